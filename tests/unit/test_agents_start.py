@@ -123,11 +123,8 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--prompt", "template.md"], 2, "is the template as it is: fill it in"),
     (["--agent", "a 'b"], 2, "--agent a 'b: No closing quotation"),
     (["--agent", ""], 2, "--agent is empty"),
-    (
-        [*PODMAN, "--agent", "claude"],
-        6,
-        "claude needs ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN",
-    ),
+    ([*PODMAN, "--agent", "claude"], 6,
+     "claude needs ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN"),
     ([*PODMAN, "--agent", "codex"], 6, "codex needs CODEX_API_KEY: export one"),
     (["--in", "local", "--network", "none"], 2, "--network: only with --in podman or modal"),
     (["--in", "podman"], 2, "--in podman: name an image"),
@@ -138,7 +135,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--name", "a/b"], 2, "--name a/b: write letters"),
     (["--secret", "NO_SUCH"], 6, "--secret NO_SUCH: is not set"),
     (["--secret", "SHORT"], 2, "it cannot be masked in the transcript"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "code", "message"), WRONG)

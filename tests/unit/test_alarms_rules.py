@@ -215,12 +215,10 @@ def test_no_signal() -> None:
 @pytest.mark.parametrize(
     "key",
     [
-        "env/all/frac_reward_failed",
-        "env/all/frac_verifier_failed",
-        "test/frac_grader_failed",
+        "env/all/frac_reward_failed", "env/all/frac_verifier_failed", "test/frac_grader_failed",
         "own/frac_reward_failed",
     ],
-)
+)  # fmt: skip
 def test_answers_that_cannot_be_judged_are_told_at_the_first_step(key: str) -> None:
     bound = {"judge_failed": {"raises": 0.1}}
     evidence = run(of(key, [0.0, 0.0625, 0.875]), given=bound)["judge_failed"]

@@ -365,32 +365,23 @@ def test_what_is_left_of_a_machine(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (
-            "epoch 1 loss 0.5\nepoch 2 loss 0.4\n",
-            "no 'loss' was recorded, nor anything else; 2 lines of its metrics file "
-            "cannot be read: the first: epoch 1 loss 0.5",
-        ),
-        (
-            "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n",
-            "no 'loss' was recorded, nor anything else; 3 lines of its metrics file "
-            "cannot be read: it is a Git LFS pointer, not the file: run `git lfs pull`",
-        ),
+        ("epoch 1 loss 0.5\nepoch 2 loss 0.4\n",
+         "no 'loss' was recorded, nor anything else; 2 lines of its metrics file cannot be "
+         "read: the first: epoch 1 loss 0.5"),
+        ("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n",
+         "no 'loss' was recorded, nor anything else; 3 lines of its metrics file cannot be "
+         "read: it is a Git LFS pointer, not the file: run `git lfs pull`"),
         ('{"step": 1, "eval": {"loss": 1}}\n', "no 'loss' was recorded; recorded: eval"),
-        (
-            '{"step": 1, "loss": {"train": 1, "test": 2}}\n',
-            "loss is never a number: it was recorded as an object with train, test",
-        ),
+        ('{"step": 1, "loss": {"train": 1, "test": 2}}\n',
+         "loss is never a number: it was recorded as an object with train, test"),
         ('{"step": 1, "loss": "0.5"}\n', 'loss is never a number: it was recorded as "0.5"'),
         ('{"step": 1, "loss": [1, 2]}\n', "loss is never a number: it was recorded as a list"),
-        (
-            rows(1, 2) + '{"step": 3, "loss": null}\n{"step": 4, "loss": null}\n',
-            "the last 2 rows have no loss: it may have become NaN, which some programs do not "
-            "write",
-        ),
+        (rows(1, 2) + '{"step": 3, "loss": null}\n{"step": 4, "loss": null}\n',
+         "the last 2 rows have no loss: it may have become NaN, which some programs do not write"),
         (rows(1, 2) + '{"step": 3, "time": 1}\n', None),
         (rows(1, 2) + '{"step": 3, "loss": "NaN"}\n', None),
     ],
-)
+)  # fmt: skip
 def test_a_run_that_succeeded_without_its_metric_is_told_of_with_what_it_recorded(
     folder: Folder, text: str, words: str | None
 ) -> None:

@@ -137,11 +137,9 @@ def test_tokens_are_counted_under_whichever_names_a_program_gives_them(
 @pytest.mark.parametrize(
     "pairs",
     [
-        [(0, 2.0), (1, 1.0), (2, 1.0), (3, math.nan)],
-        [(0, math.nan), (1, math.inf)],
-        [],
+        [(0, 2.0), (1, 1.0), (2, 1.0), (3, math.nan)], [(0, math.nan), (1, math.inf)], [],
     ],
-)
+)  # fmt: skip
 def test_a_run_is_judged_as_the_registry_judges_it(pairs: list[tuple[float, float]], goal: str):
     rows = [{"step": step, "key": value} for step, value in pairs]
     series = points(pairs)

@@ -61,25 +61,15 @@ def test_a_lone_cell_keeps_its_axes():
     [
         ([({"lr": 1}, 0.9), ({"lr": 1, "warmup": 10}, 0.1)], ["lr"], "warmup 10"),
         ([({"lr": 1}, 0.1), ({"lr": 1, "warmup": 10}, 0.9)], ["lr"], "warmup not set"),
-        (
-            [({"lr": 1}, 0.9), ({"lr": 2}, 0.8), ({"lr": 1, "warmup": 10}, 0.1)],
-            ["lr"],
-            "lr 1, warmup 10",
-        ),
-        (
-            [({"lr": 1}, 0.1), ({"lr": 2}, 0.8), ({"lr": 1, "warmup": 10}, 0.9)],
-            ["lr"],
-            "lr 1, warmup not set",
-        ),
-        (
-            [({"lr": 1}, 0.9), ({"lr": 2}, 0.1), ({"lr": 1, "warmup": 10}, 0.9)],
-            ["lr"],
-            "lr 2",
-        ),
+        ([({"lr": 1}, 0.9), ({"lr": 2}, 0.8), ({"lr": 1, "warmup": 10}, 0.1)], ["lr"],
+         "lr 1, warmup 10"),
+        ([({"lr": 1}, 0.1), ({"lr": 2}, 0.8), ({"lr": 1, "warmup": 10}, 0.9)], ["lr"],
+         "lr 1, warmup not set"),
+        ([({"lr": 1}, 0.9), ({"lr": 2}, 0.1), ({"lr": 1, "warmup": 10}, 0.9)], ["lr"], "lr 2"),
         ([({"opt.lr": 1}, 0.9), ({"opt.lr": 2}, 0.1)], ["opt"], "opt.lr 2"),
         ([({"cap": None}, 0.1), ({"cap": 5}, 0.9)], ["cap"], "cap null"),
     ],
-)
+)  # fmt: skip
 def test_the_headline_names_the_best_cell_and_no_other(
     tmp_path: Path, cells: Any, axes: list[str], headline: str
 ):

@@ -324,22 +324,15 @@ UVS = f"""Using Python 3.11
 @pytest.mark.parametrize(
     ("output", "message"),
     [
-        (
-            PIPS,
-            "Getting requirements to build wheel did not run successfully."
-            " (Collecting second==1.0)",
-        ),
-        (
-            UVS,
-            "No solution found when resolving dependencies: Because there is no version of a==3.0"
-            " and you require a==3.0, your requirements are unsatisfiable.",
-        ),
-        (
-            "error: Failed to fetch: `x`\n  Caused by: no route\n",
-            "Failed to fetch: `x` Caused by: no route",
-        ),
+        (PIPS,
+         "Getting requirements to build wheel did not run successfully. (Collecting second==1.0)"),
+        (UVS,
+         "No solution found when resolving dependencies: Because there is no version of a==3.0 "
+         "and you require a==3.0, your requirements are unsatisfiable."),
+        ("error: Failed to fetch: `x`\n  Caused by: no route\n",
+         "Failed to fetch: `x` Caused by: no route"),
     ],
-)
+)  # fmt: skip
 def test_what_pip_and_uv_say_of_the_commonest_failures(
     bench: Bench, output: str, message: str
 ) -> None:

@@ -62,22 +62,18 @@ def test_what_nobody_knows_is_refused(given, capsys):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            ["doctor", "task"],
-            "sweeper doctor: error: no 'task'; see sweeper doctor --help; did you mean 'tasks'?",
-        ),
+        (["doctor", "task"],
+         "sweeper doctor: error: no 'task'; see sweeper doctor --help; did you mean 'tasks'?"),
         (["sweep"], "arguments are required: {archive,rename,delete}\n"),
         (["lunch", "g.yaml"], "no verb 'lunch'; see sweeper --help; did you mean 'launch'?"),
-        (
-            ["launch", "g.yaml", "--max-paralel", "3"],
-            "unrecognized arguments: --max-paralel 3; did you mean '--max-parallel'?",
-        ),
+        (["launch", "g.yaml", "--max-paralel", "3"],
+         "unrecognized arguments: --max-paralel 3; did you mean '--max-parallel'?"),
         (["ls", "--statee=failed"], "--statee=failed; did you mean '--state'?"),
         (["costs", "--price"], "unrecognized arguments: --price; did you mean '--prices'?"),
         (["plan"], "sweeper plan: error: the following arguments are required: GRID\n"),
         (["cancel"], "sweeper cancel: error: the following arguments are required: SWEEP\n"),
     ],
-)
+)  # fmt: skip
 def test_a_mistyped_verb_or_option_is_told_with_the_one_that_was_meant(given, message, capsys):
     with pytest.raises(SystemExit) as stopped:
         parse(given)

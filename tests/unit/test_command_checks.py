@@ -201,26 +201,17 @@ if __name__ == "__main__":
     ("base", "override", "message"),
     [
         ({"lr": 1}, (), "base.lr: Config has no field 'lr'; did you mean 'learning_rate'?"),
-        (
-            {"timeout": "2h"},
-            (),
-            "base.timeout: Config has no field 'timeout': it belongs in launch, as in launch:"
-            " {timeout: ...}",
-        ),
-        (
-            {},
-            ("budget.usd=3",),
-            "override 'budget.usd=3': Config has no field 'budget'; budget is a section of the"
-            " grid: edit it there, or use --budget usd=3",
-        ),
-        (
-            {},
-            ("learning_rate=1e-3, 1e-4",),
-            "override 'learning_rate=1e-3, 1e-4': learning_rate takes float, not \"1e-3, 1e-4\"; an"
-            " axis is written 'learning_rate=[1e-3, 1e-4]'",
-        ),
+        ({"timeout": "2h"}, (),
+         "base.timeout: Config has no field 'timeout': it belongs in launch, as in launch: "
+         "{timeout: ...}"),
+        ({}, ("budget.usd=3",),
+         "override 'budget.usd=3': Config has no field 'budget'; budget is a section of the "
+         "grid: edit it there, or use --budget usd=3"),
+        ({}, ("learning_rate=1e-3, 1e-4",),
+         "override 'learning_rate=1e-3, 1e-4': learning_rate takes float, not \"1e-3, 1e-4\"; "
+         "an axis is written 'learning_rate=[1e-3, 1e-4]'"),
     ],
-)
+)  # fmt: skip
 def test_what_a_recipe_refuses_is_told_where_it_belongs(tmp_path, base, override, message):
     (tmp_path / "toy.py").write_text(RECIPE)
     with pytest.raises(GridError) as caught:

@@ -143,17 +143,11 @@ def test_a_time_to_live_can_be_given_and_taken(vault):
 @pytest.mark.parametrize(
     "path",
     [
-        "tinker://../weights/x",
-        "tinker://run/weights/..",
-        "tinker://run/weights/a/b",
-        "tinker://run/other/x",
-        "tinker://run/weights/.hidden",
-        "tinker://run/weights/",
-        "tinker://run/weights/x\n",
-        "/etc/passwd",
-        "",
+        "tinker://../weights/x", "tinker://run/weights/..", "tinker://run/weights/a/b",
+        "tinker://run/other/x", "tinker://run/weights/.hidden", "tinker://run/weights/",
+        "tinker://run/weights/x\n", "/etc/passwd", "",
     ],
-)
+)  # fmt: skip
 def test_paths_that_are_none(vault, path):
     with pytest.raises(RequestError, match="no checkpoint's path"):
         parse(path)

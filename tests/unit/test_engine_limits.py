@@ -92,15 +92,11 @@ def test_failures_are_a_share_and_the_same_for_a_seed():
 @pytest.mark.parametrize(
     "limits",
     [
-        {"max_sessions": 0},
-        {"max_concurrent_samples": -1},
-        {"rate_limit": 0.0},
-        {"rate_limit": float("nan")},
-        {"latency": -0.1},
-        {"fail_rate": 1.0},
+        {"max_sessions": 0}, {"max_concurrent_samples": -1}, {"rate_limit": 0.0},
+        {"rate_limit": float("nan")}, {"latency": -0.1}, {"fail_rate": 1.0},
         {"fail_rate": float("nan")},
     ],
-)
+)  # fmt: skip
 def test_what_is_no_limit_is_refused(limits, tmp_path):
     with pytest.raises(EngineError, match=next(iter(limits))):
         serve(home=str(tmp_path), settings=Settings(limits=Limits(**limits)))

@@ -243,14 +243,12 @@ def test_microbatches_hold_every_position_once_and_little_padding():
         (Datum(np.arange(3), {"target_tokens": np.ones(3)}), "float64"),
         (Datum(np.array([11]), {"target_tokens": np.array([1])}), "outside the vocabulary"),
         (Datum(np.array([1]), {"target_tokens": np.array([-1])}), "outside the vocabulary"),
-        (
-            datum(3, weights=np.ones(4), logprobs=np.ones(3), advantages=np.ones(3)),
-            "weights has shape",
-        ),
+        (datum(3, weights=np.ones(4), logprobs=np.ones(3), advantages=np.ones(3)),
+         "weights has shape"),
         (datum(3, clip_low_threshold=np.ones(3)), "thresholds go into loss_fn_config"),
         (datum(3), "needs loss_fn_inputs\\['logprobs'\\]"),
     ],
-)
+)  # fmt: skip
 def test_bad_data_are_refused_with_their_number(bad, message):
     loss = losses.LOSSES["importance_sampling"]
     with pytest.raises(RequestError, match=f"data\\[4\\].*{message}"):

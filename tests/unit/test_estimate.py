@@ -133,14 +133,10 @@ def test_of_a_first_launch_the_recipe_itself_reckons(reckoned: Any) -> None:
 @pytest.mark.parametrize(
     "estimate",
     [
-        "return None",
-        "return {}",
-        "return {'m': {'train': 0}}",
-        "return {'m': 3}",
-        "raise SystemExit",
-        "1/0",
+        "return None", "return {}", "return {'m': {'train': 0}}", "return {'m': 3}",
+        "raise SystemExit", "1/0",
     ],
-)
+)  # fmt: skip
 def test_a_recipe_that_cannot_reckon_costs_nothing_but_the_estimate(
     reckoned: Any, estimate: str
 ) -> None:

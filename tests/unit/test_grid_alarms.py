@@ -37,10 +37,7 @@ def test_they_are_in_the_plan_and_change_no_id() -> None:
         ("alarms: {kl: 1}", "2:14: alarms.kl is an integer; it takes off, or a mapping of above, "),
         ("alarms: {nan: 1}", "2:15: alarms.nan is an integer; it takes on or off"),
         ("alarms: {kl: {abov: 1}}", "2:15: unknown key 'abov' in alarms.kl; did you mean 'above'?"),
-        (
-            "alarms: {kl: {above: no}}",
-            "2:22: alarms.kl.above is a string; it takes a number from",
-        ),
+        ("alarms: {kl: {above: no}}", "2:22: alarms.kl.above is a string; it takes a number from"),
         ("alarms: {kl: {steps: 0}}", "2:22: alarms.kl.steps is 1 to 50, not 0"),
         ("alarms: {length: {steps: 31}}", "2:26: alarms.length.steps is 1 to 30, not 31"),
         ("alarms: {paused: {after: x}}", "2:26: alarms.paused.after takes a duration such as"),
@@ -48,18 +45,14 @@ def test_they_are_in_the_plan_and_change_no_id() -> None:
         ("on_alarm: {rules: [nan]}", "2:11: on_alarm needs run (a command) or stop"),
         ("on_alarm: {stop: runs}", "2:18: on_alarm.stop: 'runs' is not one of run, sweep"),
         ("on_alarm: {stop: run, rules: [klt]}", "2:31: on_alarm.rules: 'klt' is not a rule; did"),
-        (
-            "on_alarm: {run: [a, '{nme}']}",
-            "2:21: on_alarm.run: no value for {nme}; write one of run,",
-        ),
+        ("on_alarm: {run: [a, '{nme}']}",
+         "2:21: on_alarm.run: no value for {nme}; write one of run,"),
         ("on_alarm: {run: [a, '}']}", "2:21: on_alarm.run: a stray brace"),
-        (
-            "alarms: {kl: off}\non_alarm: {stop: run, rules: [nan, kl]}",
-            "3:11: on_alarm.rules: kl is off in alarms",
-        ),
+        ("alarms: {kl: off}\non_alarm: {stop: run, rules: [nan, kl]}",
+         "3:11: on_alarm.rules: kl is off in alarms"),
         ("on_alarm: {run: a b}", "2:17: on_alarm.run is a string; it takes a list such as"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_told_with_its_place(text: str, message: str) -> None:
     with pytest.raises(GridError) as caught:
         parse_grid(f"recipe: r\n{text}", "g.yaml")

@@ -78,41 +78,13 @@ def test_a_value_that_cannot_be_computed_says_why(text, message):
 @pytest.mark.parametrize(
     "text",
     [
-        "__import__('os').system('true')",
-        "(1).__class__",
-        "a.b()",
-        "open('x')",
-        "eval('1')",
-        "a[0]",
-        "[1]",
-        "(1, 2)",
-        "{1: 2}",
-        "[x for x in a]",
-        "lambda: 1",
-        "f'{a}'",
-        "'%s' % a" + "[0]",
-        "x := 1",
-        "max(*a)",
-        "round(1, ndigits=1)",
-        "min()",
-        "a if a",
-        "1 << 9",
-        "a @ a",
-        "~a",
-        "a is 1",
-        "a in b",
-        "1j",
-        "...",
-        "b'x'",
-        "await a",
-        "",
-        "1 +",
-        "a b",
-        "1" * (MAX_TEXT + 1),
-        "(" * 120 + "1" + ")" * 119,
-        "\0",
+        "__import__('os').system('true')", "(1).__class__", "a.b()", "open('x')", "eval('1')",
+        "a[0]", "[1]", "(1, 2)", "{1: 2}", "[x for x in a]", "lambda: 1", "f'{a}'",
+        "'%s' % a" + "[0]", "x := 1", "max(*a)", "round(1, ndigits=1)", "min()", "a if a", "1 << 9",
+        "a @ a", "~a", "a is 1", "a in b", "1j", "...", "b'x'", "await a", "", "1 +", "a b",
+        "1" * (MAX_TEXT + 1), "(" * 120 + "1" + ")" * 119, "\0",
     ],
-)
+)  # fmt: skip
 def test_anything_else_is_refused_when_it_is_read(text):
     with pytest.raises(Uncomputable):
         parse(text)
@@ -172,27 +144,21 @@ GRID = "command: [echo]\nbase:\n  a: 5\n  x: {}\n"
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
-        (
-            '"${a // }"',
-            "'x': '${a // }' is neither a key nor arithmetic like ${a // 2}: invalid syntax; write"
-            " $${ for the text ${",
-        ),
-        (
-            "\"${open('x')}\"",
-            "'x': \"${open('x')}\" is neither a key nor arithmetic like ${a // 2}: no function "
-            "'open'; there are abs, ceil, exp, floor, int, log, max, min, round, sqrt; write $${ "
-            "for the text ${",
-        ),
+        ('"${a // }"',
+         "'x': '${a // }' is neither a key nor arithmetic like ${a // 2}: invalid syntax; write "
+         "$${ for the text ${"),
+        ("\"${open('x')}\"",
+         "'x': \"${open('x')}\" is neither a key nor arithmetic like ${a // 2}: no function "
+         "'open'; there are abs, ceil, exp, floor, int, log, max, min, round, sqrt; write $${ "
+         "for the text ${"),
         ('"${a / (a - 5)}"', "x: ${a / (a - 5)}: division by zero"),
         ('"n${a / (a - 5)}"', "x: ${a / (a - 5)}: division by zero"),
         ('"${x + 1}"', "x: references form a circle: x -> x"),
         ('"${aa + 1}"', "x: ${aa}: the grid gives no 'aa' here; did you mean 'a'?"),
-        (
-            '"${a-1}"',
-            "x: ${a-1}: the grid gives no 'a-1' here (a difference needs spaces around -)",
-        ),
+        ('"${a-1}"',
+         "x: ${a-1}: the grid gives no 'a-1' here (a difference needs spaces around -)"),
     ],
-)
+)  # fmt: skip
 def test_a_mistake_is_one_line_with_its_place(tmp_path, value, problem):
     (tmp_path / "g.yaml").write_text(GRID.replace("{}", value))
     with pytest.raises(GridError) as caught:

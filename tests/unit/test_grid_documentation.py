@@ -61,25 +61,11 @@ def test_every_section_is_named():
 @pytest.mark.parametrize(
     "limit",
     [
-        nodes.MAX_BYTES // 1024,
-        nodes.MAX_NODES,
-        nodes.MAX_DEPTH,
-        nodes.MAX_DIGITS,
-        MAX_RUNS,
-        MAX_WORK,
-        MAX_PLAN,
-        reading.MAX_AXES,
-        blocks.MAX_ENTRIES,
-        sampling.MAX_SAMPLES,
-        sampling.MAX_DRAWN,
-        MAX_WHENS,
-        seeds.MAX_SEEDS,
-        ranges.MAX_VALUES,
-        extends.MAX_EXTENDS,
-        stages.MAX_STAGES,
-        references.MAX_MADE,
-        arithmetic.MAX_TEXT,
+        nodes.MAX_BYTES // 1024, nodes.MAX_NODES, nodes.MAX_DEPTH, nodes.MAX_DIGITS, MAX_RUNS,
+        MAX_WORK, MAX_PLAN, reading.MAX_AXES, blocks.MAX_ENTRIES, sampling.MAX_SAMPLES,
+        sampling.MAX_DRAWN, MAX_WHENS, seeds.MAX_SEEDS, ranges.MAX_VALUES, extends.MAX_EXTENDS,
+        stages.MAX_STAGES, references.MAX_MADE, arithmetic.MAX_TEXT,
     ],
-)
+)  # fmt: skip
 def test_every_limit_is_named(limit):
     assert re.search(rf"\b{limit:,}\b", TEXT.partition("## Limits")[2])

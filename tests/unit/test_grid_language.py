@@ -33,66 +33,59 @@ def warnings(*overrides, **grid):
     return [w for w in make(*overrides, **grid).warnings if ": the command " not in w]
 
 
-MISTAKES = {
-    "recipe: r\nrandom: 3": "g.yaml:2:9: random is an integer; it takes a mapping",
-    "recipe: r\nrandom: {axes: {a: {choice: [1, 2]}}}": "g.yaml:2:9: random needs samples: how "
-    "many",
-    "recipe: r\nrandom: {samples: 2}": "g.yaml:2:9: random needs axes",
-    "recipe: r\nrandom: {samples: 2, axes: {}}": "g.yaml:2:28: random.axes is empty",
-    "recipe: r\nrandom: {samples: 0, axes: {a: {choice: [1]}}}": "g.yaml:2:19: random.samples is "
-    "1 to 20000, not 0",
-    "recipe: r\nrandom: {sample: 1, samples: 1, axes: {a: {choice: [1]}}}": "g.yaml:2:10: unknown "
-    "key 'sample' in random; did you mean 'samples'?",
-    "recipe: r\nrandom: {samples: 1, seed: x, axes: {a: {choice: [1]}}}": "g.yaml:2:28: "
-    "random.seed is a string; it takes an integer",
-    "recipe: r\nrandom: {samples: 1, axes: {a: [1, 2]}}": "g.yaml:2:32: axis 'a' is a list; it "
-    "takes one of uniform, log_uniform, integers, log_integers, choice, as in {uniform: [0, 1]}",
-    "recipe: r\nrandom: {samples: 1, axes: {a: {unifrom: [1, 2]}}}": "g.yaml:2:33: axis 'a': "
-    "'unifrom' is not one of uniform, log_uniform, integers, log_integers, choice; did you mean "
-    "'uniform'?",
-    "recipe: r\nrandom: {samples: 1, axes: {a: {uniform: [1]}}}": "g.yaml:2:42: axis 'a': uniform "
-    "takes two numbers, the lower first",
-    "recipe: r\nrandom: {samples: 1, axes: {a: {uniform: [2, 1]}}}": "g.yaml:2:42: axis 'a': "
-    "uniform takes the lower number first, not [2, 1]",
-    "recipe: r\nrandom: {samples: 1, axes: {a: {log_uniform: [0, 1]}}}": "g.yaml:2:46: axis 'a': "
-    "log_uniform takes numbers above 0, not 0",
-    "recipe: r\nrandom: {samples: 1, axes: {a: {integers: [0, 1.5]}}}": "g.yaml:2:43: axis 'a': "
-    "integers takes two integers, the lower first",
-    "recipe: r\nrandom: {samples: 1, axes: {a: {uniform: [0, .inf]}}}": "g.yaml:2:42: axis 'a': "
-    "uniform takes numbers of at most 1e+15",
-    "recipe: r\nrandom: {samples: 19999, axes: {a: {uniform: [0, 1]}, b: {uniform: [0, 1]}, "
-    "c: {uniform: [0, 1]}}}": "g.yaml:2:9: random: more than 50000 values (samples times axes)",
-    "recipe: r\ngrid: {a: [1, 2]}\nrandom: {samples: 1, axes: {a: {uniform: [0, 1]}}}": "g.yaml:"
-    "3:32: axis 'a' is given twice",
-    "recipe: r\nwhen: {if: {a: 1}}": "g.yaml:2:7: when is a mapping; it takes a list of mappings "
-    "with an if",
-    (
-        "recipe: r\nwhen: [{grid: {a: [1]}}]"
-    ): "g.yaml:2:8: when needs an if: keys and values of the cells",
-    "recipe: r\nwhen: [{if: {a: 1}}]": "g.yaml:2:8: when gives nothing: add grid, zip, random or "
-    "base",
-    "recipe: r\nwhen: [{if: {a: 1}, gird: {b: [1]}}]": "g.yaml:2:21: unknown key 'gird' in when"
-    "; did you mean 'grid'?",
-    "recipe: r\nwhen: [{if: {a: []}, base: {b: 1}}]": "g.yaml:2:17: if: 'a' has no value",
-    (
-        "recipe: r\nwhen: [{if: {a: '${b}'}, base: {b: 1}}]"
-    ): "g.yaml:2:17: if: 'a' needs a value, not a reference",
-    "recipe: r\ngrid: {a: [1], b: [2]}\nwhen: [{if: {a: 1}, grid: {b: [1]}}]": "g.yaml:3:32: axis "
-    "'b' is given twice",
-    "recipe: r\ngrid: {a: [1], b: [2]}\nwhen: [{if: {a: 1}, base: {b: 1}}]": "g.yaml:3:31: "
-    "when.base: 'b' is an axis already",
-    "recipe: r\nextends: [o.yaml]": "g.yaml:2:10: extends is a list; it takes the path of another "
-    "grid",
-    "recipe: r\nextends: nowhere.yaml": "g.yaml:2:10: extends: nowhere.yaml: No such file or "
-    "directory",
-}
+MISTAKES_AFTER_RECIPE = {
+    "random: 3": "2:9: random is an integer; it takes a mapping",
+    "random: {axes: {a: {choice: [1, 2]}}}": "2:9: random needs samples: how many",
+    "random: {samples: 2}": "2:9: random needs axes",
+    "random: {samples: 2, axes: {}}": "2:28: random.axes is empty",
+    "random: {samples: 0, axes: {a: {choice: [1]}}}": "2:19: random.samples is 1 to 20000, not 0",
+    "random: {sample: 1, samples: 1, axes: {a: {choice: [1]}}}": "2:10: unknown key 'sample' in "
+        "random; did you mean 'samples'?",
+    "random: {samples: 1, seed: x, axes: {a: {choice: [1]}}}": "2:28: random.seed is a string; it "
+        "takes an integer",
+    "random: {samples: 1, axes: {a: [1, 2]}}": "2:32: axis 'a' is a list; it takes one of "
+        "uniform, log_uniform, integers, log_integers, choice, as in {uniform: [0, 1]}",
+    "random: {samples: 1, axes: {a: {unifrom: [1, 2]}}}": "2:33: axis 'a': 'unifrom' is not one "
+        "of uniform, log_uniform, integers, log_integers, choice; did you mean 'uniform'?",
+    "random: {samples: 1, axes: {a: {uniform: [1]}}}": "2:42: axis 'a': uniform takes two "
+        "numbers, the lower first",
+    "random: {samples: 1, axes: {a: {uniform: [2, 1]}}}": "2:42: axis 'a': uniform takes the "
+        "lower number first, not [2, 1]",
+    "random: {samples: 1, axes: {a: {log_uniform: [0, 1]}}}": "2:46: axis 'a': log_uniform takes "
+        "numbers above 0, not 0",
+    "random: {samples: 1, axes: {a: {integers: [0, 1.5]}}}": "2:43: axis 'a': integers takes two "
+        "integers, the lower first",
+    "random: {samples: 1, axes: {a: {uniform: [0, .inf]}}}": "2:42: axis 'a': uniform takes "
+        "numbers of at most 1e+15",
+    ("random: {samples: 19999, axes: {a: {uniform: [0, 1]}, b: {uniform: [0, 1]}, c: {uniform: "
+     "[0, 1]}}}"):
+        "2:9: random: more than 50000 values (samples times axes)",
+    "grid: {a: [1, 2]}\nrandom: {samples: 1, axes: {a: {uniform: [0, 1]}}}":
+        "3:32: axis 'a' is given twice",
+    "when: {if: {a: 1}}": "2:7: when is a mapping; it takes a list of mappings with an if",
+    "when: [{grid: {a: [1]}}]": "2:8: when needs an if: keys and values of the cells",
+    "when: [{if: {a: 1}}]": "2:8: when gives nothing: add grid, zip, random or base",
+    "when: [{if: {a: 1}, gird: {b: [1]}}]": "2:21: unknown key 'gird' in when; did you mean "
+        "'grid'?",
+    "when: [{if: {a: []}, base: {b: 1}}]": "2:17: if: 'a' has no value",
+    "when: [{if: {a: '${b}'}, base: {b: 1}}]": "2:17: if: 'a' needs a value, not a reference",
+    "grid: {a: [1], b: [2]}\nwhen: [{if: {a: 1}, grid: {b: [1]}}]": "3:32: axis 'b' is given twice",
+    "grid: {a: [1], b: [2]}\nwhen: [{if: {a: 1}, base: {b: 1}}]": "3:31: when.base: 'b' is an "
+        "axis already",
+    "extends: [o.yaml]": "2:10: extends is a list; it takes the path of another grid",
+    "extends: nowhere.yaml": "2:10: extends: nowhere.yaml: No such file or directory",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "message"), MISTAKES.items(), ids=range(len(MISTAKES)))
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(f"recipe: r\n{t}", m) for t, m in MISTAKES_AFTER_RECIPE.items()],
+    ids=repr,
+)
 def test_a_mistake_is_one_line_that_says_where(text, message):
     with pytest.raises(GridError) as caught:
         parse_grid(text, "g.yaml")
-    assert list(caught.value.problems) == [message]
+    assert list(caught.value.problems) == [f"g.yaml:{message}"]
 
 
 def drawn(seed, key, number):

@@ -44,21 +44,17 @@ def test_a_range_has_these_values(axis, expected):
         ({"linspace": [0, 1]}, "linspace takes [start, end, count], each at most 1e+15"),
         ({"linspace": 3}, "linspace takes [start, end, count], each at most 1e+15"),
         ({"linspace": [0, math.inf, 3]}, "linspace takes [start, end, count], each at most 1e+15"),
-        (
-            {"linspace": [0, 1, 2.5]},
-            "linspace takes a count of values as its third number, 2 to 10000",
-        ),
+        ({"linspace": [0, 1, 2.5]},
+         "linspace takes a count of values as its third number, 2 to 10000"),
         ({"linspace": [0, 1, True]}, "linspace takes [start, end, count], each at most 1e+15"),
         ({"linspace": [2, 2, 3]}, "linspace takes a start and an end that differ"),
         ({"logspace": [0, 1, 3]}, "logspace takes a start and an end above 0"),
         ({"range": [1, 9, 0]}, "range takes a step that is not 0"),
-        (
-            {"range": [9, 1]},
-            "range takes a step that leads from the start to the end, which is not part of it",
-        ),
+        ({"range": [9, 1]},
+         "range takes a step that leads from the start to the end, which is not part of it"),
         ({"range": [0, 1, 1e-9]}, "range takes at most 10000 values"),
     ],
-)
+)  # fmt: skip
 def test_wrong_numbers_are_one_line(axis, message):
     with pytest.raises(GridError) as caught:
         values(axis)

@@ -125,156 +125,127 @@ def test_scalars_are_those_of_yaml_1_2(text, value):
 
 
 MISTAKES = {
-    "": "g.yaml: the grid is empty; it needs at least a recipe",
-    "- a": "g.yaml:1:1: a grid is a mapping, not a list",
-    "nam: x\nrecipe: r": "g.yaml:1:1: unknown key 'nam'; did you mean 'name'?",
-    "base: {}": "g.yaml:1:1: a grid needs a recipe, or a command",
-    "recipe: [a]": "g.yaml:1:9: recipe is a list; it takes a string",
-    "recipe: r\ncommand: [a]": "g.yaml:2:1: a grid has both a recipe and a command: remove one",
-    "command: a b": "g.yaml:1:10: command is a string; it takes a list such as "
-    "[python, train.py, '--lr={lr}']",
-    "command: []": "g.yaml:1:10: command is an empty list",
-    "command: [a, 0.5]": "g.yaml:1:14: command: a number in the list; quote it",
-    ("name: ../x\nrecipe: r"): (
-        "g.yaml:1:7: name: '../x' is not a valid sweep name (letters, "
-        "digits, '.', '_' and '-', a letter or digit first, at most 100)"
-    ),
-    "recipe: r\nservice: locl": "g.yaml:2:10: service: 'locl' is not one of local, tinker, none"
-    "; did you mean 'local'?",
-    "recipe: r\nbase: [1]": "g.yaml:2:7: base is a list; it takes a mapping",
-    "recipe: r\nbase: {a@: x}": "g.yaml:2:8: base: 'a@' cannot name a field (letters, digits, _ "
-    "and -, with dots between the parts)",
-    "recipe: r\nbase: {a...b: x}": "g.yaml:2:8: base: 'a...b' cannot name a field (letters, "
-    "digits, _ and -, with dots between the parts)",
-    "recipe: r\nbase: {<<: {}}": "g.yaml:2:8: base: merge keys (<<) are not part of YAML 1.2",
-    "recipe: r\nbase: {a: 1, a: 2}": "g.yaml:2:14: key 'a' given twice (first on line 2)",
-    "recipe: r\nbase: {a: {b: 1}, a.b: 2}": "g.yaml:2:19: base: 'a.b' is given twice",
-    "recipe: r\nbase: {a: 1, a.b: 2}": "g.yaml:2:14: base: 'a.b' is given twice, also as 'a'",
-    "recipe: r\nbase: {1: 2}": "g.yaml:2:8: key 1: keys are strings; quote it",
-    (
-        "recipe: r\nbase: {x: 'a${y'}"
-    ): "g.yaml:2:11: 'x': '${y' is not a reference like ${key}; write $${ for the text ${",
-    ("recipe: r\nbase: {x: [{y: '${a b}'}]}"): (
-        "g.yaml:2:16: 'x': '${a b}' is neither a key nor arithmetic like ${a // 2}: invalid "
-        "syntax; write $${ for the text ${"
-    ),
-    "recipe: r\nexclude: [{x: '${y}'}]": "g.yaml:2:15: exclude: it takes values, not references",
-    'recipe: r\nbase: {x: "a\\0"}': "g.yaml:2:11: the character U+0000 cannot be passed to a run",
-    'recipe: r\nbase: {x: "\\ud800"}': "g.yaml:2:11: the character U+D800 cannot be "
-    "passed to a run",
-    "recipe: r\nbase: {x: \x07}": "g.yaml:2:11: character U+0007 is not allowed in YAML: write "
-    "\\u0007, in double quotes",
-    "recipe: r\nbase: {x: a\u2028b}": "g.yaml:2:12: character U+2028 is not allowed in YAML: write "
-    "\\u2028, in double quotes",
-    "recipe: r\nbase: {x: 'a\u2029b'}": "g.yaml:2:13: character U+2029 is not allowed in YAML: "
-    "write \\u2029, in double quotes",
-    'recipe: r\nbase: {x: "a\x85b"}': "g.yaml:2:13: character U+0085 is not allowed in YAML: write "
-    "\\u0085, in double quotes",
-    "recipe: r\nbase: {x: \x00}": "g.yaml:2:11: character U+0000 is not allowed in YAML",
-    "recipe: ''": "g.yaml:1:9: recipe is empty",
-    "recipe: r\nservice: ''": "g.yaml:2:10: service is empty",
-    "recipe: r\ngrid: {lr: 0.1}": "g.yaml:2:12: axis 'lr' is a number; it takes a list (one "
-    "value: put it in base)",
-    "recipe: r\ngrid: {lr: []}": "g.yaml:2:8: axis 'lr' has no values",
-    "recipe: r\ngrid: {lr: [1, 2, 1.0]}": "g.yaml:2:19: axis 'lr' has the value 1 twice "
-    "(first at 2:13)",
-    "recipe: r\ngrid: {a: [1]}\nzip: [{a: [2]}]": "g.yaml:3:12: axis 'a' is given twice",
-    "recipe: r\ngrid: {a.b: [1], a: [2]}": "g.yaml:2:22: axes 'a.b' and 'a' overlap",
-    "recipe: r\nzip: [{a: [1], b: [1, 2]}]": "g.yaml:2:7: zipped axes need equally many values: "
-    "a has 1, b has 2",
-    "recipe: r\nzip: {a: [1]}": "g.yaml:2:6: zip is a mapping; it takes a list of mappings of axes",
-    "recipe: r\ninclude: 3": "g.yaml:2:10: include is an integer; it takes a list of mappings",
-    "recipe: r\nexclude: [{}]": "g.yaml:2:11: exclude has an empty mapping",
-    "recipe: r\nseeds: 0": "g.yaml:2:8: seeds is 1 to 10000, not 0",
-    "recipe: r\nseeds: true": "g.yaml:2:8: seeds is a boolean; it takes a count or a list of "
-    "integers",
-    "recipe: r\nseeds: [1, 1]": "g.yaml:2:12: seed 1 given twice",
-    "recipe: r\nseeds: [1.5]": "g.yaml:2:9: a seed is an integer, not a number",
-    "recipe: r\nseeds: {field: s}": (
-        "g.yaml:2:8: seeds needs values: how many, or a list; or race: 3..10"
-    ),
-    "recipe: r\nseeds: {race: 3}": (
-        "g.yaml:2:15: seeds.race is an integer; it takes the fewest and the most seeds of a cell,"
-        " such as 3..10"
-    ),
-    "recipe: r\nseeds: {race: 3-10}": (
-        "g.yaml:2:15: seeds.race is '3-10'; it takes the fewest and the most seeds of a cell, such"
-        " as 3..10"
-    ),
-    "recipe: r\nseeds: {race: 5..3}": (
-        "g.yaml:2:15: seeds.race: 5..3: the second number must be larger"
-    ),
-    "recipe: r\nseeds: {race: 1..3}": (
-        "g.yaml:2:15: seeds.race: a cell needs 2 seeds or more to show its noise"
-    ),
-    "recipe: r\nseeds: {race: 3..10001}": (
-        "g.yaml:2:15: seeds.race: at most 10000 seeds, not 10001"
-    ),
-    "recipe: r\nseeds: {race: 3..10, values: 3}\nmetric: {name: m, goal: minimize}": (
-        "g.yaml:2:15: seeds.race: give values or race, not both"
-    ),
-    "recipe: r\nseeds: {race: 3..10}": (
-        "g.yaml:2:8: seeds.race needs a metric (its name and goal) to judge cells by"
-    ),
-    "recipe: r\nseeds: {race: 3..10}\nmetric: {name: m, goal: minimize, by: k}": (
-        "g.yaml:2:8: seeds.race looks for one best cell, and metric.by for one per k: give every"
-        " cell its seeds (seeds: 3)"
-    ),
-    "stages: {a: {recipe: r, seeds: {race: 3..10}, metric: {name: m, goal: minimize}}}": (
-        "g.yaml:1:32: stages.a.seeds.race: a stage has no race: write seeds: 3"
-    ),
-    "recipe: r\nmetric: {name: m}": "g.yaml:2:9: metric needs a goal",
-    "recipe: r\nmetric: {name: m, goal: maximize, at: {mean_of_last: 0}}": "g.yaml:2:54: "
-    "metric.at.mean_of_last is 1 to 1000, not 0",
-    "recipe: r\nmetric: {name: m, goal: maximize, at: 5}": "g.yaml:2:39: metric.at is an "
-    "integer; it takes auto, last, best or {mean_of_last: ...}",
-    "recipe: r\nmetric: {name: m, goal: maximize, noise: {form: [a]}}": "g.yaml:2:43: unknown "
-    "key 'form' in metric.noise; did you mean 'from'?",
-    "recipe: r\nmetric: {name: m, goal: minimise}": "g.yaml:2:25: metric.goal: 'minimise' is not "
-    "one of minimize, maximize; did you mean 'minimize'?",
-    "recipe: r\nsecrets: [A=hunter2]": "g.yaml:2:11: secrets takes names only; values come from "
-    "the environment",
-    (
-        "recipe: r\nsecrets: [A]\nlaunch: {env: {A: x}}"
-    ): "g.yaml:3:9: A is in both secrets and launch.env: remove one",
-    "recipe: r\nlaunch: {max_paralel: 1}": "g.yaml:2:10: unknown key 'max_paralel' in launch"
-    "; did you mean 'max_parallel'?",
-    "recipe: r\nlaunch: {max_parallel: 0}": "g.yaml:2:24: launch.max_parallel is 1 to 1000000, "
-    "not 0",
-    "recipe: r\nlaunch: {timeout: 2x}": "g.yaml:2:19: launch.timeout takes a duration such as "
-    "90s, 30m, 2h or 1h30m",
-    "recipe: r\nlaunch: {lease: -1}": "g.yaml:2:17: launch.lease takes a duration such as 90s, "
-    "30m, 2h or 1h30m",
-    "recipe: r\nlaunch: {env: {A-B: x}}": "g.yaml:2:16: launch.env: 'A-B' cannot name a variable",
-    "recipe: r\nlaunch: {env: {A: yes, B: true}}": "g.yaml:2:27: launch.env.B is a boolean; quote "
-    "it to make it a string",
-    "recipe: r\nlaunch: {env: {SWEEPER_RUN: x}}": "g.yaml:2:16: launch.env: SWEEPER_RUN is set by "
-    "sweeper",
-    "recipe: r\nlaunch: {resume: allways}": "g.yaml:2:18: launch.resume: 'allways' is not one of "
-    "auto, always, never; did you mean 'always'?",
-    "recipe: r\nservice: tinker\nlaunch: {env: {TINKER_API_KEY: x}}": "g.yaml:3:9: TINKER_API_KEY "
-    "is in both secrets and launch.env: remove one",
-    "recipe: !!python/name:os.system x": "g.yaml:1:9: tag "
-    "tag:yaml.org,2002:python/name:os.system: a grid has no tags",
-    "%YAML 1.1\n---\nrecipe: r": "g.yaml:2:1: a grid is YAML 1.2",
-    "recipe: r\n---\nrecipe: s": "g.yaml:2:1: a grid is one document",
-    "recipe: *a": "g.yaml:1:9: alias *a without an anchor &a before it",
-    "recipe: r\nbase: &a {b: *a}": "g.yaml:2:14: alias *a is inside the value that it names",
-    "recipe: a: b": "g.yaml:1:10: not YAML: mapping values are not allowed here",
-    "recipe: r\ngrid:\n\tlr: [1]": "g.yaml:3:1: not YAML: found character '\\t' that cannot start "
-    "any token while scanning for the next token",
-    "recipe: r\ngrid: {lr: [1, 2}": "g.yaml:2:17: not YAML: expected ',' or ']', but got '}' "
-    "while parsing a flow sequence",
-    "recipe: r\nbase: {x: " + "9" * 400 + "}": "g.yaml:2:11: an integer of 400 digits; 300 are "
-    "allowed",
-}
+    "": " the grid is empty; it needs at least a recipe",
+    "- a": "1:1: a grid is a mapping, not a list",
+    "nam: x\nrecipe: r": "1:1: unknown key 'nam'; did you mean 'name'?",
+    "base: {}": "1:1: a grid needs a recipe, or a command",
+    "recipe: [a]": "1:9: recipe is a list; it takes a string",
+    "command: a b": "1:10: command is a string; it takes a list such as [python, train.py, "
+        "'--lr={lr}']",
+    "command: []": "1:10: command is an empty list",
+    "command: [a, 0.5]": "1:14: command: a number in the list; quote it",
+    "name: ../x\nrecipe: r": "1:7: name: '../x' is not a valid sweep name (letters, digits, '.', "
+        "'_' and '-', a letter or digit first, at most 100)",
+    "recipe: ''": "1:9: recipe is empty",
+    "stages: {a: {recipe: r, seeds: {race: 3..10}, metric: {name: m, goal: minimize}}}":
+        "1:32: stages.a.seeds.race: a stage has no race: write seeds: 3",
+    "recipe: !!python/name:os.system x": "1:9: tag tag:yaml.org,2002:python/name:os.system: a "
+        "grid has no tags",
+    "%YAML 1.1\n---\nrecipe: r": "2:1: a grid is YAML 1.2",
+    "recipe: *a": "1:9: alias *a without an anchor &a before it",
+    "recipe: a: b": "1:10: not YAML: mapping values are not allowed here",
+}  # fmt: skip
+MISTAKES_AFTER_RECIPE = {
+    "command: [a]": "2:1: a grid has both a recipe and a command: remove one",
+    "service: locl": "2:10: service: 'locl' is not one of local, tinker, none; did you mean "
+        "'local'?",
+    "base: [1]": "2:7: base is a list; it takes a mapping",
+    "base: {a@: x}": "2:8: base: 'a@' cannot name a field (letters, digits, _ and -, with dots "
+        "between the parts)",
+    "base: {a...b: x}": "2:8: base: 'a...b' cannot name a field (letters, digits, _ and -, with "
+        "dots between the parts)",
+    "base: {<<: {}}": "2:8: base: merge keys (<<) are not part of YAML 1.2",
+    "base: {a: 1, a: 2}": "2:14: key 'a' given twice (first on line 2)",
+    "base: {a: {b: 1}, a.b: 2}": "2:19: base: 'a.b' is given twice",
+    "base: {a: 1, a.b: 2}": "2:14: base: 'a.b' is given twice, also as 'a'",
+    "base: {1: 2}": "2:8: key 1: keys are strings; quote it",
+    "base: {x: 'a${y'}": "2:11: 'x': '${y' is not a reference like ${key}; write $${ for the text "
+        "${",
+    "base: {x: [{y: '${a b}'}]}": "2:16: 'x': '${a b}' is neither a key nor arithmetic like ${a "
+        "// 2}: invalid syntax; write $${ for the text ${",
+    "exclude: [{x: '${y}'}]": "2:15: exclude: it takes values, not references",
+    'base: {x: "a\\0"}': "2:11: the character U+0000 cannot be passed to a run",
+    'base: {x: "\\ud800"}': "2:11: the character U+D800 cannot be passed to a run",
+    "base: {x: \x07}": "2:11: character U+0007 is not allowed in YAML: write \\u0007, in double "
+        "quotes",
+    "base: {x: a\u2028b}": "2:12: character U+2028 is not allowed in YAML: write \\u2028, in "
+        "double quotes",
+    "base: {x: 'a\u2029b'}": "2:13: character U+2029 is not allowed in YAML: write \\u2029, in "
+        "double quotes",
+    'base: {x: "a\x85b"}': "2:13: character U+0085 is not allowed in YAML: write \\u0085, in "
+        "double quotes",
+    "base: {x: \x00}": "2:11: character U+0000 is not allowed in YAML",
+    "service: ''": "2:10: service is empty",
+    "grid: {lr: 0.1}": "2:12: axis 'lr' is a number; it takes a list (one value: put it in base)",
+    "grid: {lr: []}": "2:8: axis 'lr' has no values",
+    "grid: {lr: [1, 2, 1.0]}": "2:19: axis 'lr' has the value 1 twice (first at 2:13)",
+    "grid: {a: [1]}\nzip: [{a: [2]}]": "3:12: axis 'a' is given twice",
+    "grid: {a.b: [1], a: [2]}": "2:22: axes 'a.b' and 'a' overlap",
+    "zip: [{a: [1], b: [1, 2]}]": "2:7: zipped axes need equally many values: a has 1, b has 2",
+    "zip: {a: [1]}": "2:6: zip is a mapping; it takes a list of mappings of axes",
+    "include: 3": "2:10: include is an integer; it takes a list of mappings",
+    "exclude: [{}]": "2:11: exclude has an empty mapping",
+    "seeds: 0": "2:8: seeds is 1 to 10000, not 0",
+    "seeds: true": "2:8: seeds is a boolean; it takes a count or a list of integers",
+    "seeds: [1, 1]": "2:12: seed 1 given twice",
+    "seeds: [1.5]": "2:9: a seed is an integer, not a number",
+    "seeds: {field: s}": "2:8: seeds needs values: how many, or a list; or race: 3..10",
+    "seeds: {race: 3}": "2:15: seeds.race is an integer; it takes the fewest and the most seeds "
+        "of a cell, such as 3..10",
+    "seeds: {race: 3-10}": "2:15: seeds.race is '3-10'; it takes the fewest and the most seeds of "
+        "a cell, such as 3..10",
+    "seeds: {race: 5..3}": "2:15: seeds.race: 5..3: the second number must be larger",
+    "seeds: {race: 1..3}": "2:15: seeds.race: a cell needs 2 seeds or more to show its noise",
+    "seeds: {race: 3..10001}": "2:15: seeds.race: at most 10000 seeds, not 10001",
+    "seeds: {race: 3..10, values: 3}\nmetric: {name: m, goal: minimize}":
+        "2:15: seeds.race: give values or race, not both",
+    "seeds: {race: 3..10}": "2:8: seeds.race needs a metric (its name and goal) to judge cells by",
+    "seeds: {race: 3..10}\nmetric: {name: m, goal: minimize, by: k}":
+        "2:8: seeds.race looks for one best cell, and metric.by for one per k: give every cell "
+        "its seeds (seeds: 3)",
+    "metric: {name: m}": "2:9: metric needs a goal",
+    "metric: {name: m, goal: maximize, at: {mean_of_last: 0}}": "2:54: metric.at.mean_of_last is "
+        "1 to 1000, not 0",
+    "metric: {name: m, goal: maximize, at: 5}": "2:39: metric.at is an integer; it takes auto, "
+        "last, best or {mean_of_last: ...}",
+    "metric: {name: m, goal: maximize, noise: {form: [a]}}": "2:43: unknown key 'form' in "
+        "metric.noise; did you mean 'from'?",
+    "metric: {name: m, goal: minimise}": "2:25: metric.goal: 'minimise' is not one of minimize, "
+        "maximize; did you mean 'minimize'?",
+    "secrets: [A=hunter2]": "2:11: secrets takes names only; values come from the environment",
+    "secrets: [A]\nlaunch: {env: {A: x}}": "3:9: A is in both secrets and launch.env: remove one",
+    "launch: {max_paralel: 1}": "2:10: unknown key 'max_paralel' in launch; did you mean "
+        "'max_parallel'?",
+    "launch: {max_parallel: 0}": "2:24: launch.max_parallel is 1 to 1000000, not 0",
+    "launch: {timeout: 2x}": "2:19: launch.timeout takes a duration such as 90s, 30m, 2h or 1h30m",
+    "launch: {lease: -1}": "2:17: launch.lease takes a duration such as 90s, 30m, 2h or 1h30m",
+    "launch: {env: {A-B: x}}": "2:16: launch.env: 'A-B' cannot name a variable",
+    "launch: {env: {A: yes, B: true}}": "2:27: launch.env.B is a boolean; quote it to make it a "
+        "string",
+    "launch: {env: {SWEEPER_RUN: x}}": "2:16: launch.env: SWEEPER_RUN is set by sweeper",
+    "launch: {resume: allways}": "2:18: launch.resume: 'allways' is not one of auto, always, "
+        "never; did you mean 'always'?",
+    "service: tinker\nlaunch: {env: {TINKER_API_KEY: x}}": "3:9: TINKER_API_KEY is in both "
+        "secrets and launch.env: remove one",
+    "---\nrecipe: s": "2:1: a grid is one document",
+    "base: &a {b: *a}": "2:14: alias *a is inside the value that it names",
+    "grid:\n\tlr: [1]": "3:1: not YAML: found character '\\t' that cannot start any token while "
+        "scanning for the next token",
+    "grid: {lr: [1, 2}": "2:17: not YAML: expected ',' or ']', but got '}' while parsing a flow "
+        "sequence",
+    "base: {x: " + "9" * 400 + "}": "2:11: an integer of 400 digits; 300 are allowed",
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "message"), MISTAKES.items(), ids=range(len(MISTAKES)))
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [*MISTAKES.items(), *((f"recipe: r\n{t}", m) for t, m in MISTAKES_AFTER_RECIPE.items())],
+    ids=repr,
+)
 def test_a_mistake_is_one_line_that_says_where(text, message):
     with pytest.raises(GridError) as caught:
         parse_grid(text, "g.yaml")
-    assert list(caught.value.problems) == [message]
+    assert list(caught.value.problems) == [f"g.yaml:{message}"]
     assert caught.value.exit_code == 2
 
 
@@ -295,18 +266,12 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file():
 @pytest.mark.parametrize(
     "text",
     [
-        "recipe: r\nbase: {x: " + "[" * 500,
-        "recipe: r\nbase: " + "{a: " * 500,
+        "recipe: r\nbase: {x: " + "[" * 500, "recipe: r\nbase: " + "{a: " * 500,
         "x" * (MAX_BYTES + 1),
         "recipe: r\ngrid: {" + ", ".join(f"k{i}: [1]" for i in range(MAX_AXES + 1)) + "}",
-        "- " * 100_000,
-        "? " * 50_000,
-        "%YAML x\n---\na",
-        '"\\UFFFFFFFF"',
-        "a: &a",
-        "\ufeff\ufeff",
+        "- " * 100_000, "? " * 50_000, "%YAML x\n---\na", '"\\UFFFFFFFF"', "a: &a", "\ufeff\ufeff",
     ],
-)
+)  # fmt: skip
 def test_a_hostile_text_is_refused_with_one_short_line(text):
     with pytest.raises(GridError) as caught:
         parse_grid(text, "g.yaml")

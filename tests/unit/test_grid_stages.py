@@ -37,195 +37,92 @@ _CIRCLE = "stages:\n" + "".join(
 )
 _PLAIN = "stages:\n  sft: {command: [echo]}\n"
 
-MISTAKES = {
-    "no stages": ("stages: {}\n", "1:9: stages is empty"),
-    "a list": (
-        "stages: [sft]\n",
-        "1:9: stages is a list; it takes a mapping of names to stages",
-    ),
-    "an empty stage": (
-        "stages:\n  sft: {}\n",
-        "2:8: stages.sft is empty; it takes a mapping, as a grid is",
-    ),
-    "a stage that is a word": (
-        "stages:\n  sft: train\n",
-        "2:8: stages.sft is a string; it takes a mapping, as a grid is",
-    ),
-    "a name that means something else": (
-        "stages:\n  from: {command: [echo]}\n",
-        "2:3: stages: 'from' cannot name a stage (this word is reserved)",
-    ),
-    "a name that is none": (
-        "stages:\n  1st: {command: [echo]}\n",
-        "2:3: stages: '1st' cannot name a stage (a letter, then letters, digits and '_', at most"
-        " 40)",
-    ),
-    "no recipe": (
-        "stages:\n  sft: {grid: {lr: [1, 2]}}\n",
-        "2:3: stages.sft needs a recipe, or a command",
-    ),
-    "two programs": (
-        "stages:\n  sft: {command: [echo], recipe: sft}\n",
-        "2:9: stages.sft has both a recipe and a command: remove one",
-    ),
-    "a section of all": (
-        "stages:\n  sft: {command: [echo], launch: {backend: local}}\n",
-        "2:35: stages.sft.launch.backend applies to all stages: move it into launch next to stages",
-    ),
-    "a launch that is none": (
-        "stages:\n  sft: {command: [echo], launch: 2h}\n",
-        "2:34: stages.sft.launch is a string; it takes a mapping",
-    ),
-    "a timeout that is none": (
-        "stages:\n  sft: {command: [echo], launch: {timeout: soon}}\n",
-        "2:44: stages.sft.launch.timeout takes a duration such as 90s, 30m, 2h or 1h30m",
-    ),
-    "a slip in launch": (
-        "stages:\n  sft: {command: [echo], launch: {retry: 1}}\n",
-        "2:35: unknown key 'retry' in stages.sft.launch; did you mean 'retries'?",
-    ),
-    "none at once": (
-        "stages:\n  sft: {command: [echo], launch: {max_parallel: 0}}\n",
-        "2:49: stages.sft.launch.max_parallel is 1 to 1000000, not 0",
-    ),
-    "options of a backend whose jobs are all alike": (
-        "stages:\n  sft: {command: [echo], launch: {aws_batch: {vcpus: 2}}}\n",
-        (
-            "2:35: stages.sft.launch.aws_batch applies to all stages: move it into launch "
-            "next to stages"
-        ),
-    ),
-    "another service": (
-        "stages:\n  sft: {command: [echo], launch: {env: {TINKER_BASE_URL: 'http://x'}}}\n",
-        (
-            "2:40: stages.sft.launch.env: TINKER_BASE_URL belongs to the service, which all "
-            "stages share"
-        ),
-    ),
-    "a secret in the environment of one": (
-        "secrets: [KEY]\nstages:\n  sft: {command: [echo], launch: {env: {KEY: x}}}\n",
-        "3:34: KEY is in both secrets and launch.env: remove one",
-    ),
-    "an interpreter that is not there": (
-        "stages:\n  sft: {recipe: sft, launch: {python: /nowhere/python}}\n",
-        "2:39: launch.python: no interpreter /nowhere/python",
-    ),
-    "a slip": (
-        "stages:\n  sft: {command: [echo], form: {stage: sft}}\n",
-        "2:26: unknown key 'form' in stages.sft; did you mean 'from'?",
-    ),
-    "a section beside stages": (
-        f"grid: {{lr: [1]}}\n{_SFT}",
-        "1:1: grid: the grid has stages: move it into one of them",
-    ),
-    "an unknown stage": (
-        _dpo("{stage: sftt, take: best}"),
-        f"3:40: {_FROM}: no stage 'sftt'; did you mean 'sft'?",
-    ),
-    "an unknown stage of several": (
-        _dpo("{sft: best, sgd: best}"),
-        f"3:44: {_FROM}: no stage 'sgd'",
-    ),
-    "itself": (
-        _dpo("{stage: dpo, take: each}"),
-        f"3:40: {_FROM}: a stage cannot take from itself",
-    ),
-    "a circle": (
-        _CIRCLE,
-        "2:30: stages take from each other in a circle: a -> b -> c -> a",
-    ),
-    "best without a metric": (
-        f"{_PLAIN}  dpo: {{command: [echo], from: {{stage: sft, take: best}}}}\n",
-        f"3:40: {_FROM}: take best needs a metric, but stages.sft has none",
-    ),
-    "top without a metric": (
-        f"{_PLAIN}  dpo: {{command: [echo], from: {{stage: sft, take: {{top: 3}}}}}}\n",
-        f"3:40: {_FROM}: take top needs a metric, but stages.sft has none",
-    ),
-    "no take": (_dpo("{stage: sft}"), f"3:32: {_FROM} needs a take: {_HOW}"),
-    "no stage": (_dpo("{take: best}"), f"3:32: {_FROM} needs a stage: the name of a stage"),
-    "a word": (
-        _dpo("sft"),
-        f"3:32: {_FROM} is a string; it takes {{stage: ..., take: ...}}, or a list of these",
-    ),
-    "from nothing": (_dpo("[]"), f"3:32: {_FROM} names no stage"),
-    "none of the best": (
-        _dpo("{stage: sft, take: {top: 0}}"),
-        f"3:57: {_FROM}: top takes a number, 1 to 1000",
-    ),
-    "more than there are": (
-        _dpo("{stage: sft, take: {top: 9}}"),
-        f"3:40: {_FROM}: stages.sft has only 4 runs to take 9 of",
-    ),
-    "the worst": (
-        _dpo("{stage: sft, take: {bottom: 3}}"),
-        f"3:51: {_FROM}: take is a mapping; it takes {_HOW}",
-    ),
-    "a run that is not there": (
-        _dpo("{stage: sft, take: bset}"),
-        f"3:40: {_FROM}: stages.sft has no run 'bset'; did you mean 'best'?",
-    ),
-    "the same twice": (
-        _dpo("[{stage: sft, take: best}, {stage: sft, take: best}]"),
-        f"3:59: {_FROM}: takes the same runs twice",
-    ),
-    "no base model": (
-        _dpo("{base: false}"),
-        f"3:33: {_FROM}: write {{base: true}} for the base model",
-    ),
-    "a base model that nobody names": (
-        _dpo("[{stage: sft, take: best}, {base: true}]"),
-        f"3:59: {_FROM}: no stage gives a model_name, so there is no base model",
-    ),
-    "no such checkpoint": (
-        _value("${sft.checkpoint.stat}"),
-        "3:36: ${sft.checkpoint.stat}: a checkpoint has checkpoint.state and checkpoint.sampler"
-        "; did you mean 'checkpoint.state'?",
-    ),
-    "what the parent does not have": (
-        _value("${sft.rank}"),
-        "3:36: ${sft.rank}: stages.sft has no such value",
-    ),
-    "a reference to no stage": (
-        _value("${sfft.checkpoint.state}"),
-        "3:36: ${sfft.checkpoint.state}: no stage 'sfft'; did you mean 'sft'?",
-    ),
-    "a reference without from": (
-        f"{_SFT}  dpo: {{command: [echo], base: {{m: '${{sft.lr}}'}}}}\n",
-        "3:36: ${sft.lr}: stages.dpo has no from, so it has no parents",
-    ),
-    "a reference to no ancestor": (
-        f"{_SFT}  rm: {{command: [echo]}}\n  dpo: {{command: [echo], base: {{"
-        "m: '${rm.log_path}'}, from: {stage: sft, take: each}}\n",
-        "4:36: ${rm.log_path}: stages.dpo does not come from rm",
-    ),
-    "a reference that is escaped": (
-        _value("$${sft.log_path}"),
-        "3:36: $${sft.log_path}: this looks like a reference to a stage and cannot be escaped",
-    ),
-    "a stage without runs": (
-        f"{_SFT}  dpo: {{command: [echo], grid: {{x: [1]}}, exclude: [{{x: 1}}],"
-        " from: {stage: sft, take: each}}\n",
-        "3:51: exclude leaves no cell",
-    ),
-    "the same runs twice": (
-        f"{_SFT}  again: {{command: [echo, '{{lr}}'], grid: {{lr: [2, 3]}}, seeds: 2}}\n",
-        "3:3: stages.again makes the same runs as stages.sft",
-    ),
-    "an order that is none": (
-        f"{_SFT}order: deepest\n",
-        "3:8: order: 'deepest' is not one of depth, breadth; did you mean 'depth'?",
-    ),
-    "a value that a command lacks": (
-        f"{_SFT}  dpo: {{command: [echo, '{{beta}}'], from: {{stage: sft, take: each}}}}\n",
-        "3:18: command: no value for {beta}",
-    ),
-}
+
+def _sft(settings: str) -> str:
+    return f"stages:\n  sft: {{command: [echo], {settings}}}\n"
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, name: str) -> None:
-    text, message = MISTAKES[name]
+MISTAKES = [
+    ("stages: {}\n", "1:9: stages is empty"),
+    ("stages: [sft]\n", "1:9: stages is a list; it takes a mapping of names to stages"),
+    ("stages:\n  sft: {}\n", "2:8: stages.sft is empty; it takes a mapping, as a grid is"),
+    ("stages:\n  sft: train\n", "2:8: stages.sft is a string; it takes a mapping, as a grid is"),
+    ("stages:\n  from: {command: [echo]}\n",
+     "2:3: stages: 'from' cannot name a stage (this word is reserved)"),
+    ("stages:\n  1st: {command: [echo]}\n",
+     "2:3: stages: '1st' cannot name a stage (a letter, then letters, digits and '_', at most 40)"),
+    ("stages:\n  sft: {grid: {lr: [1, 2]}}\n", "2:3: stages.sft needs a recipe, or a command"),
+    (_sft("recipe: sft"), "2:9: stages.sft has both a recipe and a command: remove one"),
+    (_sft("launch: {backend: local}"),
+     "2:35: stages.sft.launch.backend applies to all stages: move it into launch next to stages"),
+    (_sft("launch: 2h"), "2:34: stages.sft.launch is a string; it takes a mapping"),
+    (_sft("launch: {timeout: soon}"),
+     "2:44: stages.sft.launch.timeout takes a duration such as 90s, 30m, 2h or 1h30m"),
+    (_sft("launch: {retry: 1}"),
+     "2:35: unknown key 'retry' in stages.sft.launch; did you mean 'retries'?"),
+    (_sft("launch: {max_parallel: 0}"),
+     "2:49: stages.sft.launch.max_parallel is 1 to 1000000, not 0"),
+    (_sft("launch: {aws_batch: {vcpus: 2}}"),
+     "2:35: stages.sft.launch.aws_batch applies to all stages: move it into launch next to stages"),
+    (_sft("launch: {env: {TINKER_BASE_URL: 'http://x'}}"),
+     "2:40: stages.sft.launch.env: TINKER_BASE_URL belongs to the service, which all stages share"),
+    ("secrets: [KEY]\nstages:\n  sft: {command: [echo], launch: {env: {KEY: x}}}\n",
+     "3:34: KEY is in both secrets and launch.env: remove one"),
+    ("stages:\n  sft: {recipe: sft, launch: {python: /nowhere/python}}\n",
+     "2:39: launch.python: no interpreter /nowhere/python"),
+    (_sft("form: {stage: sft}"), "2:26: unknown key 'form' in stages.sft; did you mean 'from'?"),
+    (f"grid: {{lr: [1]}}\n{_SFT}", "1:1: grid: the grid has stages: move it into one of them"),
+    (_dpo("{stage: sftt, take: best}"), f"3:40: {_FROM}: no stage 'sftt'; did you mean 'sft'?"),
+    (_dpo("{sft: best, sgd: best}"), f"3:44: {_FROM}: no stage 'sgd'"),
+    (_dpo("{stage: dpo, take: each}"), f"3:40: {_FROM}: a stage cannot take from itself"),
+    (_CIRCLE, "2:30: stages take from each other in a circle: a -> b -> c -> a"),
+    (f"{_PLAIN}  dpo: {{command: [echo], from: {{stage: sft, take: best}}}}\n",
+     f"3:40: {_FROM}: take best needs a metric, but stages.sft has none"),
+    (f"{_PLAIN}  dpo: {{command: [echo], from: {{stage: sft, take: {{top: 3}}}}}}\n",
+     f"3:40: {_FROM}: take top needs a metric, but stages.sft has none"),
+    (_dpo("{stage: sft}"), f"3:32: {_FROM} needs a take: {_HOW}"),
+    (_dpo("{take: best}"), f"3:32: {_FROM} needs a stage: the name of a stage"),
+    (_dpo("sft"),
+     f"3:32: {_FROM} is a string; it takes {{stage: ..., take: ...}}, or a list of these"),
+    (_dpo("[]"), f"3:32: {_FROM} names no stage"),
+    (_dpo("{stage: sft, take: {top: 0}}"), f"3:57: {_FROM}: top takes a number, 1 to 1000"),
+    (_dpo("{stage: sft, take: {top: 9}}"),
+     f"3:40: {_FROM}: stages.sft has only 4 runs to take 9 of"),
+    (_dpo("{stage: sft, take: {bottom: 3}}"), f"3:51: {_FROM}: take is a mapping; it takes {_HOW}"),
+    (_dpo("{stage: sft, take: bset}"),
+     f"3:40: {_FROM}: stages.sft has no run 'bset'; did you mean 'best'?"),
+    (_dpo("[{stage: sft, take: best}, {stage: sft, take: best}]"),
+     f"3:59: {_FROM}: takes the same runs twice"),
+    (_dpo("{base: false}"), f"3:33: {_FROM}: write {{base: true}} for the base model"),
+    (_dpo("[{stage: sft, take: best}, {base: true}]"),
+     f"3:59: {_FROM}: no stage gives a model_name, so there is no base model"),
+    (_value("${sft.checkpoint.stat}"),
+     "3:36: ${sft.checkpoint.stat}: a checkpoint has checkpoint.state and checkpoint.sampler; "
+     "did you mean 'checkpoint.state'?"),
+    (_value("${sft.rank}"), "3:36: ${sft.rank}: stages.sft has no such value"),
+    (_value("${sfft.checkpoint.state}"),
+     "3:36: ${sfft.checkpoint.state}: no stage 'sfft'; did you mean 'sft'?"),
+    (f"{_SFT}  dpo: {{command: [echo], base: {{m: '${{sft.lr}}'}}}}\n",
+     "3:36: ${sft.lr}: stages.dpo has no from, so it has no parents"),
+    (f"{_SFT}  rm: {{command: [echo]}}\n  dpo: {{command: [echo], base: {{m: "
+     f"'${{rm.log_path}}'}}, from: {{stage: sft, take: each}}}}\n",
+     "4:36: ${rm.log_path}: stages.dpo does not come from rm"),
+    (_value("$${sft.log_path}"),
+     "3:36: $${sft.log_path}: this looks like a reference to a stage and cannot be escaped"),
+    (f"{_SFT}  dpo: {{command: [echo], grid: {{x: [1]}}, exclude: [{{x: 1}}], from: {{stage: sft, "
+     f"take: each}}}}\n",
+     "3:51: exclude leaves no cell"),
+    (f"{_SFT}  again: {{command: [echo, '{{lr}}'], grid: {{lr: [2, 3]}}, seeds: 2}}\n",
+     "3:3: stages.again makes the same runs as stages.sft"),
+    (f"{_SFT}order: deepest\n",
+     "3:8: order: 'deepest' is not one of depth, breadth; did you mean 'depth'?"),
+    (f"{_SFT}  dpo: {{command: [echo, '{{beta}}'], from: {{stage: sft, take: each}}}}\n",
+     "3:18: command: no value for {beta}"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES, ids=range(len(MISTAKES)))
+def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "p.yaml").write_text(text)
     with pytest.raises(GridError) as error:
         plan(str(tmp_path / "p.yaml"))
