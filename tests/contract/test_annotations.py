@@ -36,13 +36,15 @@ def make(root: str) -> Callable[[str], None]:
     return sweep
 
 
-def test_what_is_noted_archived_and_deleted(root: str, make: Callable[[str], None]) -> None:
+def test_notes_archive_and_delete(root: str, make: Callable[[str], None]) -> None:
     make("one")
     make("two")
     annotations.note("one", "first", root=root, tag=["b", "a"])
     assert annotations.note("one/lr=1", "second", root=root, star=True).starred
-    found = annotations.note("one", "third", root=root, untag=["b"])
-    assert [note.text for note in found.notes] == ["first", "third"] and found.tags == ("a",)
+    annotation = annotations.note("one", "third", root=root, untag=["b"])
+    assert [note.text for note in annotation.notes] == ["first", "third"] and annotation.tags == (
+        "a",
+    )
     assert annotations.archive("one", root=root) and not annotations.archive("one", root=root)
     assert [sweep["sweep"] for sweep in Registry(root).sweep_records()] == ["two"]
     annotations.delete("one", root=root)
@@ -52,10 +54,10 @@ def test_what_is_noted_archived_and_deleted(root: str, make: Callable[[str], Non
         annotations.delete("one", root=root)
 
 
-def test_nothing_is_launched_from_what_a_deletion_left(
+def test_no_launch_after_an_interrupted_deletion(
     root: str, make: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Results may be gone of runs that count as succeeded: they would never run again."""
+    """Runs without results would count as succeeded and never run again."""
     make("one")
 
     def cut_off(folder: SweepFolder) -> None:
@@ -75,7 +77,7 @@ def test_nothing_is_launched_from_what_a_deletion_left(
     assert list(open_store(root).names("one")) == []
 
 
-def test_a_name_is_given_where_folders_can_be_moved(root: str, make: Callable[[str], None]) -> None:
+def test_rename_needs_a_store_that_moves_folders(root: str, make: Callable[[str], None]) -> None:
     make("one")
     if open_store(root).is_remote:
         with pytest.raises(EnvironmentFailure, match="cannot move folders"):
@@ -86,21 +88,20 @@ def test_a_name_is_given_where_folders_can_be_moved(root: str, make: Callable[[s
         assert Registry(root).sweep_names() == ["other"]
 
 
-@pytest.mark.parametrize("change", ["sweep", "rename", "delete"])
-def test_a_sweep_that_we_moved_or_deleted_is_not_looked_for_on_a_missing_disk(
+@pytest.mark.parametrize("change", ["rename", "delete"])
+def test_rename_and_delete_forget_the_kept_environment(
     root: str, make: Callable[[str], None], change: str
 ) -> None:
-    """The environment of its runs is kept on this machine while a sweep is not over."""
+    """Otherwise a launch would look for the sweep on a disk that is not mounted."""
     store = open_store(root)
     if store.is_remote and change == "rename":
         pytest.skip("no folder is moved there")
     make("one")
-    kept = environment_file.write(f"{store.root}/one", {})
+    environment = environment_file.write(f"{store.root}/one", {})
     if change == "rename":
         annotations.rename("one", "other", root=root)
     else:
         annotations.delete("one", root=root)
-    assert not Path(kept).exists()
-    kept_environments.refuse_if_folder_missing(
-        SweepFolder(store, "one")
-    )  # the name can be used again
+    assert not Path(environment).exists()
+    # The name can be used again.
+    kept_environments.refuse_if_folder_missing(SweepFolder(store, "one"))

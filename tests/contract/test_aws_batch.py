@@ -42,17 +42,16 @@ REFUSED: list[tuple[dict[str, Any], dict[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "service", "told"), REFUSED)
-def test_what_is_refused(
-    batch: Any, tmp_path: Path, options: dict[str, Any], service: Mapping[str, str], told: str
+@pytest.mark.parametrize(("options", "service", "message"), REFUSED)
+def test_preflight_refuses_in_one_line_and_submits_nothing(
+    batch: Any, tmp_path: Path, options: dict[str, Any], service: Mapping[str, str], message: str
 ) -> None:
-    """In one line, and nothing is submitted."""
     before = len(batch.jobs())
     rules = dict(service)
     batch.open(rules.get("queue") != "closed")
     batch.silent = rules.pop("queue", "") == "silent"
     batch.refused.update(rules)
-    with pytest.raises(SweeperError, match=told) as caught:
+    with pytest.raises(SweeperError, match=message) as caught:
         open_backend("aws-batch", "sweep", str(tmp_path), batch.options(**options)).preflight([{}])
     assert "\n" not in str(caught.value)
     batch.recover()

@@ -41,8 +41,8 @@ def site(
         "ssh": _ssh,
         "faulty": _faulty,
     }
-    with made.get(request.param, _plain)(request, tmp_path, monkeypatch) as found:
-        yield found
+    with made.get(request.param, _plain)(request, tmp_path, monkeypatch) as opened:
+        yield opened
 
 
 def _plain(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
@@ -53,18 +53,18 @@ def _plain(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
 
 
 def _faulty(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    silent = False
+    failing = False
 
     def opener(sweep: str, where: str) -> FaultyBackend:
-        faults = Faults(lambda *_: Fault.FAIL if silent else None)
+        faults = Faults(lambda *_: Fault.FAIL if failing else None)
         return FaultyBackend(open_backend("local", sweep, where), faults)
 
     @contextmanager
     def silence() -> Iterator[None]:
-        nonlocal silent
-        silent = True
+        nonlocal failing
+        failing = True
         yield
-        silent = False
+        failing = False
 
     return Site("local", folder, opener=opener, silence=silence, many=20)
 

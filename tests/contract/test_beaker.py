@@ -58,15 +58,15 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "service", "told"), REFUSED, ids=[t for _, _, t in REFUSED])
+@pytest.mark.parametrize(("options", "service", "message"), REFUSED, ids=[t for _, _, t in REFUSED])
 def test_what_is_refused(
-    beaker: Any, tmp_path: Path, options: dict[str, Any], service: Mapping[str, Any], told: str
+    beaker: Any, tmp_path: Path, options: dict[str, Any], service: Mapping[str, Any], message: str
 ) -> None:
     """Before anything is made, in one line."""
     before = set(beaker.experiments)
     for name, value in service.items():
         setattr(beaker, name, value)
-    with pytest.raises(EnvironmentFailure, match=told) as caught:
+    with pytest.raises(EnvironmentFailure, match=message) as caught:
         _open(beaker, tmp_path, **options).preflight([{}])
     assert "\n" not in str(caught.value)
     assert CANARY not in str(caught.value)
@@ -100,9 +100,9 @@ def test_who_cannot_be_asked(beaker: Any, tmp_path: Path, monkeypatch: pytest.Mo
         "{{": "no login",
     }
     monkeypatch.setenv("BEAKER_CONFIG", str(config))
-    for text, told in texts.items():
+    for text, message in texts.items():
         config.write_text(text)
-        with pytest.raises(EnvironmentFailure, match=told) as caught:
+        with pytest.raises(EnvironmentFailure, match=message) as caught:
             _open(beaker, tmp_path)
         assert "\n" not in str(caught.value)
         assert CANARY not in str(caught.value)
@@ -173,8 +173,8 @@ def test_what_a_job_waits_for(beaker: Any, tmp_path: Path) -> None:
         return str(_open(beaker, tmp_path).poll(tokens)[tokens[0]].reason)
 
     until(lambda: why() == "no room on 4 nodes")
-    found = _open(beaker, tmp_path).poll(tokens)[tokens[0]]
-    assert (found.state, found.since is not None) == (JobState.PENDING, True)
+    status = _open(beaker, tmp_path).poll(tokens)[tokens[0]]
+    assert (status.state, status.since is not None) == (JobState.PENDING, True)
     running = until_state(backend, tokens[1], JobState.RUNNING)
     assert running.node == "n0.lab.org"
     backend.cancel(tokens)
@@ -196,12 +196,12 @@ def test_how_jobs_end(beaker: Any, tmp_path: Path) -> None:
         [*jobs, a_job(8, "there-is-no-such-program"), a_job(9, docker_image="nowhere/nothing:1")]
     )
     for job, end in zip(jobs, ends.values(), strict=True):
-        found = until_state(backend, job.token, JobState.ENDED)
-        assert (found.code, found.reason, found.preempted) == (*end, False)
-    found = until_state(backend, a_job(8).token, JobState.ENDED)
-    assert "failed to start: " in str(found.reason)
-    found = until_state(backend, a_job(9).token, JobState.ENDED)
-    assert found.reason == "failed to pull image nowhere/nothing:1: not found"
+        status = until_state(backend, job.token, JobState.ENDED)
+        assert (status.code, status.reason, status.preempted) == (*end, False)
+    status = until_state(backend, a_job(8).token, JobState.ENDED)
+    assert "failed to start: " in str(status.reason)
+    status = until_state(backend, a_job(9).token, JobState.ENDED)
+    assert status.reason == "failed to pull image nowhere/nothing:1: not found"
     (printed,) = _open(beaker, tmp_path).logs(jobs[3].token)
     assert printed == LITERAL
     assert list(backend.logs(a_job(9).token)) == []
@@ -321,7 +321,7 @@ def test_no_secret_is_in_what_is_made(
     backend.preflight([{}])
     backend.submit([job])
     assert until_state(backend, job.token, JobState.ENDED).code == 0
-    told = beaker.shown() + caplog.text + "".join(backend.logs(job.token))
-    assert '"secret": "key"' in told
-    assert CANARY not in told
+    visible = beaker.shown() + caplog.text + "".join(backend.logs(job.token))
+    assert '"secret": "key"' in visible
+    assert CANARY not in visible
     assert os.environ.get("A") is None

@@ -60,13 +60,13 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "cluster", "told"), REFUSED, ids=[t for _, _, t in REFUSED])
+@pytest.mark.parametrize(("options", "cluster", "message"), REFUSED, ids=[t for _, _, t in REFUSED])
 def test_what_the_cluster_refuses(
-    kube: Any, tmp_path: Path, options: dict[str, Any], cluster: dict[str, Any], told: str
+    kube: Any, tmp_path: Path, options: dict[str, Any], cluster: dict[str, Any], message: str
 ) -> None:
     before = set(kube.things["jobs"])
     _set_up(kube, cluster)
-    with pytest.raises(EnvironmentFailure, match=told) as caught:
+    with pytest.raises(EnvironmentFailure, match=message) as caught:
         _open(kube, tmp_path, **options).preflight([{}])
     assert "\n" not in str(caught.value)
     kube.recover()
@@ -87,9 +87,9 @@ def test_who_cannot_be_asked(kube: Any, tmp_path: Path, monkeypatch: pytest.Monk
         "{{": "no cluster",
     }
     monkeypatch.setenv("KUBECONFIG", str(config))
-    for text, told in texts.items():
+    for text, message in texts.items():
         config.write_text(text)
-        with pytest.raises(EnvironmentFailure, match=told) as caught:
+        with pytest.raises(EnvironmentFailure, match=message) as caught:
             _open(kube, tmp_path)
         assert "\n" not in str(caught.value)
     config.unlink()
@@ -139,16 +139,16 @@ def test_a_quota_that_is_full(kube: Any, tmp_path: Path) -> None:
 
 def test_what_a_job_waits_for(kube: Any, tmp_path: Path) -> None:
     backend = _open(kube, tmp_path, secrets={"A": "keys/a"})
-    asked = {
+    by_reason = {
         "0/4 nodes are available": {"node_selector": {"pool": "none"}},
         "ImagePullBackOff: Back-off pulling image": {"image": "nowhere/nothing:1"},
         'CreateContainerConfigError: secret "keys" not found': {},
     }
-    jobs = [a_job(number, **options) for number, options in enumerate(asked.values())]
+    jobs = [a_job(number, **options) for number, options in enumerate(by_reason.values())]
     backend.submit(jobs)
-    for job, told in zip(jobs, asked, strict=True):
+    for job, reason in zip(jobs, by_reason, strict=True):
         token = job.token
-        until(lambda t=token, r=told: r in str(backend.poll([t])[t].reason))
+        until(lambda t=token, r=reason: r in str(backend.poll([t])[t].reason))
         assert backend.poll([token])[token].since is not None
     backend.cancel([job.token for job in jobs])
     for job in jobs:  # what was withdrawn is over at once
@@ -166,11 +166,11 @@ def test_how_jobs_end(kube: Any, tmp_path: Path) -> None:
     jobs = [a_job(number, "sh", "-c", text) for number, text in enumerate(ends)]
     backend.submit([*jobs, a_job(9, "there-is-no-such-program")])
     for job, end in zip(jobs, ends.values(), strict=True):
-        found = until_state(backend, job.token, JobState.ENDED)
-        assert (found.code, found.reason, found.preempted) == (*end, False)
-        assert found.node in ("n0", None)
-    found = until_state(backend, f"{9:012x}-a1", JobState.ENDED)
-    assert "StartError: exec:" in str(found.reason)
+        status = until_state(backend, job.token, JobState.ENDED)
+        assert (status.code, status.reason, status.preempted) == (*end, False)
+        assert status.node in ("n0", None)
+    status = until_state(backend, f"{9:012x}-a1", JobState.ENDED)
+    assert "StartError: exec:" in str(status.reason)
     (printed,) = _open(kube, tmp_path).logs(jobs[3].token)
     assert printed == LITERAL  # which Kubernetes would have replaced
 
@@ -287,5 +287,5 @@ def test_conditions_that_give_no_message() -> None:
     gone: Pod = {"metadata": about, "status": {"phase": "Failed", "conditions": [disrupted]}}
     waits: Pod = {"metadata": about, "status": {"phase": "Pending", "conditions": [unscheduled]}}
     assert status_of(job, [gone], 0.0) == JobStatus(JobState.ENDED, preempted=True)
-    found = status_of(job, [waits], 0.0)
-    assert (found.state, found.reason) == (JobState.PENDING, "Unschedulable")
+    status = status_of(job, [waits], 0.0)
+    assert (status.state, status.reason) == (JobState.PENDING, "Unschedulable")

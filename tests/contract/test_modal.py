@@ -44,15 +44,15 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "service", "told"), REFUSED, ids=[t for _, _, t in REFUSED])
+@pytest.mark.parametrize(("options", "service", "message"), REFUSED, ids=[t for _, _, t in REFUSED])
 def test_what_is_refused(
-    modal: Any, tmp_path: Path, options: dict[str, Any], service: Mapping[str, Any], told: str
+    modal: Any, tmp_path: Path, options: dict[str, Any], service: Mapping[str, Any], message: str
 ) -> None:
     """Before anything is made, in one line."""
     before = set(modal.sandboxes)
     for name, value in service.items():
         setattr(modal, name, value)
-    with pytest.raises(EnvironmentFailure, match=told) as caught:
+    with pytest.raises(EnvironmentFailure, match=message) as caught:
         _open(modal, tmp_path, **options).preflight([{}])
     assert "\n" not in str(caught.value)
     assert CANARY not in str(caught.value)
@@ -66,7 +66,7 @@ def test_a_secret_that_may_not_be_looked_at_stops_nothing(modal: Any, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"MODAL_TOKEN_SECRET": CANARY}, "the token is missing or not valid: `modal token new`"),
         ({"MODAL_TOKEN_ID": "", "MODAL_TOKEN_SECRET": ""}, "the token is missing or not valid"),
@@ -80,13 +80,13 @@ def test_who_cannot_be_asked(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     changes: Mapping[str, str],
-    told: str,
+    message: str,
 ) -> None:
     if "MODAL_SERVER_URL" in changes:  # nobody is there: it is not waited for that long
         monkeypatch.setattr("sweeper.backends.modal.client._SECONDS", 2.0)
     for name, value in changes.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(EnvironmentFailure, match=told) as caught:
+    with pytest.raises(EnvironmentFailure, match=message) as caught:
         _open(modal, tmp_path)
     gc.collect()  # when a task is gone, asyncio tells what it has raised
     assert "\n" not in str(caught.value)
@@ -117,7 +117,7 @@ except EnvironmentFailure as error:
 
 
 @pytest.mark.parametrize(
-    ("changes", "text", "told"),
+    ("changes", "text", "message"),
     [
         ({}, "token_id = 'unfinished", "modal: its configuration cannot be read: Error when .*"),
         ({"MODAL_LOGLEVEL": "nope"}, "", "modal: its configuration cannot be read: .*NOPE.*"),
@@ -127,7 +127,7 @@ except EnvironmentFailure as error:
     ids=["a broken file", "no level of logs", "variable", "file"],
 )
 def test_a_configuration_of_which_nothing_can_come(
-    modal: Any, tmp_path: Path, changes: Mapping[str, str], text: str, told: str
+    modal: Any, tmp_path: Path, changes: Mapping[str, str], text: str, message: str
 ) -> None:
     """The client reads it as it is imported: here by a process of its own."""
     file = tmp_path / "modal.toml"
@@ -139,7 +139,7 @@ def test_a_configuration_of_which_nothing_can_come(
         text=True,
         check=False,
     )
-    assert re.fullmatch(told + r"\n", ran.stdout), ran.stdout + ran.stderr
+    assert re.fullmatch(message + r"\n", ran.stdout), ran.stdout + ran.stderr
     assert not modal.requests
 
 
@@ -162,10 +162,10 @@ def test_a_token_that_is_taken_back(
     modal.faults += [fault("SandboxCreateV2", "UNAUTHENTICATED")]
     with pytest.raises(Unreachable, match="running jobs continue"):
         backend.find([a_job(1).token])
-    asked = len(modal.requests)
+    requests = len(modal.requests)
     with pytest.raises(Unreachable, match="running jobs continue"):
         backend.find([a_job(1).token])
-    assert len(modal.requests) == asked  # it is left alone for a while
+    assert len(modal.requests) == requests  # it is left alone for a while
 
     def submitted() -> bool:
         clock.sleep(15)
@@ -237,11 +237,11 @@ def test_how_jobs_end(modal: Any, tmp_path: Path) -> None:
     backend.submit([*jobs, a_job(8, "there-is-no-such-program"), a_job(9, timeout_s=1.0)])
     for opened in (backend, _open(modal, tmp_path)):
         for job, code in zip(jobs, ends.values(), strict=True):
-            found = until_state(opened, job.token, JobState.ENDED)
-            assert (found.code, found.reason, found.preempted) == (code, None, False)
+            status = until_state(opened, job.token, JobState.ENDED)
+            assert (status.code, status.reason, status.preempted) == (code, None, False)
         assert until_state(opened, a_job(8).token, JobState.ENDED).code == 127
-        found = until_state(opened, a_job(9).token, JobState.ENDED)
-        assert (found.reason, found.preempted) == ("timeout", False)
+        status = until_state(opened, a_job(9).token, JobState.ENDED)
+        assert (status.reason, status.preempted) == ("timeout", False)
     assert list(_open(modal, tmp_path).logs(jobs[3].token)) == ["one", "two"]
     assert list(backend.logs(a_job(9).token)) == []
 
@@ -255,7 +255,7 @@ def test_one_that_is_terminated_is_preempted(modal: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "why", "told"),
+    ("status", "code", "why", "expected"),
     [
         ("INTERNAL_FAILURE", 0, "lost\nit", (None, "Modal itself failed: lost it", True)),
         ("MEMORY_MANAGER_EVICTION", 137, "", (None, "its machine ran out of memory", True)),
@@ -268,14 +268,14 @@ def test_one_that_is_terminated_is_preempted(modal: Any, tmp_path: Path) -> None
     ],
 )
 def test_what_modal_says_of_an_end(
-    modal: Any, tmp_path: Path, status: str, code: int, why: str, told: Any
+    modal: Any, tmp_path: Path, status: str, code: int, why: str, expected: Any
 ) -> None:
     backend, job = _open(modal, tmp_path), a_job(1)
     backend.submit([job])
     modal.terminate(backend.find([job.token])[job.token], status, code, why)
     ended = until_state(backend, job.token, JobState.ENDED)
-    assert (ended.code, ended.preempted) == (told[0], told[2])
-    assert ended.reason == told[1] or str(told[1]) in str(ended.reason)
+    assert (ended.code, ended.preempted) == (expected[0], expected[2])
+    assert ended.reason == expected[1] or str(expected[1]) in str(ended.reason)
 
 
 def test_one_whose_worker_is_not_there_yet(modal: Any, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def test_one_whose_worker_is_not_there_yet(modal: Any, tmp_path: Path) -> None:
     backend.submit([job])
     assert backend.cancel([job.token]) == [job.token]
     modal.terminate(backend.find([job.token])[job.token])
-    until(lambda: _told(backend, job.token))  # time may be up before it is asked
+    until(lambda: _cancelled(backend, job.token))  # time may be up before it is asked
 
 
 def _as_worker(folder: Path, number: int, does: str = "sleep 60") -> JobSpec:
@@ -294,7 +294,7 @@ def _as_worker(folder: Path, number: int, does: str = "sleep 60") -> JobSpec:
     return job._replace(argv=argv)
 
 
-def _told(backend: Backend, token: str) -> bool:
+def _cancelled(backend: Backend, token: str) -> bool:
     return not backend.cancel([token])  # its shell may be about to begin
 
 
@@ -304,7 +304,7 @@ def test_one_that_a_listing_lacks_is_told_to_stop(modal: Any, tmp_path: Path) ->
     modal.lags = True
     backend = _open(modal, tmp_path)
     assert backend.poll([job.token])[job.token].state is JobState.RUNNING
-    until(lambda: _told(backend, job.token))
+    until(lambda: _cancelled(backend, job.token))
     assert until_state(backend, job.token, JobState.ENDED).code == 5
     assert backend.cancel([job.token]) == []
 
@@ -323,7 +323,7 @@ def test_one_that_cannot_be_told_to_stop(
         return modal.faults[0].times == 0  # time may be up before it is asked
 
     until(refused)
-    until(lambda: _told(backend, job.token))
+    until(lambda: _cancelled(backend, job.token))
     assert until_state(backend, job.token, JobState.ENDED).code == 5
 
 
@@ -343,17 +343,17 @@ def test_those_that_are_starting_do_not_hold_the_others(modal: Any, tmp_path: Pa
     tokens = [job.token for job in jobs]
     modal.requests.clear()
 
-    def asked() -> bool:
+    def all_pending() -> bool:
         assert sorted(backend.cancel(tokens) or ()) == sorted(tokens)
         return bool(modal.asked_for_tasks)  # time may be up before any is asked
 
-    until(asked)
+    until(all_pending)
     assert "SandboxGetTaskIdV2" in modal.requests
     assert "TaskExecStart" not in modal.requests
     first = set(modal.asked_for_tasks)
     assert 0 < len(first) < len(jobs)
     modal.asked_for_tasks.clear()
-    until(asked)
+    until(all_pending)
     assert not first & set(modal.asked_for_tasks)
     _until_quiet(modal)
 
@@ -446,9 +446,9 @@ def test_no_secret_is_in_what_is_made(
     backend.preflight([{}])
     backend.submit([job])
     assert until_state(backend, job.token, JobState.ENDED).code == 0
-    told = modal.shown() + caplog.text + "".join(backend.logs(job.token))
-    assert "st-key" in told
-    assert CANARY not in told
+    visible = modal.shown() + caplog.text + "".join(backend.logs(job.token))
+    assert "st-key" in visible
+    assert CANARY not in visible
     assert os.environ.get("A") is None
 
 
@@ -459,5 +459,5 @@ def test_a_job_without_a_title_has_tags_that_are_taken(modal: Any, tmp_path: Pat
 
 
 def test_the_same_place_is_known_again(modal: Any, tmp_path: Path) -> None:
-    found = [_open(modal, tmp_path, **more).location() for more in ({}, {}, {"app": "another"})]
-    assert found[0] == found[1] != found[2]
+    locations = [_open(modal, tmp_path, **more).location() for more in ({}, {}, {"app": "another"})]
+    assert locations[0] == locations[1] != locations[2]

@@ -36,18 +36,20 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "told"), REFUSED, ids=[str(asked) for asked, _ in REFUSED])
+@pytest.mark.parametrize(
+    ("options", "message"), REFUSED, ids=[str(options) for options, _ in REFUSED]
+)
 def test_what_is_refused(
-    slurm: Any, tmp_path: Path, asked: Mapping[str, object], told: str
+    slurm: Any, tmp_path: Path, options: Mapping[str, object], message: str
 ) -> None:
     """In one line: Slurm's word, and what it was asked for, which it does not say itself."""
     backend = open_backend("slurm", "sweep", str(tmp_path / "sweep"))
     backend.preflight([{}])
     before = slurm.run("squeue", "-h", "-o", "%i").split()
-    with pytest.raises(EnvironmentFailure, match=told) as caught:
-        backend.preflight([{}, asked])
-    said = str(caught.value)
-    assert said.startswith("slurm: sbatch: ") and said.endswith(" (launch.slurm)")
-    assert "\n" not in said and "--signal" not in said
+    with pytest.raises(EnvironmentFailure, match=message) as caught:
+        backend.preflight([{}, options])
+    error = str(caught.value)
+    assert error.startswith("slurm: sbatch: ") and error.endswith(" (launch.slurm)")
+    assert "\n" not in error and "--signal" not in error
     assert {*slurm.run("squeue", "-h", "-o", "%i").split()} <= {*before}
     assert not (tmp_path / "sweep").exists()

@@ -107,11 +107,11 @@ def _race_of_threads(store: Store) -> None:
     together, won = threading.Barrier(8), list[tuple[int, int]]()
 
     def race(number: int) -> None:
-        own = store if isinstance(store, SharedStore) else open_store(store.root)
+        client = store if isinstance(store, SharedStore) else open_store(store.root)
         together.wait()
         for index in range(5):
             try:
-                own.create(f"race/{index}", b"%d" % number)
+                client.create(f"race/{index}", b"%d" % number)
             except AlreadyExists:
                 continue
             won.append((index, number))
@@ -308,11 +308,11 @@ def test_a_store_that_does_not_answer_says_so(
         open_store(s3_root).read("a")
     # Nor is it one without sweeps: the environment of one there may be needed.
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
-    kept = environment_file.write(f"{s3_root}/s", {})
-    os.utime(kept, (1, 1))
+    environment = environment_file.write(f"{s3_root}/s", {})
+    os.utime(environment, (1, 1))
     away: list[tuple[str, str]] = []
     assert list(kept_environments.unused_files(unknown=lambda *about: away.append(about))) == []
-    assert away == [(kept, f"{s3_root}/s")]
+    assert away == [(environment, f"{s3_root}/s")]
 
 
 def test_the_probe_leaves_nothing(store: Store) -> None:

@@ -68,11 +68,11 @@ def test_a_full_disk_leaves_the_old_or_the_new(tmp_path: Path, disk: Disk, opera
             break
         finally:
             disk.fails = 0
-        found = _files(Path(store.root))
+        files = _files(Path(store.root))
         # Nothing half written, and no rubbish; a folder that could not be synced has its file.
-        assert set(found) <= {"a/b/file"}
-        assert found.get("a/b/file", b"") in (old, new)
-        if not found:
+        assert set(files) <= {"a/b/file"}
+        assert files.get("a/b/file", b"") in (old, new)
+        if not files:
             getattr(store, operation)("a/b/file", b"something longer\n")
             assert store.read("a/b/file") == new
     assert failed >= {"create": 8, "replace": 5, "append": 2}[operation]

@@ -49,28 +49,28 @@ def test_programs_have_the_home_of_who_opened_their_window(
 ) -> None:
     """Not of who started the server, which homes share: a launcher would look for its engine, and
     for the environment of its runs, in the wrong one."""
-    told = tmp_path / "told"
-    say = ["sh", "-c", f'echo "$SWEEPER_HOME" >> {told}; sleep "$0"']
+    homes = tmp_path / "told"
+    say = ["sh", "-c", f'echo "$SWEEPER_HOME" >> {homes}; sleep "$0"']
     opened = [("one", "sweep", "600"), ("two", "sweep", "0"), ("two", "more", "600")]
     for number, (folder, title, seconds) in enumerate([*opened, ("two", "sweep", "600")], 1):
         monkeypatch.setenv("SWEEPER_HOME", f"/homes/{folder}")
         session = TmuxServer().ensure_window("s", f"/{folder}", title, [*say, seconds])
-        until(lambda n=number: told.exists() and len(told.read_text().splitlines()) == n)
+        until(lambda n=number: homes.exists() and len(homes.read_text().splitlines()) == n)
         if seconds == "0":
             until(lambda s=session: TmuxServer().panes(s)[0].dead)
-    assert told.read_text().split() == ["/homes/one", *["/homes/two"] * 3]
+    assert homes.read_text().split() == ["/homes/one", *["/homes/two"] * 3]
 
 
 def test_a_window_has_the_variables_that_its_program_is_given(
     tmux_socket: str, tmp_path: Path
 ) -> None:
     """What the server does not have, as the place of the user's quota."""
-    server, told = TmuxServer(), tmp_path / "told"
+    server, file = TmuxServer(), tmp_path / "told"
     given = {"SWEEPER_QUOTA": "/some where"}
     for number, end in ((1, "0"), (2, "0"), (3, "600")):
-        command = ["sh", "-c", f'echo "$SWEEPER_QUOTA" >> {told}; sleep "$0"', end]
+        command = ["sh", "-c", f'echo "$SWEEPER_QUOTA" >> {file}; sleep "$0"', end]
         session = server.ensure_window("s", "/f", "launcher", command, given)
-        until(lambda n=number: told.exists() and told.read_text() == "/some where\n" * n)
+        until(lambda n=number: file.exists() and file.read_text() == "/some where\n" * n)
         if end == "0":
             until(lambda s=session: server.panes(s)[0].dead)
 
@@ -180,9 +180,9 @@ def test_a_window_too_small_after_all_costs_no_job_and_no_title(tmux: Tmux) -> N
     tmux.backend.submit([tmux.job(token, str(n), group="g") for n, token in enumerate(tokens) if n])
     assert tmux.states(tokens) == {JobState.RUNNING: len(tokens)}
     form = "#{=-32:pane_start_command} #{@sweeper_title}"
-    found = tmux.run("list-panes", "-s", "-t", "s", "-F", form)
+    panes = tmux.run("list-panes", "-s", "-t", "s", "-F", form)
     for n, token in enumerate(tokens):
-        (line,) = (line for line in found if token in line)
+        (line,) = (line for line in panes if token in line)
         if line.rpartition(" ")[2]:  # a window of its own bears the name itself
             assert line.rpartition(" ")[2] == str(n)
 

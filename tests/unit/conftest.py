@@ -136,7 +136,7 @@ class Scene:
     def observed(self) -> dict[str, Any]:
         """What the launcher has published, with words for what it observes."""
         seen = self.folder.read_observations()
-        words = {run: labels.observed(one) for run, one in seen.observed.items()}
+        words = {run: labels.observed(observation) for run, observation in seen.observed.items()}
         return {
             **read_json(self.store, self.folder.observations),
             "observed": words,

@@ -119,8 +119,8 @@ def test_answers_are_counted_by_kind_and_model(meter: ModuleType, tmp_path: Path
     training.forward_backward_custom(data(100), "mine")
     training.forward_backward_custom(data(1000), "uploaded")
     training.optim_step(None)
-    for one in tinker.waiting:
-        one.future().set_result(None)
+    for answer in tinker.waiting:
+        answer.future().set_result(None)
     sampling = tinker.SamplingClient()
     sampling.sample(SimpleNamespace(length=7), 2).future().set_result(drawn(4, 5, cached=2))
     sampling.compute_logprobs(prompt=SimpleNamespace(length=20)).future().set_result([None])

@@ -87,12 +87,12 @@ class Desk:
         tail = Tail(self.folder, "r", attempt)
 
         def read() -> list[tuple[Any, bool]]:
-            found, more = list[tuple[Any, bool]](), True
+            steps, more = list[tuple[Any, bool]](), True
             while more:
                 fresh = tail.read(most)
-                found += [(row.get("step"), copied) for row, copied in fresh.rows]
+                steps += [(row.get("step"), copied) for row, copied in fresh.rows]
                 more = fresh.more
-            return found
+            return steps
 
         return read
 

@@ -44,8 +44,8 @@ def warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_a_recipe_without_a_service_and_a_key_is_warned_of(
     warnings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [told] = warnings()
-    assert told == (
+    [warning] = warnings()
+    assert warning == (
         "the recipe uses a model service, but none is set up: write `service: local` in the grid"
         " for an engine on this machine, or `service: tinker` and set TINKER_API_KEY"
     )
@@ -64,10 +64,14 @@ def test_a_model_that_the_engine_does_not_have_is_refused(warnings: Any) -> None
     assert "the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-ins" in problem
     assert problem.endswith("; `launch: {check_models: false}` starts the runs anyway")
     command = {"recipe": None, "command": ["true", "{model_name}"]}
-    [told] = [line for line in warnings(**grid, **command) if "gpt2" in line]  # its own, perhaps
-    assert told.startswith("the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-")
-    [told] = warnings(**grid, launch={"check_models": False})
-    assert told.startswith("the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-")
+    [warning] = [line for line in warnings(**grid, **command) if "gpt2" in line]  # its own, perhaps
+    assert warning.startswith(
+        "the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-"
+    )
+    [warning] = warnings(**grid, launch={"check_models": False})
+    assert warning.startswith(
+        "the engine has no model gpt2, only tiny/qwen3, tiny/teacher and stand-"
+    )
     assert warnings(service="local", base={"model_name": "tinker://x/weights"}) == []
 
 

@@ -80,7 +80,7 @@ def test_a_wait_leaves_room_for_other_work(root: str) -> None:
             sweeper.wait_async("s", root=root), _awaited(Launched("s", root, None))
         )
 
-    assert [found.finished for found in asyncio.run(both())] == [True, True]
+    assert [status.finished for status in asyncio.run(both())] == [True, True]
 
 
 async def _awaited(launched: Launched) -> Any:

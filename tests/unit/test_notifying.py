@@ -54,38 +54,38 @@ def sender(store: LocalStore, notify: Notify, url: str = "", **more: Any) -> Sen
     )
 
 
-def told(store: LocalStore, key: str, kind: str = "alarm", text: str = "a <b> & c") -> None:
+def put(store: LocalStore, key: str, kind: str = "alarm", text: str = "a <b> & c") -> None:
     messages.put(SweepFolder(store, "s"), Message(key, kind, text, "2026-11-22T00:00:00Z"))
 
 
 def test_each_message_arrives_once_however_often_it_is_sent(
     store: LocalStore, receiver: Any
 ) -> None:
-    told(store, "one")
-    told(store, "end-1", "end", "has ended: 2 succeeded")
+    put(store, "one")
+    put(store, "end-1", "end", "has ended: 2 succeeded")
     receiver.faults = [500, 302, 0, 429]
     waits: list[float] = []
     both = Notify(webhook="$HOOK", slack="$SLACK")
     way = sender(store, both, receiver.url, sleep=waits.append, verdict=lambda: "lr=1 won")
-    assert all(one.delivered for one in deliver(way))
+    assert all(sent.delivered for sent in deliver(way))
     assert waits and waits == sorted(waits)
-    assert all(one.delivered for one in deliver(way))
-    hooks = [one for one in receiver.taken if "schema" in one]
-    slack = [one for one in receiver.taken if "schema" not in one]
-    assert sorted(one["text"] for one in hooks) == [
+    assert all(sent.delivered for sent in deliver(way))
+    hooks = [sent for sent in receiver.taken if "schema" in sent]
+    slack = [sent for sent in receiver.taken if "schema" not in sent]
+    assert sorted(sent["text"] for sent in hooks) == [
         "s has ended: 2 succeeded\nlr=1 won",
         "s: a <b> & c",
     ]
-    assert {one["text"] for one in slack} >= {"s: a &lt;b&gt; &amp; c"} and len(slack) == 2
-    assert {one["verdict"] for one in hooks} == {None, "lr=1 won"}
-    assert len({one["id"] for one in hooks}) == 2
-    kept = [path.read_text() for path in Path(store.root).rglob("*.json")]
-    assert not any(SECRET in text for text in kept)
+    assert {sent["text"] for sent in slack} >= {"s: a &lt;b&gt; &amp; c"} and len(slack) == 2
+    assert {sent["verdict"] for sent in hooks} == {None, "lr=1 won"}
+    assert len({sent["id"] for sent in hooks}) == 2
+    files = [path.read_text() for path in Path(store.root).rglob("*.json")]
+    assert not any(SECRET in text for text in files)
 
 
 def test_two_who_send_at_once_send_it_once(store: LocalStore, receiver: Any) -> None:
     for number in range(5):
-        told(store, f"m{number}")
+        put(store, f"m{number}")
     way = sender(store, Notify(webhook="$HOOK"), receiver.url)
     threads = [threading.Thread(target=deliver, args=(way,)) for _ in range(3)]
     for thread in threads:
@@ -97,23 +97,23 @@ def test_two_who_send_at_once_send_it_once(store: LocalStore, receiver: Any) -> 
 
 def test_one_that_was_cut_off_is_not_sent_again(store: LocalStore, receiver: Any) -> None:
     """It may have arrived."""
-    told(store, "one")
+    put(store, "one")
     assert messages.begin(SweepFolder(store, "s"), "one", "webhook", 1)
-    (found,) = deliver(sender(store, Notify(webhook="$HOOK"), receiver.url))
-    assert found.delivered is None and not receiver.taken
+    (delivery,) = deliver(sender(store, Notify(webhook="$HOOK"), receiver.url))
+    assert delivery.delivered is None and not receiver.taken
 
 
 def test_a_receiver_out_of_reach_is_tried_for_a_while_and_named_without_its_secret(
     store: LocalStore,
 ) -> None:
-    told(store, "one")
+    put(store, "one")
     waits: list[float] = []
     way = sender(store, Notify(webhook="$HOOK"), f"http://127.0.0.1:9/{SECRET}", sleep=waits.append)
-    (found,) = deliver(way, most=4)
-    assert (found.delivered, found.tries, waits) == (False, 4, [2.0, 4.0, 8.0])
-    assert "refused" in (found.error or "") and SECRET not in (found.error or "")
-    (found,) = deliver(way._replace(environment={}), most=1)
-    assert found.error == "the variable HOOK is not set"
+    (delivery,) = deliver(way, most=4)
+    assert (delivery.delivered, delivery.tries, waits) == (False, 4, [2.0, 4.0, 8.0])
+    assert "refused" in (delivery.error or "") and SECRET not in (delivery.error or "")
+    (delivery,) = deliver(way._replace(environment={}), most=1)
+    assert delivery.error == "the variable HOOK is not set"
 
 
 def email_of(server: str, **more: Any) -> Email:
@@ -136,20 +136,20 @@ def test_mail_goes_by_a_server_that_wants_a_login_over_tls(
     tls: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told(store, "one")
+    put(store, "one")
     with receivers.mailbox(tls, mail_pem, login=True) as box:
         email = email_of(box.address, user="me", password="$SMTP_PASSWORD", tls=tls)
         way = sender(store, Notify(email=email))
         right = way._replace(environment={"SMTP_PASSWORD": PASSWORD})
         # Nobody vouches for it: neither mail nor password goes there.
-        (found,) = deliver(right, most=1)
-        assert "CERTIFICATE_VERIFY_FAILED" in (found.error or "") and not box.taken
+        (delivery,) = deliver(right, most=1)
+        assert "CERTIFICATE_VERIFY_FAILED" in (delivery.error or "") and not box.taken
         monkeypatch.setenv("SSL_CERT_FILE", str(mail_pem))
-        (found,) = deliver(way._replace(environment={"SMTP_PASSWORD": "no-" + PASSWORD}), most=1)
-        assert (found.delivered, "535" in (found.error or "")) == (False, True)
-        assert PASSWORD not in (found.error or "") and not box.taken
-        (found,) = deliver(right, most=1)
-        assert found.delivered and box.users == ["me"]
+        (delivery,) = deliver(way._replace(environment={"SMTP_PASSWORD": "no-" + PASSWORD}), most=1)
+        assert (delivery.delivered, "535" in (delivery.error or "")) == (False, True)
+        assert PASSWORD not in (delivery.error or "") and not box.taken
+        (delivery,) = deliver(right, most=1)
+        assert delivery.delivered and box.users == ["me"]
     (mail,) = box.taken
     assert mail["Subject"] == "s: a <b> & c" and mail["To"] == "me@example.org"
 
@@ -158,31 +158,31 @@ def test_mail_that_a_server_refuses_at_first_arrives_once(
     store: LocalStore, receivers: ModuleType
 ) -> None:
     for number in range(3):
-        told(store, f"m{number}")
+        put(store, f"m{number}")
     with receivers.mailbox("none") as box:
         box.faults = [451, 0, 554, 451]  # 0: it hangs up
         way = sender(store, Notify(email=email_of(box.address, tls="none")))
-        assert all(one.delivered for one in deliver(way))
-        assert all(one.delivered for one in deliver(way))
+        assert all(delivery.delivered for delivery in deliver(way))
+        assert all(delivery.delivered for delivery in deliver(way))
     assert len(box.taken) == 3 == len({mail["Message-ID"] for mail in box.taken})
 
 
 def test_mail_and_commands(store: LocalStore, receivers: ModuleType, tmp_path: Path) -> None:
-    told(store, "end-1", "end", "has ended: 2 succeeded")
-    told(store, "budget-1", "budget", "spent")
+    put(store, "end-1", "end", "has ended: 2 succeeded")
+    put(store, "budget-1", "budget", "spent")
     file = tmp_path / "said"
     script = 'echo "$0 $SWEEPER_KIND $1" >> ' + str(file)
     command = ("sh", "-c", script, "{sweep}", "{message}")
     with receivers.mailbox("none") as box:
         notify = Notify(("end",), command, email=email_of(box.address, tls="none"))
         way = sender(store, notify, verdict=lambda: "lr=1 won")
-        assert all(one.delivered for one in deliver(way))
+        assert all(delivery.delivered for delivery in deliver(way))
     (mail,) = box.taken
     assert mail["Subject"] == "s has ended: 2 succeeded" and "lr=1 won" in mail.get_payload()
     assert file.read_text() == "s end s has ended: 2 succeeded\nlr=1 won\n"
     fails = Notify(command=("sh", "-c", "echo no $TOKEN_KEY; exit 3"))
     way = sender(store, fails)._replace(environment={"TOKEN_KEY": SECRET, "PATH": "/usr/bin:/bin"})
-    errors = {one.error for one in deliver(way, most=1) if not one.delivered}
+    errors = {delivery.error for delivery in deliver(way, most=1) if not delivery.delivered}
     assert errors == {"sh ended with 3: no ***"}
 
 
@@ -190,13 +190,13 @@ def test_a_command_that_leaves_a_process_behind_tells_once(
     store: LocalStore, tmp_path: Path
 ) -> None:
     """Its process is waited for, and not what holds its output open."""
-    told(store, "one")
+    put(store, "one")
     file, pid = tmp_path / "said", tmp_path / "pid"
     left = f"sleep 600 & echo $! > {pid}"
     way = sender(store, Notify(command=("sh", "-c", f"echo told >> {file}; {left}")))
     try:
-        (found,) = deliver(way)
-        assert found.delivered and found.tries == 1
+        (delivery,) = deliver(way)
+        assert delivery.delivered and delivery.tries == 1
         assert file.read_text() == "told\n"
     finally:
         os.kill(int(pid.read_text()), signal.SIGKILL)
@@ -205,12 +205,12 @@ def test_a_command_that_leaves_a_process_behind_tells_once(
 def test_a_command_that_takes_too_long_is_ended_with_its_children(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told(store, "one")
+    put(store, "one")
     monkeypatch.setattr(receivers_module, "_COMMAND_SECONDS", 2.0)
     pid = tmp_path / "pid"
     way = sender(store, Notify(command=("sh", "-c", f"sleep 600 & echo $! > {pid}; wait")))
-    (found,) = deliver(way, most=1)
-    assert found.error == "sh took more than 2 s"
+    (delivery,) = deliver(way, most=1)
+    assert delivery.error == "sh took more than 2 s"
     deadline = time.monotonic() + 60
     while began(int(pid.read_text())):
         assert time.monotonic() < deadline
@@ -221,7 +221,7 @@ def test_a_server_that_never_ends_its_answer_is_left(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each read of a socket is in time if a byte comes now and then."""
-    told(store, "one")
+    put(store, "one")
     monkeypatch.setattr(receivers_module, "SECONDS", 2.0)
     over = threading.Event()
 
@@ -237,15 +237,15 @@ def test_a_server_that_never_ends_its_answer_is_left(
         thread.start()
         try:
             url = f"http://127.0.0.1:{server.getsockname()[1]}"
-            (found,) = deliver(sender(store, Notify(webhook="$HOOK"), url), most=1)
+            (delivery,) = deliver(sender(store, Notify(webhook="$HOOK"), url), most=1)
         finally:
             over.set()
             thread.join()
-    assert not found.delivered and "no complete answer within 2 s" in str(found.error)
+    assert not delivery.delivered and "no complete answer within 2 s" in str(delivery.error)
 
 
 def test_a_server_that_speaks_something_else_is_no_bug(store: LocalStore) -> None:
-    told(store, "one")
+    put(store, "one")
 
     def answer(server: socket.socket) -> None:
         connection, _ = server.accept()
@@ -257,15 +257,15 @@ def test_a_server_that_speaks_something_else_is_no_bug(store: LocalStore) -> Non
         thread = threading.Thread(target=answer, args=(server,))
         thread.start()
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        (found,) = deliver(sender(store, Notify(webhook="$HOOK"), url), most=1)
+        (delivery,) = deliver(sender(store, Notify(webhook="$HOOK"), url), most=1)
         thread.join()
-    assert not found.delivered and "220 mail" in str(found.error)
+    assert not delivery.delivered and "220 mail" in str(delivery.error)
 
 
 def test_a_message_that_is_being_sent_is_not_called_cut_off(
     store: LocalStore, tmp_path: Path
 ) -> None:
-    told(store, "one")
+    put(store, "one")
     file = tmp_path / "go"
     way = sender(store, Notify(command=("sh", "-c", f"until [ -e {file} ]; do sleep 0.05; done")))
     sending = threading.Thread(target=deliver, args=(way,))
@@ -275,31 +275,31 @@ def test_a_message_that_is_being_sent_is_not_called_cut_off(
         while not messages.tries(SweepFolder(store, "s")):
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        (found,) = deliver(way)
-        assert (found.delivered, found.sending) == (None, True)
+        (delivery,) = deliver(way)
+        assert (delivery.delivered, delivery.sending) == (None, True)
     finally:
         file.touch()
         sending.join()
-    (found,) = deliver(way)
-    assert (found.delivered, found.sending) == (True, False)
+    (delivery,) = deliver(way)
+    assert (delivery.delivered, delivery.sending) == (True, False)
 
 
 def test_a_message_whose_sender_died_is_called_cut_off(store: LocalStore) -> None:
-    told(store, "one")
+    put(store, "one")
     code = (
         "import sys; from sweeper.sweep import messages; "
         "from sweeper.sweep.folder import SweepFolder; "
         "messages.begin(SweepFolder.at_address(sys.argv[1]), 'one', 'webhook', 1)"
     )
     subprocess.run([sys.executable, "-c", code, SweepFolder(store, "s").address], check=True)
-    (found,) = deliver(sender(store, Notify(webhook="$HOOK")))
-    assert (found.delivered, found.tries, found.sending) == (None, 1, False)
+    (delivery,) = deliver(sender(store, Notify(webhook="$HOOK")))
+    assert (delivery.delivered, delivery.tries, delivery.sending) == (None, 1, False)
 
 
 # What a launcher puts on record
 
 
-class Told:
+class Notified:
     """A launcher's notifier on a scene, whose program is not started but counted."""
 
     def __init__(self, scene: Any) -> None:
@@ -330,7 +330,7 @@ def alarm(number: int) -> Alarm:
 
 def test_an_end_is_told_once_and_another_after_a_retry(make_scene: Any) -> None:
     scene = make_scene(1)
-    made = Told(scene)
+    made = Notified(scene)
     made.put(scene.scheduler)
     scene.step()
     scene.worker(scene.ids[0], 1, Event.CLAIMED)
@@ -352,21 +352,21 @@ def test_an_end_is_told_once_and_another_after_a_retry(make_scene: Any) -> None:
 
 def test_alarms_are_told_one_by_one_until_there_are_many(make_scene: Any) -> None:
     scene = make_scene(1)
-    made = Told(scene)
+    made = Notified(scene)
     notifier = made.notifier()
     for number in range(30):
         for _ in range(2):  # as by a launcher before, too
             notifier.raised(alarm(number))
     notifier.look("the budget is spent (2 of 1 tokens)")
     notifier.look("the budget is spent (3 of 1 tokens)")
-    found = messages.keys(scene.folder)
-    assert len(found) == 22 and "alarm-more" in found and made.started == 1
+    keys = messages.keys(scene.folder)
+    assert len(keys) == 22 and "alarm-more" in keys and made.started == 1
     assert made.keys.count("budget") == 1
 
 
 def test_an_alarms_stacks_are_shortened(make_scene: Any) -> None:
     scene = make_scene(1)
-    notifier = Told(scene).notifier()
+    notifier = Notified(scene).notifier()
     threads = [f"Thread {n}:\n" + "\n".join(f"  frame {n}.{m}" for m in range(9)) for n in range(9)]
     notifier.raised(alarm(0)._replace(stacks="\n\n".join(threads)))
     notifier.look(None)
@@ -378,13 +378,13 @@ def test_an_alarms_stacks_are_shortened(make_scene: Any) -> None:
 
 def test_a_store_that_does_not_answer_stops_no_launcher(make_scene: Any) -> None:
     scene = make_scene(1)
-    made, silent = Told(scene), [True]
-    faults = Faults(lambda _, call: Fault.FAIL if silent and "create" in call else None)
+    made, failing = Notified(scene), [True]
+    faults = Faults(lambda _, call: Fault.FAIL if failing and "create" in call else None)
     notifier = made.notifier(scene.at(faults))
     notifier.raised(alarm(0))
     notifier.look(None)
     assert faults.struck and made.keys == []
-    silent.clear()
+    failing.clear()
     notifier.look(None)
     assert made.keys == ["alarm"]
 
@@ -393,7 +393,7 @@ def test_a_store_that_does_not_answer_stops_no_launcher(make_scene: Any) -> None
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "message"),
     [
         ("{}", "notify needs one of command, webhook, slack, email"),
         ("{slack: https://hooks.slack.com/services/x}", "write the name of the variable"),
@@ -405,10 +405,10 @@ def test_a_store_that_does_not_answer_stops_no_launcher(make_scene: Any) -> None
         ("{email: {to: [a@b], server: h, sender: a@b, password: hunter2}}", "the variable with"),
     ],
 )
-def test_a_section_that_is_wrong(section: str, said: str) -> None:
+def test_a_section_that_is_wrong(section: str, message: str) -> None:
     with pytest.raises(GridError, match="notify") as caught:
         parse_grid(f"recipe: sft\nnotify: {section}\n", "g.yaml")
-    assert said in str(caught.value) and "hunter2" not in str(caught.value)
+    assert message in str(caught.value) and "hunter2" not in str(caught.value)
 
 
 def test_a_grids_section_goes_before_the_configuration(
@@ -423,8 +423,8 @@ def test_a_grids_section_goes_before_the_configuration(
     assert notify_of(plan) == Notify(slack="$SLACK_HOOK")
     with pytest.raises(EnvironmentFailure, match="the variable SLACK_HOOK is not set"):
         require_variables(notify_of(plan))
-    asked = parse_grid("recipe: sft\nnotify: {on: [], slack: $S}\n", "g.yaml").notify
-    assert notify_of(plan._replace(notify=asked)) is None
+    disabled = parse_grid("recipe: sft\nnotify: {on: [], slack: $S}\n", "g.yaml").notify
+    assert notify_of(plan._replace(notify=disabled)) is None
     given = Notify(("end",), ("say", "{message}"), email=Email(("a@b",), "h", "a@b"))
     document = read_json(scene.store, "s/sweep.json") | {"notify": given.document()}
     scene.store.replace("s/sweep.json", encode(document))

@@ -68,8 +68,8 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     return made
 
 
-def same(one: float | None, other: float | None) -> bool:
-    return repr(one) == repr(other) or one == other
+def same(value: float | None, other: float | None) -> bool:
+    return repr(value) == repr(other) or value == other
 
 
 # What a run is judged by
@@ -132,7 +132,7 @@ def test_what_a_run_is_judged_by(
     for case, (rows, *_) in ROWS.items():
         sweep.run({"case": case}, None, [row | more for row in rows])
     sweep.save()
-    expected = {f"case={case}": found[AT.index(at)] for case, (_, *found) in ROWS.items()}
+    expected = {f"case={case}": values[AT.index(at)] for case, (_, *values) in ROWS.items()}
     logged = exported(monkeypatch)
     assert main(["export", "s", "--format", "wandb"]) == 0
     everybody = {
@@ -147,9 +147,9 @@ def test_what_a_run_is_judged_by(
     shown = ask(capsys, "show", "s/case=a row without a step beside one with")
     assert shown["last_metrics"]["m"] == {"step": 0, "value": 5}
     names = {"nan": NAN, "inf": math.inf, "NaN": NAN, "Infinity": math.inf}
-    for who, found in everybody.items():
+    for who, values in everybody.items():
         for name, value in expected.items():
-            got = names[found[name]] if isinstance(found[name], str) else found[name]
+            got = names[values[name]] if isinstance(values[name], str) else values[name]
             if who == "ls" and value is not None and not math.isfinite(value):
                 continue  # JSON has no such number
             assert same(got, value), f"{who}: {name}: {got}, not {value}"
@@ -170,8 +170,8 @@ def test_a_run_that_is_watched_is_judged_as_one_that_is_read(case: str, at: str,
         with (root / "s" / "runs" / f"{run}.1" / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
         poller.look()
-    found, expected = _settled(poller).runs[0].value, judged[AT.index(at)]
-    assert same(found, expected), found
+    shown, expected = _settled(poller).runs[0].value, judged[AT.index(at)]
+    assert same(shown, expected), shown
 
 
 def test_how_far_a_run_is(root: Path, capsys: pytest.CaptureFixture[str]):
@@ -250,21 +250,24 @@ def test_which_runs_a_selector_means(
     assert sorted(cancelled) == sorted(listed)
     assert main(["alarms", "g", selector]) == 0
     query = "select run from runs order by run"
-    asked = ask(capsys, "sql", query, "--run", selector)["rows"]
-    assert sorted(run for [run] in asked) == sorted(listed)
+    queried = ask(capsys, "sql", query, "--run", selector)["rows"]
+    assert sorted(run for [run] in queried) == sorted(listed)
     capsys.readouterr()
     code = main(["show", selector])
-    told = capsys.readouterr().err
-    assert code == (0 if count == 1 else 2), told
-    assert count == 1 or f"matches {count} runs" in told
+    error = capsys.readouterr().err
+    assert code == (0 if count == 1 else 2), error
+    assert count == 1 or f"matches {count} runs" in error
 
 
 @pytest.mark.usefixtures("rates")
 def test_which_cell_is_compared(capsys: pytest.CaptureFixture[str]):
-    for one, other in (("lr=0.03,rank=8", "lr=0.3,rank=8"), ("rank=8,lr=3e-2", "lr=3E-1,rank=8.0")):
-        assert main(["compare", f"g/{one}", f"g/{other}"]) == 0
-        told = capsys.readouterr().out
-        assert "lr=0.03" in told and "lr=0.3," in told
+    for first, second in (
+        ("lr=0.03,rank=8", "lr=0.3,rank=8"),
+        ("rank=8,lr=3e-2", "lr=3E-1,rank=8.0"),
+    ):
+        assert main(["compare", f"g/{first}", f"g/{second}"]) == 0
+        printed = capsys.readouterr().out
+        assert "lr=0.03" in printed and "lr=0.3," in printed
     assert main(["compare", "g/lr=3e-2", "g/lr=0.3,rank=8"]) == 2
     assert "matches 2 cells" in capsys.readouterr().err
 
@@ -308,31 +311,31 @@ def test_which_runs_a_condition_means(
     assert len(listed) == count
     assert len(ask(capsys, "status", "g", "--where", condition)["runs"]) == count
     assert len(Registry(str(rates)).records(where=condition)) == count
-    found, problem = matching(view_of(rates, "g").runs, condition)
-    assert (len(found), problem) == (count, "")
+    matches, problem = matching(view_of(rates, "g").runs, condition)
+    assert (len(matches), problem) == (count, "")
 
 
 def test_a_filter_of_words_is_none_of_conditions(rates: Path):
     runs = view_of(rates, "g").runs
     for words, count in (("rank=16", 2), ("succeeded", 4), ("lr=3e-2 succ", 2), ("nothing", 0)):
         assert (len(matching(runs, words)[0]), matching(runs, words)[1]) == (count, "")
-    kept, problem = matching(runs, "rank = 16 and")
-    assert len(kept) == 4 and "nothing follows" in problem
+    matches, problem = matching(runs, "rank = 16 and")
+    assert len(matches) == 4 and "nothing follows" in problem
 
 
 def test_which_runs_a_sweep_has(rates: Path, capsys: pytest.CaptureFixture[str]):
     """Those that the grid has no more are counted nowhere, and found by who asks for them."""
     [every] = ask(capsys, "status")["sweeps"]
-    one = ask(capsys, "status", "g")["runs"]
-    assert every["runs"] == len(one) == len(ask(capsys, "ls")["runs"]) == 4
+    listed = ask(capsys, "status", "g")["runs"]
+    assert every["runs"] == len(listed) == len(ask(capsys, "ls")["runs"]) == 4
     assert every["states"] == {"succeeded": 4}
     registry = Registry(str(rates))
     assert len(registry.records("g")) == len(registry.runs("g")) == len(registry.handles()) == 4
     assert len(registry.sql("select * from runs")) == len(view_of(rates, "g").runs) == 4
     assert len(load(registry, "g", None, None).runs) == 4
     dropped = ["lr=9,rank=9,seed=0"]
-    for asked in (("ls", "--where", "retired = true"), ("ls", "g/lr=9,rank=9,seed=0")):
-        assert [run["name"] for run in ask(capsys, *asked)["runs"]] == dropped
+    for words in (("ls", "--where", "retired = true"), ("ls", "g/lr=9,rank=9,seed=0")):
+        assert [run["name"] for run in ask(capsys, *words)["runs"]] == dropped
     assert [run["name"] for run in registry.records(where="retired = true")] == dropped
     assert registry.run("lr=9,rank=9,seed=0").retired
     assert ask(capsys, "show", "lr=9")["run"]["name"] == dropped[0]
@@ -362,11 +365,11 @@ def test_what_was_published_in_words_is_read_as_what_it_meant():
     newer = {words: seen.document() for words, seen in OBSERVED.items()}
     older = {words: words for words in OBSERVED}
     for document in (newer, older):
-        found = read_observations({"observed": document}, "file").observed
-        assert {words: seen.kind for words, seen in found.items()} == {
+        observed = read_observations({"observed": document}, "file").observed
+        assert {words: seen.kind for words, seen in observed.items()} == {
             words: seen.kind for words, seen in OBSERVED.items()
         }
-        for words, seen in found.items():
+        for words, seen in observed.items():
             assert labels.observed(seen) == words
     later = read_observations({"observed": {"x": {"kind": "new", "reason": "y"}}}, "file")
     assert labels.observed(later.observed["x"]) == "new: y"

@@ -45,8 +45,8 @@ def test_a_pause_starts_nothing_and_stops_nothing(make_scene: Any) -> None:
     assert len(scene.backend.submitted) == 2
     assert not scene.backend.cancelled
     assert "paused by " in (summary.held or "")
-    said = scene.folder.read_observations()
-    assert said.paused and "`sweeper resume s` continues it" in (said.held or "")
+    published = scene.folder.read_observations()
+    assert published.paused and "`sweeper resume s` continues it" in (published.held or "")
     scene.finish(scene.ids[1])
     summary = scene.step()
     assert not summary.finished  # it waits for whoever has paused it
@@ -144,7 +144,7 @@ def test_a_launcher_that_is_to_end_leaves_its_runs_alone(make_scene: Any) -> Non
 
 def test_stop_waits_until_the_launcher_has_ended(scene: Scene) -> None:
     assert not pausing.stop("s", root=_root(scene)).changed
-    launcher, clock, told = ExitStack(), scene.clock, list[str]()
+    launcher, clock, lines = ExitStack(), scene.clock, list[str]()
 
     def sleep(seconds: float) -> None:
         clock.sleep(seconds)
@@ -152,8 +152,8 @@ def test_stop_waits_until_the_launcher_has_ended(scene: Scene) -> None:
             launcher.close()
 
     launcher.enter_context(lock.holding_sweep(scene.folder))
-    assert pausing.stop("s", root=_root(scene), tell=told.append, clock=clock, sleep=sleep).changed
-    assert told == ["waiting for the launcher to end"]
+    assert pausing.stop("s", root=_root(scene), tell=lines.append, clock=clock, sleep=sleep).changed
+    assert lines == ["waiting for the launcher to end"]
     assert sweep_requests.asked_stop(scene.folder) is None
     with (
         lock.holding_sweep(scene.folder),
@@ -245,11 +245,11 @@ def test_a_plan_that_somebody_else_has_put_there_is_not_taken(scene: Scene, home
 
 
 def _offer(scene: Scene, document: dict[str, Any]) -> bool:
-    found = background.Offer(None, capabilities_of("fake", {}), [{"backend": "fake"}])
+    launch = background.Offer(None, capabilities_of("fake", {}), [{"backend": "fake"}])
     return background.offer(
         SweepFolder(scene.store, read(document, "plan").name),
         read(document, "plan"),
-        found,
+        launch,
         lambda _: None,
     )
 

@@ -68,12 +68,12 @@ def test_a_launch_elsewhere_is_refused_while_jobs_may_wait(
 ) -> None:
     _, again = launched(*events)
     again(HERE)
-    said = (
+    message = (
         r"s: unfinished runs were submitted to fake \(cluster one\), .* fake \(cluster two\)"
         r" .*: launch with the earlier setting, or `sweeper cancel` them, launch, and "
         r"`sweeper retry` them \(x=0, x=1, x=2 and 2 more\)"
     )
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         again(THERE)
     assert "\n" not in str(caught.value)
     again(HERE)  # the refused launch has changed nothing
@@ -104,9 +104,9 @@ def test_the_earlier_place_is_asked_for_what_was_perhaps_submitted(launched: Any
     scene, again = launched(Event.INTENT)
     backend = scene.backend = Clustered()
     backend.reachable, clock = False, scene.clock
-    said = r"fake \(cluster one\) may have jobs .* \(fake: no an"
+    message = r"fake \(cluster one\) may have jobs .* \(fake: no an"
     with scene.offered():
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             refuse_moved_sweep(scene.folder, [THERE], clock=clock, sleep=clock.sleep)
         assert clock.now > 15  # what AWS Batch takes until it believes a listing
         backend.reachable = True
@@ -155,8 +155,8 @@ def test_where_the_cloud_is() -> None:
     assert SlurmBackend(slurm, "s", "/sweeps/s").location() == {"cluster": "one"}
     arn = "arn:aws:batch:eu-central-1:123456789012:job-queue/q"
     aws = Aws("eu-central-1")
-    found = {"jobQueueArn": arn, "state": "ENABLED", "status": "VALID"}
-    aws.call = lambda *_, **__: {"jobQueues": [found]}  # type: ignore[method-assign]
+    queue = {"jobQueueArn": arn, "state": "ENABLED", "status": "VALID"}
+    aws.call = lambda *_, **__: {"jobQueues": [queue]}  # type: ignore[method-assign]
     batch = AwsBatchBackend(aws, Options("q", image="i"), "s", "/sweeps/s")
     batch.check()
     assert batch.location() == {"queue": arn}

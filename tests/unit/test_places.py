@@ -77,14 +77,14 @@ def _place(scene: Any, run: str, attempt: int = 1) -> str | None:
 def test_each_place_gets_its_share_in_their_order(pair: Any) -> None:
     scene, fake, spare = pair(4)
     scene.step()
-    one, two, three, four = (token(run, 1) for run in scene.ids)
-    assert (fake.submitted, spare.submitted) == ([one], [two, three])
+    first, second, third, fourth = (token(run, 1) for run in scene.ids)
+    assert (fake.submitted, spare.submitted) == ([first], [second, third])
     assert [_place(scene, run) for run in scene.ids] == ["fake", "spare", "spare", None]
     scene.worker(scene.ids[0], 1, Event.CLAIMED)
     scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
-    fake.end(one)
+    fake.end(first)
     scene.step()
-    assert fake.submitted == [one, four]
+    assert fake.submitted == [first, fourth]
 
 
 def test_the_place_is_on_record_before_the_job_is_submitted(pair: Any) -> None:
@@ -371,13 +371,13 @@ def test_what_a_place_has_stays_when_it_refuses_the_others(pair: Any) -> None:
     assert all(scene.events(run) == {(1, Event.INTENT)} for run in others)
 
 
-@pytest.mark.parametrize("silent", [True, False])
-def test_a_cancel_while_the_place_is_asked_is_not_overridden(pair: Any, silent: bool) -> None:
+@pytest.mark.parametrize("unreachable", [True, False])
+def test_a_cancel_while_the_place_is_asked_is_not_overridden(pair: Any, unreachable: bool) -> None:
     scene, fake, spare = pair(1)
     (run,) = scene.ids
-    fake.lose_reply, fake.refusal = silent, None if silent else NoRoom("fake: full")
+    fake.lose_reply, fake.refusal = unreachable, None if unreachable else NoRoom("fake: full")
     scene.step()
-    fake.reachable = not silent
+    fake.reachable = not unreachable
     find = fake.find
 
     def meanwhile(tokens: list[str]) -> dict[str, str]:
@@ -386,7 +386,7 @@ def test_a_cancel_while_the_place_is_asked_is_not_overridden(pair: Any, silent: 
         return find(tokens)
 
     fake.find = meanwhile
-    if silent:
+    if unreachable:
         scene.step()
     for _ in range(3):
         scene.step(70.0)
@@ -483,8 +483,8 @@ def test_places_may_be_added_and_change_their_order(launched: Any) -> None:
 
 def test_a_place_with_jobs_is_not_left_out(launched: Any) -> None:
     scene, again = launched
-    said = r"submitted to spare \(cluster one\), and a launch to fake would .*\(x=1\)"
-    with pytest.raises(UsageError, match=said):
+    message = r"submitted to spare \(cluster one\), and a launch to fake would .*\(x=1\)"
+    with pytest.raises(UsageError, match=message):
         again(HERE)
     with pytest.raises(UsageError, match=r"to fake and spare \(cluster two\) would"):
         again(HERE, THERE | {"cluster": "two"})
@@ -514,11 +514,11 @@ def test_what_all_places_can_do() -> None:
     launch = Launch("one+two", backends=(Share("one"), Share("two")))
     other = launch._replace(backends=(Share("one"), Share("three")))
     with _offered(None, **several):
-        found = capabilities_together(launch)
+        together = capabilities_together(launch)
         assert not capabilities_together(other).files
         assert capabilities_together(Launch("three")) is several["three"]
-    assert (found.here, found.files, found.restarts) == (False, True, Counter("COUNT"))
-    assert (found.credentials, found.secrets) == (("TOKEN",), {"KEY"})
+    assert (together.here, together.files, together.restarts) == (False, True, Counter("COUNT"))
+    assert (together.credentials, together.secrets) == (("TOKEN",), {"KEY"})
 
 
 def test_places_that_do_not_see_the_root_are_told_one_by_one(scene: Any) -> None:
@@ -550,9 +550,9 @@ def test_a_place_that_cannot_be_opened_never_answers(failures: Any) -> None:
     launch = Launch("fake+spare", backends=(Share("fake"), Share("spare")))
     with pytest.raises(EnvironmentFailure, match="no spare"):
         open_places(launch, "s", "/s")
-    found = open_places(launch, "s", "/s", some=True)
-    assert found["fake"].poll([]) == {}
-    for ask in (found["spare"].poll, found["spare"].find, found["spare"].cancel):
+    places = open_places(launch, "s", "/s", some=True)
+    assert places["fake"].poll([]) == {}
+    for ask in (places["spare"].poll, places["spare"].find, places["spare"].cancel):
         with pytest.raises(Unreachable, match="no spare"):
             ask([])
     with pytest.raises(EnvironmentFailure, match="no spare"):
@@ -563,13 +563,13 @@ def test_a_launch_takes_silence_alone_for_being_away(failures: Any) -> None:
     """What a place refuses, somebody has to mend."""
     launch = Launch("fake+spare", backends=(Share("fake"), Share("spare")))
     failures["spare"] = Unreachable("no answer of spare")
-    found = open_places(launch, "s", "/s", quiet=True)
-    assert [type(one) for one in found.values()] == [FakeBackend, Away]
+    places = open_places(launch, "s", "/s", quiet=True)
+    assert [type(place) for place in places.values()] == [FakeBackend, Away]
     planned = plan({"name": "s", "command": ["/bin/echo", "{x}"], "grid": {"x": [1]}})
     planned = planned._replace(launch=launch)
-    preflight.try_out(found, planned, planned.runs)
+    preflight.try_out(places, planned, planned.runs)
     with pytest.raises(Unreachable, match="no answer of spare"):
-        preflight.try_out({"spare": found["spare"]}, planned, planned.runs)
+        preflight.try_out({"spare": places["spare"]}, planned, planned.runs)
     failures["spare"] = NoRoom("spare has refused it")
     with pytest.raises(EnvironmentFailure, match="refused it"):
         open_places(launch, "s", "/s", quiet=True)
@@ -623,16 +623,16 @@ def fake_is_away(pair: Any, failures: Any, monkeypatch: pytest.MonkeyPatch) -> t
     failures["fake"] = EnvironmentFailure("there is no fake here")
     scene.seal(monkeypatch)
     places = [{"backend": "fake", "cluster": "one"}, {"backend": "spare"}]
-    known = read_json(scene.store, scene.folder.service)
-    scene.store.replace(scene.folder.service, encode(known | {"places": places}))
+    service = read_json(scene.store, scene.folder.service)
+    scene.store.replace(scene.folder.service, encode(service | {"places": places}))
     return scene, failures
 
 
 def test_a_sweep_goes_on_while_one_of_its_places_cannot_be_opened(fake_is_away: Any) -> None:
     scene, failures = fake_is_away
-    known = launching.ready(scene.folder)
+    service = launching.ready(scene.folder)
     # What is on record of the place stays.
-    assert known.places[0] == {"backend": "fake", "cluster": "one"}
+    assert service.places[0] == {"backend": "fake", "cluster": "one"}
     scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
     assert launching.drive(scene.folder.address, lambda _: None).counts[State.SUCCEEDED] == 1
     failures["spare"] = EnvironmentFailure("there is no spare here")
@@ -652,8 +652,8 @@ def test_a_place_that_is_another_by_now_is_not_asked(fake_is_away: Any) -> None:
     with _offered(lambda _: Elsewhere(), "fake"):
         assert launching.ready(scene.folder).places[0] == {"backend": "fake", "cluster": "one"}
         failures["spare"] = EnvironmentFailure("there is no spare here")
-        said = r"jobs are at fake \(cluster one\), but .* two\).*; there is no spare here"
-        with pytest.raises(EnvironmentFailure, match=said):
+        message = r"jobs are at fake \(cluster one\), but .* two\).*; there is no spare here"
+        with pytest.raises(EnvironmentFailure, match=message):
             launching.ready(scene.folder)
 
 

@@ -66,14 +66,14 @@ def nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+def manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     """A function: the grid's manifests for a backend, as they are printed."""
 
     def of(backend: str, *more: str, code: int = 0, root: str = ROOT) -> str:
         path = tmp_path / "g.json"
         path.write_text(json.dumps(GRID))
-        told = ["plan", str(path), "--backend", backend, "--root", root, "--manifest", *more]
-        assert main(told) == code
+        argv = ["plan", str(path), "--backend", backend, "--root", root, "--manifest", *more]
+        assert main(argv) == code
         printed = capsys.readouterr()
         assert CANARY not in printed.out + printed.err
         return printed.err if code else printed.out
@@ -88,8 +88,8 @@ def _documents(text: str) -> list[Any]:
     return list(yaml.load_all(text))
 
 
-def test_jobs_of_kubernetes(said: Any) -> None:
-    text = said("kubernetes")
+def test_jobs_of_kubernetes(manifests: Any) -> None:
+    text = manifests("kubernetes")
     jobs = _documents(text)
     assert len(jobs) == 4
     for job in jobs:
@@ -110,10 +110,10 @@ def test_jobs_of_kubernetes(said: Any) -> None:
     }
 
 
-def test_experiments_of_beaker(said: Any) -> None:
-    text = said("beaker")
+def test_experiments_of_beaker(manifests: Any) -> None:
+    text = manifests("beaker")
     experiments = _documents(text)
-    assert [one["version"] for one in experiments] == ["v2"] * 4
+    assert [experiment["version"] for experiment in experiments] == ["v2"] * 4
     (task,) = experiments[0]["tasks"]
     assert task["envVars"] == [{"name": "KEY", "secret": "WANDB"}]
     assert task["resources"] == {"cpuCount": 1.0, "memory": "2GiB", "gpuCount": 2}
@@ -121,9 +121,9 @@ def test_experiments_of_beaker(said: Any) -> None:
     assert f"-{token}: lr=0.1,word=on\n" in text  # the name, which is beside the spec
 
 
-def test_submissions_to_aws_batch(said: Any) -> None:
+def test_submissions_to_aws_batch(manifests: Any) -> None:
     """Three are submitted at once, as an array; then the fourth."""
-    definition, array, alone = _documents(said("aws-batch"))
+    definition, array, alone = _documents(manifests("aws-batch"))
     assert definition["containerProperties"]["secrets"][0]["name"] == "KEY"
     assert array["arrayProperties"] == {"size": 3}
     assert "arrayProperties" not in alone
@@ -131,15 +131,15 @@ def test_submissions_to_aws_batch(said: Any) -> None:
     assert alone["containerOverrides"]["command"][-2] == f"{ROOT}/toys"
 
 
-def test_the_script_of_slurm(said: Any, tmp_path: Path) -> None:
+def test_the_script_of_slurm(manifests: Any, tmp_path: Path) -> None:
     """A shell makes of it what sbatch is called with. By what jobs ask for there are three: two
     at once with 2G, one with 8G, and one more with 8G later."""
     sbatch = tmp_path / "sbatch"
     sbatch.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$0.$$.args"\n/bin/cat > "$0.$$.script"\n')
     sbatch.chmod(0o755)
-    text = said("slurm", root=str(tmp_path))
-    found = {"PATH": str(tmp_path)}
-    subprocess.run(["/bin/sh", "-e"], input=text, text=True, env=found, check=True)
+    text = manifests("slurm", root=str(tmp_path))
+    environment = {"PATH": str(tmp_path)}
+    subprocess.run(["/bin/sh", "-e"], input=text, text=True, env=environment, check=True)
     calls = [path.read_text().splitlines() for path in tmp_path.glob("sbatch.*.args")]
     assert sorted(next(a for a in call if a.startswith("--mem=")) for call in calls) == [
         "--mem=2G",
@@ -157,23 +157,25 @@ def test_the_script_of_slurm(said: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "toys").exists()  # nothing is written
 
 
-def test_one_without_a_format_says_so(said: Any) -> None:
-    have = {one.name for one in every_backend() if one.manifests is not None}
-    for one in every_backend():
-        if one.manifests is None:
-            hosts = ["launch.ssh={hosts: [a]}"] if one.name == "ssh" else []
-            (line,) = said(one.name, *hosts, code=2).splitlines()
-            assert f"jobs of {one.name} have no manifests" in line
+def test_one_without_a_format_says_so(manifests: Any) -> None:
+    have = {backend.name for backend in every_backend() if backend.manifests is not None}
+    for backend in every_backend():
+        if backend.manifests is None:
+            hosts = ["launch.ssh={hosts: [a]}"] if backend.name == "ssh" else []
+            (line,) = manifests(backend.name, *hosts, code=2).splitlines()
+            assert f"jobs of {backend.name} have no manifests" in line
             assert all(name in line for name in have)
 
 
 def _at_several(*places: str | dict[str, Any]) -> dict[str, Any]:
-    own = {key: value for key, value in GRID["launch"].items() if isinstance(value, dict)}
+    sections = {key: value for key, value in GRID["launch"].items() if isinstance(value, dict)}
     shares = [
-        one if isinstance(one, str) else {name: {**own[name], **more} for name, more in one.items()}
-        for one in places
+        place
+        if isinstance(place, str)
+        else {name: {**sections[name], **more} for name, more in place.items()}
+        for place in places
     ]
-    return GRID | {"launch": {"env": own["env"], "backends": shares}}
+    return GRID | {"launch": {"env": sections["env"], "backends": shares}}
 
 
 def test_of_several_places_each_is_shown(tmp_path: Path, capsys: Any) -> None:
@@ -182,31 +184,31 @@ def test_of_several_places_each_is_shown(tmp_path: Path, capsys: Any) -> None:
     aws = {"aws_batch": {"max_parallel": 2, "array": 2}}
     grid = _at_several("tmux", {"beaker": {"max_parallel": 1}}, aws, {"kubernetes": {}})
     path.write_text(json.dumps(grid))
-    told = ["plan", str(path), "--root", ROOT, "--manifest"]
-    assert main(told) == 0
+    argv = ["plan", str(path), "--root", ROOT, "--manifest"]
+    assert main(argv) == 0
     whole = capsys.readouterr().out
     heads = [line for line in whole.splitlines() if ": as if all" in line or ": its jobs" in line]
     assert [head[2:].partition(":")[0] for head in heads] == [
         *("tmux", "beaker", "aws-batch", "kubernetes")
     ]
     assert heads[0] == "# tmux: its jobs have no manifests"
-    first, *arrays = [one for one in _documents(whole) if "containerProperties" in one or
-                      "jobQueue" in one]  # fmt: skip
+    documents = _documents(whole)
+    first, *arrays = [d for d in documents if "containerProperties" in d or "jobQueue" in d]
     assert first["containerProperties"]["image"] == "i"
-    assert [one["arrayProperties"]["size"] for one in arrays] == [2, 2]
-    assert len([one for one in _documents(whole) if one.get("kind") == "Job"]) == 4
-    assert main([*told, "--backend", "beaker"]) == 0  # one that a program may take
+    assert [document["arrayProperties"]["size"] for document in arrays] == [2, 2]
+    assert [d.get("kind") for d in documents].count("Job") == 4
+    assert main([*argv, "--backend", "beaker"]) == 0  # one that a program may take
     alone = capsys.readouterr().out
-    assert [one["version"] for one in _documents(alone)] == ["v2"] * 4
+    assert [document["version"] for document in _documents(alone)] == ["v2"] * 4
     assert "as if" not in alone and alone in whole
     path.write_text(json.dumps(_at_several("tmux", "local")))
-    assert main(told) == 2
+    assert main(argv) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "jobs of tmux and local have no manifests" in line
 
 
 @pytest.mark.parametrize(
-    ("more", "root", "told"),
+    ("more", "root", "message"),
     [
         ((), "here", "its jobs cannot read the folder"),
         (("launch.kubernetes.secrets={}",), ROOT, "say where the job finds KEY"),
@@ -215,18 +217,18 @@ def test_of_several_places_each_is_shown(tmp_path: Path, capsys: Any) -> None:
     ],
 )
 def test_what_a_launch_would_refuse(
-    said: Any, tmp_path: Path, more: tuple[str, ...], root: str, told: str
+    manifests: Any, tmp_path: Path, more: tuple[str, ...], root: str, message: str
 ) -> None:
     where = str(tmp_path / root) if root == "here" else root
-    (line,) = said("kubernetes", *more, code=2, root=where).splitlines()
-    assert told in line
+    (line,) = manifests("kubernetes", *more, code=2, root=where).splitlines()
+    assert message in line
 
 
-def test_what_is_left_alone_is_left_out(said: Any, tmp_path: Path) -> None:
+def test_what_is_left_alone_is_left_out(manifests: Any, tmp_path: Path) -> None:
     planned = plan(GRID | {"launch": {}})
     store, (first, *_) = LocalStore(str(tmp_path)), planned.runs
     for event in (Event.INTENT, Event.SUBMITTED, Event.CLAIMED, Event.SUCCEEDED):
         store.create(SweepFolder(store, "toys").event(first.id, 1, event), encode({"schema": 1}))
-    text = said("slurm", root=str(tmp_path))
+    text = manifests("slurm", root=str(tmp_path))
     assert first.id not in text
     assert text.count("# task ") == len(planned.runs) - 1

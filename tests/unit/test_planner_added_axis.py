@@ -78,8 +78,8 @@ def test_axes_samples_and_conditions_added_later_rerun_nothing(tmp_path):
         grid, names = grid | change, scene.names()
         started = scene.launch(grid)
         assert (len(started), started & done) == (added, set())
-        kept = names.keys() & scene.names().keys()
-        assert {run: names[run] for run in kept} == {run: scene.names()[run] for run in kept}
+        common = names.keys() & scene.names().keys()
+        assert {run: names[run] for run in common} == {run: scene.names()[run] for run in common}
         scene.finish(started)
         done |= started
         assert scene.launch(grid) == set()

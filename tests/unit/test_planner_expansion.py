@@ -28,16 +28,16 @@ def problems(**grid):
 
 
 def test_a_product_with_the_last_axis_fastest_and_seeds_innermost():
-    found = make(base={"c": 0, "a": 9}, grid={"a": [1, 2], "b": ["x", "y"]}, seeds=[5, 6])
-    assert [run.config for run in found.runs] == [
+    planned = make(base={"c": 0, "a": 9}, grid={"a": [1, 2], "b": ["x", "y"]}, seeds=[5, 6])
+    assert [run.config for run in planned.runs] == [
         {"c": 0, "a": a, "b": b, "seed": s} for a in (1, 2) for b in ("x", "y") for s in (5, 6)
     ]
-    assert [(run.cell, run.seed) for run in found.runs[:3]] == [
+    assert [(run.cell, run.seed) for run in planned.runs[:3]] == [
         ("a=1,b=x", 5),
         ("a=1,b=x", 6),
         ("a=1,b=y", 5),
     ]
-    assert found.axes == {"a": [1, 2], "b": ["x", "y"]}
+    assert planned.axes == {"a": [1, 2], "b": ["x", "y"]}
 
 
 def test_zipped_axes_move_together():
@@ -47,12 +47,12 @@ def test_zipped_axes_move_together():
 
 
 def test_exclude_takes_out_what_has_all_its_values():
-    found = configs(
+    left = configs(
         base={"k": 1},
         grid={"a": [1, 2], "b": [1, 2]},
         exclude=[{"a": 1, "b": 2.0}, {"a": 2, "b": 1, "k": 1}, {"a": 2, "k": 3}],
     )
-    assert found == [{"k": 1, "a": 1, "b": 1}, {"k": 1, "a": 2, "b": 2}]
+    assert left == [{"k": 1, "a": 1, "b": 1}, {"k": 1, "a": 2, "b": 2}]
 
 
 def test_an_exclusion_that_takes_nothing_out_is_warned_of():
@@ -66,9 +66,9 @@ def test_exclude_of_an_unknown_axis_is_a_mistake_but_not_of_a_dropped_one():
         "exclude[0].rnk: exclude: there is no axis 'rnk'; did you mean 'rank'?"
     ]
     dropped = {"name": "g", "command": ["echo"], **grid, "exclude": [{"rank": 1, "b": 1}]}
-    found = plan(dropped, ["~rank"])
-    assert [run.config for run in found.runs] == [{"b": 1}, {"b": 2}]
-    assert "exclude names rank, which the command line dropped" in found.warnings[0]
+    planned = plan(dropped, ["~rank"])
+    assert [run.config for run in planned.runs] == [{"b": 1}, {"b": 2}]
+    assert "exclude names rank, which the command line dropped" in planned.warnings[0]
 
 
 def test_included_cells_stand_over_base_after_the_others():
@@ -80,12 +80,12 @@ def test_included_cells_stand_over_base_after_the_others():
 
 
 def test_an_axis_over_mappings_sets_several_values():
-    found = make(
+    planned = make(
         base={"opt": {"wd": 1, "lr": 3}},
         grid={"opt": [{"lr": 1}, {"lr": 2, "wd": 0}]},
     )
-    assert [run.config for run in found.runs] == [{"opt.lr": 1}, {"opt.lr": 2, "opt.wd": 0}]
-    assert found.axes == {"opt": [{"lr": 1}, {"lr": 2, "wd": 0}]}
+    assert [run.config for run in planned.runs] == [{"opt.lr": 1}, {"opt.lr": 2, "opt.wd": 0}]
+    assert planned.axes == {"opt": [{"lr": 1}, {"lr": 2, "wd": 0}]}
 
 
 def test_one_configuration_twice_is_a_mistake_that_names_both():
@@ -178,26 +178,26 @@ def test_a_seed_that_is_no_integer_is_a_value_of_the_configuration():
 
 
 def test_a_plan_without_validation_says_so():
-    found = plan({"name": "g", "recipe": "not.imported"}, validate=False)
-    assert found.warnings == ("recipe: not validated: the recipe may read values differently",)
+    planned = plan({"name": "g", "recipe": "not.imported"}, validate=False)
+    assert planned.warnings == ("recipe: not validated: the recipe may read values differently",)
     assert plan({"name": "g", "command": ECHO}, validate=False).warnings == ()
 
 
 def test_the_document_is_json_and_has_all_that_a_launch_needs():
-    found = make(
+    planned = make(
         grid={"a": [1, 2]},
         seeds=1,
         metric={"name": "m", "goal": "maximize"},
         launch={"timeout": "2m", "window": "{a} {name}"},
     )
-    document = json.loads(json.dumps(found.document()))
+    document = json.loads(json.dumps(planned.document()))
     assert set(document) == {
         *("schema", "name", "grid", "grid_path", "extends", "overrides", "recipe", "service"),
         "metric",
         *("secrets", "launch", "axes", "runs", "wandb", "alarms", "on_alarm"),
     }
     assert document["runs"][1] == {
-        "id": found.runs[1].id,
+        "id": planned.runs[1].id,
         "name": "a=2,seed=0",
         "cell": "a=2",
         "seed": 0,

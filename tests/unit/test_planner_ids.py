@@ -140,8 +140,8 @@ def meaning(value):
 
 
 @given(data, data)
-def test_canonical_texts_are_equal_exactly_for_equal_values(one, other):
-    assert (canonical(one) == canonical(other)) == (meaning(one) == meaning(other))
+def test_canonical_texts_are_equal_exactly_for_equal_values(value, other):
+    assert (canonical(value) == canonical(other)) == (meaning(value) == meaning(other))
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))

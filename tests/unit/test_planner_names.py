@@ -22,12 +22,12 @@ def cells(**grid):
 
 
 def test_only_what_varies_stands_in_a_name():
-    found = names(
+    run_names = names(
         base={"model_name": "x"},
         grid={"learning_rate": [1e-4, 3e-4], "lora_rank": [8], "opt.name": ["adam", "sgd"]},
         seeds=2,
     )
-    assert found == [
+    assert run_names == [
         "lr=1e-4,name=adam,seed=0",
         "lr=1e-4,name=adam,seed=1",
         "lr=1e-4,name=sgd,seed=0",
@@ -46,12 +46,12 @@ def test_without_axes():
 
 
 def test_an_included_cell_is_named_by_all_that_it_has():
-    found = names(
+    run_names = names(
         base={"a": 1, "b": 2},
         grid={"a": [1, 3]},
         include=[{"b": 5}, {"c": 0}, {"a": 3, "b": 4}],
     )
-    assert found == ["a=1", "a=3", "a=1,b=5", "a=1,b=2,c=0", "a=3,b=4"]
+    assert run_names == ["a=1", "a=3", "a=1,b=5", "a=1,b=2,c=0", "a=3,b=4"]
 
 
 def test_a_cell_has_one_name_whatever_its_seed():
@@ -65,8 +65,8 @@ def test_a_cell_has_one_name_whatever_its_seed():
 
 def test_a_seed_in_a_zip_or_in_included_cells_is_no_part_of_the_cell():
     def shown(**grid):
-        found = plan({"name": "n", "command": ["echo"], **grid})
-        return [(run.cell, run.seed, run.name) for run in found.runs], list(found.axes)
+        planned = plan({"name": "n", "command": ["echo"], **grid})
+        return [(run.cell, run.seed, run.name) for run in planned.runs], list(planned.axes)
 
     assert shown(zip=[{"lr": [1, 1, 2], "seed": [0, 1, 0]}]) == (
         [("lr=1", 0, "lr=1,seed=0"), ("lr=1", 1, "lr=1,seed=1"), ("lr=2", 0, "lr=2,seed=0")],
@@ -99,7 +99,7 @@ def test_a_seed_in_a_zip_or_in_included_cells_is_no_part_of_the_cell():
 
 def test_replicates_without_a_seed_are_runs_of_their_own():
     """They have a number, and an id, but nothing in their configuration."""
-    found = plan(
+    planned = plan(
         {
             "name": "n",
             "command": ["echo", "{lr}"],
@@ -107,14 +107,14 @@ def test_replicates_without_a_seed_are_runs_of_their_own():
             "seeds": {"field": "none", "values": 2},
         }
     )
-    assert [(run.name, run.cell, run.seed, run.config) for run in found.runs] == [
+    assert [(run.name, run.cell, run.seed, run.config) for run in planned.runs] == [
         ("lr=1,replicate=0", "lr=1", 0, {"lr": 1}),
         ("lr=1,replicate=1", "lr=1", 1, {"lr": 1}),
         ("lr=2,replicate=0", "lr=2", 0, {"lr": 2}),
         ("lr=2,replicate=1", "lr=2", 1, {"lr": 2}),
     ]
-    assert len({run.id for run in found.runs}) == 4
-    assert found.unseeded
+    assert len({run.id for run in planned.runs}) == 4
+    assert planned.unseeded
     seeded = plan({"name": "n", "command": ["echo", "{seed}"], "seeds": 2})
     assert not seeded.unseeded
 
@@ -164,8 +164,8 @@ def test_an_axis_called_seed_beside_other_replicates():
     ],
 )
 def test_labels(value, label):
-    (found,) = value_labels([value]).values()
-    assert found == label
+    (shown,) = value_labels([value]).values()
+    assert shown == label
 
 
 def test_the_end_of_a_path_is_its_label_unless_another_value_has_it():
@@ -210,15 +210,15 @@ values = st.one_of(
 
 @settings(max_examples=50)
 @given(st.lists(keys, unique=True, max_size=8))
-def test_labels_of_keys_are_distinct_and_safe(found):
-    labels = [label.casefold() for label in key_labels(found).values()]
-    assert len(set(labels)) == len(found)
+def test_labels_of_keys_are_distinct_and_safe(names):
+    labels = [label.casefold() for label in key_labels(names).values()]
+    assert len(set(labels)) == len(names)
     assert all(SAFE.match(label) for label in labels)
 
 
 @given(st.lists(values, max_size=8))
-def test_labels_of_values_are_distinct_and_safe(found):
-    labels = value_labels(found)
+def test_labels_of_values_are_distinct_and_safe(drawn):
+    labels = value_labels(drawn)
     assert len({label.casefold() for label in labels.values()}) == len(labels)
     assert all(re.fullmatch(r"[A-Za-z0-9._+~-]+", label) for label in labels.values())
 
@@ -273,7 +273,9 @@ def test_names_of_any_grid_are_distinct_and_safe(axes, base, include, when, rand
     assert len({run.id for run in runs}) == len(runs)
     assert all(len(run.name) <= MAX_NAME and SAFE.match(run.name) for run in runs)
     assert len({run.cell.casefold() for run in runs}) == len(runs) // 2
-    assert all(one.cell == other.cell for one, other in zip(runs[::2], runs[1::2], strict=True))
+    assert all(
+        first.cell == second.cell for first, second in zip(runs[::2], runs[1::2], strict=True)
+    )
 
 
 def test_cells_that_only_conditions_tell_apart_from_included_ones_have_other_names():
@@ -287,6 +289,6 @@ def test_cells_that_only_conditions_tell_apart_from_included_ones_have_other_nam
 
 def test_long_values_and_many_axes_keep_a_name_within_its_limit():
     long = ["x" * 10_000, "x" * 9_999 + "y"]
-    found = names(grid={f"a_rather_long_name_{n}": long for n in range(6)}, seeds=2)
-    assert len(set(found)) == 128
-    assert max(map(len, found)) <= MAX_NAME
+    run_names = names(grid={f"a_rather_long_name_{n}": long for n in range(6)}, seeds=2)
+    assert len(set(run_names)) == 128
+    assert max(map(len, run_names)) <= MAX_NAME

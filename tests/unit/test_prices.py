@@ -23,9 +23,9 @@ def table(**row: object) -> bytes:
 
 
 def test_an_amount_is_the_sum_of_its_kinds() -> None:
-    found = prices.read(table(prefill="$1", sample=2, train="3"), "p.json", "2026-11-01")
+    price_table = prices.read(table(prefill="$1", sample=2, train="3"), "p.json", "2026-11-01")
     usage = Usage({"m": Counts(prefill=1_000_000, cached=1_000_000, sample=500_000, train=10)})
-    cost = prices.amount(usage, found)
+    cost = prices.amount(usage, price_table)
     assert cost.usd == pytest.approx(1 + 0.2 + 1 + 0.00003)
     assert cost.basis == "prices of 2026-11-01"
 
@@ -73,15 +73,15 @@ def test_the_package_s_table_has_the_models_of_tinker() -> None:
 
 
 def test_what_has_no_price_is_said_and_not_counted_as_nothing() -> None:
-    found = prices.read(table(prefill="$1"), "p.json")
+    price_table = prices.read(table(prefill="$1"), "p.json")
     usage = Usage({"m": Counts(train=5), "other": Counts(prefill=5)})
-    assert prices.amount(usage, found) == prices.Amount(0.0, ("m", "other"))
+    assert prices.amount(usage, price_table) == prices.Amount(0.0, ("m", "other"))
     priced = Usage({"m": Counts(prefill=2_000_000), "other": Counts(steps=5)})
-    assert prices.amount(priced, found) == prices.Amount(2.0, dates=("an unknown date",))
+    assert prices.amount(priced, price_table) == prices.Amount(2.0, dates=("an unknown date",))
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         (b"{", "p.json: no JSON"),
         (b"3", "p.json: should be an object, not 3"),
@@ -93,10 +93,10 @@ def test_what_has_no_price_is_said_and_not_counted_as_nothing() -> None:
         (table(train=True), 'models[0].train: should be dollars, such as "$1.87"'),
     ],
 )
-def test_a_table_with_a_mistake_is_refused_with_its_place(data: bytes, told: str) -> None:
+def test_a_table_with_a_mistake_is_refused_with_its_place(data: bytes, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         prices.read(data, "p.json")
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_table_of_ones_own_counts_until_it_is_forgotten(
@@ -107,9 +107,9 @@ def test_a_table_of_ones_own_counts_until_it_is_forgotten(
     file = tmp_path / "models.json"
     file.write_bytes(table(prefill="$9.5"))
     assert main(["costs", "--prices", "--refresh", str(file), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["models"][0]["model"], found["models"][0]["prefill"]) == ("m", 9.5)
-    assert found["source"].startswith(f"{file}; ") and found["date"][:2] == "20"
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["models"][0]["model"], shown["models"][0]["prefill"]) == ("m", 9.5)
+    assert shown["source"].startswith(f"{file}; ") and shown["date"][:2] == "20"
     file.write_bytes(table(prefill="free"))
     assert main(["costs", "--prices", "--refresh", str(file)]) == 2  # and the one before is kept
     assert "9.5" not in capsys.readouterr().err
@@ -136,21 +136,21 @@ def test_costs_of_a_sweep_by_run_cell_day_and_model(
     sweep.save()
     capsys.readouterr()
 
-    def asked(*arguments: str) -> dict[str, dict[str, object]]:
+    def costs(*arguments: str) -> dict[str, dict[str, object]]:
         verb = ["costs", "s", "--root", str(tmp_path / "root"), "--json", *arguments]
         assert main(verb) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["total"]["train"] == 2_000_700
-        return {row["value"]: row for row in found["costs"]}
+        document = json.loads(capsys.readouterr().out)
+        assert document["total"]["train"] == 2_000_700
+        return {row["value"]: row for row in document["costs"]}
 
-    runs = asked("--by", "run")
+    runs = costs("--by", "run")
     assert runs["lr=1,seed=0"]["usd"] == 2.0 and runs["lr=1,seed=0"]["steps"] == 8
     assert runs["lr=2,seed=0"]["counted"] == "metrics"
     assert runs["lr=1,seed=0"]["prices"] == [datetime.now(UTC).date().isoformat()]
     assert runs["lr=2,seed=0"]["usd"] is None and runs["lr=2,seed=0"]["unpriced"] == ["unknown"]
-    assert list(asked()) == ["lr=1", "lr=2"]
-    assert set(asked("--by", "model")) == {"m", "unknown"}
-    assert sum(int(str(row["train"])) for row in asked("--by", "day").values()) == 2_000_700
+    assert list(costs()) == ["lr=1", "lr=2"]
+    assert set(costs("--by", "model")) == {"m", "unknown"}
+    assert sum(int(str(row["train"])) for row in costs("--by", "day").values()) == 2_000_700
     assert main(["costs", "s", "--root", str(tmp_path / "root")]) == 0
     printed = capsys.readouterr().out
     assert "no price known for unknown" in printed and "dollars by prices of 20" in printed
@@ -173,21 +173,26 @@ def test_costs_by_combinations_of_settings_days_and_models(
             )
     sweep.save()
 
-    def asked(by: str) -> dict[object, int]:
+    def tokens_by(by: str) -> dict[object, int]:
         assert main(["costs", "s", "--root", root, "--json", "--by", by]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert found["by"] == by and found["total"]["train"] == 2 * 40 * 23
-        values = (row["value"] for row in found["costs"])
+        document = json.loads(capsys.readouterr().out)
+        assert document["by"] == by and document["total"]["train"] == 2 * 40 * 23
+        values = (row["value"] for row in document["costs"])
         keys = [tuple(value) if isinstance(value, list) else value for value in values]
-        return dict(zip(keys, (row["train"] for row in found["costs"]), strict=True))
+        return dict(zip(keys, (row["train"] for row in document["costs"]), strict=True))
 
-    assert asked("rank") == {8: 8 * 46, 32: 32 * 46}
-    assert asked("lr,model") == {(1, "m"): 80, (1, "judge"): 800, (2, "m"): 160, (2, "judge"): 800}
-    assert asked("day,rank") == {
+    assert tokens_by("rank") == {8: 8 * 46, 32: 32 * 46}
+    assert tokens_by("lr,model") == {
+        (1, "m"): 80,
+        (1, "judge"): 800,
+        (2, "m"): 160,
+        (2, "judge"): 800,
+    }
+    assert tokens_by("day,rank") == {
         ("2026-11-21", 8): 8 * 34, ("2026-11-21", 32): 32 * 34,
         ("2026-11-22", 8): 8 * 12, ("2026-11-22", 32): 32 * 12,
     }  # fmt: skip
-    assert list(asked("cell,model"))[:2] == [("rank=8,lr=1", "m"), ("rank=8,lr=1", "judge")]
+    assert list(tokens_by("cell,model"))[:2] == [("rank=8,lr=1", "m"), ("rank=8,lr=1", "judge")]
     assert main(["costs", "s", "--root", root, "--by", "rank,model"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].split()[:3] == ["rank", "model", "prefill"]

@@ -48,14 +48,14 @@ class Service:
 
     def after(self, seconds: float, most: int = 100) -> list[int]:
         """The limits of so many seconds."""
-        found: list[int] = []
+        limits: list[int] = []
         for _ in range(int(seconds)):
             self.clock.sleep(1)
             busy = most if self.learned.limit is None else min(most, self.learned.limit)
             load = Load(busy, max(0, busy - self.cap), most - busy)
             self.learned = self.limiter.see(self.learned, load)
-            found.append(self.learned.limit or most)
-        return found
+            limits.append(self.learned.limit or most)
+        return limits
 
 
 def test_a_limit_is_found_kept_and_followed() -> None:
@@ -119,8 +119,8 @@ def test_a_slot_that_cannot_be_shared_goes_round(limit: int, weights: tuple[int,
     ends: list[tuple[int, int]] = []
     rounds = 1500
     for now in range(rounds):
-        for one in [who for end, who in ends if end == now]:
-            held[one] -= 1
+        for ended in [who for end, who in ends if end == now]:
+            held[ended] -= 1
         ends = [each for each in ends if each[0] > now]
         for who in sorted(held, key=lambda n: (n + now) % len(weights)):  # nobody is always first
             claims = {str(n): Claim(weights[n], held[n], 50, turns[n]) for n in range(len(weights))}
@@ -147,49 +147,52 @@ def _with(sweep: str, slots: int) -> Callable[[Page], Page]:
 
 def test_a_page_follows_from_the_one_before(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
-    one, two = StoredRecord(store, "a"), StoredRecord(store, "a")
+    first, second = StoredRecord(store, "a"), StoredRecord(store, "a")
     for n in range(60):
-        (one, two)[n % 2].write(_with(f"s{n % 3}", n))
-    assert one.look() == two.look()
-    assert {name: m.slots for name, m in one.look().members.items()} == {
+        (first, second)[n % 2].write(_with(f"s{n % 3}", n))
+    assert first.look() == second.look()
+    assert {name: m.slots for name, m in first.look().members.items()} == {
         "s0": 57,
         "s1": 58,
         "s2": 59,
     }
     assert len(list(store.names("a/pages"))) < 30
-    same = one.look()
-    assert one.write(_with("s0", 57)) == same  # nothing is written that changes nothing
+    same = first.look()
+    assert first.write(_with("s0", 57)) == same  # nothing is written that changes nothing
 
 
 def test_two_who_write_at_once_both_count(tmp_path: Path) -> None:
     """The one whose page comes second reads the first, and thinks again."""
     store = LocalStore(str(tmp_path))
-    one, two = StoredRecord(store, "a"), StoredRecord(store, "a")
-    one.write(_with("x", 1))
+    first, second = StoredRecord(store, "a"), StoredRecord(store, "a")
+    first.write(_with("x", 1))
 
     def late(page: Page) -> Page:
         if "y" not in page.members:
-            two.write(_with("y", 2))
+            second.write(_with("y", 2))
         return _with("x", 3)(page)
 
-    found = one.write(late)
-    assert {name: member.slots for name, member in found.members.items()} == {"x": 3, "y": 2}
+    written = first.write(late)
+    assert {name: member.slots for name, member in written.members.items()} == {"x": 3, "y": 2}
 
 
 def test_who_slept_over_many_pages_is_not_believed(tmp_path: Path) -> None:
     """The number that it writes has been removed meanwhile, and so can be created again."""
     store = LocalStore(str(tmp_path))
-    one, two = StoredRecord(store, "a"), StoredRecord(store, "a")
-    one.write(_with("x", 1))
+    first, second = StoredRecord(store, "a"), StoredRecord(store, "a")
+    first.write(_with("x", 1))
 
     def asleep(page: Page) -> Page:
         if "y" not in page.members:
             for n in range(50):
-                two.write(_with("y", n))
+                second.write(_with("y", n))
         return _with("x", 2)(page)
 
-    one.write(asleep)
-    assert {name: member.slots for name, member in two.look().members.items()} == {"x": 2, "y": 49}
+    first.write(asleep)
+    assert {name: member.slots for name, member in second.look().members.items()} == {
+        "x": 2,
+        "y": 49,
+    }
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY, Fault.TWICE])
@@ -228,8 +231,10 @@ class Account:
         beat_seconds: float = parallelism.BEAT_SECONDS,
     ) -> Governor:
         record = StoredRecord(store or self.store, "a")
-        own = Member(self.root.root, sweep, who or process.this_process(), weight, id=identity)
-        return Governor(record, own, clock=self.clock, most=self.slots, beat_seconds=beat_seconds)
+        itself = Member(self.root.root, sweep, who or process.this_process(), weight, id=identity)
+        return Governor(
+            record, itself, clock=self.clock, most=self.slots, beat_seconds=beat_seconds
+        )
 
     def elsewhere(self, sweep: str, beat_seconds: float = parallelism.BEAT_SECONDS) -> Governor:
         """A launcher on another machine."""
@@ -253,16 +258,16 @@ class Account:
 
 def test_a_launcher_has_all_slots_while_it_is_alone(tmp_path: Path) -> None:
     shared = Account(tmp_path, 10)
-    one, two = shared.launcher("one"), shared.launcher("two", 4.0)
-    assert one.look(Jobs(0, 20, 20)) == (10, 10, "quota")
-    assert two.look(Jobs(0, 20, 20)).slots == 0  # what runs is left alone
-    assert one.look(Jobs(9, 11, 20)).slots == 9  # one has ended: it is the other's turn
-    assert two.look(Jobs(0, 20, 20)) == (1, 8, "quota")
-    one.look(Jobs(2, 18, 20))
-    assert two.look(Jobs(1, 19, 20)).slots == 8
-    assert one.look(Jobs(2, 18, 5)) == (2, 2, "shared")
-    two.leave()
-    assert one.look(Jobs(2, 18, 20)).slots == 10
+    first, second = shared.launcher("one"), shared.launcher("two", 4.0)
+    assert first.look(Jobs(0, 20, 20)) == (10, 10, "quota")
+    assert second.look(Jobs(0, 20, 20)).slots == 0  # what runs is left alone
+    assert first.look(Jobs(9, 11, 20)).slots == 9  # one has ended: it is the other's turn
+    assert second.look(Jobs(0, 20, 20)) == (1, 8, "quota")
+    first.look(Jobs(2, 18, 20))
+    assert second.look(Jobs(1, 19, 20)).slots == 8
+    assert first.look(Jobs(2, 18, 5)) == (2, 2, "shared")
+    second.leave()
+    assert first.look(Jobs(2, 18, 20)).slots == 10
     assert shared.held() == {"one": 10}
 
 
@@ -315,11 +320,11 @@ def test_what_cannot_be_looked_at_is_forgotten_at_last(tmp_path: Path) -> None:
     for _ in range(100):
         assert other.look(Jobs(3, 7, 10)).slots == 3
         shared.clock.sleep(6)
-    found = 0
+    slots = 0
     for _ in range(100):
-        found = other.look(Jobs(3, 7, 10)).slots
+        slots = other.look(Jobs(3, 7, 10)).slots
         shared.clock.sleep(6)
-    assert found == 10
+    assert slots == 10
 
 
 def test_a_sweep_whose_disk_is_not_here_keeps_its_slots(tmp_path: Path) -> None:
@@ -349,15 +354,15 @@ def test_a_look_that_worked_is_believed_as_long_as_the_first(tmp_path: Path) -> 
     other = shared.launcher("other")
 
     def for_minutes(minutes: float) -> int:
-        found = 0
+        slots = 0
         for _ in range(int(minutes * 2.4)):
             beat = encode({"counter": shared.clock.now})
             for run in range(4) if os.path.exists(shared.root.root) else ():
                 path = SweepFolder(shared.root, "killed").heartbeat(f"{run:012x}", 1)
                 shared.root.replace(path, beat, durable=False)
-            found = other.look(Jobs(0, 10, 10)).slots
+            slots = other.look(Jobs(0, 10, 10)).slots
             shared.clock.sleep(25)
-        return found
+        return slots
 
     assert for_minutes(30) == 6
     os.rename(shared.root.root, f"{shared.root.root}.away")
@@ -418,8 +423,8 @@ def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_wr
             finally:
                 writing.clear()
 
-    own = Member(shared.root.root, "other", process.this_process())
-    other = Governor(Watched(shared.store, "a"), own, clock=shared.clock, most=10)
+    itself = Member(shared.root.root, "other", process.this_process())
+    other = Governor(Watched(shared.store, "a"), itself, clock=shared.clock, most=10)
 
     def opens(root: str) -> FaultyStore:
         opened.append(root)
@@ -474,9 +479,9 @@ def test_a_refusal_is_told_to_a_book_elsewhere_as_soon_as_that_can_be(
 
 
 @pytest.mark.parametrize(("busy", "least"), [({"wants": 9}, 80), ({"slots": 1}, 80), ({}, 100)])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("present", [True, False])
 def test_who_had_no_part_in_the_sharing_does_not_make_up_for_it(
-    tmp_path: Path, busy: dict[str, int], least: float, known: bool
+    tmp_path: Path, busy: dict[str, int], least: float, present: bool
 ) -> None:
     """Else all others would wait until it has had as many turns as they."""
     shared = Account(tmp_path, 1)
@@ -484,10 +489,10 @@ def test_who_had_no_part_in_the_sharing_does_not_make_up_for_it(
     others = {"one": _member("one", turn=100.0), "two": _member("two", turn=80.0, **busy)}
     name = shared.name("idle")
     mine = Member(shared.root.root, "idle", process.this_process(), turn=7.0)
-    own = {name: mine} if known else {}
-    record.write(lambda page: page._replace(members=others | own))
+    itself = {name: mine} if present else {}
+    record.write(lambda page: page._replace(members=others | itself))
     idle.look(Jobs(0, 0, 9))
-    assert not known or record.look().members[name].turn == 7.0
+    assert not present or record.look().members[name].turn == 7.0
     idle.look(Jobs(0, 9, 9))
     assert least <= record.look().members[name].turn <= least + 2
     turn = record.look().members[name].turn
@@ -500,17 +505,17 @@ def test_two_sweeps_that_are_called_the_same_are_two(tmp_path: Path) -> None:
     """On two machines the same folder may be another. Nor does one that was removed and made anew
     answer for the runs of the first."""
     shared = Account(tmp_path, 10)
-    one = shared.launcher("s", identity="one")
-    assert one.look(Jobs(4, 0, 4)).slots == 4
+    first = shared.launcher("s", identity="one")
+    assert first.look(Jobs(4, 0, 4)).slots == 4
     shared.begin("s", 6)
     folder = SweepFolder(shared.root, "s")
     shared.root.create(folder.identity, b"two\n")
-    two = shared.launcher("s", identity=folder.ensure_identity())
-    assert two.look(Jobs(0, 10, 10)).slots == 6
-    with one.kept():
-        one.look(Jobs(4, 0, 4))
+    second = shared.launcher("s", identity=folder.ensure_identity())
+    assert second.look(Jobs(0, 10, 10)).slots == 6
+    with first.kept():
+        first.look(Jobs(4, 0, 4))
     shared.clock.sleep(6)
-    assert two.look(Jobs(6, 4, 10)).slots == 10
+    assert second.look(Jobs(6, 4, 10)).slots == 10
 
 
 def test_an_identity_is_made_once(tmp_path: Path) -> None:
@@ -527,9 +532,9 @@ def test_an_identity_is_made_once(tmp_path: Path) -> None:
 
 def test_a_place_keeps_nothing_of_who_left(tmp_path: Path) -> None:
     shared = Account(tmp_path, 10)
-    one, other = shared.launcher("one"), shared.launcher("other")
-    one.look(Jobs(0, 2, 2))
-    one.leave()
+    gone, other = shared.launcher("one"), shared.launcher("other")
+    gone.look(Jobs(0, 2, 2))
+    gone.leave()
     shared.elsewhere("killed").look(Jobs(0, 2, 2))
     shared.begin("killed", 0)
     for _ in range(12):
@@ -586,12 +591,12 @@ def test_the_place_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert account.quota_settings().place == f"{tmp_path}/sweeper/quota"
     assert account.handed_on() == {"XDG_CONFIG_HOME": str(tmp_path)}
     file.write_text("[quota]\nslot = 50\nslots = 0\n")
-    with pytest.raises(EnvironmentFailure) as told:
+    with pytest.raises(EnvironmentFailure) as caught:
         account.quota_settings()
     assert f"{file}: quota.slot: unknown key 'slot' in quota; did you mean 'slots'?" in str(
-        told.value
+        caught.value
     )
-    assert f"{file}: quota.slots: " in str(told.value)
+    assert f"{file}: quota.slots: " in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -605,8 +610,8 @@ def test_an_account_whose_only_page_is_damaged_starts_anew(tmp_path: Path, damag
     assert (record.look().number, record.look().members) == (3, {})
     StoredRecord(store, "a").write(_with("y", 2))
     record.write(_with("x", 1))
-    found = StoredRecord(store, "a").look()
-    assert {name: member.slots for name, member in found.members.items()} == {"y": 2, "x": 1}
+    page = StoredRecord(store, "a").look()
+    assert {name: member.slots for name, member in page.members.items()} == {"y": 2, "x": 1}
 
 
 def test_a_damaged_page_is_passed_over(tmp_path: Path) -> None:
@@ -618,9 +623,9 @@ def test_a_damaged_page_is_passed_over(tmp_path: Path) -> None:
         store.replace(f"a/pages/{newest + 1}.json", damage)
         assert StoredRecord(store, "a").look().members["x"].slots == newest
         StoredRecord(store, "a").write(_with("x", newest + 2))
-        found = StoredRecord(store, "a").look()
-        assert (found.number, found.members["x"].slots) == (newest + 2, newest + 2)
-    store.replace(f"a/pages/{found.number + 1}.json", b'{"schema": 99}')
+        page = StoredRecord(store, "a").look()
+        assert (page.number, page.members["x"].slots) == (newest + 2, newest + 2)
+    store.replace(f"a/pages/{page.number + 1}.json", b'{"schema": 99}')
     with pytest.raises(StoreError, match="newer sweeper"):
         StoredRecord(store, "a").look()
 
@@ -641,8 +646,8 @@ def test_a_member_that_cannot_be_read_costs_nobody_else_a_page(tmp_path: Path) -
     page["members"]["x"]["slots"] = 2
     page["members"] |= {"bad": {"root": 7}, "worse": None}
     store.replace("a/pages/2.json", encode(page))
-    found = StoredRecord(store, "a").look().members
-    assert {name: member.slots for name, member in found.items()} == {"x": 2}
+    members = StoredRecord(store, "a").look().members
+    assert {name: member.slots for name, member in members.items()} == {"x": 2}
 
 
 def test_a_process_of_another_user_that_is_not_shown_is_alive(

@@ -167,10 +167,10 @@ def test_it_ends_once_one_cell_is_clear(make: Make) -> None:
     made.drive()
     assert made.counts() == {"lr=3": 3, "lr=4": 3}
     assert made.sentence() == "raced: 6 of 12 runs were not needed: one cell is clearly the best"
-    found = study(load(Registry(made.store.root), "r", None, None))
-    assert found.ranking.best is not None and not found.ranking.tied
-    [told] = [finding.text for finding in found.findings if finding.kind == "raced"]
-    assert told.startswith("Raced: 6 of 12 runs were not needed")
+    report = study(load(Registry(made.store.root), "r", None, None))
+    assert report.ranking.best is not None and not report.ranking.tied
+    [text] = [finding.text for finding in report.findings if finding.kind == "raced"]
+    assert text.startswith("Raced: 6 of 12 runs were not needed")
 
 
 def test_identical_runs_end_it(make: Make) -> None:
@@ -223,7 +223,7 @@ def test_a_grid_with_more_cells_or_seeds_continues_it(make: Make) -> None:
     made.record("3..6")
     assert exit_code(made.drive()) == 0
     assert made.counts() == {"lr=1": 6, "lr=2": 6, "lr=3": 3, "lr=4": 3, "lr=5": 6}
-    made.values = {lr: own + own for lr, own in made.values.items()}
+    made.values = {lr: losses + losses for lr, losses in made.values.items()}
     made.record("3..8")
     made.drive()
     assert made.counts() == {"lr=1": 8, "lr=2": 8, "lr=3": 3, "lr=4": 3, "lr=5": 8}
@@ -307,11 +307,11 @@ def test_the_report_names_what_is_clear(cells: int) -> None:
     for _ in range(60):
         values = rng.normal(0, 1, (cells, 5)).round(6)
         values[0] -= 3
-        groups = {str(at): own.tolist()[: 4 + at % 2] for at, own in enumerate(values)}
+        groups = {str(at): row.tolist()[: 4 + at % 2] for at, row in enumerate(values)}
         if contenders(groups, 1.0, 0.01) == ["0"]:
             clear += 1
             compared = against_best(groups, "0", fit_noise(groups), price=5.0)
-            assert all(one.told_apart for one in compared.values())
+            assert all(comparison.told_apart for comparison in compared.values())
     assert clear > 10
 
 
@@ -339,8 +339,8 @@ def test_the_rule_names_what_may_be_the_best() -> None:
     assert contenders({"a": [1.0], "b": [2.0]}, 1.0, 0.05) is None
     # One cell is far noisier: it says nothing of the noise of the others.
     noisy = cells | {"d": [9.0, 90.0, 400.0], "e": [5.2, 5.1, 5.0]}
-    kept = contenders(noisy, 1.0, 0.01)
-    assert kept is not None and not {"c", "e"} & set(kept)
+    alive = contenders(noisy, 1.0, 0.01)
+    assert alive is not None and not {"c", "e"} & set(alive)
 
 
 def test_the_report_uses_the_level_of_the_round(make: Make) -> None:
@@ -362,11 +362,11 @@ def test_watch_and_show_say_how_a_race_stands(
     made.drive(scheduler)
     second = poller.look()
     assert len(second.runs) == len(first.runs) + 6
-    said = "raced: 6 of 24 runs were not needed"
-    assert second.race.startswith(said)
-    assert any(said in text for line in head_lines(second, UNICODE) for text, _ in line)
+    sentence = "raced: 6 of 24 runs were not needed"
+    assert second.race.startswith(sentence)
+    assert any(sentence in text for line in head_lines(second, UNICODE) for text, _ in line)
     assert main(["show", "r/lr=1,seed=4", "--root", made.store.root]) == 0
-    assert said in capsys.readouterr().out
+    assert sentence in capsys.readouterr().out
 
 
 def test_the_report_judges_a_race_by_last_values(make: Make) -> None:

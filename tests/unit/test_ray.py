@@ -84,7 +84,7 @@ NODES: list[Node] = [
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("options", "message"),
     [
         ({}, None),
         ({"num_cpus": 8.0}, None),
@@ -100,8 +100,8 @@ NODES: list[Node] = [
         ),
     ],
 )
-def test_what_no_node_has(asked: dict[str, Any], told: str | None) -> None:
-    assert lacking(asked, NODES) == told
+def test_what_no_node_has(options: dict[str, Any], message: str | None) -> None:
+    assert lacking(options, NODES) == message
 
 
 MISTAKES = {
@@ -128,22 +128,26 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("line", "told"), MISTAKES.items())
-def test_mistakes(line: str, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("line", "message"), MISTAKES.items())
+def test_mistakes(line: str, message: str, tmp_path: Path) -> None:
     text = f"recipe: r\nlaunch: {{backend: ray, ray: {{{line}}}}}"
     with pytest.raises(GridError) as caught:
         parse_grid(text, str(tmp_path / "g.yaml"))
-    (said,) = str(caught.value).splitlines()
-    assert told in said and said.startswith(f"{tmp_path}/g.yaml:2:")
-    assert "hunter2" not in said
+    (error,) = str(caught.value).splitlines()
+    assert message in error and error.startswith(f"{tmp_path}/g.yaml:2:")
+    assert "hunter2" not in error
 
 
 def test_what_jobs_can_do() -> None:
-    found = capabilities_of("ray", {})
-    assert (found.here, found.files, found.python) == (False, True, None)
-    assert "RAY_AUTH_TOKEN" in found.credentials
-    found = capabilities_of("ray", {"files": False, "secrets": {"KEY": "env:KEY"}})
-    assert (found.files, found.python, found.secrets) == (False, "python", {"KEY"})
+    capabilities = capabilities_of("ray", {})
+    assert (capabilities.here, capabilities.files, capabilities.python) == (False, True, None)
+    assert "RAY_AUTH_TOKEN" in capabilities.credentials
+    capabilities = capabilities_of("ray", {"files": False, "secrets": {"KEY": "env:KEY"}})
+    assert (capabilities.files, capabilities.python, capabilities.secrets) == (
+        False,
+        "python",
+        {"KEY"},
+    )
     with pytest.raises(UsageError, match="address must be the same for all runs"):
         capabilities_of("ray", {"overrides": [{"if": {"x": [1]}, "address": "auto"}]})
 
@@ -170,16 +174,16 @@ with open(os.environ["PID"], "w") as file:
     file.write(str(os.getpid()))
 for line in sys.stdin:
     do = json.loads(line)["do"]
-    said = {"answer": {"address": "h:1", "version": "2"}}
+    reply = {"answer": {"address": "h:1", "version": "2"}}
     if do == "find":
         break
     if do == "poll":
         time.sleep(600)
     if do == "submit":
-        said = {"refused": "no such thing"}
+        reply = {"refused": "no such thing"}
     if do == "cancel":
-        said = {"silent": "who knows"}
-    print(json.dumps(said), flush=True)
+        reply = {"silent": "who knows"}
+    print(json.dumps(reply), flush=True)
 """
 
 

@@ -7,8 +7,8 @@ from sweeper.recipes import distill, policy_gradient
 
 def test_the_weights_of_teachers_add_up_to_one():
     assert distill.teachers_of("tiny/teacher") == [(1.0, "tiny/teacher")]
-    found = distill.teachers_of("3*tiny/teacher, 1*tinker://a:train:0/weights/final")
-    assert found == [(0.75, "tiny/teacher"), (0.25, "tinker://a:train:0/weights/final")]
+    teachers = distill.teachers_of("3*tiny/teacher, 1*tinker://a:train:0/weights/final")
+    assert teachers == [(0.75, "tiny/teacher"), (0.25, "tinker://a:train:0/weights/final")]
 
 
 @pytest.mark.parametrize("text", ["", "a,", "0*a", "x*a", "-1*a", "nan*a", "1*"])

@@ -34,12 +34,12 @@ def test_a_pair_far_on_either_side_is_no_overflow():
 
 
 def test_the_measures_of_pairs():
-    found = dpo.preference_metrics(RATIOS[:3], 0.5)
-    assert found["dpo_loss"] == pytest.approx(loss(RATIOS[:3], 0.5))
-    assert found["accuracy"] == pytest.approx((1 + 0 + 0.5) / 3)  # one gained neither way
-    assert found["margin"] == pytest.approx(0.5 * (1.6 - 5.5) / 3)
-    assert found["chosen_reward"] == pytest.approx(0.5 * (0.4 - 3.0) / 3)
-    assert found["rejected_reward"] == pytest.approx(0.5 * (2.5 - 1.2) / 3)
+    metrics = dpo.preference_metrics(RATIOS[:3], 0.5)
+    assert metrics["dpo_loss"] == pytest.approx(loss(RATIOS[:3], 0.5))
+    assert metrics["accuracy"] == pytest.approx((1 + 0 + 0.5) / 3)  # one gained neither way
+    assert metrics["margin"] == pytest.approx(0.5 * (1.6 - 5.5) / 3)
+    assert metrics["chosen_reward"] == pytest.approx(0.5 * (0.4 - 3.0) / 3)
+    assert metrics["rejected_reward"] == pytest.approx(0.5 * (2.5 - 1.2) / 3)
 
 
 def test_rounding_is_no_preference():

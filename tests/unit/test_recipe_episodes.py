@@ -27,17 +27,17 @@ class Tokenizer:
         return {"input_ids": [self._encode(text) for text in texts]}
 
     def _encode(self, text):
-        found = []
+        tokens = []
         for number, part in enumerate(text.split("<end>")):
-            found += ([END] if number else []) + list(part.encode())
-        return found
+            tokens += ([END] if number else []) + list(part.encode())
+        return tokens
 
     def decode(self, tokens, *, skip_special_tokens=False):
-        kept = (
+        parts = (
             b"" if t == END and skip_special_tokens else b"<end>" if t == END else bytes([t])
             for t in tokens
         )
-        return b"".join(kept).decode()
+        return b"".join(parts).decode()
 
 
 class Place:
@@ -92,9 +92,9 @@ def play(tmp_path, answers, steps=(("", "Do it.", None),), rewards=(1.0,), agent
         )
     )
     tokenizer, place, contexts = Tokenizer(), Place(rewards), []
-    found = task(tmp_path, *steps)
-    told = episodes.instruction(agent, found.steps[0])
-    prompt, end = chat.render_prompt(tokenizer, [{"role": "user", "content": told}])
+    made = task(tmp_path, *steps)
+    instruction = episodes.instruction(agent, made.steps[0])
+    prompt, end = chat.render_prompt(tokenizer, [{"role": "user", "content": instruction}])
     assert end == END
 
     def sample(turn, context):
@@ -103,8 +103,8 @@ def play(tmp_path, answers, steps=(("", "Do it.", None),), rewards=(1.0,), agent
         tokens = [*text.encode(), *([END] if ended else [])]
         return Sampled(tokens, [-0.1 * (turn + 1)] * len(tokens), ended)
 
-    problem = Problem([{"role": "user", "content": told}], prompt, "", end, 0, found.name)
-    played = Player(tokenizer, agent, limits).play(found, problem, place, sample)
+    problem = Problem([{"role": "user", "content": instruction}], prompt, "", end, 0, made.name)
+    played = Player(tokenizer, agent, limits).play(made, problem, place, sample)
     return played, problem, place, contexts
 
 
@@ -214,9 +214,12 @@ def test_rewards_by_name():
 def test_metrics_count_turns():
     turns = (Turn([], 1, "a", True, "", {}), Turn([5, 6], 2, "bc", True, "", {}))
     rollout = Rollout([7, 8, 9], [-1.0] * 3, "abc", True, 1.0, True, turns)
-    found = rollouts.metrics_of([rollouts.Group(Problem([], [1, 2, 3, 4], "", 0, 0), [rollout])])
-    assert found["env/all/total_turns"] == found["env/all/turns_per_episode"] == 2
-    assert (found["env/all/ob_tokens_per_turn"], found["env/all/ac_tokens_per_turn"]) == (3, 1.5)
+    metrics = rollouts.metrics_of([rollouts.Group(Problem([], [1, 2, 3, 4], "", 0, 0), [rollout])])
+    assert metrics["env/all/total_turns"] == metrics["env/all/turns_per_episode"] == 2
+    assert (metrics["env/all/ob_tokens_per_turn"], metrics["env/all/ac_tokens_per_turn"]) == (
+        3,
+        1.5,
+    )
 
 
 def test_an_episode_that_sums_up_is_trained_in_segments(tmp_path):
@@ -248,7 +251,9 @@ def test_an_episode_that_sums_up_is_trained_in_segments(tmp_path):
     line = json.loads(json.dumps(episodes.document("t", 0, played)))
     assert episodes.from_document(line) == played
     steps = episodes.atif(problem, played, "m", {})["steps"][1:]
-    assert [step["metrics"]["prompt_tokens"] for step in steps] == [len(one) for one in contexts]
+    assert [step["metrics"]["prompt_tokens"] for step in steps] == [
+        len(context) for context in contexts
+    ]
     # With a margin it does so that much earlier.
     early, *_ = play(tmp_path, answers[1:], **most, margin=60)
     assert ["summary" in turn.metrics for turn in early.rollout.turns] == [False, True, False]

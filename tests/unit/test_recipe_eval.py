@@ -45,8 +45,8 @@ def test_an_item_of_two_suites_counts_in_the_score_of_each(tmp_path):
     for name, first in (("one", 0), ("two", 1)):
         (tmp_path / f"{name}.jsonl").write_text("".join(rows[first : first + 2]))
     both = f"{tmp_path}/one.jsonl,{tmp_path}/two.jsonl"
-    asked = suites.load_suites(evaluation.Config(), both, "exact")
-    scored = scores.measures([(item, [{"score": n / 2}]) for n, item in enumerate(asked)])
+    loaded = suites.load_suites(evaluation.Config(), both, "exact")
+    scored = scores.measures([(item, [{"score": n / 2}]) for n, item in enumerate(loaded)])
     assert [scored[f"eval/{name}/num_items"] for name in ("one", "two")] == [2, 2]
     assert [scored[f"eval/{name}/score"] for name in ("one", "two")] == [0.25, 0.75]
     assert scored["test/num_items"] == 3
@@ -67,11 +67,11 @@ def test_choices_are_part_of_the_question(tmp_path):
 
 def test_a_task_asks_what_training_holds_out():
     config = evaluation.Config(task="addition", digits=2, test_size=20)
-    found = suites.load_suites(config, None, "exact")
+    loaded = suites.load_suites(config, None, "exact")
     train = settings.Settings(task="addition", digits=2, test_size=20, seed=5)
-    assert [item.messages for item in found] == [c[:-1] for c in settings.load_data(train).test]
+    assert [item.messages for item in loaded] == [c[:-1] for c in settings.load_data(train).test]
     names = [item.suite for item in suites.load_suites(config, "arithmetic, sorting", "exact")]
-    assert [(name, len(list(own))) for name, own in itertools.groupby(names)] == [
+    assert [(name, len(list(group))) for name, group in itertools.groupby(names)] == [
         ("addition-1", 20),
         ("addition-2", 20),
         ("sorting-5-8", 20),
@@ -102,10 +102,10 @@ def test_a_task_asks_what_training_holds_out():
     ],
 )
 def test_what_is_no_item_is_told_with_its_line(tmp_path, row, message):
-    with pytest.raises(RecipeError) as told:
+    with pytest.raises(RecipeError) as caught:
         items(tmp_path, {"prompt": "a", "answer": "b"}, row)
-    assert str(told.value).startswith(f"{tmp_path}/suite.jsonl:2: ")
-    assert message in str(told.value)
+    assert str(caught.value).startswith(f"{tmp_path}/suite.jsonl:2: ")
+    assert message in str(caught.value)
 
 
 def test_a_suite_that_is_not_there_is_told():
@@ -122,13 +122,13 @@ def test_pass_at_k_is_the_share_of_draws_with_one_that_is_right():
 
 
 def test_samples_of_an_item_are_one_observation():
-    rows = [[{"score": s} for s in own] for own in ((1, 1, 0, 0), (0, 0, 0, 0), (1, 1, 1, 1))]
-    found = scores.scores_of(rows)
-    assert found["score"] == pytest.approx(0.5)
-    assert found["stderr"] == pytest.approx(statistics.stdev([0.5, 0, 1]) / 3**0.5)
-    assert found["pass@1"] == pytest.approx(0.5)
-    assert found["pass@4"] == pytest.approx(2 / 3)
-    assert set(found) == {"score", "stderr", "num_items", "pass@1", "pass@2", "pass@4"}
+    rows = [[{"score": s} for s in item] for item in ((1, 1, 0, 0), (0, 0, 0, 0), (1, 1, 1, 1))]
+    measured = scores.scores_of(rows)
+    assert measured["score"] == pytest.approx(0.5)
+    assert measured["stderr"] == pytest.approx(statistics.stdev([0.5, 0, 1]) / 3**0.5)
+    assert measured["pass@1"] == pytest.approx(0.5)
+    assert measured["pass@4"] == pytest.approx(2 / 3)
+    assert set(measured) == {"score", "stderr", "num_items", "pass@1", "pass@2", "pass@4"}
 
 
 @pytest.mark.parametrize(

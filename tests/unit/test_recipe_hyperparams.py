@@ -14,7 +14,7 @@ from sweeper.recipes import distill, dpo, hyperparams, rl, sft
 
 
 def chosen(recipe, config):
-    return {key: one.value for key, one in hyperparams.choose(recipe, config).items()}
+    return {key: choice.value for key, choice in hyperparams.choose(recipe, config).items()}
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_the_rate_is_the_formula_s(model, rate):
 
 
 def test_dpo_has_a_rate_of_its_own_for_every_model():
-    found = hyperparams.learning_rate("dpo", "somebody/model", 1e-3)
-    assert found.value == 1e-5
+    choice = hyperparams.learning_rate("dpo", "somebody/model", 1e-3)
+    assert choice.value == 1e-5
     assert chosen("dpo", dpo.Config(learning_rate="auto")) == {"learning_rate": 1e-3}
 
 
@@ -88,8 +88,8 @@ def test_models_that_only_the_installed_tinker_cookbook_knows(tmp_path):
     )
     argv = [sys.executable, "-c", OF_A_NEW_MODEL]
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    told = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
-    assert [float(line) for line in told.split()] == [pytest.approx(5e-4), 32]
+    printed = subprocess.run(argv, env=env, capture_output=True, text=True, check=True).stdout
+    assert [float(line) for line in printed.split()] == [pytest.approx(5e-4), 32]
 
 
 def test_an_adapter_has_as_many_weights_as_the_engine_makes():
@@ -128,8 +128,8 @@ def test_the_rank_grows_with_what_there_is_to_learn(tmp_path):
     data = tmp_path / "long.jsonl"
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
     given = {"data": str(data), "test_size": 2, "lora_rank": "auto"}
-    found = hyperparams.choose("sft", sft.Config(**given))["lora_rank"]
-    assert found == (
+    choice = hyperparams.choose("sft", sft.Config(**given))["lora_rank"]
+    assert choice == (
         32,  # with 16 there are 37,968
         "75,936 weights for 38,000 bytes of answers, a token being a byte at least",
     )
@@ -137,8 +137,8 @@ def test_the_rank_grows_with_what_there_is_to_learn(tmp_path):
     assert rank("rl", rl.Config(lora_rank="auto")) == 8
     assert rank("rl", rl.Config(lora_rank="auto", max_steps=100, group_size=16)) == 16
     assert rank("distill", distill.Config(lora_rank="auto", max_steps=60)) == 128
-    told = hyperparams.choose("distill", distill.Config(lora_rank="auto", max_steps=600))
-    assert "too few" in told["lora_rank"].why
+    choices = hyperparams.choose("distill", distill.Config(lora_rank="auto", max_steps=600))
+    assert "too few" in choices["lora_rank"].why
 
 
 def test_what_is_given_stays():

@@ -42,10 +42,10 @@ PAIR = pairs.Pair(ASKED, "blue", "green")
 def test_every_shape_of_a_pair_is_read(tmp_path, row):
     path = tmp_path / "pairs.jsonl"
     other = {"prompt": "grass?", "chosen": "green", "rejected": "blue"}
-    path.write_text("".join(json.dumps(one) + "\n" for one in (row, other)))
-    found = pairs.read_pairs(str(path), 1)
-    assert PAIR in found.train + found.test
-    assert len(found.train) == len(found.test) == 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in (row, other)))
+    split = pairs.read_pairs(str(path), 1)
+    assert PAIR in split.train + split.test
+    assert len(split.train) == len(split.test) == 1
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ def test_what_is_no_pair_is_told_with_its_line(tmp_path, row, message):
     path = tmp_path / "pairs.jsonl"
     good = {"prompt": "sky?", "chosen": "blue", "rejected": "green"}
     path.write_text(f"{json.dumps(good)}\n\n{json.dumps(row)}\n")
-    with pytest.raises(RecipeError) as told:
+    with pytest.raises(RecipeError) as caught:
         pairs.read_pairs(str(path), 1)
-    assert str(told.value).startswith(f"{path}:3: ")
-    assert message in str(told.value)
+    assert str(caught.value).startswith(f"{path}:3: ")
+    assert message in str(caught.value)
 
 
 def test_ties_are_left_out(tmp_path, capsys):
@@ -112,21 +112,21 @@ def test_ties_are_left_out(tmp_path, capsys):
     rows = [{"comparison": sides | {"completion_A": f"{n}"}, "label": "A"} for n in range(3)]
     rows.append({"comparison": sides, "label": "Tie"})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = pairs.read_pairs(str(path), 1)
-    assert len(found.train) == 2
+    split = pairs.read_pairs(str(path), 1)
+    assert len(split.train) == 2
     assert "1 of 4 comparisons left out: ties" in capsys.readouterr().out
 
 
 def test_generated_pairs_differ_in_one_character_and_hold_out_the_same_for_every_seed():
     base = dpo.Config(task="sorting", length=3, letters=5, train_size=50, test_size=10)
-    found = pairs.load_pairs(base)
-    for pair in [*found.train, *found.test]:
+    split = pairs.load_pairs(base)
+    for pair in [*split.train, *split.test]:
         apart = [a != b for a, b in zip(pair.chosen, pair.rejected, strict=True)]
         assert sum(apart) == 1
         assert pair.chosen == "".join(sorted(pair.prompt[-1]["content"].removeprefix("sort ")))
     other = pairs.load_pairs(chz.replace(base, seed=1))
-    assert other.test == found.test
-    assert other.train != found.train
+    assert other.test == split.test
+    assert other.train != split.train
 
 
 def test_a_share_of_pairs_prefers_the_wrong_answer():

@@ -39,11 +39,11 @@ def test_advantages_are_what_was_earned_above_the_group():
 
 def test_normalized_advantages_have_unit_deviation():
     rewards = [0.1, 0.9, 0.4, 0.4, 0.7]
-    found = policy_gradient.advantages(rewards, normalize_std=True)
-    assert statistics.fmean(found) == pytest.approx(0.0, abs=1e-12)
-    assert statistics.pstdev(found) == pytest.approx(1.0, abs=1e-5)
+    normalized = policy_gradient.advantages(rewards, normalize_std=True)
+    assert statistics.fmean(normalized) == pytest.approx(0.0, abs=1e-12)
+    assert statistics.pstdev(normalized) == pytest.approx(1.0, abs=1e-5)
     plain = policy_gradient.advantages(rewards, normalize_std=False)
-    assert np.sign(found).tolist() == np.sign(plain).tolist()
+    assert np.sign(normalized).tolist() == np.sign(plain).tolist()
 
 
 def test_the_kl_estimates_against_gaussians_whose_kl_is_known():
@@ -51,9 +51,11 @@ def test_the_kl_estimates_against_gaussians_whose_kl_is_known():
     # leading order: E[(m x - m^2 / 2)^2] / 2 = m^2 / 2 + m^4 / 8.
     m = 0.3
     x = np.random.default_rng(0).normal(size=200_000)
-    found = policy_gradient.kl_sample_train((-(x**2) / 2).tolist(), (-((x - m) ** 2) / 2).tolist())
-    assert found["optim/kl_sample_train_v1"] == pytest.approx(m**2 / 2, abs=3e-3)
-    assert found["optim/kl_sample_train_v2"] == pytest.approx(m**2 / 2 + m**4 / 8, abs=1e-3)
+    estimates = policy_gradient.kl_sample_train(
+        (-(x**2) / 2).tolist(), (-((x - m) ** 2) / 2).tolist()
+    )
+    assert estimates["optim/kl_sample_train_v1"] == pytest.approx(m**2 / 2, abs=3e-3)
+    assert estimates["optim/kl_sample_train_v2"] == pytest.approx(m**2 / 2 + m**4 / 8, abs=1e-3)
 
 
 def test_the_entropy_bonus_favours_unlikely_tokens_and_sums_to_nothing():
@@ -76,20 +78,20 @@ def test_a_datum_has_each_sampled_token_with_its_logprob_and_advantage():
 
 @pytest.mark.parametrize(("count", "parts"), [(8, 3), (9, 3), (2, 4), (5, 1), (0, 3)])
 def test_substeps_share_a_batch_evenly(count, parts):
-    found = rl.split_evenly(list(range(count)), parts)
-    assert [item for part in found for item in part] == list(range(count))
-    assert len(found) == min(count, parts)
-    sizes = {len(part) for part in found}
+    batches = rl.split_evenly(list(range(count)), parts)
+    assert [item for part in batches for item in part] == list(range(count))
+    assert len(batches) == min(count, parts)
+    sizes = {len(part) for part in batches}
     assert not sizes or max(sizes) - min(sizes) <= 1
     assert 0 not in sizes
 
 
 def test_samples_have_seeds_of_their_own_that_repeat():
     keys = [(seed, step, n) for seed in range(3) for step in range(20) for n in range(16)]
-    found = [rl.sampling_seed(*key) for key in keys]
-    assert len(set(found)) == len(keys)
-    assert found == [rl.sampling_seed(*key) for key in keys]
-    assert all(0 <= seed < 2**31 for seed in found)
+    seeds = [rl.sampling_seed(*key) for key in keys]
+    assert len(set(seeds)) == len(keys)
+    assert seeds == [rl.sampling_seed(*key) for key in keys]
+    assert all(0 <= seed < 2**31 for seed in seeds)
 
 
 def test_one_judge_only():
@@ -108,11 +110,11 @@ def ahead(steps, **settings):
     """Which step's weights sample each batch, as the loop would have it."""
     trainer = object.__new__(rl.GroupTrainer)
     trainer.config = rl.Config(max_steps=steps, **settings)
-    trainer.under_way, found = {}, {}
+    trainer.under_way, begun = {}, {}
     for step in range(steps):
-        trainer.begin_sampling = lambda batch, at=step: found.setdefault(batch, at)
+        trainer.begin_sampling = lambda batch, at=step: begun.setdefault(batch, at)
         trainer.sample_ahead(step)
-    return [found[batch] for batch in range(steps)]
+    return [begun[batch] for batch in range(steps)]
 
 
 def test_samples_are_at_most_so_many_steps_old_and_begin_anew_at_checkpoints():

@@ -42,8 +42,8 @@ def test_the_dense_reward_is_the_share_of_positions_right(text, ended, share):
 
 
 def test_the_sparse_reward_is_for_the_whole_answer_and_its_end():
-    found = [rollouts.exact("7", *said) for said in (("7", True), ("7", False), ("77", True))]
-    assert found == [True, False, False]
+    rewards = [rollouts.exact("7", *answer) for answer in (("7", True), ("7", False), ("77", True))]
+    assert rewards == [True, False, False]
 
 
 def test_a_group_is_constant_where_all_earned_the_same():
@@ -51,14 +51,14 @@ def test_a_group_is_constant_where_all_earned_the_same():
 
 
 def test_metrics_are_means_over_episodes():
-    found = rollouts.metrics_of(GROUPS)
-    assert found["env/all/reward/total"] == pytest.approx(3.5 / 6)
-    assert found["env/all/correct"] == pytest.approx(3 / 6)
-    assert found["env/all/format"] == pytest.approx(5 / 6)
-    assert found["env/all/total_episodes"] == 6
-    assert found["env/all/ob_tokens_per_turn"] == 3
-    assert found["env/all/total_ac_tokens"] == 18
-    shares = {k: v for k, v in found.items() if k.startswith("env/all/by_group/")}
+    metrics = rollouts.metrics_of(GROUPS)
+    assert metrics["env/all/reward/total"] == pytest.approx(3.5 / 6)
+    assert metrics["env/all/correct"] == pytest.approx(3 / 6)
+    assert metrics["env/all/format"] == pytest.approx(5 / 6)
+    assert metrics["env/all/total_episodes"] == 6
+    assert metrics["env/all/ob_tokens_per_turn"] == 3
+    assert metrics["env/all/total_ac_tokens"] == 18
+    shares = {k: v for k, v in metrics.items() if k.startswith("env/all/by_group/")}
     assert shares == pytest.approx(
         {f"env/all/by_group/frac_{kind}": 1 / 3 for kind in ("mixed", "all_good", "all_bad")}
     )
@@ -100,16 +100,16 @@ def test_a_transcript_is_a_tree_with_the_conversations_as_data():
     tree = json.loads(rollouts.transcript("RL Iteration 3", GROUPS[:1], now))
     assert set(tree) == {"title", "started_at", "path", "root"}
     assert datetime.fromisoformat(tree["started_at"]) == now
-    found = list(nodes(tree["root"]))
-    said = [node["data"]["messages"] for node in found if "data" in node]
-    assert said == [
+    elements = list(nodes(tree["root"]))
+    conversations = [node["data"]["messages"] for node in elements if "data" in node]
+    assert conversations == [
         PROBLEM.messages,
         [{"role": "assistant", "content": "ab"}],
         PROBLEM.messages,
         [{"role": "assistant", "content": "a<"}],
     ]
     # What is not data is HTML: escaped, where it is text.
-    cells = [child for node in found if node["tag"] == "td" for child in node["children"]]
+    cells = [child for node in elements if node["tag"] == "td" for child in node["children"]]
     assert "reference_answer" in cells
     assert cells.count("1.000") == 1
 

@@ -51,8 +51,8 @@ def sandbox(file):
         return made[-1]
 
     yield open_one
-    for one in made:
-        one.close()
+    for opened in made:
+        opened.close()
 
 
 def test_a_function_scores(sandbox):

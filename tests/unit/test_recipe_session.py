@@ -66,9 +66,9 @@ def order(place: Path, *orders: dict[str, Any]) -> None:
     folder = place / "agent-x" / "session" / "abc" / "orders"
     folder.mkdir(parents=True, exist_ok=True)
     number = len(list(folder.iterdir()))
-    for one in orders:
+    for document in orders:
         number += 1
-        (folder / f"{number:06d}.json").write_text(json.dumps(one))
+        (folder / f"{number:06d}.json").write_text(json.dumps(document))
 
 
 def answers(place: Path) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def test_what_was_ordered_since_the_checkpoint_is_done_again_and_no_more(place: 
     with pytest.raises(KeyboardInterrupt):
         first.train_steps()
     assert first.stepped == [0, 1, 2, 3, 4]
-    assert [one["order"] for one in answers(place)] == [1, 2]
+    assert [answer["order"] for answer in answers(place)] == [1, 2]
     record = first.run.last_record or {}
     assert (record["batch"], record["order"], record["order_begun"]) == (4, 2, 2)
 
@@ -103,11 +103,11 @@ def test_what_was_ordered_since_the_checkpoint_is_done_again_and_no_more(place: 
     assert second.train_steps() == 6
     assert second.stepped == [4, 5]
     assert [row["step"] for row in second.run.read_metrics()] == [0, 1, 2, 3, 4, 5]
-    told = answers(place)
-    assert [(one["order"], one["step"], one["steps"]) for one in told] == [
+    done = answers(place)
+    assert [(answer["order"], answer["step"], answer["steps"]) for answer in done] == [
         (1, 2, 2), (2, 5, 3), (3, 6, 1),
     ]  # fmt: skip
-    assert [row["step"] for row in told[2]["rows"]] == [5]
+    assert [row["step"] for row in done[2]["rows"]] == [5]
 
 
 def test_a_step_that_diverges_is_told_and_left_out_afterwards(place: Path) -> None:
@@ -116,8 +116,8 @@ def test_a_step_that_diverges_is_told_and_left_out_afterwards(place: Path) -> No
     first.broken = 2
     with pytest.raises(Diverged):
         first.train_steps()
-    told = answers(place)[1]
-    assert "training has diverged" in told["error"] and "before this order" in told["error"]
+    answer = answers(place)[1]
+    assert "training has diverged" in answer["error"] and "before this order" in answer["error"]
     second = Counting(place)
     assert second.train_steps() == 2  # the first order and the third, from the beginning
     assert second.stepped == [0, 1] and len(answers(place)) == 3
@@ -133,7 +133,7 @@ def test_a_checkpoint_by_itself_once_steps_and_reward_are_enough(place: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("impossible", "error"),
     [
         (train(21), "max_steps=20 leaves 20 steps"),
         (train(1, data=[{"prompt": "q"}]), 'data[0]: expected {"messages"'),
@@ -141,13 +141,13 @@ def test_a_checkpoint_by_itself_once_steps_and_reward_are_enough(place: Path) ->
     ],
 )
 def test_an_order_that_cannot_be_done_changes_nothing(
-    place: Path, asked: dict[str, Any], said: str
+    place: Path, impossible: dict[str, Any], error: str
 ) -> None:
-    order(place, asked, train(1, data=[{"prompt": "q", "answer": "a"}]))
+    order(place, impossible, train(1, data=[{"prompt": "q", "answer": "a"}]))
     session = Counting(place)
     assert session.train_steps() == 1  # it goes on, and finishes as nobody asks for more
     refused, done = answers(place)
-    assert said in refused["error"] and done["step"] == 1
+    assert error in refused["error"] and done["step"] == 1
     assert [message["content"] for message in session.given_now[0]] == ["q", "a"]
 
 

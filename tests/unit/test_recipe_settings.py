@@ -76,12 +76,12 @@ def test_what_cannot_be_is_refused(given, message):
 def test_the_share_of_training_answers_that_is_wrong():
     given = {"task": "addition", "digits": 2, "train_size": 500, "test_size": 50, "seed": 3}
     clean = settings.load_data(settings.Settings(**given))
-    found = settings.load_data(settings.Settings(**given, wrong_share=0.4))
-    assert found.test == clean.test
-    assert [chat[0] for chat in found.train] == [chat[0] for chat in clean.train]
-    differ = [a != b for a, b in zip(found.train, clean.train, strict=True)]
+    noisy = settings.load_data(settings.Settings(**given, wrong_share=0.4))
+    assert noisy.test == clean.test
+    assert [chat[0] for chat in noisy.train] == [chat[0] for chat in clean.train]
+    differ = [a != b for a, b in zip(noisy.train, clean.train, strict=True)]
     assert sum(differ) == 200
-    assert found == settings.load_data(settings.Settings(**given, wrong_share=0.4))
+    assert noisy == settings.load_data(settings.Settings(**given, wrong_share=0.4))
 
 
 def test_an_answer_that_all_share_has_no_wrong_one():

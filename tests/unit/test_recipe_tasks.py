@@ -161,7 +161,7 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "error"),
     [
         (CALL, "expected messages[2].tool_calls to be a list of"),
         (
@@ -181,14 +181,14 @@ CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}
         ({"role": "user", "content": "a", "trainable": True}, "only the assistant's messages"),
     ],
 )
-def test_a_message_is_trained_as_written_or_refused(tmp_path, message, said):
+def test_a_message_is_trained_as_written_or_refused(tmp_path, message, error):
     """Nothing of a message may be dropped: a model would learn something that nobody wrote."""
     row = chat("q")
     row["messages"] += [message, *chat("again")["messages"]]
     with pytest.raises(RecipeError) as refused:
         tasks.load(write(tmp_path / "chats.jsonl", [json.dumps(chat("q")), json.dumps(row)]), 1)
     assert str(refused.value).startswith(f"{tmp_path}/chats.jsonl:2: ")
-    assert said in str(refused.value)
+    assert error in str(refused.value)
 
 
 def test_answers_may_be_marked_as_not_trainable(tmp_path):
@@ -233,27 +233,27 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_only_a_newline_ends_a_line_of_conversations(tmp_path):
     path = tmp_path / "data.jsonl"
-    asked = [f"a\u2028b\x85c\x0cd {number}" for number in range(3)]
+    texts = [f"a\u2028b\x85c\x0cd {number}" for number in range(3)]
     with path.open("w", encoding="utf-8") as file:
-        for text in asked:
+        for text in texts:
             turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "e"}]
             file.write(json.dumps({"messages": turns}, ensure_ascii=False) + "\n")
     split = tasks.load(str(path), 1)
-    assert sorted(questions([*split.train, *split.test])) == asked
+    assert sorted(questions([*split.train, *split.test])) == texts
 
 
 def test_tools_and_their_calls_are_part_of_a_conversation(tmp_path):
-    silent = {"role": "assistant", "content": None, "tool_calls": [call("f", '{"x": 1}')]}
+    calling = {"role": "assistant", "content": None, "tool_calls": [call("f", '{"x": 1}')]}
     row = {"tools": [{"type": "function", "function": {"name": "f"}}], **chat("q")}
-    row["messages"] += [silent, {"role": "tool", "content": "2", "tool_call_id": "1"}]
+    row["messages"] += [calling, {"role": "tool", "content": "2", "tool_call_id": "1"}]
     row["messages"] += chat("more")["messages"]
     path = write(tmp_path / "chats.jsonl", [json.dumps(row), json.dumps(chat("other"))])
     split = tasks.load(path, 1)
-    [read] = [one for one in split.train + split.test if len(one) > 2]
+    [read] = [conversation for conversation in split.train + split.test if len(conversation) > 2]
     assert read[0]["tools"] == row["tools"]
     assert read[2]["content"] == ""
     assert read[2]["tool_calls"] == [call("f", {"x": 1})]
-    row["messages"] = [*chat("q")["messages"][:1], silent]
+    row["messages"] = [*chat("q")["messages"][:1], calling]
     write(tmp_path / "chats.jsonl", [json.dumps(row), json.dumps(chat("other"))])
     assert tasks.load(path, 1)
     with pytest.raises(RecipeError, match="1: the right answer has tool_calls"):

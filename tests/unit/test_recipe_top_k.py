@@ -15,42 +15,42 @@ def log_softmax(logits):
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-def lumped(own, theirs, ids):
+def lumped(ours, theirs, ids):
     """The divergence with all values but `ids` as one, straight from its definition."""
-    p, q = np.exp(own), np.exp(theirs)
-    rows = np.arange(len(own))[:, None]
+    p, q = np.exp(ours), np.exp(theirs)
+    rows = np.arange(len(ours))[:, None]
     top_p, top_q = p[rows, ids], q[rows, ids]
     rest_p, rest_q = 1 - top_p.sum(-1), 1 - top_q.sum(-1)
-    found = (top_p * np.log(top_p / top_q)).sum(-1)
-    return found + np.where(rest_p > 1e-9, rest_p * np.log(rest_p / rest_q), 0)
+    divergence = (top_p * np.log(top_p / top_q)).sum(-1)
+    return divergence + np.where(rest_p > 1e-9, rest_p * np.log(rest_p / rest_q), 0)
 
 
 @pytest.fixture
 def models():
     draw = np.random.default_rng(3)
-    student, one, other = draw.normal(size=(3, TOKENS, VALUES)) * 1.5
-    return student, log_softmax(one), log_softmax(other)
+    student, first, second = draw.normal(size=(3, TOKENS, VALUES)) * 1.5
+    return student, log_softmax(first), log_softmax(second)
 
 
 @pytest.mark.parametrize("k", [1, 4, VALUES - 1])
 def test_the_weights_make_the_divergence_s_own_gradient(models, k):
-    logits, one, other = models
-    own = log_softmax(logits)
-    ids = np.argsort(-own, axis=-1)[:, :k]
+    logits, first, second = models
+    ours = log_softmax(logits)
+    ids = np.argsort(-ours, axis=-1)[:, :k]
     rows = np.arange(TOKENS)[:, None]
-    parts = [(0.7, one[rows, ids]), (0.3, other[rows, ids])]
-    found = top_k.slopes(own[rows, ids], parts)
+    parts = [(0.7, first[rows, ids]), (0.3, second[rows, ids])]
+    slopes = top_k.slopes(ours[rows, ids], parts)
 
     def whole(at):
         values = log_softmax(at)
-        return 0.7 * lumped(values, one, ids) + 0.3 * lumped(values, other, ids)
+        return 0.7 * lumped(values, first, ids) + 0.3 * lumped(values, second, ids)
 
-    np.testing.assert_allclose(found.divergence, whole(logits), rtol=1e-9)
+    np.testing.assert_allclose(slopes.divergence, whole(logits), rtol=1e-9)
     # cross_entropy is -sum of weight x logprob; by a logit j a logprob i has the slope [i=j] - p_j.
-    weights = -found.by_value
+    weights = -slopes.by_value
     placed = np.zeros((TOKENS, VALUES))
     placed[rows, ids] = weights
-    gradient = -(placed - weights.sum(-1, keepdims=True) * np.exp(own))
+    gradient = -(placed - weights.sum(-1, keepdims=True) * np.exp(ours))
     step = 1e-5
     for value in range(VALUES):
         ahead, behind = logits.copy(), logits.copy()
@@ -61,24 +61,26 @@ def test_the_weights_make_the_divergence_s_own_gradient(models, k):
 
 
 def test_of_all_values_it_is_the_whole_divergence(models):
-    logits, one, _ = models
-    own = log_softmax(logits)
-    found = top_k.slopes(own, [(1.0, one)])
-    expected = (np.exp(own) * (own - one)).sum(-1)
-    np.testing.assert_allclose(found.divergence, expected, atol=1e-5)
+    logits, teacher, _ = models
+    ours = log_softmax(logits)
+    slopes = top_k.slopes(ours, [(1.0, teacher)])
+    expected = (np.exp(ours) * (ours - teacher)).sum(-1)
+    np.testing.assert_allclose(slopes.divergence, expected, atol=1e-5)
     fewer = [
-        top_k.slopes(np.take_along_axis(own, ids, -1), [(1.0, np.take_along_axis(one, ids, -1))])
+        top_k.slopes(
+            np.take_along_axis(ours, ids, -1), [(1.0, np.take_along_axis(teacher, ids, -1))]
+        )
         for k in (1, 5)
-        for ids in [np.argsort(-own, axis=-1)[:, :k]]
+        for ids in [np.argsort(-ours, axis=-1)[:, :k]]
     ]
     assert (fewer[0].divergence <= fewer[1].divergence + 1e-12).all()
-    assert (fewer[1].divergence <= found.divergence + 1e-5).all()
+    assert (fewer[1].divergence <= slopes.divergence + 1e-5).all()
 
 
 def test_who_agrees_with_the_teacher_has_nothing_to_learn(models):
-    own = log_softmax(models[0])[:, :4]
-    found = top_k.slopes(own, [(1.0, own)])
-    assert np.abs(found.by_value).max() == np.abs(found.divergence).max() == 0
+    ours = log_softmax(models[0])[:, :4]
+    slopes = top_k.slopes(ours, [(1.0, ours)])
+    assert np.abs(slopes.by_value).max() == np.abs(slopes.divergence).max() == 0
 
 
 def test_what_is_sent_has_the_values_at_the_sampled_places():

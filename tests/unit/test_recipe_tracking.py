@@ -27,8 +27,8 @@ def test_a_wandb_that_cannot_be_imported_is_told_and_costs_nothing(tmp_path, mon
         tracker.log(3, {"test/nll": 1.0})
     # Its checkpoints still say where the run began, for an attempt with a W&B that works.
     assert tracker.mark == {tracking.RUN_ID: "abc"}
-    told = capsys.readouterr().err.splitlines()
-    assert [line.split(":")[:2] for line in told] == [
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split(":")[:2] for line in lines] == [
         ["W&B", " recorded on disk only"],
         ["W&B", " not recorded"],
     ]

@@ -206,8 +206,8 @@ def test_an_eval_store_is_found_on_a_remote_store_too(monkeypatch: pytest.Monkey
     for path in (here / "store").rglob("*"):
         if path.is_file():
             files.pipe(f"/bucket/{path.relative_to(here / 'store')}", path.read_bytes())
-    found = Registry("memory://bucket", cache=False).handles()
-    assert sorted(f"{run.sweep}/{run.name}" for run in found) == [
+    runs = Registry("memory://bucket", cache=False).handles()
+    assert sorted(f"{run.sweep}/{run.name}" for run in runs) == [
         "exp/a",
         "runs/step10_a",
         "runs/step20_b",

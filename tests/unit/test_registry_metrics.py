@@ -124,8 +124,8 @@ def test_texts_that_stand_for_nan_and_infinities_are_such_numbers(text: str, num
     """Strict JSON has no NaN, so that many programs write a text: a diverged run must not be
     judged by its last finite value because of that."""
     rows = merge([parse(lines({"step": 0, "a": 1.0}, {"step": 1, "a": text}))]).rows
-    found = judged(numbers(rows, "a"), "minimize", "last")
-    assert found is not None and str(found.value) == str(number)
+    point = judged(numbers(rows, "a"), "minimize", "last")
+    assert point is not None and str(point.value) == str(number)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_a_metric_that_ends_before_its_run_is_missing(values: list[object], miss
         {"step": n, "other": 0, **({} if value is ... else {"a": value})}
         for n, value in enumerate(values)
     ]
-    for kept in (rows, [*rows, {"step": None, "other": 1}]):
-        assert missing_in(kept, "a") == missing
+    for recorded in (rows, [*rows, {"step": None, "other": 1}]):
+        assert missing_in(recorded, "a") == missing
     columns = merge_columns([parse_columns(lines(*rows))])
     assert missing_at_end(columns, "a") == missing
 

@@ -63,9 +63,9 @@ def test_a_join_by_ids_that_are_not_unique_is_reported(roots: Roots):
     assert any("using (run, sweep, root)" in line for line in registry.problems)
     registry.sql("select min(loss) from runs join metrics using (run, sweep, root)")
     assert not registry.problems
-    one = Registry(roots[1])
-    one.sql("select min(loss) from runs join metrics using (run)")
-    assert not one.problems  # the ids of one sweep are unique
+    single = Registry(roots[1])
+    single.sql("select min(loss) from runs join metrics using (run)")
+    assert not single.problems  # the ids of one sweep are unique
 
 
 def test_a_name_that_two_roots_have_is_an_error_that_names_both(roots: Roots):
@@ -82,10 +82,10 @@ def test_a_name_that_two_roots_have_is_an_error_that_names_both(roots: Roots):
 
 
 def test_compare_does_not_pool_the_cells_of_two_roots(roots: Roots):
-    found = analysis.compare(Registry(*roots).runs())
-    assert len(found.cells) == 6
-    assert set(found.cells["n"]) == {3}
-    assert found.best == f"{roots[0]}/one/x=1"
+    comparison = analysis.compare(Registry(*roots).runs())
+    assert len(comparison.cells) == 6
+    assert set(comparison.cells["n"]) == {3}
+    assert comparison.best == f"{roots[0]}/one/x=1"
 
 
 def test_reading_verbs_read_several_roots(roots: Roots, capsys: pytest.CaptureFixture[str]):
@@ -118,10 +118,10 @@ def test_verbs_that_act_on_one_root_refuse_two(
 def test_sweeps_of_one_name_in_two_roots_are_compared_with_each_other(
     roots: Roots, capsys: pytest.CaptureFixture[str]
 ):
-    found = ask(capsys, "compare", "A/one", "B/one")
-    assert [round(cell["difference"]) for cell in found["cells"]] == [100, 100]  # type: ignore[call-overload]
-    found = ask(capsys, "compare", "A/one/x=1", "B/one/x=2")
-    assert [round(cell["difference"]) for cell in found["cells"]] == [100]  # type: ignore[call-overload]
+    document = ask(capsys, "compare", "A/one", "B/one")
+    assert [round(cell["difference"]) for cell in document["cells"]] == [100, 100]  # type: ignore[call-overload]
+    document = ask(capsys, "compare", "A/one/x=1", "B/one/x=2")
+    assert [round(cell["difference"]) for cell in document["cells"]] == [100]  # type: ignore[call-overload]
     report = analysis.analyze(
         Registry(*roots), [f"{root}/one" for root in roots], out="report", pictures=False
     )

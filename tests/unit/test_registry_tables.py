@@ -218,8 +218,8 @@ def test_a_folder_has_succeeded_if_its_last_checkpoint_is_a_final_one(tmp_path: 
         (tmp_path / name).mkdir()
         lines = "".join(json.dumps(record) + "\n" for record in records)
         (tmp_path / name / "checkpoints.jsonl").write_text(lines)
-    found = {run.name: run.state.value for run in Registry(str(tmp_path)).handles()}
-    assert found == dict.fromkeys(("named", "marked"), "succeeded") | dict.fromkeys(
+    states = {run.name: run.state.value for run in Registry(str(tmp_path)).handles()}
+    assert states == dict.fromkeys(("named", "marked"), "succeeded") | dict.fromkeys(
         ("going-on", "begun"), "unknown"
     )
 
@@ -235,23 +235,23 @@ def test_costs_and_times_that_tinker_cookbook_records_are_metrics(
     span = {"name": "sample", "start_time": 0.0, "end_time": 3.5}
     (folder / "timing_spans.jsonl").write_text(json.dumps({"step": 0, "spans": [span]}) + "\n")
     registry = Registry(str(tmp_path / "root"))
-    asked = 'select "cost/cumulative_usd" usd, "time/sample:total" s from metrics'
-    assert registry.sql(asked).to_dict("records") == [{"usd": 0.25, "s": 3.5}]
+    query = 'select "cost/cumulative_usd" usd, "time/sample:total" s from metrics'
+    assert registry.sql(query).to_dict("records") == [{"usd": 0.25, "s": 3.5}]
     assert len(registry.runs()) == 1 and list(registry.problems) == []
     out = tmp_path / "metrics.csv"
     words = ["export", "--format", "csv", "--table", "metrics", "--out", str(out)]
     assert main([*words, "--root", str(tmp_path / "root")]) == 0
     assert capsys.readouterr().err == ""
-    [told] = csv.DictReader(out.read_text().splitlines())
-    assert (told["cost/cumulative_usd"], told["time/sample:total"]) == ("0.25", "3.5")
+    [exported] = csv.DictReader(out.read_text().splitlines())
+    assert (exported["cost/cumulative_usd"], exported["time/sample:total"]) == ("0.25", "3.5")
 
 
 def test_folders_of_other_programs_are_runs(root: Path):
     registry = Registry(str(root))
     frame = registry.runs()
-    found = frame[frame["sweep"] != "s"]
-    assert sorted(found["sweep"] + "/" + found["name"]) == ["./alone", "other/deep/lr=1e-4"]
-    assert dict(zip(found["name"], found["state"], strict=True)) == {
+    folders = frame[frame["sweep"] != "s"]
+    assert sorted(folders["sweep"] + "/" + folders["name"]) == ["./alone", "other/deep/lr=1e-4"]
+    assert dict(zip(folders["name"], folders["state"], strict=True)) == {
         "alone": "succeeded",
         "lr=1e-4": "unknown",
     }
@@ -277,18 +277,18 @@ def test_what_is_new_is_told_once(root: Path):
     assert (news.run.name, news.rows, news.again) == ("alone", [{"step": 1, "loss": 6.0}], False)
     with file.open("a") as stream:
         stream.write("}\n")
-    assert [one.rows for one in follower.poll()] == [[{"step": 2}]]
+    assert [batch.rows for batch in follower.poll()] == [[{"step": 2}]]
     file.write_text('{"step": 0}\n')
-    assert [(one.rows, one.again) for one in follower.poll()] == [([{"step": 0}], True)]
+    assert [(batch.rows, batch.again) for batch in follower.poll()] == [([{"step": 0}], True)]
     file.write_text('{"step": 3}\n{"step": 4}\n')  # in place, and longer than what was there
-    assert [(one.rows, one.again) for one in follower.poll()] == [
+    assert [(batch.rows, batch.again) for batch in follower.poll()] == [
         ([{"step": 3}, {"step": 4}], True)
     ]
     run = registry.run("s/lr=2,seed=0")
     later = root / "s" / "runs" / f"{run.id}.3"
     later.mkdir()
     (later / "metrics.jsonl").write_text('{"step": 5}\n')
-    assert [(one.rows, one.again) for one in follower.poll()] == [([{"step": 5}], True)]
+    assert [(batch.rows, batch.again) for batch in follower.poll()] == [([{"step": 5}], True)]
     assert follower.poll() == []
 
 
@@ -301,7 +301,7 @@ def test_a_file_that_cannot_be_read_takes_nothing_from_the_others(root: Path, un
     run = registry.run("s/lr=2,seed=0")
     with open(f"{run.path}/metrics.jsonl", "a") as stream:
         stream.write('{"step": 77}\n')
-    assert [one.rows for one in follower.poll()] == [[{"step": 77}]]
+    assert [batch.rows for batch in follower.poll()] == [[{"step": 77}]]
     unreadable.clear()
     [news] = follower.poll()
     assert (news.run.name, news.again, news.rows[0]["step"]) == ("alone", True, 0)

@@ -112,8 +112,8 @@ def test_values_are_compared_by_type():
     def fitting(text: str) -> list[object]:
         return [record["config"]["x"] for record in select(parse_where(text), records)]
 
-    def same(found: list[object], expected: list[object]) -> bool:
-        return list(map(repr, found)) == list(map(repr, expected))
+    def same(values: list[object], expected: list[object]) -> bool:
+        return list(map(repr, values)) == list(map(repr, expected))
 
     assert same(fitting("x = true"), [True])
     assert same(fitting("x = 1"), [1, 1.0])

@@ -66,8 +66,8 @@ def test_a_launch_that_would_drop_finished_runs_is_refused_without_consent(
     with pytest.raises(UsageError, match="1 finished run of this sweep not in the grid now"):
         launch(grid(OK, 1))
     assert names() == ["lr=1", "lr=2"]
-    found = preview.survey(plan(grid(OK, 1)), LocalStore("sweeps"))
-    assert (found.retired, found.dropped) == (1, 1)
+    survey = preview.survey(plan(grid(OK, 1)), LocalStore("sweeps"))
+    assert (survey.retired, survey.dropped) == (1, 1)
     Path("g.yaml").write_text(
         f"command: [{sys.executable}, -c, pass, '{{lr}}', '{{log_path}}']\n"
         "grid: {lr: [1, 2]}\nlaunch: {backend: local}\n"

@@ -110,8 +110,10 @@ def test_terms_of_backends() -> None:
     assert capabilities_of("local") == capabilities_of("tmux") == Capabilities()
     with pytest.raises(UsageError, match="no backend 'unheard-of'"):
         capabilities_of("unheard-of")
-    found = capabilities_of("aws-batch", {"queue": "q", "image": "i", "secrets": {"KEY": "arn"}})
-    assert found == ELSEWHERE._replace(restarts=BATCH)
+    capabilities = capabilities_of(
+        "aws-batch", {"queue": "q", "image": "i", "secrets": {"KEY": "arn"}}
+    )
+    assert capabilities == ELSEWHERE._replace(restarts=BATCH)
     assert "aws-batch" in backend_names()
 
 
@@ -168,10 +170,10 @@ def test_what_a_job_elsewhere_is_told() -> None:
         "cwd": "/here",
     }
     job = read(about, "job.json")
-    told = submitter.job_for(ELSEWHERE, job, "http://10.0.0.1:8000")
-    assert told.recipe.python == "python"
-    assert told.settings.env == {"A": "1", "TINKER_BASE_URL": "http://10.0.0.1:8000"}
-    assert (told.env_file, told.cwd) == (None, ".")
+    sent = submitter.job_for(ELSEWHERE, job, "http://10.0.0.1:8000")
+    assert sent.recipe.python == "python"
+    assert sent.settings.env == {"A": "1", "TINKER_BASE_URL": "http://10.0.0.1:8000"}
+    assert (sent.env_file, sent.cwd) == (None, ".")
     assert submitter.job_for(Capabilities(), job, None) == job
     capabilities = ELSEWHERE._replace(restarts=BATCH)
     argv = submitter.worker_argv(capabilities, SweepFolder(_S3(), "s"), "t-a1", "/here/secret.json")  # type: ignore[arg-type]
@@ -182,17 +184,17 @@ def test_what_a_job_elsewhere_is_told() -> None:
 
 
 def test_code_that_cannot_travel() -> None:
-    told: list[str] = []
+    warnings: list[str] = []
     without = CodeCopy(None, "not in a git checkout")
     with pytest.raises(UsageError, match=r"toy\.py: .*git init"):
-        preflight.has_code(ELSEWHERE, "file", "/here/toy.py", without, told.append)
-    preflight.has_code(ELSEWHERE, "module", None, without, told.append)
-    assert "their image must contain it" in told[-1]
-    kept = CodeCopy({"hash": "x"}, None, ("a", "b", "c", "data.bin"))  # type: ignore[arg-type]
-    preflight.has_code(ELSEWHERE, "file", "/here/toy.py", kept, told.append)
-    assert told[-1].endswith("a, b, c and 1 more")
-    preflight.has_code(Capabilities(), "file", "/here/toy.py", without, told.append)
-    assert len(told) == 2
+        preflight.has_code(ELSEWHERE, "file", "/here/toy.py", without, warnings.append)
+    preflight.has_code(ELSEWHERE, "module", None, without, warnings.append)
+    assert "their image must contain it" in warnings[-1]
+    code_copy = CodeCopy({"hash": "x"}, None, ("a", "b", "c", "data.bin"))  # type: ignore[arg-type]
+    preflight.has_code(ELSEWHERE, "file", "/here/toy.py", code_copy, warnings.append)
+    assert warnings[-1].endswith("a, b, c and 1 more")
+    preflight.has_code(Capabilities(), "file", "/here/toy.py", without, warnings.append)
+    assert len(warnings) == 2
 
 
 @pytest.mark.parametrize("ended", [False, True])

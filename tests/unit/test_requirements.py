@@ -36,7 +36,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def _told(checkout: Path, file: str, text: str | None = None, backend: str = "beaker") -> Any:
+def _planned(checkout: Path, file: str, text: str | None = None, backend: str = "beaker") -> Any:
     if text is not None:
         (checkout / file).write_text(text)
     (checkout / "grid.yaml").write_text(GRID % (backend, file))
@@ -45,21 +45,21 @@ def _told(checkout: Path, file: str, text: str | None = None, backend: str = "be
 
 def _refused(checkout: Path, file: str, text: str | None = None) -> list[str]:
     with pytest.raises(GridError) as caught:
-        _told(checkout, file, text)
+        _planned(checkout, file, text)
     return list(caught.value.problems)
 
 
 def test_a_file_that_is_not_there(checkout: Path) -> None:
-    (told,) = _refused(checkout, "needs.txt")
-    assert told == f"grid.yaml:7:17: launch.requirements: no file {checkout}/needs.txt"
+    (mistake,) = _refused(checkout, "needs.txt")
+    assert mistake == f"grid.yaml:7:17: launch.requirements: no file {checkout}/needs.txt"
 
 
 def test_a_file_that_does_not_come_with_the_checkout(checkout: Path) -> None:
-    (told,) = _refused(checkout, "../needs.txt", "a==1\n")
-    assert "grid.yaml:7:17: " in told and f"is outside the checkout {checkout}" in told
+    (mistake,) = _refused(checkout, "../needs.txt", "a==1\n")
+    assert "grid.yaml:7:17: " in mistake and f"is outside the checkout {checkout}" in mistake
     (checkout / ".gitignore").write_text("*.txt\n")
-    (told,) = _refused(checkout, "needs.txt", "a==1\n")
-    assert "git ignores" in told
+    (mistake,) = _refused(checkout, "needs.txt", "a==1\n")
+    assert "git ignores" in mistake
 
 
 def test_lines_that_mean_something_here_alone(checkout: Path) -> None:
@@ -77,11 +77,11 @@ def test_lines_that_mean_something_here_alone(checkout: Path) -> None:
         "--find-links /opt/wheels\n"
         "--index-url https://${NAME}:${KEY}@example.com/simple\n"
     )
-    told = _refused(checkout, "needs.txt", text)
+    mistakes = _refused(checkout, "needs.txt", text)
     path = f"{checkout}/needs.txt"
-    assert [line.partition(f"{path}:")[2].partition(":")[0] for line in told] == list("23456")
-    assert "copy the lines of that file into it" in told[0]
-    assert "password" in told[4] and "example.com" not in told[4]
+    assert [line.partition(f"{path}:")[2].partition(":")[0] for line in mistakes] == list("23456")
+    assert "copy the lines of that file into it" in mistakes[0]
+    assert "password" in mistakes[4] and "example.com" not in mistakes[4]
     assert read(path).options == (
         "--find-links /opt/wheels",
         "--index-url https://${NAME}:${KEY}@example.com/simple",
@@ -89,22 +89,22 @@ def test_lines_that_mean_something_here_alone(checkout: Path) -> None:
 
 
 def test_where_jobs_see_this_machines_files_it_does_not_count(checkout: Path) -> None:
-    found = _told(checkout, "needs.txt", backend="local")
-    assert any("needs.txt" not in w and "launch.python" in w for w in found.warnings)
+    planned = _planned(checkout, "needs.txt", backend="local")
+    assert any("needs.txt" not in w and "launch.python" in w for w in planned.warnings)
 
 
 def test_what_is_taken_along(checkout: Path, tmp_path: Path) -> None:
     """The source, once; the file by its path below the checkout, wherever `launch` is typed."""
-    planned = _told(checkout, "needs.txt", "--no-index\na==1\n")
+    planned = _planned(checkout, "needs.txt", "--no-index\na==1\n")
     store = open_store(str(tmp_path / "root"))
     made = snapshot.make(SweepFolder(store, "s"), str(checkout))
-    found = job_bundle.carry(SweepFolder(store, planned.name), planned, made)
-    assert found is not None
-    assert dict(found.files) == {"needs.txt": "needs.txt"}
-    assert found.packages[0] == "--no-index"
-    assert store.exists(found.archive)
-    assert job_bundle.carry(SweepFolder(store, planned.name), planned, made) == found
-    named = planned._replace(carried=found, created="now")
+    bundle = job_bundle.carry(SweepFolder(store, planned.name), planned, made)
+    assert bundle is not None
+    assert dict(bundle.files) == {"needs.txt": "needs.txt"}
+    assert bundle.packages[0] == "--no-index"
+    assert store.exists(bundle.archive)
+    assert job_bundle.carry(SweepFolder(store, planned.name), planned, made) == bundle
+    named = planned._replace(carried=bundle, created="now")
     assert json.loads(json.dumps(named.document()))["carried"]["files"] == {
         "needs.txt": "needs.txt"
     }
@@ -120,21 +120,21 @@ def test_what_all_jobs_begin_with_is_in_the_plan_once(checkout: Path) -> None:
         (GRID % ("beaker", "needs.txt")).replace("[1]", "[1, 2, 3]")
     )
     planned, store = plan("grid.yaml"), open_store("memory://plans")
-    found = survey(planned, store)
-    told: Any = document(found)
-    builder = job_builder(found)
+    surveyed = survey(planned, store)
+    shown: Any = document(surveyed)
+    builder = job_builder(surveyed)
     assert builder is not None
-    for preview, run in zip(found.previews, told["runs"], strict=True):
+    for preview, run in zip(surveyed.previews, shown["runs"], strict=True):
         assert run["job"]["bare"]
-        whole = [*told["bare"], *run["job"]["argv"]]
+        whole = [*shown["bare"], *run["job"]["argv"]]
         assert whole == builder.spec(preview.run, 1, "beaker").argv
-    text = json.dumps(told)
-    assert text.count(json.dumps(told["bare"][3])) == 1
+    text = json.dumps(shown)
+    assert text.count(json.dumps(shown["bare"][3])) == 1
     (checkout / "grid.yaml").write_text(
         (GRID % ("beaker", "needs.txt")).replace("  requirements: needs.txt\n", "")
     )
-    told = document(survey(plan("grid.yaml"), store))
-    assert told["bare"] == [] and [run["job"]["bare"] for run in told["runs"]] == [False]
+    shown = document(survey(plan("grid.yaml"), store))
+    assert shown["bare"] == [] and [run["job"]["bare"] for run in shown["runs"]] == [False]
 
 
 def _mistakes(folder: Path, line: str) -> tuple[str, ...]:
@@ -163,16 +163,16 @@ def test_what_jobs_elsewhere_have_as_well(tmp_path: Path, line: str) -> None:
 )
 def test_a_password_is_seen_up_to_the_last_at(tmp_path: Path, address: str) -> None:
     for line in (f"--index-url https://{address}", f"a @ git+https://{address}"):
-        (told,) = _mistakes(tmp_path, line)
-        assert "a password in an address" in told and "h/simple" not in told
+        (mistake,) = _mistakes(tmp_path, line)
+        assert "a password in an address" in mistake and "h/simple" not in mistake
 
 
 @pytest.mark.parametrize(
     "line", ["libs/mylib", "libs/mylib[more]", ".", "..", ".[dev]", "a.tar.bz2"]
 )
 def test_a_path_of_this_machine(tmp_path: Path, line: str) -> None:
-    (told,) = _mistakes(tmp_path, line)
-    assert "a path of this machine" in told
+    (mistake,) = _mistakes(tmp_path, line)
+    assert "a path of this machine" in mistake
 
 
 def test_what_says_where_packages_come_from_is_kept_as_written(tmp_path: Path) -> None:

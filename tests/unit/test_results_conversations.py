@@ -37,10 +37,10 @@ def record(*turns: tuple[int, int], reward: float = 0.0, **logs: str) -> dict[st
 def details(records: Sequence[dict[str, Any]]) -> Node:
     """What tinker-cookbook adds to each group: numbers, which are no words."""
     episodes: list[Node] = []
-    for number, one in enumerate(records):
+    for number, summary in enumerate(records):
         turns = [
             section(f"Turn {k}", table(ob_len=s["ob_len"], ac_len=s["ac_len"], step_reward="0.000"))
-            for k, s in enumerate(one["steps"], start=1)
+            for k, s in enumerate(summary["steps"], start=1)
         ]
         inside = section(
             "Episode Details", *turns, table(num_turns=len(turns), total_return="0.000")
@@ -49,7 +49,7 @@ def details(records: Sequence[dict[str, Any]]) -> Node:
     return section("Trajectory Details", *episodes)
 
 
-def told(
+def transcripts(
     *groups: tuple[list[Node], list[dict[str, Any]]], **left_out: Any
 ) -> dict[int, list[Transcript]]:
     sections = [section("Group Rollout", *parts, details(records)) for parts, records in groups]
@@ -66,27 +66,30 @@ def answered(text: str, reward: float) -> list[Node]:
     ]
 
 
-def said(found: Sequence[Transcript]) -> list[tuple[str, str]]:
-    return [(next(t for w, t in one.spoken if w == "assistant"), one.whose) for one in found]
+def answers(group: Sequence[Transcript]) -> list[tuple[str, str]]:
+    return [
+        (next(t for w, t in transcript.spoken if w == "assistant"), transcript.whose)
+        for transcript in group
+    ]
 
 
 def test_answers_that_came_in_another_order_are_told_apart_by_their_rewards():
     """Trajectories run side by side: the first to end is logged first."""
     records = [record((9, 3), reward=r) for r in (0.0, 1.0, 0.0)]
     parts = [*answered("4", 1.0), *answered("three", 0.0), *answered("five", 0.0)]
-    assert said(told((parts, records))[0]) == [
+    assert answers(transcripts((parts, records))[0]) == [
         ("three", "order"),
         ("4", "trajectory"),
         ("five", "order"),
     ]
     alike = [*answered("4", 1.0), *answered("five", 0.0), *answered("five", 0.0)]
-    assert {whose for _, whose in said(told((alike, records))[0])} == {"trajectory"}
+    assert {whose for _, whose in answers(transcripts((alike, records))[0])} == {"trajectory"}
 
 
 def test_an_answer_that_a_trajectory_has_logged_is_its_own():
     records = [record((9, 3), response="b"), record((9, 3), response="a")]
     parts = [*answered("a", 0.0), *answered("b", 0.0)]
-    assert said(told((parts, records))[0]) == [("b", "trajectory"), ("a", "trajectory")]
+    assert answers(transcripts((parts, records))[0]) == [("b", "trajectory"), ("a", "trajectory")]
 
 
 def test_completions_with_a_number_are_those_of_that_trajectory():
@@ -98,11 +101,11 @@ def test_completions_with_a_number_are_those_of_that_trajectory():
         *(section(f"Completion {n}", talk("assistant", f"I am {n}")) for n in (0, 2, 1)),
         section("Pairwise Comparisons", node("p", "Matchup 0: (0 vs 1) - Reward: 1.00")),
     )
-    found = told(([parts], records))[0]
-    assert [one.spoken for one in found] == [
+    group = transcripts(([parts], records))[0]
+    assert [transcript.spoken for transcript in group] == [
         [("user", "Who are you?"), ("assistant", f"I am {n}")] for n in range(3)
     ]
-    assert {one.whose for one in found} == {"trajectory"}
+    assert {transcript.whose for transcript in group} == {"trajectory"}
 
 
 def test_paragraphs_are_words_and_those_of_a_whole_group_are_called_so():
@@ -117,22 +120,24 @@ def test_paragraphs_are_words_and_those_of_a_whole_group_are_called_so():
         ("note", "Game Over"),
     ]
     alone, several = [record((9, 3))], [record((9, 3)), record((9, 4))]
-    assert told((lines, alone))[0] == [Transcript(words, "trajectory")]
-    assert told((lines, several))[0] == [Transcript(words, "group")] * 2
+    assert transcripts((lines, alone))[0] == [Transcript(words, "trajectory")]
+    assert transcripts((lines, several))[0] == [Transcript(words, "group")] * 2
 
 
 def test_a_group_that_the_summaries_leave_out_shifts_nobody_s_words():
     """Groups whose rewards are all the same may not be trained on, and are then in no summary."""
     dropped = [record((5, 1)), record((5, 2))]
-    kept = [record((7, 3), reward=1.0), record((7, 4))]
-    found = told(
+    summarised = [record((7, 3), reward=1.0), record((7, 4))]
+    by_group = transcripts(
         ([*answered("x", 0.0), *answered("y", 0.0)], dropped),
-        ([*answered("right", 1.0), *answered("wrong", 0.0)], kept),
+        ([*answered("right", 1.0), *answered("wrong", 0.0)], summarised),
         without=dropped,
     )
-    assert said(found[0]) == [("right", "trajectory"), ("wrong", "trajectory")]
-    assert list(found) == [0]
+    assert answers(by_group[0]) == [("right", "trajectory"), ("wrong", "trajectory")]
+    assert list(by_group) == [0]
 
 
 def test_numbers_alone_are_no_words():
-    assert told(([], [record((9, 3)), record((9, 4))]))[0] == [Transcript([], "trajectory")] * 2
+    assert (
+        transcripts(([], [record((9, 3)), record((9, 4))]))[0] == [Transcript([], "trajectory")] * 2
+    )

@@ -20,8 +20,8 @@ def test_an_evaluation_that_ended_has_a_result_and_the_latest_comes_last():
         "items.jsonl": 5,
         "metrics.jsonl": 5,
     }
-    found = [(file.kind, file.task, file.path, file.note) for file in item_files(paths.items())]
-    assert found == [
+    files = [(file.kind, file.task, file.path, file.note) for file in item_files(paths.items())]
+    assert files == [
         ("items", "", "items.jsonl", ""),
         ("store", "gsm8k", "e/runs/step90_b/gsm8k/trajectories.jsonl",
          "e/runs/step90_b/metadata.json"),
@@ -38,7 +38,7 @@ def of(kind: str, *rows: object, task: str = "") -> list[Answered]:
 
 
 def test_a_file_of_items_keeps_the_last_step_of_each_task():
-    found = of(
+    tasks = of(
         "items",
         {"item": "a", "score": 0, "task": "x", "step": 10},
         {"item": "a", "score": True, "task": "x", "step": 20, "prompt": "Why?", "cluster": "p1"},
@@ -48,16 +48,16 @@ def test_a_file_of_items_keeps_the_last_step_of_each_task():
         {"score": 1},
         {"item": "b", "score": float("nan")},
     )
-    assert [(one.task, dict(one.scores), dict(one.answers)) for one in found] == [
+    assert [(task.task, dict(task.scores), dict(task.answers)) for task in tasks] == [
         ("x", {"a": 0.75}, {"a": 2}),
         ("y", {"7": 1.0}, {"7": 1}),
     ]
-    assert found[0].prompts == {"a": "Why?"} and found[0].clusters == {"a": "p1"}
+    assert tasks[0].prompts == {"a": "Why?"} and tasks[0].clusters == {"a": "p1"}
 
 
 def test_the_cookbooks_store_scores_rewards_above_zero_and_counts_errors():
     turns = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
-    (found,) = of(
+    (answered,) = of(
         "store",
         {"idx": 0, "example_id": "q-1", "reward": 0.2, "turns": turns},
         {"idx": 1, "example_id": "q-2", "reward": 0.0, "error": "timeout (300s)", "turns": []},
@@ -65,8 +65,8 @@ def test_the_cookbooks_store_scores_rewards_above_zero_and_counts_errors():
         {"example_id": "q-3", "reward": None},
         task="gsm8k",
     )
-    assert (found.task, dict(found.scores)) == ("gsm8k", {"q-1": 1.0, "q-2": 0.0, "2": 0.0})
-    assert found.errors == 1 and found.prompts == {"q-1": "2 + 2?"} and not found.training
+    assert (answered.task, dict(answered.scores)) == ("gsm8k", {"q-1": 1.0, "q-2": 0.0, "2": 0.0})
+    assert answered.errors == 1 and answered.prompts == {"q-1": "2 + 2?"} and not answered.training
 
 
 def test_the_turns_of_a_named_item_are_one_answer():
@@ -85,7 +85,7 @@ def test_summaries_are_told_by_their_question(judged: bool):
         metrics = {"correct": right} if judged or reward else {}
         return {"total_reward": reward, "steps": [{"logs": logs, "metrics": metrics}]}
 
-    (found,) = of(
+    (answered,) = of(
         "summaries",
         row(0.25, 1.0, question="ba"),
         row(0.0, 0.0, question="ba"),
@@ -93,5 +93,5 @@ def test_summaries_are_told_by_their_question(judged: bool):
         row(1.0, 1.0),
         task="train",
     )
-    assert dict(found.scores) == {"ba": 0.5 if judged else 0.125, "cb": 1.0}
-    assert found.answers == {"ba": 2, "cb": 1} and found.training
+    assert dict(answered.scores) == {"ba": 0.5 if judged else 0.125, "cb": 1.0}
+    assert answered.answers == {"ba": 2, "cb": 1} and answered.training

@@ -45,8 +45,8 @@ def sweep(tmp_path, monkeypatch):
     run = sweep.run({"rate": 1}, 0, [{"step": 0}])
     folder = sweep.folder / "runs" / f"{run}.1" / "iteration_000000"
     folder.mkdir(parents=True)
-    own = [episode("a", 1.0, 0), episode("b", 0.25, 1, "max_turns", turns=2)]
-    (folder / "train_rollout_summaries.jsonl").write_text(written.dump(own))
+    episodes = [episode("a", 1.0, 0), episode("b", 0.25, 1, "max_turns", turns=2)]
+    (folder / "train_rollout_summaries.jsonl").write_text(written.dump(episodes))
     sweep.save()
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "sweeps"))
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
@@ -65,11 +65,11 @@ def test_a_line_of_json_a_step(sweep, capsys, tmp_path):
         ["last", "cut_off", "unreadable", "stop:max_turns", "unsolved"],
     ]
     assert len({row["trace"] for row in rows}) == 2
-    one = rows[0]
-    assert (one["sweep"], one["run"], one["name"]) == ("shells", "rate=1,seed=0", "train")
-    assert (one["task"], one["reward"], one["solved"], one["turns"]) == ("a", 1.0, True, 3)
-    assert (one["asked"], one["said"], one["output"]) == ("Do it.", "ls 0", "a\n")
-    assert (one["tokens_read"], one["tokens_written"], one["step_seconds"]) == (10, 4, 0.5)
+    first = rows[0]
+    assert (first["sweep"], first["run"], first["name"]) == ("shells", "rate=1,seed=0", "train")
+    assert (first["task"], first["reward"], first["solved"], first["turns"]) == ("a", 1.0, True, 3)
+    assert (first["asked"], first["said"], first["output"]) == ("Do it.", "ls 0", "a\n")
+    assert (first["tokens_read"], first["tokens_written"], first["step_seconds"]) == (10, 4, 0.5)
     # What chooses rollouts chooses what is exported; a file takes it too.
     path = tmp_path / "failed.jsonl"
     assert main(["rollouts", sweep, "--failed", "--export", str(path)]) == 0
@@ -99,9 +99,11 @@ def test_spans_go_to_a_collector(sweep, collector, capsys, monkeypatch):
     assert int(whole["endTimeUnixNano"]) - int(whole["startTimeUnixNano"]) == 2_000_000_000
     assert int(whole["endTimeUnixNano"]) == 1_700_000_000_500_000_000
     assert turns[0]["startTimeUnixNano"] == whole["startTimeUnixNano"]
-    known = {one["key"]: one["value"] for one in turns[2]["attributes"]}
-    assert known["gen_ai.usage.output_tokens"] == {"intValue": "4"}
-    labels = [value["stringValue"] for value in known["sweeper.labels"]["arrayValue"]["values"]]
+    attributes = {attribute["key"]: attribute["value"] for attribute in turns[2]["attributes"]}
+    assert attributes["gen_ai.usage.output_tokens"] == {"intValue": "4"}
+    labels = [
+        value["stringValue"] for value in attributes["sweeper.labels"]["arrayValue"]["values"]
+    ]
     assert labels == ["last", "stop:done", "solved"]
     # The same again are the same spans.
     assert main(["rollouts", sweep, "--otlp", f"{url}/v1/traces"]) == 0

@@ -43,9 +43,9 @@ def test_a_key_with_a_value_of_its_own_in_each_run_makes_no_cells(tmp_path: Path
     report = analysis.analyze(str(tmp_path), folder, "loss", pictures=False)
     assert cells(report) == {"lr=1": 3, "lr=2": 3}  # named by their settings, not by a run
     assert report.document["verdict"]["kind"] == "clear"
-    (told,) = [f["text"] for f in report.document["findings"] if f["kind"] == "own_keys"]
-    assert f"{key}: each run has its own" in told and "--ignore KEY" in told
-    assert told in Path(report.html_path).read_text()
+    (finding,) = [f["text"] for f in report.document["findings"] if f["kind"] == "own_keys"]
+    assert f"{key}: each run has its own" in finding and "--ignore KEY" in finding
+    assert finding in Path(report.html_path).read_text()
 
 
 @pytest.mark.parametrize("key", SEEDS)

@@ -22,10 +22,10 @@ TABLE = "aaaaaaaaaaaa"
 
 def _line(
     job: str, state: str, code: str = "0", restarts: int = 0, task: str = "N/A", why: str = "None",
-    known: str = "cccccccccccc-a1", mark: str = MARK,
+    label: str = "cccccccccccc-a1", mark: str = MARK,
 ) -> str:  # fmt: skip
     about = f"{job}|{task}|{job}|{state}|{code}|{restarts}"
-    return f"{about}|sweeper:{mark}:{TABLE}:{known}|n7|1790000000|{why}|"
+    return f"{about}|sweeper:{mark}:{TABLE}:{label}|n7|1790000000|{why}|"
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,12 @@ def _line(
 )
 def test_what_a_state_means(state: str, code: str, expected: object) -> None:
     (job,) = slurm_commands.queue_of(_line("7", state, code, why="Resources"), MARK)
-    found = slurm_commands.status_of(job)
-    assert found[:4] == expected
-    waits = found.state is JobState.PENDING
-    assert (found.node, found.since) == ((None, "2026-09-21T14:13:20Z") if waits else ("n7", None))
+    status = slurm_commands.status_of(job)
+    assert status[:4] == expected
+    waits = status.state is JobState.PENDING
+    assert (status.node, status.since) == (
+        (None, "2026-09-21T14:13:20Z") if waits else ("n7", None)
+    )
 
 
 def test_only_the_sweeps_own_jobs_are_seen() -> None:
@@ -63,7 +65,7 @@ def test_only_the_sweeps_own_jobs_are_seen() -> None:
         f"3|N/A|3|RUNNING|0|0|a comment that quotes {MARK}|n7|1790000000|None|",
         "4|N/A|4|RUNNING|0|0|(null)|n7|1790000000|None|",
         "",
-        _line("5", "PENDING", task="17", known="array", restarts=2),
+        _line("5", "PENDING", task="17", label="array", restarts=2),
     ]
     jobs = slurm_commands.queue_of("\n".join(lines), MARK)
     assert [(job.id, job.task, job.restarts, job.token) for job in jobs] == [
@@ -75,7 +77,7 @@ def test_only_the_sweeps_own_jobs_are_seen() -> None:
 def test_what_an_array_was_when_it_was_taken_back() -> None:
     """As Slurm 22.05 shows it: the tasks that had begun, and one line for all the others."""
     states = {"N/A": "CANCELLED", "0": "FAILED", "1": "RUNNING"}
-    lines = [_line("5", state, task=task, known="array") for task, state in states.items()]
+    lines = [_line("5", state, task=task, label="array") for task, state in states.items()]
     jobs = slurm_commands.queue_of("\n".join(lines), MARK)
     assert [(job.id, job.task) for job in jobs] == [("5_0", 0), ("5_1", 1)]
 
@@ -83,12 +85,12 @@ def test_what_an_array_was_when_it_was_taken_back() -> None:
 def test_a_line_of_ours_that_cannot_be_read_is_no_absence() -> None:
     (job,) = slurm_commands.queue_of(_line("7", "PENDING", why="a|b"), MARK)
     assert job.reason == "a|b"
-    for line in (_line("7", "RUNNING", known="cccc"), _line("7", "RUNNING").rpartition("|None")[0]):
+    for line in (_line("7", "RUNNING", label="cccc"), _line("7", "RUNNING").rpartition("|None")[0]):
         with pytest.raises(Unreachable, match="cannot parse"):
             slurm_commands.queue_of(line, MARK)
     for index in ("N/A", "[3-7%2]", "1-3,...", ""):
         with pytest.raises(Unreachable, match="cannot parse the tasks"):
-            slurm_commands.queue_of(_line("7", "PENDING", task=index, known="array"), MARK)
+            slurm_commands.queue_of(_line("7", "PENDING", task=index, label="array"), MARK)
 
 
 class FakeSlurm(slurm_commands.Slurm):
@@ -119,8 +121,8 @@ class FakeSlurm(slurm_commands.Slurm):
         return [call for call in self.calls if call[0] == name]
 
 
-def _job(token: str, **asked: object) -> JobSpec:
-    return JobSpec(token, "title", ["python", "/s/sweep", token], "/s/sweep", asked)
+def _job(token: str, **options: object) -> JobSpec:
+    return JobSpec(token, "title", ["python", "/s/sweep", token], "/s/sweep", options)
 
 
 def _tokens(count: int) -> list[str]:
@@ -204,7 +206,7 @@ def test_what_is_refused_for_now_keeps_nothing_else_out(
 
 def test_what_was_accepted_without_an_answer_is_not_handed_in_again(tmp_path: Path) -> None:
     """Also where squeue takes so long that its last answer is still used: it is from before."""
-    one, two = _tokens(2)
+    first, second = _tokens(2)
     mark = Tables(str(tmp_path)).mark
 
     clock = FakeClock()
@@ -221,13 +223,13 @@ def test_what_was_accepted_without_an_answer_is_not_handed_in_again(tmp_path: Pa
     slurm = Slow()
     backend = SlurmBackend(slurm, "sweep", str(tmp_path), clock=clock)
     with pytest.raises(Unreachable, match="no answer"):
-        backend.submit([_job(one)])
-    assert backend.find([one]) == {}
-    slurm.answer = _line("7", "PENDING", known=one, mark=mark)
+        backend.submit([_job(first)])
+    assert backend.find([first]) == {}
+    slurm.answer = _line("7", "PENDING", label=first, mark=mark)
     clock.sleep(60.0)  # sbatch is tried again
-    assert backend.find([one]) == {}
-    backend.submit([_job(one), _job(two)])
-    assert [call[2] for call in slurm.sent("sbatch")] == [f"--job-name={two}"]
+    assert backend.find([first]) == {}
+    backend.submit([_job(first), _job(second)])
+    assert [call[2] for call in slurm.sent("sbatch")] == [f"--job-name={second}"]
 
 
 def test_an_array_with_a_throttle_is_not_taken_apart(tmp_path: Path) -> None:
@@ -277,15 +279,15 @@ def test_accounting_that_does_not_answer_says_nothing_of_a_job(tmp_path: Path) -
 def test_accounting_is_asked_again_for_what_has_been_in_the_queue_since(tmp_path: Path) -> None:
     slurm = Accounted()
     accounting = Accounting(slurm, Tables(str(tmp_path)).mark, lambda: 100.0)
-    one, two = "c" * 12 + "-a1", "d" * 12 + "-a1"
-    asked: list[int] = []
-    for missed in ({one}, {two}, {one}, {one, two}):  # by `poll` and `find`, in turn
+    first, second = "c" * 12 + "-a1", "d" * 12 + "-a1"
+    counts: list[int] = []
+    for missed in ({first}, {second}, {first}, {first, second}):  # by `poll` and `find`, in turn
         accounting.over(missed)
-        asked.append(len(slurm.sent("sacct")))
-    accounting.there({two})
-    accounting.over({one})
-    accounting.over({two})
-    assert [*asked, len(slurm.sent("sacct"))] == [1, 2, 2, 2, 3]
+        counts.append(len(slurm.sent("sacct")))
+    accounting.there({second})
+    accounting.over({first})
+    accounting.over({second})
+    assert [*counts, len(slurm.sent("sacct"))] == [1, 2, 2, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +310,7 @@ def test_cancelling_needs_no_accounting(tmp_path: Path) -> None:
     slurm = Accounted()
     slurm.accounts = None
     token = "c" * 12 + "-a1"
-    slurm.answer = _line("7", "RUNNING", known=token, mark=Tables(str(tmp_path)).mark)
+    slurm.answer = _line("7", "RUNNING", label=token, mark=Tables(str(tmp_path)).mark)
     SlurmBackend(slurm, "s", str(tmp_path)).cancel([token, "d" * 12 + "-a1"])
     assert [call[-1] for call in slurm.sent("scancel")] == ["7"]
 
@@ -316,7 +318,7 @@ def test_cancelling_needs_no_accounting(tmp_path: Path) -> None:
 def test_a_job_that_was_started_again_serves_the_next_attempts(tmp_path: Path) -> None:
     tables = Tables(str(tmp_path))
     run = "c" * 12
-    answer = _line("7", "PENDING", restarts=2, mark=tables.mark, known=f"{run}-a2")
+    answer = _line("7", "PENDING", restarts=2, mark=tables.mark, label=f"{run}-a2")
     backend = SlurmBackend(FakeSlurm(answer), "sweep", str(tmp_path))
     states = {token: status.state for token, status in backend.poll(
         [f"{run}-a{number}" for number in range(1, 6)]).items()}  # fmt: skip
@@ -328,7 +330,7 @@ def test_a_job_that_was_started_again_serves_the_next_attempts(tmp_path: Path) -
 
 
 def test_an_array_whose_table_is_gone_is_no_reason_to_call_its_jobs_absent(tmp_path: Path) -> None:
-    answer = _line("7", "RUNNING", task="0", known="array", mark=Tables(str(tmp_path)).mark)
+    answer = _line("7", "RUNNING", task="0", label="array", mark=Tables(str(tmp_path)).mark)
     with pytest.raises(Unreachable, match=r"which run 7_0 is running: `scancel 7`"):
         SlurmBackend(FakeSlurm(answer), "sweep", str(tmp_path)).poll(["c" * 12 + "-a1"])
 
@@ -347,7 +349,7 @@ def test_an_array_whose_table_is_gone_is_no_reason_to_call_its_jobs_absent(tmp_p
 def test_a_job_that_ends_before_it_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, is_over: bool
 ) -> None:
-    answer = _line("7", "RUNNING", mark=Tables(str(tmp_path / "s")).mark, known="c" * 12 + "-a1")
+    answer = _line("7", "RUNNING", mark=Tables(str(tmp_path / "s")).mark, label="c" * 12 + "-a1")
     for name, text in (("squeue", f"echo '{answer}'"), ("scancel", end)):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -360,8 +362,8 @@ def test_a_job_that_ends_before_it_is_cancelled(
 def test_what_is_suspended_cannot_be_stopped_yet(tmp_path: Path) -> None:
     token, other = _tokens(2)
     mark = Tables(str(tmp_path)).mark
-    lines = [_line("7", "SUSPENDED", known=token, mark=mark)]
-    lines += [_line("8", "RUNNING", known=other, mark=mark)]
+    lines = [_line("7", "SUSPENDED", label=token, mark=mark)]
+    lines += [_line("8", "RUNNING", label=other, mark=mark)]
     slurm = FakeSlurm("\n".join(lines))
     assert SlurmBackend(slurm, "sweep", str(tmp_path)).cancel([token, other]) == [token]
     assert [call[-1] for call in slurm.sent("scancel")] == ["8"]
@@ -372,7 +374,7 @@ def test_cancelling_asks_once_for_an_array(tmp_path: Path) -> None:
     name = tables.write([_job(token) for token in _tokens(300)], requeue=True)
     states = ["PENDING" if number % 3 else "RUNNING" for number in range(300)]
     lines = [
-        _line("7", state, task=str(number), known="array", mark=tables.mark).replace(TABLE, name)
+        _line("7", state, task=str(number), label="array", mark=tables.mark).replace(TABLE, name)
         for number, state in enumerate(states)
     ]
     slurm = FakeSlurm("\n".join(lines))
@@ -405,7 +407,7 @@ def test_what_only_a_jobs_output_tells(
     tmp_path: Path, code: str, printed: str, reason: str | None
 ) -> None:
     token = "c" * 12 + "-a1"
-    slurm = FakeSlurm(_line("7", "FAILED", code, mark=Tables(str(tmp_path)).mark, known=token))
+    slurm = FakeSlurm(_line("7", "FAILED", code, mark=Tables(str(tmp_path)).mark, label=token))
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm" / f"{TABLE}.out").write_text(printed.format(token))
     assert SlurmBackend(slurm, "s", str(tmp_path)).poll([token])[token].reason == reason
@@ -415,7 +417,7 @@ def test_what_is_suspended_is_not_signalled(tmp_path: Path) -> None:
     tables = Tables(str(tmp_path))
     states = ["SUSPENDED", "STOPPED", "RUNNING", "NEW_STATE", "REQUEUE_HOLD", "COMPLETED"]
     lines = [
-        _line(str(number), state, mark=tables.mark, known=token)
+        _line(str(number), state, mark=tables.mark, label=token)
         for number, (state, token) in enumerate(zip(states, _tokens(6), strict=True))
     ]
     slurm = FakeSlurm("\n".join(lines))
@@ -428,7 +430,7 @@ def test_what_is_suspended_is_not_signalled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["FAILED", "PENDING"])
 def test_an_array_that_is_not_at_work_needs_no_table(tmp_path: Path, state: str) -> None:
-    answer = _line("7", state, task="0", known="array", mark=Tables(str(tmp_path)).mark)
+    answer = _line("7", state, task="0", label="array", mark=Tables(str(tmp_path)).mark)
     (status,) = SlurmBackend(FakeSlurm(answer), "s", str(tmp_path)).poll(_tokens(1)).values()
     assert status.state is JobState.ABSENT
 

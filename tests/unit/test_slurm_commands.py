@@ -64,8 +64,8 @@ def test_a_closed_partition_has_refused_and_a_timeout_has_not(
 ) -> None:
     """Only what was refused leaves no job behind."""
     failed = "sbatch: error: Batch job submission failed: "
-    said = iter(["Required partition not available (inactive or drain)", "Socket timed out"])
-    answers(lambda *_: (1, "", f"{failed}{next(said)}"))
+    errors = iter(["Required partition not available (inactive or drain)", "Socket timed out"])
+    answers(lambda *_: (1, "", f"{failed}{next(errors)}"))
     for closed in (True, False):
         with pytest.raises(Unreachable) as caught:
             slurm_commands.Slurm().submit([], "")
@@ -84,14 +84,14 @@ def test_what_commands_get_of_the_environment(
 ) -> None:
     seen: dict[str, str] = {}
     answers(lambda _, env: (seen.update(env), (0, "", ""))[1])
-    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SBATCH_ACCOUNT")
-    for name in (*kept, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SBATCH_WAIT"):
+    passed = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT", "SBATCH_ACCOUNT")
+    for name in (*passed, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SBATCH_WAIT"):
         monkeypatch.setenv(name, "1")
     for name in ("SQUEUE_FORMAT", "SINFO_PARTITION"):
         monkeypatch.setenv(name, "1")
     slurm_commands.Slurm().call("squeue")
     ours = ("SLURM_", "SBATCH_", "SQUEUE_", "SINFO_")
-    assert {name for name in seen if name.startswith(ours)} == {*kept, "SLURM_TIME_FORMAT"}
+    assert {name for name in seen if name.startswith(ours)} == {*passed, "SLURM_TIME_FORMAT"}
 
 
 def test_what_accounting_says() -> None:
@@ -114,7 +114,7 @@ def test_what_accounting_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "variable", "away", "expected"),
+    ("partition", "variable", "away", "expected"),
     [
         ("gpu", None, "cpu* gpu", True),
         ("gpu", None, "cpu*", False),
@@ -126,7 +126,7 @@ def test_what_accounting_says() -> None:
     ],
 )
 def test_nodes_that_are_away_count_where_the_job_would_go(
-    answers: Callable[[Answer], None], monkeypatch: pytest.MonkeyPatch, asked: str | None,
+    answers: Callable[[Answer], None], monkeypatch: pytest.MonkeyPatch, partition: str | None,
     variable: str | None, away: str, expected: bool,
 ) -> None:  # fmt: skip
     """`away` are the partitions that have such; the default one has a star."""
@@ -140,4 +140,4 @@ def test_nodes_that_are_away_count_where_the_job_would_go(
     monkeypatch.delenv("SBATCH_PARTITION", raising=False)
     if variable is not None:
         monkeypatch.setenv("SBATCH_PARTITION", variable)
-    assert slurm_commands.Slurm().nodes_away(asked) is expected
+    assert slurm_commands.Slurm().nodes_away(partition) is expected

@@ -30,23 +30,23 @@ def test_a_configuration_that_is_nested_too_deep(
     assert "recursion" in str(problems.error())
 
 
-def _asked(**given: object) -> list[str]:
+def _arguments(**given: object) -> list[str]:
     return sbatch.arguments_of(sbatch.asked_of({}, given))
 
 
 def test_options() -> None:
-    assert _asked(partition="gpu", cpus=4, time_s=5400.0, extra=["--nice=3"]) == [
+    assert _arguments(partition="gpu", cpus=4, time_s=5400.0, extra=["--nice=3"]) == [
         *("--partition=gpu", "--cpus-per-task=4", "--time=1:30:00", "--signal=B:TERM@120"),
         *("--requeue", "--nice=3"),
     ]
-    short = _asked(time_s=60.0, requeue=False)
+    short = _arguments(time_s=60.0, requeue=False)
     assert short == ["--time=0:01:00", "--signal=B:TERM@15", "--no-requeue"]
-    assert "--signal=B:TERM@30" in _asked(signal_s=30.0)
+    assert "--signal=B:TERM@30" in _arguments(signal_s=30.0)
 
 
 def test_a_signal_of_the_configuration_files_is_half_of_a_grids_time_at_most() -> None:
-    asked = sbatch.asked_of({"signal_s": 600.0, "mem": "1G"}, {"time_s": 120.0, "mem": "2G"})
-    assert (asked.signal_s, asked.mem) == (60.0, "2G")
+    options = sbatch.asked_of({"signal_s": 600.0, "mem": "1G"}, {"time_s": 120.0, "mem": "2G"})
+    assert (options.signal_s, options.mem) == (60.0, "2G")
 
 
 def test_the_script_holds_nothing_of_a_grids_but_setup() -> None:
@@ -78,10 +78,10 @@ def test_what_a_recipe_sees_of_a_jobs_environment() -> None:
 
     before = base64.b64encode(b"A=1\0B=2\0").decode()
     ours = {"A": "1", "B": "3", "C": "4", "SLURM_JOB_ID": "7", "SWEEPER_BEFORE": before}
-    found = slurm_job.environment(ours)
-    assert found["SWEEPER_KEEP"].split("\n") == ["B", "C", "SLURM_JOB_ID"]
-    assert (found["SWEEPER_DROP"], found["SWEEPER_SIGNALS"]) == ("SLURM_", "everybody")
-    assert "SWEEPER_BEFORE" not in found and found["A"] == "1"
+    environment = slurm_job.environment(ours)
+    assert environment["SWEEPER_KEEP"].split("\n") == ["B", "C", "SLURM_JOB_ID"]
+    assert (environment["SWEEPER_DROP"], environment["SWEEPER_SIGNALS"]) == ("SLURM_", "everybody")
+    assert "SWEEPER_BEFORE" not in environment and environment["A"] == "1"
 
 
 def test_an_environment_beside_the_sweep_is_private_and_found_again(

@@ -74,9 +74,9 @@ def test_all_attempts_of_all_runs_count(written_sweep: Any) -> None:
     written_sweep.run({"lr": 2}, 0, usage=used(50), wall_s=3600.0, retired=True)
     sweep = Sweep(written_sweep)
     assert sweep.reached(sweep.spending(tokens=351)) is None
-    told = sweep.reached(sweep.spending(tokens=350))
-    assert told is not None and "the budget is spent (350 of 350 tokens)" in told
-    assert "and running jobs are stopped" in told
+    message = sweep.reached(sweep.spending(tokens=350))
+    assert message is not None and "the budget is spent (350 of 350 tokens)" in message
+    assert "and running jobs are stopped" in message
     assert sweep.reached(sweep.spending(hours=2.6)) is None
     paused = sweep.spending(hours=2.5, on_reach="pause")
     assert "2.50 of 2.50 hours of runs" in (sweep.reached(paused) or "")
@@ -130,8 +130,8 @@ def test_dollars_need_prices(
         json.dumps({"date": "2026-11-01", "models": [{"tinker_id": "m", "train": 1000}]})
     )
     assert sweep.reached(sweep.spending(usd=2000.01)) is None
-    told = sweep.reached(sweep.spending(usd=1999)) or ""
-    assert "2,000.00 of 1,999.00 dollars, by prices of 2026-11-01" in told
+    message = sweep.reached(sweep.spending(usd=1999)) or ""
+    assert "2,000.00 of 1,999.00 dollars, by prices of 2026-11-01" in message
     table.write_text("{")
     with pytest.raises(UsageError, match="no JSON"):
         sweep.spending(usd=1)
@@ -176,13 +176,13 @@ def test_all_sweeps_of_an_account_have_one_budget(tmp_path: Path) -> None:
     assert accounts.reached(first) is None
     assert accounts.reached(second) is None
     third = accounts.launcher("third", 1)
-    told = accounts.reached(third) or ""
-    assert "the budget of your account is spent (1,000 of 1,000 tokens)" in told
-    assert "config.toml to continue" in told
-    assert accounts.reached(first) == told
+    message = accounts.reached(third) or ""
+    assert "the budget of your account is spent (1,000 of 1,000 tokens)" in message
+    assert "config.toml to continue" in message
+    assert accounts.reached(first) == message
     assert first[1].is_over
     again = accounts.driving(first[0])  # its launcher was killed: nothing counts twice
-    assert accounts.reached(again) == told
+    assert accounts.reached(again) == message
 
 
 def test_a_budget_of_a_day_or_a_month(tmp_path: Path) -> None:
@@ -219,25 +219,25 @@ def test_while_what_an_account_has_spent_cannot_be_read_nothing_starts(tmp_path:
     first = accounts.launcher("first", 300)
     assert accounts.reached(first) is None
     folder = tmp_path / "quota" / "a" / "spent"
-    [own] = folder.iterdir()
+    [spent_file] = folder.iterdir()
     for name in "0", "z":
         (folder / f"{name}.json").write_text("{")
-    told = "cannot read the account's spending: .*/a/spent/[0z].json: damaged"
-    with pytest.raises(Unreachable, match=told):
+    message = "cannot read the account's spending: .*/a/spent/[0z].json: damaged"
+    with pytest.raises(Unreachable, match=message):
         accounts.reached(first)
     second = accounts.launcher("second", 200)
-    with pytest.raises(Unreachable, match=told):
+    with pytest.raises(Unreachable, match=message):
         accounts.reached(second)
     assert accounts.spent("second") == 500
     for name in "0", "z":
         (folder / f"{name}.json").unlink()
-    own.write_text("{")  # of a launcher before us: it is not written over
+    spent_file.write_text("{")  # of a launcher before us: it is not written over
     again = accounts.driving(first[0])
     with pytest.raises(
         Unreachable, match=r"cannot report this sweep's spending to the account: .*damaged"
     ):
         accounts.reached(again)
-    assert own.read_text() == "{"
+    assert spent_file.read_text() == "{"
     third = accounts.launcher("third", 800)
     assert "1,000 of 1,000 tokens" in (accounts.reached(third) or "")
 
@@ -264,8 +264,8 @@ def test_what_was_told_before_sweeps_had_an_identity_counts_once(tmp_path: Path)
     first = accounts.launcher("first", 600)
     assert accounts.reached(first) is None
     folder = tmp_path / "quota" / "a" / "spent"
-    [own] = folder.iterdir()
-    own.rename(folder / f"{name_of(first[0].context.store.root, 'first')}.json")
+    [spent_file] = folder.iterdir()
+    spent_file.rename(folder / f"{name_of(first[0].context.store.root, 'first')}.json")
     again = accounts.driving(first[0])
     assert accounts.reached(again) is None
     assert accounts.spent("first") == 600
@@ -295,7 +295,7 @@ def test_a_sweep_that_was_moved_or_copied_counts_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("[budget]\nusd = -1\n", "budget.usd is -1"),
         ("[budget]\nper = 'day'\n", "budget needs usd, tokens or hours"),
@@ -305,7 +305,7 @@ def test_a_sweep_that_was_moved_or_copied_counts_once(tmp_path: Path) -> None:
     ],
 )
 def test_a_budget_in_the_configuration_that_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert configured_budget() is None
@@ -314,10 +314,10 @@ def test_a_budget_in_the_configuration_that_is_none(
     file.write_text("[budget]\nusd = 20\nper = 'month'\n")
     assert configured_budget() == (Budget(usd=20.0), "month")
     file.write_text(text)
-    with pytest.raises(EnvironmentFailure) as told:
+    with pytest.raises(EnvironmentFailure) as caught:
         configured_budget()
-    assert said in str(told.value)
-    assert str(file) in str(told.value)
+    assert message in str(caught.value)
+    assert str(file) in str(caught.value)
 
 
 def test_a_launcher_that_does_not_know_what_is_left_starts_nothing_and_goes_on(

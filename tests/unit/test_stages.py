@@ -41,7 +41,7 @@ def stages(lrs: tuple[int, ...] = (3, 1, 2), **more: Any) -> dict[str, Any]:
     """Four stages: from the best of the first, from each of the second, and from the base."""
     of = {"state": "${sft.checkpoint.state}", "lr": "${sft.lr}"}
     sft = {"command": ["t"], "base": {"model_name": "m"}, "grid": {"lr": list(lrs)}, "seeds": 2}
-    found: dict[str, Any] = {
+    grid: dict[str, Any] = {
         "sft": sft | {"metric": _METRIC},
         "dpo": {
             "command": ["t"],
@@ -56,8 +56,8 @@ def stages(lrs: tuple[int, ...] = (3, 1, 2), **more: Any) -> dict[str, Any]:
             "base": {"model": "${from.model_name}", "path": "${from.checkpoint.sampler}"},
         },
     }
-    found["dpo"]["base"] = {**of, "model_name": "${sft.model_name}"}
-    return found | more
+    grid["dpo"]["base"] = {**of, "model_name": "${sft.model_name}"}
+    return grid | more
 
 
 def _document(store: LocalStore, path: str) -> Any:
@@ -251,10 +251,10 @@ def test_a_failed_parent_holds_its_children_back_and_a_retry_brings_them_along(m
     summary = made.drive()
     assert (summary.counts[State.SUCCEEDED], summary.counts[State.FAILED]) == (5 + 10 + 11, 1)
     assert summary.held_back == 4 and exit_code(summary) == 4
-    told = "held back (2 of dpo, 2 of eval): they wait for sft/lr=2,seed=1, which has failed"
-    assert summary.waits == (told,)
+    message = "held back (2 of dpo, 2 of eval): they wait for sft/lr=2,seed=1, which has failed"
+    assert summary.waits == (message,)
     seen = read_status(Registry(made.store.root).sweep("p"))
-    assert seen.waits == (told,)
+    assert seen.waits == (message,)
     names = made.names()
     assert {names[run]: words for run, words in seen.observed.items()} == {
         name: "held back: sft/lr=2,seed=1, which has failed"
@@ -368,7 +368,7 @@ def test_what_was_chosen_stays_chosen(make: Make) -> None:
     chosen = list(made.store.names("p/chosen"))
     assert len(chosen) == 1
     document = _document(made.store, chosen[0])
-    assert [made.names()[one["run"]] for one in document["taken"]] == ["sft/lr=1,seed=0"]
+    assert [made.names()[choice["run"]] for choice in document["taken"]] == ["sft/lr=1,seed=0"]
     assert (document["take"], len(document["of"])) == ("best", 6)
 
 
@@ -439,9 +439,9 @@ def test_readers_tell_of_stages_and_of_what_a_run_goes_on_from(
     made.drive()
     root = ("--root", made.store.root)
     assert main(["status", "p", *root]) == 4
-    said = capsys.readouterr().out
-    assert "dpo: t, from the best of sft\n" in said
-    assert "held back (1 of eval): they wait for dpo/beta=2, which has failed" in said
+    printed = capsys.readouterr().out
+    assert "dpo: t, from the best of sft\n" in printed
+    assert "held back (1 of eval): they wait for dpo/beta=2, which has failed" in printed
     assert main(["show", "p/eval/dpo/beta=1", "--json", *root]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert [above["name"] for above in shown["lineage"]] == ["dpo/beta=1", "sft/lr=1,seed=0"]
@@ -449,8 +449,8 @@ def test_readers_tell_of_stages_and_of_what_a_run_goes_on_from(
     assert main(["costs", "p/eval/dpo/beta=1", "--by", "chain", "--json", *root]) == 0
     [chain] = json.loads(capsys.readouterr().out)["costs"]
     assert chain["value"] == "eval/dpo/beta=1"
-    found = Registry(made.store.root).runs(sweep="p", where="stage = dpo")
-    assert set(found["name"]) == {"dpo/beta=1", "dpo/beta=2"}
+    frame = Registry(made.store.root).runs(sweep="p", where="stage = dpo")
+    assert set(frame["name"]) == {"dpo/beta=1", "dpo/beta=2"}
 
 
 def test_a_run_goes_on_from_the_checkpoint_that_is_kept() -> None:

@@ -170,9 +170,11 @@ def test_nothing_is_chosen_of_a_sweep_that_was_cancelled_until_a_retry(make: Mak
     _until_sft_is_done(made, scheduler)
     cancel_runs(made.folder, [run.id for run in made.plan.runs], whole=True)
     summary = made.drive(scheduler)
-    [told] = summary.waits
-    assert told.startswith("held back (2 of dpo, 2 of eval): they wait for the best of sft, but ")
-    assert told.endswith(" has cancelled the sweep: the next launch or retry continues it")
+    [message] = summary.waits
+    assert message.startswith(
+        "held back (2 of dpo, 2 of eval): they wait for the best of sft, but "
+    )
+    assert message.endswith(" has cancelled the sweep: the next launch or retry continues it")
     sweep = Registry(made.store.root).sweep("p")
     assert read_status(sweep).waits == summary.waits
     assert len(made.submitted()) == 7 and made.drive().waits == summary.waits
@@ -195,8 +197,8 @@ def test_runs_that_came_to_be_while_the_sweep_was_cancelled_are_cancelled(make: 
     scheduler.step()
     children = [run.id for run in made.plan.runs if run.parents]
     events = made.store.names(made.folder.state)
-    asked = {path.split("/")[-2] for path in events if Event.CANCEL.value in path}
-    assert asked == set(children)
+    cancelled = {path.split("/")[-2] for path in events if Event.CANCEL.value in path}
+    assert cancelled == set(children)
     assert len(made.backend.submitted) == 8
 
 
@@ -207,11 +209,11 @@ def test_an_alarm_that_stops_the_sweep_has_nothing_chosen_of_it(make: Make) -> N
         Watched(made.folder, context.plan, RunTable(made.folder, context.plan)), tell=print
     )
     run = context.plan.runs[0]
-    since, told = "2026-01-01T00:00:00Z", ("m", "a", ("stop sweep",))
-    actions.add(Alarm(run.id, run.name, 1, "nan", since, "x", 3, 1.0, None, *told))
+    since, rest = "2026-01-01T00:00:00Z", ("m", "a", ("stop sweep",))
+    actions.add(Alarm(run.id, run.name, 1, "nan", since, "x", 3, 1.0, None, *rest))
     actions.look()
-    asked = asked_cancel(made.folder)
-    assert asked is not None and asked.by == "the launcher, because of the alarm nan"
+    request = asked_cancel(made.folder)
+    assert request is not None and request.by == "the launcher, because of the alarm nan"
 
 
 def test_a_choice_counts_the_children_of_a_cancelled_run_as_cancelled(make: Make) -> None:
@@ -249,9 +251,9 @@ def test_the_base_model_to_compare_with_is_one_cell_called_as_its_runs_are() -> 
     sft, base = grid["sft"], {"stage": "sft", "take": "each"}
     last = _after("sft", "each", base={"m": "${from.model_name}", "n": 1})
     last |= {"from": [base, {"base": True}], "baseline": "base", "metric": _METRIC}
-    found = _planned({"sft": sft, "eval": {**last, "grid": {"n": [5]}}})
-    [run] = [run for run in found.only("eval").runs if not run.parents]
-    baseline = found.only("eval").baseline
+    planned = _planned({"sft": sft, "eval": {**last, "grid": {"n": [5]}}})
+    [run] = [run for run in planned.only("eval").runs if not run.parents]
+    baseline = planned.only("eval").baseline
     assert baseline is not None and baseline.cell == run.cell
     for wrong in (
         {"sft": sft, "eval": {**last, "grid": {"n": [5, 6]}}},
@@ -264,12 +266,12 @@ def test_the_base_model_to_compare_with_is_one_cell_called_as_its_runs_are() -> 
 def test_what_is_taken_of_a_stage_whose_runs_are_all_known_must_be_there() -> None:
     each = _after("sft", "each", base={"m": "${from.model_name}"}, metric=_METRIC)
     grid = {"sft": stages()["sft"], "dpo": each}
-    for take, told in (
+    for take, message in (
         ("nothing", "stages.dpo has no run 'nothing'"),
         ({"top": 7}, "stages.dpo has only 6 runs to take 7 of"),
     ):
         last = _after("dpo", take, base={"m": "${from.m}"})
-        with pytest.raises(GridError, match=told):
+        with pytest.raises(GridError, match=message):
             _planned({**grid, "last": last})
     last = _after("dpo", "sft/lr=1,seed=0", base={"m": "${from.m}"})
     assert not _planned({**grid, "last": last}).unknown
@@ -318,18 +320,18 @@ def test_a_checkpoint_that_has_expired_holds_back_who_goes_on_from_it(
 ) -> None:
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
     made, scheduler = _until_chosen(make, expires_at="2020-01-01T00:00:00Z")
-    told = "checkpoint.state of sft/lr=1,seed=0, which has expired"
-    assert told in "".join(made.drive(scheduler).waits)
+    message = "checkpoint.state of sft/lr=1,seed=0, which has expired"
+    assert message in "".join(made.drive(scheduler).waits)
 
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_checkpoint_that_will_expire_is_kept_by_the_service_before_a_run_goes_on_from_it(
     make: Make, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
-    asked: list[tuple[str, str, int | None]] = []
+    requests: list[tuple[str, str, int | None]] = []
 
-    def expire(service: Service, one: Kept, seconds: int | None) -> bool:
-        asked.append((service.key, one.path, seconds))
+    def expire(service: Service, checkpoint: Kept, seconds: int | None) -> bool:
+        requests.append((service.key, checkpoint.path, seconds))
         return there
 
     monkeypatch.setattr(kept_checkpoints, "expire", expire)
@@ -337,7 +339,7 @@ def test_a_checkpoint_that_will_expire_is_kept_by_the_service_before_a_run_goes_
     made, scheduler = _until_chosen(make, ttl_seconds=3600)
     summary = made.drive(scheduler)
     [run] = [run.id for run in made.plan.runs if run.name == "sft/lr=1,seed=0"]
-    assert asked == [("tml-key", f"tinker://{run}/weights/10", None)]
+    assert requests == [("tml-key", f"tinker://{run}/weights/10", None)]
     if there:
         assert exit_code(summary) == 0 and not summary.waits
     else:

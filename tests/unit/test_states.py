@@ -169,11 +169,11 @@ def test_only_its_own_request_starts_a_run_again_after_a_success() -> None:
     has succeeded after all; `again` does, once, and from nothing."""
     events = {(1, Event.CLAIMED), (1, Event.LOST), (1, Event.RETRY), (1, Event.SUCCEEDED)}
     assert not wants_attempt(events, 3) and is_finished(events, 3)
-    asked = events | {(1, Event.AGAIN)}
-    assert wants_attempt(asked, 0) and not is_finished(asked, 0)
-    assert fold(asked).state is State.SUCCEEDED  # until the next attempt is submitted
-    assert not wants_attempt(asked | {(1, Event.CANCEL), (2, Event.CANCEL)}, 0)
-    begun = asked | {(2, Event.INTENT), (2, Event.CLAIMED)}
+    again = events | {(1, Event.AGAIN)}
+    assert wants_attempt(again, 0) and not is_finished(again, 0)
+    assert fold(again).state is State.SUCCEEDED  # until the next attempt is submitted
+    assert not wants_attempt(again | {(1, Event.CANCEL), (2, Event.CANCEL)}, 0)
+    begun = again | {(2, Event.INTENT), (2, Event.CLAIMED)}
     assert not wants_attempt(begun, 0) and begun_anew(begun, 2) == 2
     over = begun | {(2, Event.SUCCEEDED)}
     assert not wants_attempt(over, 0) and is_finished(over, 0)

@@ -69,7 +69,7 @@ def test_what_could_not_be_shown_is_shown_later(running: Any) -> None:
     assert scene.backend.shown[-1][1] == {token(scene.ids[0], 1): "running"}
 
 
-def _said(
+def _run(
     state: str, attempts: int = 1, reason: str | None = None, observed: str | None = None
 ) -> Any:
     return {"state": state, "attempts": attempts, "reason": reason, "observed": observed}
@@ -78,12 +78,12 @@ def _said(
 def test_only_what_changed_is_told() -> None:
     seen: Any = {"launcher": True, "held": None, "limit": None, "unreachable": None}
     slowed = {"limit": 2, "limit_why": "the service holds runs back"}
-    before = {"a": _said("running"), "b": _said("running")}
+    before = {"a": _run("running"), "b": _run("running")}
     assert not changes(before, dict(before), seen, seen)
-    after = {"a": _said("running"), "b": _said("failed", reason="oom"), "c": _said("planned", 0)}
-    found = changes(before, after, seen, seen | slowed | {"held": "all fail alike"})
-    assert [run for run, _, _ in found.runs] == ["b", "c"]
-    assert found.sentences == [
+    after = {"a": _run("running"), "b": _run("failed", reason="oom"), "c": _run("planned", 0)}
+    shown = changes(before, after, seen, seen | slowed | {"held": "all fail alike"})
+    assert [run for run, _, _ in shown.runs] == ["b", "c"]
+    assert shown.sentences == [
         "at most 2 at once: the service holds runs back",
         "held: all fail alike",
     ]
@@ -96,11 +96,11 @@ def test_only_what_changed_is_told() -> None:
 
 
 def test_words() -> None:
-    assert describe(None, _said("running")) == "running"
-    assert describe(_said("failed"), _said("running", 2)) == "running (attempt 2)"
-    assert describe(_said("running"), _said("failed", reason="oom")) == "failed (oom)"
-    paused = _said("running", 2, observed="paused: 429")
-    assert describe(_said("running", 2), paused) == "running: paused: 429"
+    assert describe(None, _run("running")) == "running"
+    assert describe(_run("failed"), _run("running", 2)) == "running (attempt 2)"
+    assert describe(_run("running"), _run("failed", reason="oom")) == "failed (oom)"
+    paused = _run("running", 2, observed="paused: 429")
+    assert describe(_run("running", 2), paused) == "running: paused: 429"
 
 
 def test_a_log_that_nobody_can_write_ends_no_launcher(running: Any) -> None:

@@ -48,7 +48,7 @@ def test_without_a_whole_step_or_without_parts_nothing_is_told():
 def test_a_part_that_a_run_does_not_have_took_it_no_time():
     times = [of_rows([{"time/total": 2.0, "time/eval": 1.0}])]
     times.append(of_rows([{"time/total": 4.0, "time/save": 3.0}]))
-    mean = mean_times([one for one in times if one])
+    mean = mean_times([each for each in times if each])
     assert mean is not None
     assert (mean.seconds, mean.parts) == (3.0, {"save": 1.5, "eval": 0.5})
 

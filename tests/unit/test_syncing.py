@@ -213,15 +213,15 @@ def test_interrupted_at_every_call(tmp_path: Path, fault: Fault) -> None:
 
 
 def test_two_who_sync_the_same_file(recipe: Recipe) -> None:
-    one, two = recipe.sync(), recipe.sync(fresh=False)
+    first, second = recipe.sync(), recipe.sync(fresh=False)
     for turn in range(12):
         recipe.steps(3)
-        (one, two)[turn % 2].step()
+        (first, second)[turn % 2].step()
         if turn % 3 == 0:
-            (two, one)[turn % 2].step()
+            (second, first)[turn % 2].step()
         assert recipe.readable() == list(range(recipe.step))
-    two.finish()
-    one.finish()
+    second.finish()
+    first.finish()
     assert recipe.arrived() == recipe.written()
 
 
@@ -269,9 +269,9 @@ def test_a_long_outage_delays_and_loses_nothing(recipe: Recipe) -> None:
             return Fault.FAIL
         return None
 
-    said: list[str] = []
+    lines: list[str] = []
     sync = recipe.sync(store=FaultyStore(recipe.store, Faults(choose)))
-    syncing = Syncing(sync, 0.001, said.append, first_wait=0.01)
+    syncing = Syncing(sync, 0.001, lines.append, first_wait=0.01)
     recipe.steps(5)
     syncing.start()
     assert tried.wait(30)
@@ -287,7 +287,7 @@ def test_a_long_outage_delays_and_loses_nothing(recipe: Recipe) -> None:
 
     assert syncing.finish(beat, 0.01) is None
     assert recipe.arrived() == recipe.written()
-    assert "not synced yet" in said[0]
+    assert "not synced yet" in lines[0]
 
 
 def test_parts_with_a_gap_end_before_it() -> None:
@@ -351,9 +351,9 @@ def test_what_a_dead_worker_left_does_not_make_a_deleted_sweep_anew(
     del syncing
     _let_go(spool)
     remote.remove(["s/sweep.json"])
-    told: list[str] = []
-    assert spooling.recover(remote, spool, tell=told.append) == 0
-    assert len(told) == 1 and "was removed" in told[0]
+    lines: list[str] = []
+    assert spooling.recover(remote, spool, tell=lines.append) == 0
+    assert len(lines) == 1 and "was removed" in lines[0]
     assert list(remote.names("s")) == []
     assert folder.exists()
 

@@ -120,8 +120,8 @@ def test_a_store_that_takes_nothing_more_is_not_waited_for(
     remote.words = ("a.png",)
     spool, _, syncing = begin()
     clock = itertools.count(step=syncing_module.REFUSED_SECONDS / 3)
-    said = syncing.finish(lambda: True, 0.01, clock=lambda: float(next(clock)))
-    assert said.endswith("a.png: not allowed")
+    problem = syncing.finish(lambda: True, 0.01, clock=lambda: float(next(clock)))
+    assert problem.endswith("a.png: not allowed")
     assert _names(remote) == ALL - {"a.png"}
     syncing.forget(succeeded=True)
     assert spooling.abandoned(spool) == (0, 1)
@@ -148,8 +148,8 @@ def test_an_outage_is_waited_out(remote: Refusing, begin: Callable[..., tuple]) 
 def test_who_cancels_does_not_wait(remote: Refusing, begin: Callable[..., tuple]) -> None:
     remote.words = ("a.png",)
     spool, _, syncing = begin()
-    said = syncing.finish(lambda: True, 0.01, lambda: True)
-    assert said.endswith("a.png: not allowed")
+    problem = syncing.finish(lambda: True, 0.01, lambda: True)
+    assert problem.endswith("a.png: not allowed")
     syncing.forget(succeeded=False)
     assert spooling.abandoned(spool) == (0, 1)
 
@@ -176,10 +176,10 @@ def test_what_dead_workers_left_and_is_refused_holds_up_no_other(
     spool, *_ = begin()
     begin(OTHER)
     remote.words = (f"{RUN}.1/a.png",)
-    told: list[str] = []
-    assert spooling.recover(remote, spool, tell=told.append) == 1
-    assert len(told) == 1
-    assert told[0].startswith(f"s: {RUN}.1: stays in {spool.store.root}: ")
+    lines: list[str] = []
+    assert spooling.recover(remote, spool, tell=lines.append) == 1
+    assert len(lines) == 1
+    assert lines[0].startswith(f"s: {RUN}.1: stays in {spool.store.root}: ")
     spooling.arrange(
         SweepFolder(remote, "s"), RUN, 2, str(tmp_path / "home"), resume=True
     )  # it can go on

@@ -61,13 +61,13 @@ class Desk:
 
     def columns(self, keys: list[str] | None = None) -> Columns:
         reader, files = Reader(Folder(self.store.root, self.cache, self.clock)), self.files()
-        found = reader.columns(files, PATH, keys)
-        if kept := reader.cache(files):
-            kept.flush()  # however little it is
+        columns = reader.columns(files, PATH, keys)
+        if writer := reader.cache(files):
+            writer.flush()  # however little it is
         cache.wait_for_writers()
         self.parsed = reader.parsed
-        assert found is not None
-        return found
+        assert columns is not None
+        return columns
 
     def files(self) -> Files:
         return Files(self.store, "runs")
@@ -99,12 +99,12 @@ def test_only_new_bytes_are_parsed(desk: Desk):
     assert len(desk.columns().column("a")) == 2000
     size = desk.file.stat().st_size
     desk.add(lines({"step": 2000, "a": 7}) + '{"step": 2001', age=False)
-    found = desk.columns()
-    assert (found.rows, found.torn, found.column("a")[-1]) == (2001, 1, 7)
+    columns = desk.columns()
+    assert (columns.rows, columns.torn, columns.column("a")[-1]) == (2001, 1, 7)
     assert desk.parsed < 5000 < size
     desk.add(', "late": 9}\n', age=False)  # the torn line was only being written
-    found = desk.columns()
-    assert (found.rows, found.torn, found.column("late")[-1]) == (2002, 0, 9)
+    columns = desk.columns()
+    assert (columns.rows, columns.torn, columns.column("late")[-1]) == (2002, 0, 9)
     assert desk.parsed < 5000
 
 
@@ -159,8 +159,8 @@ def test_a_file_that_was_replaced_by_a_longer_one_is_read_again(desk: Desk):
 def test_a_damaged_cache_is_no_cache(desk: Desk):
     desk.write(lines({"step": 0, "a": 1.5}, {"step": 1, "a": 2.5}))
     desk.columns()
-    [kept] = Path(desk.cache).rglob("*.parquet")
-    whole = kept.read_bytes()
+    [cached] = Path(desk.cache).rglob("*.parquet")
+    whole = cached.read_bytes()
     for place in range(0, len(whole), 7):
         for damaged in (
             whole[:place] + bytes([whole[place] ^ 255]) + whole[place + 1 :],
@@ -168,7 +168,7 @@ def test_a_damaged_cache_is_no_cache(desk: Desk):
         ):
             for other in Path(desk.cache).rglob("*.parquet"):
                 other.unlink()
-            kept.write_bytes(damaged)
+            cached.write_bytes(damaged)
             assert desk.values() == [1.5, 2.5]
             assert desk.columns().column("a").tolist() == [1.5, 2.5]
 
@@ -221,26 +221,26 @@ class Remote:
 
 def test_parts_are_one_file_and_the_whole_goes_before_them(tmp_path: Path):
     store: Any = Remote()
-    one, two, three = (lines({"step": i, "a": i}).encode() for i in range(3))
-    parts = {0: one[:5], 5: one[5:] + two, len(one + two) + 3: b"behind a gap"}
+    first, second, three = (lines({"step": i, "a": i}).encode() for i in range(3))
+    parts = {0: first[:5], 5: first[5:] + second, len(first + second) + 3: b"behind a gap"}
     store.files = {f"{PATH}.parts/{offset}": data for offset, data in parts.items()}
 
     def rows() -> list[float]:
         store.read.clear()
         reader = Reader(Folder(store.root, str(tmp_path)))
-        found = reader.columns(Files(store, "runs"), PATH)
+        columns = reader.columns(Files(store, "runs"), PATH)
         reader.save()
         cache.wait_for_writers()
-        return [] if found is None else found.column("a").tolist()
+        return [] if columns is None else columns.column("a").tolist()
 
     assert rows() == [0, 1]
     assert rows() == [0, 1] and not store.read
-    del store.files[f"{PATH}.parts/{len(one + two) + 3}"]
-    store.files[f"{PATH}.parts/{len(one + two)}"] = three
+    del store.files[f"{PATH}.parts/{len(first + second) + 3}"]
+    store.files[f"{PATH}.parts/{len(first + second)}"] = three
     assert rows() == [0, 1, 2]
-    store.files[PATH] = one + two + three
+    store.files[PATH] = first + second + three
     assert rows() == [0, 1, 2] and set(store.read) <= {PATH}
-    store.files = {PATH: one + two + three}
+    store.files = {PATH: first + second + three}
     assert rows() == [0, 1, 2] and not store.read
 
 
@@ -251,9 +251,9 @@ def test_the_index_forgets_what_has_changed_and_what_changed_just_now(desk: Desk
 
     def recall(name: str = "1") -> int:
         index, files = Index(folder, "s"), [(name, stamp_of(str(file)))]
-        found = index.recall("r", "x", files, lambda: calls.append(1) or len(calls))
+        value = index.recall("r", "x", files, lambda: calls.append(1) or len(calls))
         index.save()
-        return found
+        return value
 
     file.write_text("1")
     assert [recall(), recall()] == [1, 2]  # too new to rely on its time
@@ -269,20 +269,20 @@ def test_the_index_forgets_what_has_changed_and_what_changed_just_now(desk: Desk
 
 
 def test_parts_on_this_machine_are_told_as_files_are(desk: Desk):
-    one, two = lines({"step": 0, "a": 1}).encode(), lines({"step": 1, "a": 2}).encode()
+    first, second = lines({"step": 0, "a": 1}).encode(), lines({"step": 1, "a": 2}).encode()
     folder = desk.file.with_name(f"{desk.file.name}.parts")
     folder.mkdir()
-    for offset, data in ((0, one), (len(one), two)):
+    for offset, data in ((0, first), (len(first), second)):
         (folder / str(offset)).write_bytes(data)
     desk.later = 2 * MOMENT
     assert desk.values() == [1.0, 2.0] and desk.parsed > 0
     assert desk.values() == [1.0, 2.0] and desk.parsed == 0
     part = folder / "0"
     before = part.stat()
-    part.write_bytes(one.replace(b'"a": 1', b'"a": 5'))
+    part.write_bytes(first.replace(b'"a": 1', b'"a": 5'))
     os.utime(part, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert desk.values() == [5.0, 2.0]
     desk.later = -MOMENT
-    part.write_bytes(one)
+    part.write_bytes(first)
     for _ in range(2):  # just now: not believed
         assert desk.values() == [1.0, 2.0] and desk.parsed > 0

@@ -37,7 +37,7 @@ broken = st.sampled_from(
 )  # fmt: skip
 lines = st.one_of(rows.map(lambda row: json.dumps(row).encode()), broken)
 files = st.builds(
-    lambda found, end: b"\n".join(found) + end,
+    lambda made, end: b"\n".join(made) + end,
     st.lists(lines, max_size=8),
     st.sampled_from([b"", b"\n", b'\n{"a"', b'\n{"a":3}']),
 )
@@ -67,8 +67,8 @@ def normal(value: Any) -> str:
     return repr(value + 0.0) if isinstance(value, float) else repr(value)
 
 
-def same(found: Sequence[dict[str, Any]], wanted: Sequence[dict[str, Any]]) -> bool:
-    return [{k: normal(v) for k, v in row.items()} for row in found] == [
+def same(read: Sequence[dict[str, Any]], wanted: Sequence[dict[str, Any]]) -> bool:
+    return [{k: normal(v) for k, v in row.items()} for row in read] == [
         {k: normal(v) for k, v in row.items()} for row in wanted
     ]
 
@@ -100,28 +100,28 @@ def test_attempts_in_columns_merge_as_rows_do(attempts: list[bytes]):
 @pytest.mark.parametrize("keys", [None, ["step", "late"]])
 def test_a_key_that_first_appears_at_step_50000_is_kept(keys: list[str] | None):
     plain = b"".join(b'{"step":%d,"a":%d.5}\n' % (i, i) for i in range(50_000))
-    found = parse_columns(plain + b'{"step":50000,"a":1,"late":7}\n{"step":50001,"a":2}\n', keys)
-    assert found.rows == 50_002
-    assert found.column("late")[50_000] == 7 and present(found.column("late")).sum() == 1
-    assert keys is not None or found.column("a")[-1] == 2
+    columns = parse_columns(plain + b'{"step":50000,"a":1,"late":7}\n{"step":50001,"a":2}\n', keys)
+    assert columns.rows == 50_002
+    assert columns.column("late")[50_000] == 7 and present(columns.column("late")).sum() == 1
+    assert keys is not None or columns.column("a")[-1] == 2
 
 
 def test_a_key_in_need_of_escapes_is_read_from_a_last_line_without_its_end():
-    found = parse_columns(b'{"a\\"b": 1.0}\n{"a\\"b": 2.0}', ['a"b'])
-    assert found.column('a"b').tolist() == [1, 2]
+    columns = parse_columns(b'{"a\\"b": 1.0}\n{"a\\"b": 2.0}', ['a"b'])
+    assert columns.column('a"b').tolist() == [1, 2]
 
 
 def test_a_recorded_nan_is_there_and_an_absent_number_is_not():
-    found = parse_columns(b'{"a":NaN}\n{"b":1}\n')
-    assert present(found.column("a")).tolist() == [True, False]
-    assert math.isnan(found.column("a")[0]) and math.isnan(ABSENT)
-    assert found.has("b").tolist() == [False, True] and not found.has("c").any()
+    columns = parse_columns(b'{"a":NaN}\n{"b":1}\n')
+    assert present(columns.column("a")).tolist() == [True, False]
+    assert math.isnan(columns.column("a")[0]) and math.isnan(ABSENT)
+    assert columns.has("b").tolist() == [False, True] and not columns.has("c").any()
 
 
 def test_a_key_that_was_only_expected_is_not_there():
-    found = parse_columns(b'{"a":1}\n{"a":2,"note":"x"}\n', None, ("a", "b", "note"))
-    assert list(found.values) == ["a", "note"]
-    assert found.odd == {"note": {1: "x"}} and found.column("a").tolist() == [1, 2]
+    columns = parse_columns(b'{"a":1}\n{"a":2,"note":"x"}\n', None, ("a", "b", "note"))
+    assert list(columns.values) == ["a", "note"]
+    assert columns.odd == {"note": {1: "x"}} and columns.column("a").tolist() == [1, 2]
 
 
 def test_the_order_of_keys_does_not_tell_what_was_expected():

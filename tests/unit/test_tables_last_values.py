@@ -16,7 +16,7 @@ def lines(*rows: object) -> bytes:
 
 
 PLAIN = [{"step": step, "loss": step / 7, "other": 1} for step in range(200)]
-TOLD = {
+READ = {
     "plain": lines(*PLAIN),
     "compact": lines(*PLAIN).replace(b": ", b":").replace(b", ", b","),
     "gaps": lines(*PLAIN[::3]),
@@ -55,10 +55,10 @@ def by_parsing(data: bytes) -> Point:
     return Point(float(point.step), point.value)
 
 
-@pytest.mark.parametrize("name", TOLD)
+@pytest.mark.parametrize("name", READ)
 def test_what_is_told_is_what_all_lines_say(name: str):
-    found = last_number(TOLD[name], "loss")
-    assert repr(found) == repr(by_parsing(TOLD[name]))
+    point = last_number(READ[name], "loss")
+    assert repr(point) == repr(by_parsing(READ[name]))
 
 
 @pytest.mark.parametrize("name", LEFT)
@@ -84,8 +84,8 @@ def test_any_line_that_is_changed_somewhere_is_told_right_or_left():
         at = rng.randrange(len(plain))
         letter = rng.choice(b'0123456789{}",:. \n-eEx\\')
         data = plain[:at] + bytes([letter]) + plain[at + rng.randrange(2) :]
-        found = last_number(data, "loss")
-        if found is not None:
+        point = last_number(data, "loss")
+        if point is not None:
             count += 1
-            assert repr(found) == repr(by_parsing(data)), data
+            assert repr(point) == repr(by_parsing(data)), data
     assert count > 2000

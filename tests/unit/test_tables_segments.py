@@ -51,39 +51,40 @@ class Desk:
 
     def keep(self, reader: Reader, files: Files) -> None:
         """Write what was read, however little it is."""
-        kept = reader.cache(files)
-        assert kept is not None
-        kept.flush()
+        writer = reader.cache(files)
+        assert writer is not None
+        writer.flush()
         cache.wait_for_writers()
 
     def read(self, keys: list[str] | None = None, names: list[str] | None = None) -> list[object]:
         reader, files = self.reader(), Files(self.store, "runs")
-        found = [reader.columns(files, f"runs/{n}/metrics.jsonl", keys) for n in names or TEXTS]
+        columns = [reader.columns(files, f"runs/{n}/metrics.jsonl", keys) for n in names or TEXTS]
         self.keep(reader, files)
         self.parsed = reader.parsed
-        return [*map(plain, found)]
+        return [*map(plain, columns)]
 
     def alone(self, keys: list[str] | None = None) -> list[object]:
         files = Files(self.store, "runs")
         paths = [f"runs/{name}/metrics.jsonl" for name in TEXTS]
         return [plain(Reader(None).columns(files, path, keys)) for path in paths]
 
-    def kept(self) -> list[Path]:
+    def segments(self) -> list[Path]:
         return sorted(Path(self.cache).rglob("*.parquet"))
 
 
-def plain(found: Columns | None) -> object:
+def plain(columns: Columns | None) -> object:
     """All there is to columns, as values that can be compared."""
-    if found is None:
+    if columns is None:
         return None
     values = {
         key: [repr(v) if has else None for v, has in zip(c.tolist(), present(c), strict=True)]
-        for key, c in found.values.items()
+        for key, c in columns.values.items()
     }
     odd = {
-        key: {row: repr(value) for row, value in cells.items()} for key, cells in found.odd.items()
+        key: {row: repr(value) for row, value in cells.items()}
+        for key, cells in columns.odd.items()
     }
-    return values, odd, found.rows, found.malformed, found.torn
+    return values, odd, columns.rows, columns.malformed, columns.torn
 
 
 @pytest.fixture
@@ -95,9 +96,9 @@ def desk(tmp_path: Path) -> Desk:
 def test_what_comes_from_a_segment_is_what_is_in_the_files(desk: Desk, keys: list[str] | None):
     alone = desk.alone(keys)
     assert desk.read(keys) == alone
-    [segment] = desk.kept()
+    [segment] = desk.segments()
     assert desk.read(keys) == alone and desk.parsed == 0
-    assert desk.kept() == [segment]
+    assert desk.segments() == [segment]
 
 
 def test_in_any_order_and_any_part(desk: Desk):
@@ -128,11 +129,11 @@ def test_many_small_segments_become_few(tmp_path: Path):
         name = [*TEXTS][step % len(TEXTS)]
         desk.write(name, TEXTS[name] + json.dumps({"step": step, "a": step}) + "\n")
         reader, files = desk.reader(), Files(desk.store, "runs")
-        found = [plain(reader.columns(files, f"runs/{n}/metrics.jsonl")) for n in TEXTS]
+        read = [plain(reader.columns(files, f"runs/{n}/metrics.jsonl")) for n in TEXTS]
         reader.save()
         cache.wait_for_writers()
-        assert found == desk.alone()
-        most = max(most, len(desk.kept()))
+        assert read == desk.alone()
+        most = max(most, len(desk.segments()))
     assert 10 < most < 20
 
 
@@ -148,12 +149,12 @@ def test_a_reader_that_began_before_another_one_wrote_reads_the_same(desk: Desk)
 
 def test_what_is_being_written_is_read_by_the_same_reader(desk: Desk):
     reader, files = desk.reader(), Files(desk.store, "runs")
-    kept = reader.cache(files)
-    assert kept is not None
+    writer = reader.cache(files)
+    assert writer is not None
     for _ in range(2):
         for name, alone in zip(TEXTS, desk.alone(), strict=True):
             assert plain(reader.columns(files, f"runs/{name}/metrics.jsonl")) == alone
-            kept.flush()
+            writer.flush()
     assert reader.parsed == sum(map(len, TEXTS.values()))
 
 
@@ -184,16 +185,16 @@ def test_files_of_other_keys_are_kept_apart(desk: Desk):
         desk.write(name, json.dumps(row) + "\n")
     first = desk.read(None, names)
     assert desk.read(None, names) == first
-    assert sum(path.stat().st_size for path in desk.kept()) < 2_000_000
+    assert sum(path.stat().st_size for path in desk.segments()) < 2_000_000
 
 
 def test_the_keys_of_a_file_and_no_others(desk: Desk):
     def keys() -> list[set[str]]:
         reader, files = desk.reader(), Files(desk.store, "runs")
-        found = [{*reader.keys(files, f"runs/{name}/metrics.jsonl")} for name in TEXTS]
+        read = [{*reader.keys(files, f"runs/{name}/metrics.jsonl")} for name in TEXTS]
         desk.keep(reader, files)
-        return found
+        return read
 
     expected = [{"step", "a"}, {"b", "step", "a"}, {"step", "a", "n", "x"}, {"step", "a"}, set()]
     assert keys() == keys() == [*expected, {"step", "a", "\ufffd"}]
-    assert len(desk.kept()) == 1
+    assert len(desk.segments()) == 1

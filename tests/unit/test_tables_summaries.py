@@ -22,8 +22,8 @@ def record(rng: random.Random, turns: int = 1, awkward: float = 0.0) -> dict[str
         return rng.choice(AWKWARD) if rng.random() < awkward else usual
 
     def metrics(*names: str) -> Any:
-        found = {name: value(rng.random()) for name in names if rng.random() < 0.8}
-        return value({key: found[key] for key in rng.sample(sorted(found), len(found))})
+        made = {name: value(rng.random()) for name in names if rng.random() < 0.8}
+        return value({key: made[key] for key in rng.sample(sorted(made), len(made))})
 
     steps = [
         {
@@ -41,7 +41,7 @@ def record(rng: random.Random, turns: int = 1, awkward: float = 0.0) -> dict[str
         "sampling_client_step": rng.choice((None, 3)),
         "trajectory_metrics": metrics("both", "own", "run", 'a"b', "metrics.run"),
     }
-    return {key: found for key, found in made.items() if rng.random() < 0.97}
+    return {key: item for key, item in made.items() if rng.random() < 0.97}
 
 
 def by_record(files: list[tuple[SummaryFile, bytes]]) -> tuple[list[dict[str, str]], list[int]]:
@@ -49,18 +49,22 @@ def by_record(files: list[tuple[SummaryFile, bytes]]) -> tuple[list[dict[str, st
     rows: list[dict[str, str]] = []
     bad: list[int] = []
     for file, data in files:
-        found = parse(data)
-        bad.append(found.malformed + found.torn)
-        for one in found.rows:
-            row = flat(one, file)
-            tags: Any = one.get("tags") if isinstance(one.get("tags"), list) else []
-            texts = (file.name, str(one.get("split", file.name)), ",".join(map(str, tags or [])))
-            told = {key: told_as(value) for key, value in row.items()}
-            rows.append(told | dict(zip(LABELS, texts, strict=True)))
+        parsed = parse(data)
+        bad.append(parsed.malformed + parsed.torn)
+        for summary in parsed.rows:
+            row = flat(summary, file)
+            tags: Any = summary.get("tags") if isinstance(summary.get("tags"), list) else []
+            texts = (
+                file.name,
+                str(summary.get("split", file.name)),
+                ",".join(map(str, tags or [])),
+            )
+            shown = {key: as_text(value) for key, value in row.items()}
+            rows.append(shown | dict(zip(LABELS, texts, strict=True)))
     return rows, bad
 
 
-def told_as(value: Any) -> str:
+def as_text(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 2**53:
         return repr(float(value))
     return repr(value)
@@ -94,8 +98,8 @@ def test_what_is_read_quickly_is_what_is_read_by_record(awkward: float, turns: t
             data = "\n".join(lines).encode("latin-1") + rng.choice((b"\n", b"\n", b"", b"{torn"))
             name = rng.choice(("train", "eval"))
             files.append((SummaryFile("x", iteration, name, 2), rng.choice((data, data, b""))))
-        found = read_summaries(files)
+        quick = read_summaries(files)
         rows, bad = by_record(files)
-        assert as_rows(found.columns, found.texts) == rows
-        assert (sum(found.rows), found.malformed) == (len(rows), bad)
-        assert found.rows == [len(parse(data).rows) for _, data in files]
+        assert as_rows(quick.columns, quick.texts) == rows
+        assert (sum(quick.rows), quick.malformed) == (len(rows), bad)
+        assert quick.rows == [len(parse(data).rows) for _, data in files]

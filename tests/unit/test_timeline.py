@@ -22,11 +22,11 @@ def spans(tmp_path, capsys):
         names = {
             (e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"
         }
-        found: dict[str, list[dict]] = {}
+        by_run: dict[str, list[dict]] = {}
         for event in events:
             if event["ph"] == "X":
-                found.setdefault(names[event["pid"], event["tid"]], []).append(event)
-        return found
+                by_run.setdefault(names[event["pid"], event["tid"]], []).append(event)
+        return by_run
 
     return export
 
@@ -36,8 +36,8 @@ def test_each_attempt_waits_and_works(tmp_path, spans):
     sweep.run({"lr": 1}, 0, state="preempted", wall_s=30.0)
     sweep.run({"lr": 1}, 0, attempt=2, wall_s=60.0, paused_s=12.0)
     sweep.run({"lr": 2}, 0, state="failed", wall_s=5.0, reason="exit", detail="no file")
-    found = spans(sweep)
-    first, second = found["lr=1,seed=0"], found["lr=2,seed=0"]
+    by_run = spans(sweep)
+    first, second = by_run["lr=1,seed=0"], by_run["lr=2,seed=0"]
     assert [span["name"] for span in first] == [
         "waits to start", "attempt 1", "waits to start", "attempt 2",
     ]  # fmt: skip
@@ -60,15 +60,15 @@ def test_pauses_are_spans_within_their_attempt(tmp_path, spans):
     beat = sweep.folder / "heartbeats" / f"{running}.1"
     beat.parent.mkdir(parents=True)
     beat.write_text(json.dumps({"schema": 1, "paused_s": 90.5, "pauses": pauses[:1]}))
-    found = spans(sweep)
-    _, attempt, first, last = found["lr=1,seed=0"]
+    by_run = spans(sweep)
+    _, attempt, first, last = by_run["lr=1,seed=0"]
     assert [span["name"] for span in (first, last)] == [
         "held back: rate limit", "held back: quota",
     ]  # fmt: skip
     assert (first["ts"] - attempt["ts"], first["dur"]) == (115e6, 90.5e6)
     # The attempt ended 5 s after the second began.
     assert (last["dur"], last["args"]) == (5e6, {"seconds": 60.0})
-    assert found["lr=2,seed=0"][2] == first | {"tid": found["lr=2,seed=0"][1]["tid"]}
+    assert by_run["lr=2,seed=0"][2] == first | {"tid": by_run["lr=2,seed=0"][1]["tid"]}
 
 
 def test_what_has_not_ended_lasts_until_now_and_what_was_not_begun_is_not_there(tmp_path, spans):
@@ -76,7 +76,7 @@ def test_what_has_not_ended_lasts_until_now_and_what_was_not_begun_is_not_there(
     sweep.run({"lr": 1}, 0, state="running")
     sweep.run({"lr": 2}, 0, state="submitted")
     sweep.run({"lr": 3}, 0, state="planned")
-    found = spans(sweep)
-    assert set(found) == {"lr=1,seed=0", "lr=2,seed=0"}
-    assert [span["name"] for span in found["lr=2,seed=0"]] == ["waits to start"]
-    assert all(span["dur"] >= 0 for span in found["lr=1,seed=0"])
+    by_run = spans(sweep)
+    assert set(by_run) == {"lr=1,seed=0", "lr=2,seed=0"}
+    assert [span["name"] for span in by_run["lr=2,seed=0"]] == ["waits to start"]
+    assert all(span["dur"] >= 0 for span in by_run["lr=1,seed=0"])

@@ -19,8 +19,8 @@ NONE = read({"name": "s", "launch": {}, "recipe": {}, "runs": []}, "sweep.json")
 
 
 def launched(**section: Any) -> Plan:
-    found = recorded(SECTION._replace(**section), {"WANDB_ENTITY": "us"})
-    return NONE._replace(created="2026-01-01T00:00:00Z", wandb=found)
+    wandb = recorded(SECTION._replace(**section), {"WANDB_ENTITY": "us"})
+    return NONE._replace(created="2026-01-01T00:00:00Z", wandb=wandb)
 
 
 def taking(**types: str) -> Plan:
@@ -29,12 +29,12 @@ def taking(**types: str) -> Plan:
 
 
 def test_what_a_run_is_told() -> None:
-    found = variables(launched(), RUN)
-    assert (found["WANDB_PROJECT"], found["WANDB_ENTITY"]) == ("p q", "us")
-    assert (found["WANDB_RUN_GROUP"], found["WANDB_NAME"]) == ("s", "lr=1,seed=0")
-    assert (found["WANDB_TAGS"], found["WANDB_RESUME"]) == ("a,b c", "allow")
-    assert "WANDB_MODE" not in found
-    assert json.loads(found["WANDB_CONFIG"]) == {
+    environment = variables(launched(), RUN)
+    assert (environment["WANDB_PROJECT"], environment["WANDB_ENTITY"]) == ("p q", "us")
+    assert (environment["WANDB_RUN_GROUP"], environment["WANDB_NAME"]) == ("s", "lr=1,seed=0")
+    assert (environment["WANDB_TAGS"], environment["WANDB_RESUME"]) == ("a,b c", "allow")
+    assert "WANDB_MODE" not in environment
+    assert json.loads(environment["WANDB_CONFIG"]) == {
         "lr": 1,
         "sweeper": {"sweep": "s", "run": RUN.id, "cell": "lr=1", "seed": 0},
     }
@@ -46,9 +46,9 @@ def test_what_a_run_is_told() -> None:
 
 
 def test_a_configuration_that_no_variable_can_hold_is_left_out() -> None:
-    found = variables(launched(), RUN._replace(config={"text": "x" * 200_000}))
-    assert "WANDB_CONFIG" not in found
-    assert found["WANDB_PROJECT"] == "p q"
+    environment = variables(launched(), RUN._replace(config={"text": "x" * 200_000}))
+    assert "WANDB_CONFIG" not in environment
+    assert environment["WANDB_PROJECT"] == "p q"
 
 
 def test_an_id_is_of_a_run_and_a_sweep() -> None:
@@ -69,16 +69,16 @@ def test_links() -> None:
     assert link(NONE, "a") is None
     unknown = recorded(SECTION, {})
     assert link(launched()._replace(wandb=unknown), "a") is None
-    own = recorded(SECTION._replace(entity="e"), {"WANDB_BASE_URL": "https://wb.example/"})
-    assert (link(launched()._replace(wandb=own), "a") or "").startswith(
+    self_hosted = recorded(SECTION._replace(entity="e"), {"WANDB_BASE_URL": "https://wb.example/"})
+    assert (link(launched()._replace(wandb=self_hosted), "a") or "").startswith(
         "https://wb.example/e/p%20q/"
     )
 
 
 def test_the_fields_of_recipes_that_have_them() -> None:
-    found = taking(wandb_project="str | None", wandb_name="Optional[str]")
-    assert fields(found, RUN) == {"wandb_project": "p q", "wandb_name": "lr=1,seed=0"}
-    assert fields(found, RUN._replace(config={"wandb_name": "mine"})) == {"wandb_project": "p q"}
+    planned = taking(wandb_project="str | None", wandb_name="Optional[str]")
+    assert fields(planned, RUN) == {"wandb_project": "p q", "wandb_name": "lr=1,seed=0"}
+    assert fields(planned, RUN._replace(config={"wandb_name": "mine"})) == {"wandb_project": "p q"}
     assert fields(taking(wandb_name="int"), RUN) == {}
     assert fields(launched(), RUN) == {}
 
@@ -133,9 +133,12 @@ def test_other_trackers() -> None:
         "WANDB_MODE": "disabled",  # programs that log to both must not start W&B
     }
     beside = launched()._replace(track=("wandb", "tensorboard"))
-    found = variables(beside, RUN)
-    assert (found["SWEEPER_TRACK"], found["SWEEPER_TRACK_PROJECT"]) == ("tensorboard", "p q")
-    assert (found["WANDB_PROJECT"], "WANDB_MODE" in found) == ("p q", False)
+    environment = variables(beside, RUN)
+    assert (environment["SWEEPER_TRACK"], environment["SWEEPER_TRACK_PROJECT"]) == (
+        "tensorboard",
+        "p q",
+    )
+    assert (environment["WANDB_PROJECT"], "WANDB_MODE" in environment) == ("p q", False)
     cookbook = taking(wandb_project="str | None")._replace(wandb=None, track=("trackio",))
     assert fields(cookbook, RUN) == {"wandb_project": "s"}
 

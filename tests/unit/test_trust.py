@@ -65,10 +65,10 @@ def test_another_home_is_another_user_unless_it_has_the_identity(
 def test_agreement_is_remembered_for_just_that_document() -> None:
     with pytest.raises(UsageError, match="add --trust"):
         require(PLAN, "r/s", refuse)
-    asked: list[Any] = []
-    require(PLAN, "r/s", lambda lines: asked.append(lines) is None)
+    questions: list[Any] = []
+    require(PLAN, "r/s", lambda lines: questions.append(lines) is None)
     require(PLAN, "r/s", refuse)
-    assert len(asked) == 1
+    assert len(questions) == 1
     with pytest.raises(UsageError):
         require(PLAN | {"secrets": ["X"]}, "r/s", refuse)
 
@@ -107,10 +107,10 @@ def test_without_a_terminal_it_is_refused_and_shown(
 ) -> None:
     before = _files(theirs)
     assert main([verb, "s" if verb == "retry" else str(tmp_path / "grid.yaml")]) == 2
-    said = capsys.readouterr().err
-    assert "executes: sh -c steal" in said.replace("'", "") and "\x1b" not in said
-    assert "LD_PRELOAD=theirs.so, A_TOKEN" in said and "hunter22" not in said
-    assert said.splitlines()[-1].endswith("add --trust")
+    error = capsys.readouterr().err
+    assert "executes: sh -c steal" in error.replace("'", "") and "\x1b" not in error
+    assert "LD_PRELOAD=theirs.so, A_TOKEN" in error and "hunter22" not in error
+    assert error.splitlines()[-1].endswith("add --trust")
     assert _files(theirs) == before
 
 

@@ -83,8 +83,8 @@ def test_a_clock_of_this_place(watched: Watched, monkeypatch: pytest.MonkeyPatch
     first = watched.scene.ids[0]
     watched.scene.worker(first, 1, Event.CLAIMED)
     watched.scene.beat(first, paused={"reason": "capacity", "since": "2026-11-21T12:01:03Z"})
-    said = {"schema": 1, "message": "waits since 2020-12-31T23:01:03.5Z", "time": "2026"}
-    watched.scene.store.create(watched.scene.folder.alarm(first, 1, "waits"), encode(said))
+    alarm = {"schema": 1, "message": "waits since 2020-12-31T23:01:03.5Z", "time": "2026"}
+    watched.scene.store.create(watched.scene.folder.alarm(first, 1, "waits"), encode(alarm))
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "UTC-2")
         time.tzset()

@@ -12,10 +12,10 @@ from sweeper.tui.sweep_screen import list_lines
 from sweeper.tui.text import ASCII, UNICODE, joined
 
 
-def run(lr: str, seed: int, state: str = "succeeded", **known: Any) -> RunView:
+def run(lr: str, seed: int, state: str = "succeeded", **fields: Any) -> RunView:
     cell = f"lr={lr}"
     config = {"learning_rate": float(lr), "seed": seed}
-    return RunView(f"{lr}-{seed}", f"{cell},seed={seed}", cell, seed, config, state, 1, **known)
+    return RunView(f"{lr}-{seed}", f"{cell},seed={seed}", cell, seed, config, state, 1, **fields)
 
 
 RUNS = (
@@ -189,10 +189,10 @@ def test_a_run_without_numbers_tells_its_story_in_their_place() -> None:
 def test_a_silent_run_has_no_heartbeat_now() -> None:
     """Its launcher knows that it is silent; a view that has just begun to look does not know for
     how long."""
-    for beat, said in ((0.0, ""), (30.0, "30s"), (90.0, "1m")):
-        silent = RUNS[2]._replace(silent=True, beat=beat, rank=None)
-        line = shown(ScreenModel(VIEW._replace(runs=(silent,))))[-1]
-        assert "silent" in line and "now" not in line and line.endswith(said)
+    for beat, age in ((0.0, ""), (30.0, "30s"), (90.0, "1m")):
+        quiet = RUNS[2]._replace(silent=True, beat=beat, rank=None)
+        line = shown(ScreenModel(VIEW._replace(runs=(quiet,))))[-1]
+        assert "silent" in line and "now" not in line and line.endswith(age)
 
 
 def test_nothing_to_show() -> None:

@@ -34,14 +34,14 @@ Say = Callable[..., tuple[int, str, str]]
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two sweeps, `bad` and `good`, of a run each."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
-    found = tmp_path / "sweeps"
-    monkeypatch.setenv("SWEEPER_ROOT", str(found))
+    folder = tmp_path / "sweeps"
+    monkeypatch.setenv("SWEEPER_ROOT", str(folder))
     for name in ("bad", "good"):
-        sweep = written.Written(found, name, {"lr": [1]})
+        sweep = written.Written(folder, name, {"lr": [1]})
         rows = [{"step": 0, "test/nll": 2.0}, {"step": 1, "test/nll": 0.5}]
         sweep.run({"lr": 1}, 0, rows, reason="of its own", checkpoints=[{"name": "final"}])
         sweep.save()
-    return found
+    return folder
 
 
 @pytest.fixture
@@ -69,15 +69,15 @@ OVER_THE_ROOT = (
 
 def type_all(say: Say, place: Path, *, shows: str = "good") -> list[str]:
     """What verbs over the root say of it: each shows `good`, and ends with 6."""
-    said: list[str] = []
+    errors: list[str] = []
     for words in OVER_THE_ROOT:
         out = [str(place.parent / "out.csv")] if words[-1] == "--out" else []
         code, shown, error = say(*words, *out)
         assert code == 6, words
         shown += Path(*out).read_text() if out else ""
         assert shows in shown or words == ("store", "gc"), words
-        said.append(error)
-    return said
+        errors.append(error)
+    return errors
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_a_damaged_plan_is_told_by_every_verb(
     for error in type_all(say, root):
         assert error.count(f"{path}: {what}") == 1
     code, shown, _ = say("status", "--json")
-    told = json.loads(shown)
-    assert code == 6 and [one["sweep"] for one in told["sweeps"]] == ["good"]
-    assert len(told["problems"]) == 1
+    status = json.loads(shown)
+    assert code == 6 and [sweep["sweep"] for sweep in status["sweeps"]] == ["good"]
+    assert len(status["problems"]) == 1
     code, _, error = say("ls", "bad")
     assert code == 6 and str(path) in error
     assert say("ls", "good")[0] == 0  # which has nothing to do with it
@@ -273,14 +273,14 @@ def test_a_damaged_record_of_the_launch_is_told_by_who_reads_it(
     path = root / "bad" / "launcher" / "service.json"
     path.parent.mkdir()
     path.write_text(document)
-    told = f"{path}: {what}"
+    message = f"{path}: {what}"
     code, shown, error = say("status", "bad")
-    assert code == 6 and "lr=1,seed=0" in shown and error.count(told) == 1
+    assert code == 6 and "lr=1,seed=0" in shown and error.count(message) == 1
     code, shown, _ = say("status", "bad", "--json")
-    assert code == 6 and told in json.loads(shown)["problems"][0]
+    assert code == 6 and message in json.loads(shown)["problems"][0]
     code, shown, error = say("cancel", "bad")
     assert code == 0 and "1 succeeded already" in shown
-    assert error.startswith(f"sweeper: {told}") and error.count("\n") == 1
+    assert error.startswith(f"sweeper: {message}") and error.count("\n") == 1
     for words in (("costs", "bad"), ("store", "gc"), ("ls", "bad")):  # which have no use for it
         code, shown, error = say(*words)
         assert code == 0 and str(path) not in error, words
@@ -314,8 +314,8 @@ def test_a_damaged_record_of_the_launch_is_written_anew_where_no_job_may_wait(
     typed = [sys.executable, "-P", "-m", "sweeper", *words[verb]]
     done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    told = f"{path}: env_file: should be a text, not 7; it is not needed, and is writ"
-    assert done.stderr.count(told) == 1
+    message = f"{path}: env_file: should be a text, not 7; it is not needed, and is writ"
+    assert done.stderr.count(message) == 1
     deadline = time.monotonic() + 60
     while lock.is_held(SweepFolder(open_store(str(root)), "done")) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -347,8 +347,8 @@ def test_a_damaged_record_of_the_launch_ends_who_needs_it(
     local = backends.backend_type("local")._replace(open=lambda *_: Clustered())
     with backends.registered(local):
         code, _, error = say(verb, words[verb])
-    told = f"{path}: places: should be a list, not 3; so it is unknown where its jobs wait"
-    assert code == 6 and error.count(told) == 1
+    message = f"{path}: places: should be a list, not 3; so it is unknown where its jobs wait"
+    assert code == 6 and error.count(message) == 1
     assert path.read_text() == '{"env_file": "e", "places": 3}'
 
 
@@ -359,8 +359,10 @@ def test_a_launch_beside_a_launcher_needs_the_record_of_its_launch(
     path.write_text("{}")
     with lock.holding_sweep(SweepFolder(open_store(str(root)), "done")):
         code, _, error = say("launch", str(launched), "x=[1,2,3]")
-    told = f"{path}: env_file: should be a text, and is missing; end the running launcher with `sw"
-    assert code == 6 and told in error
+    message = (
+        f"{path}: env_file: should be a text, and is missing; end the running launcher with `sw"
+    )
+    assert code == 6 and message in error
 
 
 def test_a_key_that_is_half_a_character_is_shown_and_exported(root: Path, say: Say) -> None:
@@ -423,10 +425,10 @@ def test_the_environment_of_a_sweep_that_is_away_stays(
     sweep.save()
     path, ended = old_environment(root / "open"), old_environment(root / "good")
     assert list(kept_environments.unused_files()) == [str(ended)]
-    kept: list[tuple[str, str]] = []
+    stays: list[tuple[str, str]] = []
     (root / away).rename(root.parent / "away")
-    left = list(kept_environments.unused_files(unknown=lambda *about: kept.append(about)))
-    assert str(path) not in left and (str(path), str(root / "open")) in kept
+    left = list(kept_environments.unused_files(unknown=lambda *about: stays.append(about)))
+    assert str(path) not in left and (str(path), str(root / "open")) in stays
     code, _, error = say("store", "gc", "--delete")
     assert code == (6 if away == "." else 0)
     assert f"{path}: kept, because its runs' folder {root / 'open'} is" in error

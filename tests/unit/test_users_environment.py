@@ -17,8 +17,8 @@ CONFTEST = TESTS / "conftest.py"
 
 def test_no_profile_and_no_proxy_of_the_user_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"AWS_PROFILE": "nosuch", "HTTP_PROXY": "http://127.0.0.1:9", "no_proxy": "intranet"}
-    own = {"HOME": "/home/somebody", "SWEEPER_ROOT": "/theirs", "PYTEST_XDIST_WORKER": "gw0"}
-    monkeypatch.setattr(os, "environ", given | own)
+    theirs = {"HOME": "/home/somebody", "SWEEPER_ROOT": "/theirs", "PYTEST_XDIST_WORKER": "gw0"}
+    monkeypatch.setattr(os, "environ", given | theirs)
     spec = importlib.util.spec_from_file_location("conftest_again", CONFTEST)
     assert spec is not None and spec.loader is not None
     spec.loader.exec_module(importlib.util.module_from_spec(spec))

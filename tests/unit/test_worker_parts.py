@@ -206,8 +206,8 @@ def test_a_password_within_an_address_is_a_secret() -> None:
         "PIP_INDEX_URL": "https://ghp_0123456789abcdefghij@index.example/simple",
         "DOCS": "https://example.org/a@b",
     }
-    found = secret_values(environment, [])
-    assert found == ["correct%2Dhorse", "correct-horse", "ghp_0123456789abcdefghij"]
+    secrets = secret_values(environment, [])
+    assert secrets == ["correct%2Dhorse", "correct-horse", "ghp_0123456789abcdefghij"]
 
 
 # Outcomes
@@ -332,75 +332,75 @@ def _reason(pauses: Pauses) -> str | None:
 def test_what_a_recipe_waits_for(
     pauses: tuple[Pauses, FakeClock, Path], line: bytes, reason: str | None
 ) -> None:
-    found, _, _ = pauses
+    pausing, _, _ = pauses
     for byte in range(len(line)):  # however it arrives
-        found.feed(line[byte : byte + 1])
-    assert _reason(found) == reason
+        pausing.feed(line[byte : byte + 1])
+    assert _reason(pausing) == reason
 
 
 def test_a_pause_ends_when_the_metrics_grow(pauses: tuple[Pauses, FakeClock, Path]) -> None:
-    found, clock, metrics = pauses
+    pausing, clock, metrics = pauses
     metrics.write_text("{}\n")
-    found.feed(TRAINING)
+    pausing.feed(TRAINING)
     clock.sleep(60)
-    assert (_reason(found), found.seconds()) == ("rate_limit", 60)
-    found.feed(TRAINING)
+    assert (_reason(pausing), pausing.seconds()) == ("rate_limit", 60)
+    pausing.feed(TRAINING)
     clock.sleep(60)
     metrics.write_text("{}\n{}\n")
-    assert (_reason(found), found.seconds()) == (None, 120)
+    assert (_reason(pausing), pausing.seconds()) == (None, 120)
     clock.sleep(60)
-    assert found.seconds() == 120
+    assert pausing.seconds() == 120
 
 
 def test_a_pause_ends_when_nobody_speaks_of_it(pauses: tuple[Pauses, FakeClock, Path]) -> None:
-    found, clock, _ = pauses
-    found.feed(TRAINING)
+    pausing, clock, _ = pauses
+    pausing.feed(TRAINING)
     clock.sleep(30)
-    found.feed(CAPACITY)  # another reason: another pause, the time goes on
-    assert (_reason(found), found.seconds()) == ("capacity", 30)
+    pausing.feed(CAPACITY)  # another reason: another pause, the time goes on
+    assert (_reason(pausing), pausing.seconds()) == ("capacity", 30)
     clock.sleep(10 * VOUCHED_SECONDS)
-    assert (_reason(found), found.seconds()) == (None, 30 + VOUCHED_SECONDS)
+    assert (_reason(pausing), pausing.seconds()) == (None, 30 + VOUCHED_SECONDS)
 
 
 def test_a_pause_that_is_heard_of_ends_when_it_is_over(
     pauses: tuple[Pauses, FakeClock, Path],
 ) -> None:
-    found, clock, _ = pauses
-    found.hear(None)
-    found.hear("rate_limit")
+    pausing, clock, _ = pauses
+    pausing.hear(None)
+    pausing.hear("rate_limit")
     for _ in range(100):
         clock.sleep(5)
-        found.hear("rate_limit")
-    assert (_reason(found), found.seconds()) == ("rate_limit", 500)
-    found.hear(None)
-    assert (_reason(found), found.seconds()) == (None, 500)
-    found.feed(CAPACITY)
-    found.hear(None)  # it was not known from there
-    assert _reason(found) == "capacity"
+        pausing.hear("rate_limit")
+    assert (_reason(pausing), pausing.seconds()) == ("rate_limit", 500)
+    pausing.hear(None)
+    assert (_reason(pausing), pausing.seconds()) == (None, 500)
+    pausing.feed(CAPACITY)
+    pausing.hear(None)  # it was not known from there
+    assert _reason(pausing) == "capacity"
 
 
 def test_the_longest_pauses_are_listed_in_their_order(
     pauses: tuple[Pauses, FakeClock, Path],
 ) -> None:
-    found, clock, _ = pauses
+    pausing, clock, _ = pauses
     for seconds in range(1, 81):
-        found.hear("rate_limit")
+        pausing.hear("rate_limit")
         clock.sleep(float(seconds))
-        found.hear(None)
-    found.hear("capacity")
+        pausing.hear(None)
+    pausing.hear("capacity")
     clock.sleep(0.5)
-    listed = found.listed()
+    listed = pausing.listed()
     assert [pause.for_s for pause in listed] == [*map(float, range(49, 81)), 0.5]
     assert [pause.reason for pause in listed] == ["rate_limit"] * 32 + ["capacity"]
-    assert found.seconds() == 3240.5
+    assert pausing.seconds() == 3240.5
 
 
 def test_a_pause_is_told_when_it_begins(tmp_path: Path) -> None:
-    told: list[int] = []
-    found = Pauses(str(tmp_path), begun=lambda: told.append(1))
-    found.feed(b"step 1\n" + TRAINING + TRAINING)
-    found.feed(CAPACITY)
-    assert told == [1]
+    calls: list[int] = []
+    pausing = Pauses(str(tmp_path), begun=lambda: calls.append(1))
+    pausing.feed(b"step 1\n" + TRAINING + TRAINING)
+    pausing.feed(CAPACITY)
+    assert calls == [1]
 
 
 # The log
@@ -410,15 +410,15 @@ def test_a_log_that_cannot_be_kept_says_where_it_has_gaps(tmp_path: Path) -> Non
     full = Faults(lambda number, _: Fault.FAIL if 2 <= number <= 3 else None)
     store = FaultyStore(LocalStore(str(tmp_path)), full)
     output = Output(store, "log", Redactor(()), Pauses("none"))
-    source, kept = os.pipe()
+    source, pipe = os.pipe()
     over, ending = os.pipe()
     copying = threading.Thread(target=output.copy, args=(source, over))
     copying.start()
     for piece in (b"one\n", b"two\n", b"three\n", b"four\n"):
-        os.write(kept, piece)
+        os.write(pipe, piece)
         while not output.tail.endswith(piece):
             time.sleep(0.001)
-    for descriptor in (kept, ending):
+    for descriptor in (pipe, ending):
         os.close(descriptor)
     copying.join()
     for descriptor in (source, over):
@@ -434,13 +434,13 @@ def test_what_was_printed_before_the_end_is_copied_whoever_keeps_the_pipe(
     tmp_path: Path, printed: bytes
 ) -> None:
     output = Output(LocalStore(str(tmp_path)), "log", Redactor(()), Pauses("none"))
-    source, kept = os.pipe()
+    source, pipe = os.pipe()
     over, ending = os.pipe()
-    os.write(kept, b"begun\n" + printed)
+    os.write(pipe, b"begun\n" + printed)
     os.close(ending)
     output.copy(source, over)
     assert (tmp_path / "log").read_bytes() == b"begun\n" + printed
-    for descriptor in (source, kept, over):
+    for descriptor in (source, pipe, over):
         os.close(descriptor)
 
 
@@ -506,7 +506,7 @@ def test_what_a_recipe_has_of_its_job_and_what_not_of_the_launch() -> None:
     launch = {"A": "1", "CLUSTER_JOB": "7", "CLUSTER_NODE": "a", "GPU": "0"}
     ours = {"SWEEPER_KEEP": "CLUSTER_JOB\nGPU\nABSENT", "CLUSTER_JOB": "8", "GPU": "1", "B": "2"}
     assert with_backend_variables(launch, ours) == launch | {"CLUSTER_JOB": "8", "GPU": "1"}
-    found = with_backend_variables(launch, ours | {"SWEEPER_DROP": "CLUSTER_\n"})
-    assert found == {"A": "1", "CLUSTER_JOB": "8", "GPU": "1"}
+    environment = with_backend_variables(launch, ours | {"SWEEPER_DROP": "CLUSTER_\n"})
+    assert environment == {"A": "1", "CLUSTER_JOB": "8", "GPU": "1"}
     assert with_backend_variables(launch, {"SWEEPER_DROP": "CLUSTER_"}) == {"A": "1", "GPU": "0"}
     assert with_backend_variables(launch, {}) == launch
