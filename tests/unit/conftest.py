@@ -1,6 +1,7 @@
 """A sweep on the fake backend, for the tests of everything that a launcher does."""
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,12 +12,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sweeper.backends import registered
-from sweeper.backends.base import BackendType
+from sweeper.backends.base import BackendType, Capabilities
+from sweeper.cli import main
 from sweeper.errors import GridError
 from sweeper.fields import nodes
 from sweeper.grid import parse_grid
 from sweeper.grid.json_schema import grid_schema
-from sweeper.launcher import launching
+from sweeper.launcher import launching, manifest
 from sweeper.launcher.trust import sealed
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
@@ -29,13 +31,13 @@ from sweeper.sweep.launcher import held_of
 from sweeper.sweep.states import Event, State
 from sweeper.testing import FAKE, FakeBackend, FakeClock, Faults, FaultyStore
 
-# How long an example takes is the machine's affair, which does other things beside.
+# Examples take longer on a busy machine.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
 LEASE = 60.0
 WALL = 1_800_000_000.0
-"""What the fake wall clock shows at the start."""
+"""The start of the fake wall clock."""
 
 
 class Scene:
@@ -82,8 +84,8 @@ class Scene:
         sleep: Callable[[float], None] | None = None,
         **options: Any,
     ) -> Scheduler:
-        """As after the last one was killed. Its store fails as `faults` decides; a function is
-        called before each call of the store, with its name and path."""
+        """Return the scheduler of a new launcher, as after the last one was killed. Its store fails
+        as `faults` decides; a function is called before each call, with its name and path."""
         context = Context(
             self.at(faults, remote=remote),
             self.backend,
@@ -96,7 +98,7 @@ class Scene:
     def at(
         self, faults: Faults | Callable[[str], object] | None, *, remote: bool = False
     ) -> SweepFolder:
-        """The sweep's folder, in a store with these faults."""
+        """Return the sweep's folder in a store with these faults."""
         if faults is None and not remote:
             return self.folder
         if callable(faults):
@@ -105,23 +107,35 @@ class Scene:
         return self.folder.at(FaultyStore(self.store, faults or Faults(), remote=remote))
 
     def time_of_day(self) -> float:
-        """Seconds since 1970 by the launcher's clock; a test sets `wall`."""
+        """Return the seconds since 1970 by the launcher's clock; a test sets `wall`."""
         return self.wall + self.clock.now
 
     def seal(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Make the plan one of this user's own."""
+        """Seal the plan as one of this user's."""
         monkeypatch.setenv("SWEEPER_IDENTITY", "of-this-test-only")
-        self.store.replace(
-            self.folder.plan, encode(sealed(read_json(self.store, self.folder.plan)))
-        )
+        plan = sealed(read_json(self.store, self.folder.plan))
+        self.store.replace(self.folder.plan, encode(plan))
+
+    def launch_to(self, *places: dict[str, str]) -> None:
+        """Record a launch to these places. Raises `UsageError` if jobs may wait elsewhere."""
+        plan = self.folder.read_plan()
+        manifest.write_environment(self.folder, plan, None, Capabilities(), places)
 
     def offered(self) -> contextlib.AbstractContextManager[None]:
-        """Let whoever opens the backend `fake` get the scene's."""
+        """Let `open_backend("fake")` return the scene's backend."""
         return registered(BackendType("fake", "The scene's.", lambda *_: self.backend))
 
-    def step(self, seconds: float = 0.5) -> Summary:
+    def step(self, seconds: float = 0.5, times: int = 1) -> Summary:
+        """Step the launcher, `seconds` after the last step; return the last summary."""
+        for _ in range(times - 1):
+            self.step(seconds)
         self.clock.sleep(seconds)
         return self.scheduler.step()
+
+    def relaunch(self, *arguments: Any, **options: Any) -> Summary:
+        """Step a new launcher, as after the last one was killed."""
+        self.scheduler = self.new_scheduler(*arguments, **options)
+        return self.step()
 
     def worker(self, run: str, attempt: int, event: Event, **body: Any) -> None:
         self.store.create(self.folder.event(run, attempt, event), encode({"schema": 1} | body))
@@ -134,7 +148,7 @@ class Scene:
         self.store.append(self.folder.log(run, attempt), text.encode())
 
     def observed(self) -> dict[str, Any]:
-        """What the launcher has published, with words for what it observes."""
+        """Return what the launcher has published, with words for what it observes."""
         seen = self.folder.read_observations()
         words = {run: labels.observed(observation) for run, observation in seen.observed.items()}
         return {
@@ -154,24 +168,28 @@ class Scene:
     def finish(
         self, run: str, attempt: int = 1, event: Event = Event.SUCCEEDED, **body: Any
     ) -> None:
+        """Record an attempt from its claim to its end, and end its job."""
         self.worker(run, attempt, Event.CLAIMED)
         self.worker(run, attempt, event, **body)
-        self.backend.end(token(run, attempt))
+        places = self.backend.values() if isinstance(self.backend, dict) else ()
+        with_job = [place for place in places if token(run, attempt) in getattr(place, "jobs", ())]
+        for backend in with_job if places else [self.backend]:
+            backend.end(token(run, attempt))
 
 
 class GridReaders:
-    """The two that judge a grid, which have to agree: ours, and the JSON Schema for editors."""
+    """The two readers of grids, which must agree: sweeper's, and the JSON Schema for editors."""
 
     def __init__(self) -> None:
         self._validator = jsonschema.Draft202012Validator(grid_schema())
 
     def take(self, text: str) -> None:
-        """Assert that both take a grid."""
+        """Assert that both accept a grid."""
         parse_grid(text, "g.yaml")
         self._validator.validate(self._data(text))
 
     def refuse(self, text: str) -> str:
-        """Assert that both refuse a grid. Returns what ours says."""
+        """Assert that both refuse a grid; return sweeper's message."""
         with pytest.raises(GridError) as caught:
             parse_grid(text, "g.yaml")
         assert not self._validator.is_valid(self._data(text))
@@ -191,13 +209,13 @@ def grid_readers() -> GridReaders:
 
 @pytest.fixture
 def no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody cuts the power here, and disks take their time."""
+    """Skip `fsync`: no test here cuts the power, and disks are slow."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture
 def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """Parts of the paths of files that this user may not open."""
+    """A set: files whose path contains one of its texts cannot be opened."""
     parts: set[str] = set()
     open_file = os.open
 
@@ -218,23 +236,72 @@ def make_scene(tmp_path: Path, no_sync: None, fake_backend: None) -> Callable[..
 
 @pytest.fixture
 def resumed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the sweeps whose launchers would have been started again; none is."""
+    """The names of the sweeps whose launchers would have been started; no process starts."""
     names: list[str] = []
     monkeypatch.setattr(launching, "resume", lambda folder, **_: names.append(folder.name))
     return names
 
 
 @pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of what sweeper keeps on a machine (`SWEEPER_HOME`), empty."""
+    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def config_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The path of the user's `config.toml`, which does not exist yet."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    (tmp_path / "config" / "sweeper").mkdir(parents=True)
+    return tmp_path / "config" / "sweeper" / "config.toml"
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """A function that runs a verb with `--json` and returns the document that it prints."""
+
+    def run(*words: str, code: int = 0) -> Any:
+        capsys.readouterr()
+        assert main([*words, "--json"]) == code
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.fixture
 def fake_backend() -> Iterator[None]:
-    """A plan may name the backend that executes nothing."""
+    """Let plans name the backend `fake`, which executes nothing."""
     with registered(FAKE):
         yield
 
 
 @pytest.fixture
 def scene(tmp_path: Path, no_sync: None, fake_backend: None) -> Scene:
-    """Three runs, two at once."""
+    """A sweep of three runs, two at once."""
     return Scene(tmp_path)
+
+
+@pytest.fixture
+def pair(
+    make_scene: Callable[..., Any],
+) -> Iterator[Callable[..., tuple[Any, FakeBackend, FakeBackend]]]:
+    """`pair(runs, **launch)`: a sweep at the places `fake` (one job) and `spare`, and both."""
+
+    def make(runs: int = 3, **launch: Any) -> tuple[Any, FakeBackend, FakeBackend]:
+        shares = [
+            {"backend": "fake", "max_parallel": 1},
+            {"backend": "spare", "max_parallel": None},
+        ]
+        given = {"backend": "fake+spare", "backends": shares, "max_parallel": 3} | launch
+        scene = make_scene(runs, **given)
+        fake, spare = FakeBackend(), FakeBackend()
+        scene.backend = {"fake": fake, "spare": spare}
+        scene.scheduler = scene.new_scheduler()
+        return scene, fake, spare
+
+    with registered(FAKE._replace(name="spare")):
+        yield make
 
 
 @pytest.fixture
@@ -259,7 +326,7 @@ def botocore_session() -> Any:
 
 @pytest.fixture
 def stubbed(botocore_session: Any, tmp_path: Path) -> Iterator[Any]:
-    """`tests/support/aws_stubs.py`: an AWS whose every answer is the test's; all must be used."""
+    """`tests/support/aws_stubs.py`: an AWS that gives the test's answers; all must be used."""
     from support.aws_stubs import Stubbed
 
     stubbed = Stubbed(tmp_path, botocore_session)

@@ -14,7 +14,6 @@ from sweeper.backends.base import Capabilities, Counter, JobState, JobStatus
 from sweeper.backends.slurm.backend import SlurmBackend
 from sweeper.backends.slurm.commands import Slurm
 from sweeper.errors import StoreError, UsageError
-from sweeper.launcher import manifest
 from sweeper.launcher.placement_guard import place_of, refuse_moved_sweep
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.states import Event
@@ -25,39 +24,29 @@ THERE = {"backend": "fake", "cluster": "two"}
 
 
 class Clustered(FakeBackend):
-    """One whose jobs wait on a cluster."""
+    """A fake backend on the cluster `one`."""
 
     def location(self) -> dict[str, str]:
         return {"cluster": "one"}
 
 
 @pytest.fixture
-def launched(
-    make_scene: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Any]:
-    """`launched(*events)`: a sweep that was launched to `HERE`; the events of its first attempt.
-    Gives the scene, and what launches it again to a place."""
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+def launched(make_scene: Callable[..., Any], home: Path) -> Callable[..., Any]:
+    """`launched(*events)`: a sweep that was launched to `HERE` and has these events of its first
+    attempts, and a function that launches it to another place."""
 
     def make(*events: Event) -> tuple[Any, Callable[[dict[str, str]], None]]:
         scene = make_scene(runs=5)
-
-        def again(place: dict[str, str]) -> None:
-            plan = scene.folder.read_plan()
-            manifest.write_environment(
-                SweepFolder(scene.store, plan.name), plan, None, Capabilities(), [place]
-            )
-
-        again(HERE)
+        scene.launch_to(HERE)
         for event in events:
             for run in scene.ids:
                 scene.worker(run, 1, event)
-        return scene, again
+        return scene, scene.launch_to
 
     return make
 
 
-def test_a_place_has_a_name() -> None:
+def test_the_place_of_a_backend_is_its_name_and_location() -> None:
     assert place_of(Clustered()) == HERE
     assert place_of(FakeBackend()) == {"backend": "fake"}
 
@@ -91,7 +80,9 @@ def test_a_launch_elsewhere_is_refused_while_jobs_may_wait(
         (Event.INTENT, Event.SUBMITTED, Event.CANCEL),
     ],
 )
-def test_it_goes_where_it_likes_when_none_does(launched: Any, events: tuple[Event, ...]) -> None:
+def test_a_launch_elsewhere_is_allowed_once_no_job_may_wait(
+    launched: Any, events: tuple[Event, ...]
+) -> None:
     scene, again = launched(*events)
     again(THERE)
     scene.worker(scene.ids[0], 2, Event.SUBMITTED)
@@ -99,8 +90,8 @@ def test_it_goes_where_it_likes_when_none_does(launched: Any, events: tuple[Even
         again(HERE)
 
 
-def test_the_earlier_place_is_asked_for_what_was_perhaps_submitted(launched: Any) -> None:
-    """A submission that was refused leaves runs that are opened, and no jobs."""
+def test_the_earlier_place_is_asked_for_unconfirmed_jobs(launched: Any) -> None:
+    """A refused submission leaves opened runs without jobs."""
     scene, again = launched(Event.INTENT)
     backend = scene.backend = Clustered()
     backend.reachable, clock = False, scene.clock
@@ -120,14 +111,14 @@ def test_the_earlier_place_is_asked_for_what_was_perhaps_submitted(launched: Any
             again(HERE)
 
 
-def test_what_was_preempted_waits_where_the_backend_restarts_it(launched: Any) -> None:
+def test_preempted_runs_hold_a_place_that_restarts_them(launched: Any) -> None:
     _, again = launched(Event.SUBMITTED, Event.CLAIMED, Event.PREEMPTED)
     restarting = FAKE._replace(capabilities=lambda _: Capabilities(restarts=Counter("COUNT")))
     with registered(restarting), pytest.raises(UsageError, match="unfinished"):
         again(THERE)
 
 
-def test_without_a_word_on_the_place_the_backend_counts(scene: Any) -> None:
+def test_without_a_recorded_place_the_backend_decides(scene: Any) -> None:
     scene.worker(scene.ids[0], 1, Event.SUBMITTED)
     scene.store.replace(scene.folder.service, b'{"schema": 1, "env_file": null}')
     refuse_moved_sweep(scene.folder, [HERE])
@@ -135,8 +126,8 @@ def test_without_a_word_on_the_place_the_backend_counts(scene: Any) -> None:
         refuse_moved_sweep(scene.folder, [{"backend": "local"}])
 
 
-def test_a_place_that_cannot_be_read_is_not_any_place(scene: Any) -> None:
-    """Else the jobs that wait in it would be started a second time in another."""
+def test_an_unreadable_place_is_refused_once_jobs_were_submitted(scene: Any) -> None:
+    """Otherwise jobs that wait there would be started again elsewhere."""
     for service in (b"{", b'{"env_file": "e", "place": [1]}'):
         scene.store.replace(scene.folder.service, service)
         refuse_moved_sweep(scene.folder, [HERE])  # nothing was submitted: it is written anew
@@ -145,11 +136,11 @@ def test_a_place_that_cannot_be_read_is_not_any_place(scene: Any) -> None:
         refuse_moved_sweep(scene.folder, [HERE])
 
 
-def test_what_was_never_launched_may_go_anywhere(scene: Any) -> None:
+def test_a_new_sweep_may_go_anywhere(scene: Any) -> None:
     refuse_moved_sweep(SweepFolder(scene.store, "other"), [HERE])
 
 
-def test_where_the_cloud_is() -> None:
+def test_locations_of_slurm_and_aws_batch() -> None:
     slurm = Slurm()
     slurm.call = lambda *_, **__: "ClusterName = one"  # type: ignore[method-assign]
     assert SlurmBackend(slurm, "s", "/sweeps/s").location() == {"cluster": "one"}

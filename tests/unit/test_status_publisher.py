@@ -137,9 +137,7 @@ def test_a_retry_while_the_launcher_ends_is_taken_up(running: Any, doing: str) -
         scene.launch(ending=finishing)
     scene.run_steps()
     for run in scene.ids[:2]:
-        scene.worker(run, 1, Event.CLAIMED)
-        scene.worker(run, 1, Event.FAILED, reason="error", code=1)
-        scene.backend.end(token(run, 1))
+        scene.finish(run, 1, Event.FAILED, reason="error", code=1)
     scene.run_steps()
     scene.finish(scene.ids[2])
     scene.run_steps(20)
