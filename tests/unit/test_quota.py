@@ -1,14 +1,10 @@
-"""What launchers of one account may have at work together: what is learned of the limit, whose turn
-it is, and that the record of it is true whatever happens to who writes it."""
+"""What launchers of one account may run together: the learned limit and whose turn it is."""
 
-import itertools
 import os
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,15 +35,14 @@ pytestmark = pytest.mark.usefixtures("no_sync")
 
 
 class Service:
-    """A service that takes `cap` jobs at once and holds the others back, as a launcher sees it that
-    starts as many as it may."""
+    """A service that runs `cap` jobs at once, as seen by a launcher that starts all it may."""
 
     def __init__(self, cap: int) -> None:
         self.clock, self.cap, self.learned = FakeClock(), cap, Learned()
         self.limiter = Limiter(self.clock)
 
     def after(self, seconds: float, most: int = 100) -> list[int]:
-        """The limits of so many seconds."""
+        """Return the limit of each of these seconds."""
         limits: list[int] = []
         for _ in range(int(seconds)):
             self.clock.sleep(1)
@@ -58,7 +53,7 @@ class Service:
         return limits
 
 
-def test_a_limit_is_found_kept_and_followed() -> None:
+def test_the_limit_of_a_service_is_learned_and_followed() -> None:
     service = Service(60)
     assert service.after(3)[-1] == 60  # at once what is not held back, if that is half or more
     assert set(service.after(300)) <= {60, 61}
@@ -70,7 +65,7 @@ def test_a_limit_is_found_kept_and_followed() -> None:
     assert set(service.after(200)) <= {80, 81}
 
 
-def test_a_limit_is_not_cut_twice_for_one_reason() -> None:
+def test_one_refusal_lowers_the_limit_once() -> None:
     clock = FakeClock()
     limiter = Limiter(clock)
     halved = limiter.see(Learned(), Load(8, 8))
@@ -81,7 +76,7 @@ def test_a_limit_is_not_cut_twice_for_one_reason() -> None:
     assert limiter.see(halved, Load(4, refused="machine")) == Learned(2, 1, 2, "machine")
 
 
-def test_what_keeps_nothing_from_starting_does_not_grow() -> None:
+def test_a_limit_that_holds_nothing_back_does_not_grow() -> None:
     clock = FakeClock()
     limiter = Limiter(clock)
     for _ in range(100):
@@ -91,8 +86,7 @@ def test_what_keeps_nothing_from_starting_does_not_grow() -> None:
         )
 
 
-def test_a_launcher_that_comes_later_keeps_the_same_time() -> None:
-    """What another one has changed begins a window for all of them."""
+def test_a_change_by_another_launcher_begins_a_window_for_all() -> None:
     clock = FakeClock()
     limiter = Limiter(clock)
     limiter.see(Learned(10), Load(10, 0, 5))
@@ -101,7 +95,7 @@ def test_a_launcher_that_comes_later_keeps_the_same_time() -> None:
     assert limiter.see(Learned(7, 1, 1), Load(12, 5)) == Learned(7, 1, 1)
 
 
-def test_shares_are_by_weight_and_nobody_gets_more_than_it_can_use() -> None:
+def test_slots_are_shared_by_weight_up_to_what_each_can_use() -> None:
     claims = {"a": Claim(1, 0, 99), "b": Claim(1, 0, 99), "c": Claim(2, 0, 99)}
     assert shares(48, claims) == {"a": 12, "b": 12, "c": 24}
     claims["b"] = Claim(1, 2, 1)
@@ -111,9 +105,8 @@ def test_shares_are_by_weight_and_nobody_gets_more_than_it_can_use() -> None:
 
 
 @pytest.mark.parametrize(("limit", "weights"), [(1, (1, 9)), (2, (1, 1, 2)), (7, (1, 2, 3, 5))])
-def test_a_slot_that_cannot_be_shared_goes_round(limit: int, weights: tuple[int, ...]) -> None:
-    """Runs that end and begin again: over time each member has what is due to it by its weight,
-    also where that is no whole number of slots, or less than one."""
+def test_members_take_turns_when_slots_do_not_divide(limit: int, weights: tuple[int, ...]) -> None:
+    """Over time each member gets its share by weight, even below one slot."""
     held, turns = dict.fromkeys(range(len(weights)), 0), dict.fromkeys(range(len(weights)), 0.0)
     had = dict.fromkeys(held, 0)
     ends: list[tuple[int, int]] = []
@@ -141,75 +134,8 @@ def _member(sweep: str, **about: object) -> Member:
     return Member("/root", sweep, Who("elsewhere", 1, None))._replace(**about)  # type: ignore[arg-type]
 
 
-def _with(sweep: str, slots: int) -> Callable[[Page], Page]:
-    return lambda page: page._replace(members={**page.members, sweep: _member(sweep, slots=slots)})
-
-
-def test_a_page_follows_from_the_one_before(tmp_path: Path) -> None:
-    store = LocalStore(str(tmp_path))
-    first, second = StoredRecord(store, "a"), StoredRecord(store, "a")
-    for n in range(60):
-        (first, second)[n % 2].write(_with(f"s{n % 3}", n))
-    assert first.look() == second.look()
-    assert {name: m.slots for name, m in first.look().members.items()} == {
-        "s0": 57,
-        "s1": 58,
-        "s2": 59,
-    }
-    assert len(list(store.names("a/pages"))) < 30
-    same = first.look()
-    assert first.write(_with("s0", 57)) == same  # nothing is written that changes nothing
-
-
-def test_two_who_write_at_once_both_count(tmp_path: Path) -> None:
-    """The one whose page comes second reads the first, and thinks again."""
-    store = LocalStore(str(tmp_path))
-    first, second = StoredRecord(store, "a"), StoredRecord(store, "a")
-    first.write(_with("x", 1))
-
-    def late(page: Page) -> Page:
-        if "y" not in page.members:
-            second.write(_with("y", 2))
-        return _with("x", 3)(page)
-
-    written = first.write(late)
-    assert {name: member.slots for name, member in written.members.items()} == {"x": 3, "y": 2}
-
-
-def test_who_slept_over_many_pages_is_not_believed(tmp_path: Path) -> None:
-    """The number that it writes has been removed meanwhile, and so can be created again."""
-    store = LocalStore(str(tmp_path))
-    first, second = StoredRecord(store, "a"), StoredRecord(store, "a")
-    first.write(_with("x", 1))
-
-    def asleep(page: Page) -> Page:
-        if "y" not in page.members:
-            for n in range(50):
-                second.write(_with("y", n))
-        return _with("x", 2)(page)
-
-    first.write(asleep)
-    assert {name: member.slots for name, member in second.look().members.items()} == {
-        "x": 2,
-        "y": 49,
-    }
-
-
-@pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY, Fault.TWICE])
-def test_a_book_whose_store_fails_now_and_then(tmp_path: Path, fault: Fault) -> None:
-    store = LocalStore(str(tmp_path))
-    number = 0
-    for number in itertools.count(1):
-        faults = Faults({number: fault})
-        record = StoredRecord(FaultyStore(store, faults), "a")
-        try:
-            record.write(_with("x", number))
-        except StoreError:
-            record.write(_with("x", number))
-        assert StoredRecord(store, "a").look().members["x"].slots == number
-        if not faults.struck:
-            break
-    assert number > 3
+def _slots(page: Page) -> dict[str, int]:
+    return {name: member.slots for name, member in page.members.items()}
 
 
 class Account:
@@ -236,6 +162,14 @@ class Account:
             record, itself, clock=self.clock, most=self.slots, beat_seconds=beat_seconds
         )
 
+    def with_remote_record(self) -> tuple[Governor, Faults, list[bool]]:
+        """Return a launcher whose record is remote, its calls, and a list: the record fails while
+        it is not empty."""
+        failing: list[bool] = []
+        faults = Faults(lambda *_: Fault.FAIL if failing else None)
+        far = self.launcher("far", store=FaultyStore(self.store, faults, remote=True))
+        return far, faults, failing
+
     def elsewhere(self, sweep: str, beat_seconds: float = parallelism.BEAT_SECONDS) -> Governor:
         """A launcher on another machine."""
         who = Who("elsewhere", 1, None)
@@ -244,20 +178,29 @@ class Account:
     def name(self, sweep: str) -> str:
         return parallelism.name_of(self.root.root, sweep)
 
-    def held(self) -> dict[str, int]:
-        members = StoredRecord(self.store, "a").look().members.values()
-        return {member.sweep: member.slots for member in members}
+    def looks(self, governor: Governor, jobs: Jobs, times: int, seconds: float) -> set[int]:
+        """Let a launcher look again and again; return the slots that it got."""
+        slots: set[int] = set()
+        for _ in range(times):
+            slots.add(governor.look(jobs).slots)
+            self.clock.sleep(seconds)
+        return slots
 
     def begin(self, sweep: str, runs: int) -> None:
-        """The sweep is on record, with so many runs at work."""
+        """Record the sweep, with this many runs at work."""
         folder = SweepFolder(self.root, sweep)
         self.root.replace(folder.plan, b"{}")
         for n in range(runs):
             self.root.create(folder.event(f"{n:012x}", 1, Event.CLAIMED), b"{}")
 
 
-def test_a_launcher_has_all_slots_while_it_is_alone(tmp_path: Path) -> None:
-    shared = Account(tmp_path, 10)
+@pytest.fixture
+def shared(tmp_path: Path) -> Account:
+    """An account with a limit of 10 slots."""
+    return Account(tmp_path, 10)
+
+
+def test_a_launcher_has_all_slots_while_it_is_alone(shared: Account) -> None:
     first, second = shared.launcher("one"), shared.launcher("two", 4.0)
     assert first.look(Jobs(0, 20, 20)) == (10, 10, "quota")
     assert second.look(Jobs(0, 20, 20)).slots == 0  # what runs is left alone
@@ -268,17 +211,15 @@ def test_a_launcher_has_all_slots_while_it_is_alone(tmp_path: Path) -> None:
     assert first.look(Jobs(2, 18, 5)) == (2, 2, "shared")
     second.leave()
     assert first.look(Jobs(2, 18, 20)).slots == 10
-    assert shared.held() == {"one": 10}
+    assert _slots(StoredRecord(shared.store, "a").look()) == {shared.name("one"): 10}
 
 
-def test_the_slots_of_a_killed_launcher_stay_with_its_runs(tmp_path: Path) -> None:
-    shared = Account(tmp_path, 10)
+def test_the_slots_of_a_killed_launcher_stay_with_its_runs(shared: Account) -> None:
     shared.begin("killed", 6)
     shared.elsewhere("killed").look(Jobs(0, 6, 6))
     other = shared.launcher("other")
-    for _ in range(20):  # its runs do not beat: they count for as long as a lease
-        assert other.look(Jobs(4, 9, 9)).slots == 4
-        shared.clock.sleep(1)
+    # its runs do not beat: they count for as long as a lease
+    assert shared.looks(other, Jobs(4, 9, 9), 20, 1) == {4}
     folder = SweepFolder(shared.root, "killed")
     for n in range(2):
         shared.root.create(folder.event(f"{n:012x}", 1, Event.SUCCEEDED), b"{}")
@@ -299,11 +240,10 @@ def test_the_slots_of_a_killed_launcher_stay_with_its_runs(tmp_path: Path) -> No
 
 
 GONE = process.this_process()._replace(began="never")
-"""A process of this machine that has ended: its number is another's by now."""
+"""A process of this machine that has ended: another one has its number now."""
 
 
-def test_a_launcher_that_is_dead_for_sure_is_not_waited_for(tmp_path: Path) -> None:
-    shared = Account(tmp_path, 10)
+def test_a_dead_launcher_of_this_machine_is_not_waited_for(shared: Account) -> None:
     shared.begin("killed", 2)
     shared.launcher("killed", who=GONE).look(Jobs(2, 50, 50))
     other = shared.launcher("other")
@@ -311,26 +251,18 @@ def test_a_launcher_that_is_dead_for_sure_is_not_waited_for(tmp_path: Path) -> N
     assert other.look(Jobs(0, 20, 20)).slots == 8
 
 
-def test_what_cannot_be_looked_at_is_forgotten_at_last(tmp_path: Path) -> None:
-    shared = Account(tmp_path, 10)
+def test_a_member_whose_root_is_unreadable_is_forgotten_at_last(shared: Account) -> None:
     record = StoredRecord(shared.store, "a")
     there = _member("elsewhere", root="s3://nowhere?", slots=7)
     record.write(lambda page: page._replace(members={"far": there}))
     other = shared.launcher("other")
-    for _ in range(100):
-        assert other.look(Jobs(3, 7, 10)).slots == 3
-        shared.clock.sleep(6)
-    slots = 0
-    for _ in range(100):
-        slots = other.look(Jobs(3, 7, 10)).slots
-        shared.clock.sleep(6)
-    assert slots == 10
+    assert shared.looks(other, Jobs(3, 7, 10), 100, 6) == {3}
+    shared.looks(other, Jobs(3, 7, 10), 100, 6)
+    assert other.look(Jobs(3, 7, 10)).slots == 10
 
 
-def test_a_sweep_whose_disk_is_not_here_keeps_its_slots(tmp_path: Path) -> None:
-    """Of another machine's sweep a folder of that name, or none, says nothing; nor of ours while
-    the root is not there. Only who sees the root without the sweep knows that it was removed."""
-    shared = Account(tmp_path, 10)
+def test_a_sweep_whose_disk_is_not_here_keeps_its_slots(shared: Account, tmp_path: Path) -> None:
+    """Only a root that is readable and lacks the sweep proves that it was removed."""
     os.makedirs(shared.root.root)
     away = {
         "far": _member("s", root=shared.root.root, slots=3),
@@ -341,14 +273,11 @@ def test_a_sweep_whose_disk_is_not_here_keeps_its_slots(tmp_path: Path) -> None:
     record.write(lambda page: page._replace(members=away | gone))
     other = shared.launcher("other")
     other.look(Jobs(0, 10, 10))
-    for _ in range(20):
-        assert other.look(Jobs(0, 10, 10)).slots == 5
-        shared.clock.sleep(6)
+    assert shared.looks(other, Jobs(0, 10, 10), 20, 6) == {5}
     assert set(record.look().members) - {shared.name("other")} == set(away)
 
 
-def test_a_look_that_worked_is_believed_as_long_as_the_first(tmp_path: Path) -> None:
-    shared = Account(tmp_path, 10)
+def test_slots_of_a_sweep_on_a_lost_disk_are_kept_for_a_while(shared: Account) -> None:
     shared.begin("killed", 4)
     shared.elsewhere("killed").look(Jobs(0, 4, 4))
     other = shared.launcher("other")
@@ -370,16 +299,12 @@ def test_a_look_that_worked_is_believed_as_long_as_the_first(tmp_path: Path) -> 
     assert for_minutes(10) == 10
 
 
-def test_a_launcher_whose_step_takes_long_keeps_its_slots(tmp_path: Path) -> None:
-    """On this machine its process says that it lives, on another its beats do, which a thread
-    sends."""
-    shared = Account(tmp_path, 10)
+def test_a_launcher_whose_step_takes_long_keeps_its_slots(shared: Account) -> None:
+    """Its process vouches for it on this machine, the beats of a thread elsewhere."""
     shared.begin("slow", 0)
     slow, other = shared.launcher("slow"), shared.launcher("other")
     slow.look(Jobs(0, 6, 6))
-    for _ in range(20):
-        assert other.look(Jobs(0, 10, 10)).slots == 4
-        shared.clock.sleep(6)
+    assert shared.looks(other, Jobs(0, 10, 10), 20, 6) == {4}
     record = StoredRecord(shared.store, "a")
     far = shared.elsewhere("far", beat_seconds=0.001)
     with far.kept():
@@ -393,10 +318,7 @@ def test_a_launcher_whose_step_takes_long_keeps_its_slots(tmp_path: Path) -> Non
     assert not [each for each in threading.enumerate() if each.name.endswith("(_keep)")]
 
 
-def test_a_launcher_that_ends_in_a_process_that_lives_on_leaves_its_slots_to_its_runs(
-    tmp_path: Path,
-) -> None:
-    shared = Account(tmp_path, 10)
+def test_a_launcher_that_ended_leaves_its_slots_to_its_runs(shared: Account) -> None:
     shared.begin("ended", 2)
     ended, other = shared.launcher("ended"), shared.launcher("other")
     with pytest.raises(KeyboardInterrupt), ended.kept():
@@ -406,10 +328,9 @@ def test_a_launcher_that_ends_in_a_process_that_lives_on_leaves_its_slots_to_its
     assert ended.look(Jobs(2, 8, 10)).slots == 2  # and it goes on
 
 
-def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_sweeps_without_a_launcher_are_opened_once_and_never_during_a_write(
+    shared: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = Account(tmp_path, 10)
     shared.begin("killed", 4)
     shared.launcher("killed", who=GONE).look(Jobs(0, 4, 4))
     opened: list[str] = []
@@ -431,45 +352,36 @@ def test_sweeps_without_a_launcher_are_looked_at_once_and_not_while_a_page_is_wr
         return FaultyStore(LocalStore(root), Faults(lambda *_: Fault.FAIL if writing else None))
 
     monkeypatch.setattr(opening, "open_store", opens)
-    for _ in range(10):
-        other.look(Jobs(0, 10, 10))
-        shared.clock.sleep(3)
+    shared.looks(other, Jobs(0, 10, 10), 10, 3)
     assert opened == [shared.root.root]
 
 
-def test_what_a_book_elsewhere_allowed_does_not_hold_once_it_cannot_be_asked(
-    tmp_path: Path,
-) -> None:
-    shared, failing = Account(tmp_path, 10), [False]
-    faults = Faults(lambda *_: Fault.FAIL if failing[0] else None)
-    far = shared.launcher("far", store=FaultyStore(shared.store, faults, remote=True))
+def test_slots_of_a_remote_record_expire_while_it_fails(shared: Account) -> None:
+    far, faults, failing = shared.with_remote_record()
     assert far.look(Jobs(0, 6, 6)).slots == 6
     calls = len(faults.calls)
     assert far.look(Jobs(1, 0, 6)).slots == 6
     assert len(faults.calls) == calls  # each look costs
     shared.clock.sleep(3)
-    failing[0] = True
+    failing.append(True)
     for _ in range(3):
         with pytest.raises(StoreError):
             far.look(Jobs(1, 0, 6))
-    failing[0] = False
+    failing.clear()
     assert far.look(Jobs(1, 0, 6)).slots == 1
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_refusal_is_told_to_a_book_elsewhere_as_soon_as_that_can_be(
-    tmp_path: Path, fails: bool
-) -> None:
-    shared, failing = Account(tmp_path, None), [False]
-    faults = Faults(lambda *_: Fault.FAIL if failing[0] else None)
-    far = shared.launcher("far", store=FaultyStore(shared.store, faults, remote=True))
+def test_a_refusal_reaches_a_remote_record_once_it_answers(tmp_path: Path, fails: bool) -> None:
+    shared = Account(tmp_path, None)
+    far, _, failing = shared.with_remote_record()
     far.look(Jobs(8, 0, 8))
     if fails:
         shared.clock.sleep(3)
-        failing[0] = True
+        failing.append(True)
         with pytest.raises(StoreError):
             far.look(Jobs(8, 0, 8, refused=True))
-        failing[0] = False
+        failing.clear()
     else:
         far.look(Jobs(8, 0, 8, refused=True))
     shared.clock.sleep(3)
@@ -480,10 +392,10 @@ def test_a_refusal_is_told_to_a_book_elsewhere_as_soon_as_that_can_be(
 
 @pytest.mark.parametrize(("busy", "least"), [({"wants": 9}, 80), ({"slots": 1}, 80), ({}, 100)])
 @pytest.mark.parametrize("present", [True, False])
-def test_who_had_no_part_in_the_sharing_does_not_make_up_for_it(
+def test_an_idle_member_does_not_catch_up_on_turns(
     tmp_path: Path, busy: dict[str, int], least: float, present: bool
 ) -> None:
-    """Else all others would wait until it has had as many turns as they."""
+    """All others would wait until it has had as many turns as they."""
     shared = Account(tmp_path, 1)
     idle, record = shared.launcher("idle"), StoredRecord(shared.store, "a")
     others = {"one": _member("one", turn=100.0), "two": _member("two", turn=80.0, **busy)}
@@ -501,10 +413,8 @@ def test_who_had_no_part_in_the_sharing_does_not_make_up_for_it(
     assert record.look().members[name].turn - turn <= 2  # and it continues from there
 
 
-def test_two_sweeps_that_are_called_the_same_are_two(tmp_path: Path) -> None:
-    """On two machines the same folder may be another. Nor does one that was removed and made anew
-    answer for the runs of the first."""
-    shared = Account(tmp_path, 10)
+def test_sweeps_of_one_name_are_told_apart_by_identity(shared: Account) -> None:
+    """Folders of one path on two machines may differ; so may a sweep made anew."""
     first = shared.launcher("s", identity="one")
     assert first.look(Jobs(4, 0, 4)).slots == 4
     shared.begin("s", 6)
@@ -518,28 +428,13 @@ def test_two_sweeps_that_are_called_the_same_are_two(tmp_path: Path) -> None:
     assert second.look(Jobs(6, 4, 10)).slots == 10
 
 
-def test_an_identity_is_made_once(tmp_path: Path) -> None:
-    folder = SweepFolder(LocalStore(str(tmp_path)), "s")
-    assert folder.read_identity() is None
-    for fault in Fault.LOSE_REPLY, Fault.TWICE:
-        folder.store.remove([folder.identity])
-        with suppress(StoreError):
-            folder.at(FaultyStore(folder.store, Faults({2: fault}))).ensure_identity()
-        made = folder.read_identity()
-        assert made
-        assert folder.ensure_identity() == made
-
-
-def test_a_place_keeps_nothing_of_who_left(tmp_path: Path) -> None:
-    shared = Account(tmp_path, 10)
+def test_beats_of_members_that_left_are_removed(shared: Account) -> None:
     gone, other = shared.launcher("one"), shared.launcher("other")
     gone.look(Jobs(0, 2, 2))
     gone.leave()
     shared.elsewhere("killed").look(Jobs(0, 2, 2))
     shared.begin("killed", 0)
-    for _ in range(12):
-        other.look(Jobs(0, 2, 2))
-        shared.clock.sleep(6)
+    shared.looks(other, Jobs(0, 2, 2), 12, 6)
     assert list(shared.store.names("a/beats")) == [f"a/beats/{shared.name('other')}"]
     for n in range(50):
         shared.store.replace(f"a/spent/{n}.json", b"{}")
@@ -548,7 +443,7 @@ def test_a_place_keeps_nothing_of_who_left(tmp_path: Path) -> None:
     assert [each for each in faults.calls if "spent" in each or each.endswith(" a")] == []
 
 
-def test_a_sweep_begins_with_what_was_learned_last(tmp_path: Path) -> None:
+def test_a_new_sweep_begins_with_the_learned_limit(tmp_path: Path) -> None:
     shared = Account(tmp_path, None)
     first = shared.launcher("first")
     assert first.look(Jobs(0, 40, 40)).slots == 40
@@ -559,107 +454,37 @@ def test_a_sweep_begins_with_what_was_learned_last(tmp_path: Path) -> None:
     assert shared.launcher("second").look(Jobs(0, 40, 40)) == (30, 30, "service")
 
 
-def test_who_shares_with_nobody_needs_no_place() -> None:
+def test_a_launcher_alone_needs_no_stored_record() -> None:
     clock = FakeClock()
     alone = Governor(PrivateRecord(), Member("/root", "s", process.this_process()), clock=clock)
     assert alone.look(Jobs(0, 4, 4)) == (4, 4, "service")
     assert alone.look(Jobs(4, 0, 4, paused=4)) == (4, 2, "service")
 
 
-def test_the_place_can_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+def test_the_user_sets_the_place_slots_and_account_of_the_quota(
+    tmp_path: Path, config_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SWEEPER_HOME", "/home/of/mine")
     monkeypatch.delenv(account.PLACE, raising=False)
     assert account.quota_settings() == ("/home/of/mine/quota", None, None)
-    (tmp_path / "sweeper").mkdir()
-    file = tmp_path / "sweeper" / "config.toml"
-    file.write_text('[quota]\nplace = "s3://bucket/quota"\nslots = 50\naccount = "team"\n')
+    config_file.write_text('[quota]\nplace = "s3://bucket/quota"\nslots = 50\naccount = "team"\n')
     assert account.quota_settings() == ("s3://bucket/quota", 50, "team")
     monkeypatch.setenv(account.PLACE, "/elsewhere")
     assert account.quota_settings().place == "/elsewhere"
-    assert account.handed_on() == {
-        account.PLACE: "/elsewhere",
-        "XDG_CONFIG_HOME": str(tmp_path),
-    }
+    xdg = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    assert account.handed_on() == {account.PLACE: "/elsewhere", **xdg}
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(account.PLACE, "shared/quota")
     there = f"{tmp_path}/shared/quota"
     assert account.quota_settings().place == account.handed_on()[account.PLACE] == there
     monkeypatch.delenv(account.PLACE)
-    file.write_text('[quota]\nplace = "quota"\n')
+    config_file.write_text('[quota]\nplace = "quota"\n')
     monkeypatch.chdir("/")
-    assert account.quota_settings().place == f"{tmp_path}/sweeper/quota"
-    assert account.handed_on() == {"XDG_CONFIG_HOME": str(tmp_path)}
-    file.write_text("[quota]\nslot = 50\nslots = 0\n")
+    assert account.quota_settings().place == f"{config_file.parent}/quota"
+    assert account.handed_on() == xdg
+    config_file.write_text("[quota]\nslot = 50\nslots = 0\n")
     with pytest.raises(EnvironmentFailure) as caught:
         account.quota_settings()
-    assert f"{file}: quota.slot: unknown key 'slot' in quota; did you mean 'slots'?" in str(
-        caught.value
-    )
-    assert f"{file}: quota.slots: " in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "damage", [b"", b"{", b"[]", b'{"schema": 1, "mark": "x", "learned": {"limit": "many"}}']
-)
-def test_an_account_whose_only_page_is_damaged_starts_anew(tmp_path: Path, damage: bytes) -> None:
-    """All launchers of the account would wait for ever for a page that nobody mends."""
-    store = LocalStore(str(tmp_path))
-    store.replace("a/pages/3.json", damage)
-    record = StoredRecord(store, "a")
-    assert (record.look().number, record.look().members) == (3, {})
-    StoredRecord(store, "a").write(_with("y", 2))
-    record.write(_with("x", 1))
-    page = StoredRecord(store, "a").look()
-    assert {name: member.slots for name, member in page.members.items()} == {"y": 2, "x": 1}
-
-
-def test_a_damaged_page_is_passed_over(tmp_path: Path) -> None:
-    """The one before it counts, and the next takes its place. A newer sweeper's is left alone."""
-    store = LocalStore(str(tmp_path))
-    StoredRecord(store, "a").write(_with("x", 1))
-    for damage in (b"", b"{", b'{"schema": 1}'):
-        newest = StoredRecord(store, "a").look().number
-        store.replace(f"a/pages/{newest + 1}.json", damage)
-        assert StoredRecord(store, "a").look().members["x"].slots == newest
-        StoredRecord(store, "a").write(_with("x", newest + 2))
-        page = StoredRecord(store, "a").look()
-        assert (page.number, page.members["x"].slots) == (newest + 2, newest + 2)
-    store.replace(f"a/pages/{page.number + 1}.json", b'{"schema": 99}')
-    with pytest.raises(StoreError, match="newer sweeper"):
-        StoredRecord(store, "a").look()
-
-
-def test_a_page_that_cannot_be_read_now_is_not_damaged(tmp_path: Path) -> None:
-    store = LocalStore(str(tmp_path))
-    for number in (1, 2):
-        StoredRecord(store, "a").write(_with("x", number))
-    faults = Faults(lambda _, what: Fault.FAIL if what.endswith("/2.json") else None)
-    with pytest.raises(StoreError, match="injected"):
-        StoredRecord(FaultyStore(store, faults), "a").look()
-
-
-def test_a_member_that_cannot_be_read_costs_nobody_else_a_page(tmp_path: Path) -> None:
-    store = LocalStore(str(tmp_path))
-    record = StoredRecord(store, "a")
-    page: Any = record.write(_with("x", 1)).document()
-    page["members"]["x"]["slots"] = 2
-    page["members"] |= {"bad": {"root": 7}, "worse": None}
-    store.replace("a/pages/2.json", encode(page))
-    members = StoredRecord(store, "a").look().members
-    assert {name: member.slots for name, member in members.items()} == {"x": 2}
-
-
-def test_a_process_of_another_user_that_is_not_shown_is_alive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    here = process.machine()
-    nobody = 2**22 + 1  # above the largest that Linux gives
-
-    def kill(_pid: int, _signal: int) -> None:
-        raise PermissionError
-
-    assert process.is_gone(Who(here, nobody, "1"))
-    monkeypatch.setattr(os, "kill", kill)
-    assert not process.is_gone(Who(here, nobody, "1"))
-    assert process.is_gone(Who(here, os.getpid(), "1"))  # it is another by now
+    unknown = "quota.slot: unknown key 'slot' in quota; did you mean 'slots'?"
+    assert f"{config_file}: {unknown}" in str(caught.value)
+    assert f"{config_file}: quota.slots: " in str(caught.value)

@@ -1,7 +1,6 @@
 import importlib.util
 import itertools
 import json
-import re
 import statistics
 
 import pytest
@@ -17,7 +16,7 @@ def items(tmp_path, *rows, grader="exact"):
     return suites.load_suites(evaluation.Config(), str(path), grader)
 
 
-def test_an_item_is_its_content(tmp_path):
+def test_the_key_of_an_item_depends_on_its_content_only(tmp_path):
     first = items(tmp_path, {"prompt": "a", "answer": "b"}, {"prompt": "c", "answer": 3})
     again = items(
         tmp_path,
@@ -52,20 +51,20 @@ def test_an_item_of_two_suites_counts_in_the_score_of_each(tmp_path):
     assert scored["test/num_items"] == 3
 
 
-def test_questions_that_are_not_graded_and_keys_that_are_not_used_are_printed(tmp_path, capsys):
+def test_ungraded_questions_and_unused_keys_are_printed(tmp_path, capsys):
     items(tmp_path, {"prompt": "a", "answer": "b"}, {"prompt": "c", "target": "d"})
     printed = capsys.readouterr().out
     assert "suite.jsonl: keys that are not used: target\n" in printed
     assert "1 of 2 items have no answer: asked, but not graded\n" in printed
 
 
-def test_choices_are_part_of_the_question(tmp_path):
+def test_choices_are_appended_to_the_question(tmp_path):
     [item] = items(tmp_path, {"question": "Sky?", "choices": ["red", "blue"], "answer": "B"})
     assert item.grader == "choice"
     assert item.messages[-1]["content"] == "Sky?\nA) red\nB) blue"
 
 
-def test_a_task_asks_what_training_holds_out():
+def test_a_task_asks_the_questions_that_training_holds_out():
     config = evaluation.Config(task="addition", digits=2, test_size=20)
     loaded = suites.load_suites(config, None, "exact")
     train = settings.Settings(task="addition", digits=2, test_size=20, seed=5)
@@ -101,19 +100,19 @@ def test_a_task_asks_what_training_holds_out():
         ),
     ],
 )
-def test_what_is_no_item_is_told_with_its_line(tmp_path, row, message):
+def test_a_malformed_item_is_refused_with_its_line(tmp_path, row, message):
     with pytest.raises(RecipeError) as caught:
         items(tmp_path, {"prompt": "a", "answer": "b"}, row)
     assert str(caught.value).startswith(f"{tmp_path}/suite.jsonl:2: ")
     assert message in str(caught.value)
 
 
-def test_a_suite_that_is_not_there_is_told():
+def test_an_unknown_suite_is_refused():
     with pytest.raises(RecipeError, match="unknown suite 'gsm': no file, and none of addition"):
         suites.load_suites(evaluation.Config(), "gsm", "exact")
 
 
-def test_pass_at_k_is_the_share_of_draws_with_one_that_is_right():
+def test_pass_at_k_counts_draws_with_a_right_answer():
     right = [True, False, False, True, False]
     for k in range(1, 6):
         draws = list(itertools.combinations(right, k))
@@ -121,7 +120,7 @@ def test_pass_at_k_is_the_share_of_draws_with_one_that_is_right():
         assert scores.pass_at(k, 5, 2) == pytest.approx(expected)
 
 
-def test_samples_of_an_item_are_one_observation():
+def test_the_samples_of_an_item_count_as_one_observation():
     rows = [[{"score": s} for s in item] for item in ((1, 1, 0, 0), (0, 0, 0, 0), (1, 1, 1, 1))]
     measured = scores.scores_of(rows)
     assert measured["score"] == pytest.approx(0.5)
@@ -131,26 +130,12 @@ def test_samples_of_an_item_are_one_observation():
     assert set(measured) == {"score", "stderr", "num_items", "pass@1", "pass@2", "pass@4"}
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"samples": 2}, "samples above 1 are all the same at temperature 0: raise it"),
-        ({"temperature": -1.0}, "temperature must not be negative, not -1.0"),
-        ({"max_items": 0}, "max_items must be at least 1, not 0"),
-        ({"in_flight": 0}, "in_flight must be at least 1, not 0"),
-    ],
-)
-def test_bad_values_are_refused(given, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        evaluation.Config(**given)
-
-
-def test_what_a_run_holds_out_is_told_without_its_training_part():
+def test_held_out_questions_do_not_need_the_training_part():
     task = tasks.sorting(3, 4)
     assert tasks.held_out(task, 9) == tasks.generate(task, 5, 9, seed=3).test
 
 
-def test_suites_of_a_run_that_trains_are_checked_and_counted_when_it_is_planned(tmp_path):
+def test_a_plan_checks_and_counts_the_suites_of_training_runs(tmp_path):
     suite = tmp_path / "suite.jsonl"
     suite.write_text('{"prompt": "2+2=", "answer": "4"}\n{"prompt": "2+3="}\n')
     names = [str(suite), "cookbook:gsm8k"]

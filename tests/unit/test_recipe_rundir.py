@@ -9,6 +9,10 @@ CONFIG = {"learning_rate": 0.001, "seed": 0, "log_path": "a", "data": None}
 FREE = frozenset({"log_path"})
 
 
+def state(batch):
+    return {"name": f"{batch:06d}", "batch": batch, "state_path": f"tinker://x/weights/{batch}"}
+
+
 def read(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -24,8 +28,8 @@ def test_a_new_directory_starts_at_step_0(tmp_path):
 
 
 def test_a_run_resumes_from_its_last_state(tmp_path, run):
-    run.record_checkpoint({"name": "000010", "batch": 10, "state_path": "tinker://x/weights/10"})
-    run.record_checkpoint({"name": "000020", "batch": 20, "state_path": "tinker://x/weights/20"})
+    run.record_checkpoint(state(10))
+    run.record_checkpoint(state(20))
     run.record_checkpoint({"name": "000025", "batch": 25, "sampler_path": "tinker://x/s/25"})
     again = rundir.open_run(str(tmp_path), CONFIG, FREE)
     assert again.start_step == 20
@@ -33,28 +37,25 @@ def test_a_run_resumes_from_its_last_state(tmp_path, run):
     assert not again.finished
 
 
-def test_a_final_state_means_finished(tmp_path, run):
+def test_a_run_with_a_final_state_is_finished(tmp_path, run):
     run.record_checkpoint({"name": "final", "batch": 9, "final": True, "state_path": "tinker://x"})
     assert rundir.open_run(str(tmp_path), CONFIG, FREE).finished
 
 
-def test_an_address_of_weights_is_taken_as_it_is():
-    assert rundir.state_path("tinker://x/weights/final") == "tinker://x/weights/final"
-
-
-def test_a_run_s_directory_stands_for_its_last_weights(tmp_path, run):
-    run.record_checkpoint({"name": "000010", "batch": 10, "state_path": "tinker://x/weights/10"})
-    run.record_checkpoint({"name": "000020", "batch": 20, "state_path": "tinker://x/weights/20"})
+def test_a_directory_means_its_last_weights(tmp_path, run):
+    run.record_checkpoint(state(10))
+    run.record_checkpoint(state(20))
     run.record_checkpoint({"name": "000025", "batch": 25, "sampler_path": "tinker://x/s/25"})
     with open(tmp_path / "checkpoints.jsonl", "a") as file:
         file.write('{"name": "000030", "batch": 30, "state_path": "tinker://x/wei')
     before = (tmp_path / "checkpoints.jsonl").read_bytes()
     assert rundir.state_path(str(tmp_path)) == "tinker://x/weights/20"
+    assert rundir.state_path("tinker://x/weights/final") == "tinker://x/weights/final"
     assert (tmp_path / "checkpoints.jsonl").read_bytes() == before  # it may be another's, at work
 
 
 @pytest.mark.parametrize("content", [None, "", '{"name": "a", "batch": 1}\n', "[]\nnull\n{\n"])
-def test_a_directory_without_weights_is_one_clear_error(tmp_path, content):
+def test_a_directory_without_weights_is_refused(tmp_path, content):
     if content is not None:
         (tmp_path / "checkpoints.jsonl").write_text(content)
     with pytest.raises(RecipeError) as caught:
@@ -63,16 +64,18 @@ def test_a_directory_without_weights_is_one_clear_error(tmp_path, content):
 
 
 def test_a_torn_checkpoint_is_cut_before_the_next_is_appended(tmp_path, run):
-    run.record_checkpoint({"name": "000010", "batch": 10, "state_path": "tinker://x/weights/10"})
+    run.record_checkpoint(state(10))
     with open(tmp_path / "checkpoints.jsonl", "a") as file:
         file.write('{"name": "000020", "bat')
     again = rundir.open_run(str(tmp_path), CONFIG, FREE)
     assert again.start_step == 10
-    again.record_checkpoint({"name": "000020", "batch": 20, "state_path": "tinker://x/weights/20"})
+    again.record_checkpoint(state(20))
     assert [record["batch"] for record in read(tmp_path / "checkpoints.jsonl")] == [10, 20]
 
 
-def test_steps_that_will_be_trained_again_are_dropped_and_the_rest_keep_their_bytes(tmp_path, run):
+def test_steps_to_be_trained_again_are_dropped_from_the_metrics(tmp_path, run):
+    run.drop_steps_from(0)
+    assert list(tmp_path.iterdir()) == []
     for step in range(5):
         run.log_metrics(step, {"train_mean_nll": 0.1 * step})
     lines = (tmp_path / "metrics.jsonl").read_bytes().splitlines(keepends=True)
@@ -81,11 +84,6 @@ def test_steps_that_will_be_trained_again_are_dropped_and_the_rest_keep_their_by
     run.drop_steps_from(3)
     assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(lines[:3])
     assert sorted(p.name for p in tmp_path.iterdir()) == ["metrics.jsonl"]
-
-
-def test_dropping_from_step_0_without_metrics_is_fine(tmp_path, run):
-    run.drop_steps_from(0)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_nan_is_written_as_json_does(tmp_path, run):
@@ -101,7 +99,7 @@ def test_another_run_s_directory_is_refused(tmp_path, run):
         rundir.open_run(str(tmp_path), {**CONFIG, "learning_rate": 0.01}, FREE)
 
 
-def test_an_unusable_directory_is_one_clear_error(tmp_path):
+def test_an_unusable_directory_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RecipeError, match=r"cannot write to log_path=.*Not a directory"):
         rundir.open_run(str(tmp_path / "file" / "run"), CONFIG, FREE)

@@ -25,19 +25,15 @@ def test_every_task_asks_each_of_its_problems_once(task, question, answer):
     assert problems[question] == answer
 
 
-def test_the_held_out_part_is_the_same_for_every_seed_and_disjoint_from_training():
+def test_the_held_out_part_is_fixed_and_disjoint_from_training():
     task = tasks.sorting(5, 6)
+    assert tasks.generate(task, 10, 50, 0).test == tasks.generate(task, 300, 50, 0).test
     splits = [tasks.generate(task, 300, 50, seed) for seed in range(3)]
     assert splits[0].test == splits[1].test == splits[2].test
     assert splits[0].train != splits[1].train
     for split in splits:
         assert len(set(questions(split.train))) == 300
         assert not set(questions(split.train)) & set(questions(split.test))
-
-
-def test_the_held_out_part_is_the_same_for_every_train_size():
-    task = tasks.reversal(4, 4)
-    assert tasks.generate(task, 10, 30, 0).test == tasks.generate(task, 200, 30, 0).test
 
 
 def test_a_small_task_gives_all_it_has():
@@ -56,7 +52,7 @@ def test_a_task_that_is_all_held_out_is_refused():
         tasks.generate(tasks.addition(1), 10, 100, 0)
 
 
-def test_batches_pass_over_the_data_once_an_epoch_in_a_new_order_each_time():
+def test_each_epoch_passes_over_all_data_in_a_new_order():
     stream = [i for step in range(6) for i in tasks.batch_indices(step, 5, 10, seed=0)]
     epochs = [stream[0:10], stream[10:20], stream[20:30]]
     assert [sorted(epoch) for epoch in epochs] == [list(range(10))] * 3
@@ -80,12 +76,8 @@ def write(path, rows):
 
 
 def chat(question, answer="yes"):
-    return {
-        "messages": [
-            {"role": "user", "content": question},
-            {"role": "assistant", "content": answer},
-        ]
-    }
+    turns = [("user", question), ("assistant", answer)]
+    return {"messages": [{"role": role, "content": content} for role, content in turns]}
 
 
 def test_conversations_are_read_and_split(tmp_path):
@@ -97,55 +89,48 @@ def test_conversations_are_read_and_split(tmp_path):
     assert split == tasks.load(path, 3)
 
 
-def test_copies_of_held_out_conversations_are_not_trained_on(tmp_path):
-    rows = [json.dumps(chat(f"q{i % 4}")) for i in range(20)]
-    split = tasks.load(write(tmp_path / "chats.jsonl", rows), 2)
-    assert split.train
-    assert not set(questions(split.train)) & set(questions(split.test))
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("{", "chats.jsonl:2: not JSON"),
-        ("[]", "chats.jsonl:2: expected"),
-        ('{"messages": []}', "chats.jsonl:2: expected"),
-        ('{"messages": [{"role": "user"}]}', "chats.jsonl:2: expected"),
+        ("{", "2: not JSON"),
+        ("[]", "2: expected"),
+        ('{"messages": []}', "2: expected"),
+        ('{"messages": [{"role": "user"}]}', "2: expected"),
         (
             '{"messages": [{"role": "user", "content": "q"}]}',
-            "chats.jsonl:2: the last message must be the assistant's",
+            "2: the last message must be the assistant's",
         ),
-        ('{"prompt": "q"}', "chats.jsonl:2: expected"),
-        ('{"answer": "a"}', "chats.jsonl:2: expected"),
-        ('{"prompt": "q", "answer": null}', 'chats.jsonl:2: "answer" must be a text'),
-        ('{"prompt": "q", "answer": 4}', 'chats.jsonl:2: "answer" must be a text'),
-        ('{"prompt": ["q"], "answer": "a"}', 'chats.jsonl:2: "prompt" must be a text'),
-        ('{"prompt": "q", "answer": " "}', 'chats.jsonl:2: "answer" is empty'),
+        ('{"prompt": "q"}', "2: expected"),
+        ('{"answer": "a"}', "2: expected"),
+        ('{"prompt": "q", "answer": null}', '2: "answer" must be a text'),
+        ('{"prompt": "q", "answer": 4}', '2: "answer" must be a text'),
+        ('{"prompt": ["q"], "answer": "a"}', '2: "prompt" must be a text'),
+        ('{"prompt": "q", "answer": " "}', '2: "answer" is empty'),
         (
             '{"prompt": "q", "answer": "a", "answer": "b"}',
-            'chats.jsonl:2: not JSON: the key "answer" is given twice',
+            '2: not JSON: the key "answer" is given twice',
         ),
-        ('{"prompt": "q", "answer": "a", "tools": []}', 'chats.jsonl:2: "tools" would not be seen'),
+        ('{"prompt": "q", "answer": "a", "tools": []}', '2: "tools" would not be seen'),
         (
             '{"prompt": "q", "answer": "a", "weight": 0}',
-            'chats.jsonl:2: "weight" would have no effect',
+            '2: "weight" would have no effect',
         ),
-        ('{"prompt": "\\ud83d", "answer": "a"}', 'chats.jsonl:2: "prompt" is not valid text'),
-        ('{"Prompt": "q", "answer": "a"}', "chats.jsonl:2: expected"),
-        ('{"prompt": "q", "answer": "a"', "chats.jsonl:2: not JSON"),
-        ('{"prompt": "q", "answer": "a"} {}', "chats.jsonl:2: not JSON"),
-        ('"prompt"', "chats.jsonl:2: expected"),
-        ("null", "chats.jsonl:2: expected"),
+        ('{"prompt": "\\ud83d", "answer": "a"}', '2: "prompt" is not valid text'),
+        ('{"Prompt": "q", "answer": "a"}', "2: expected"),
+        ('{"prompt": "q", "answer": "a"', "2: not JSON"),
+        ('{"prompt": "q", "answer": "a"} {}', "2: not JSON"),
+        ('"prompt"', "2: expected"),
+        ("null", "2: expected"),
     ],
 )
-def test_a_bad_line_is_named(tmp_path, row, message):
+def test_a_malformed_line_is_refused_with_its_number(tmp_path, row, message):
     path = write(tmp_path / "chats.jsonl", [json.dumps(chat("q")), row])
-    with pytest.raises(RecipeError, match=message) as caught:
+    with pytest.raises(RecipeError, match=f"chats.jsonl:{message}") as caught:
         tasks.load(path, 1)
     assert "\n" not in str(caught.value)
 
 
-def test_a_prompt_with_its_answer_is_a_conversation(tmp_path):
+def test_a_row_of_prompt_and_answer_is_a_conversation(tmp_path):
     rows = [{"prompt": f"q{i}", "answer": "yes", "source": "elsewhere"} for i in range(3)]
     split = tasks.load(write(tmp_path / "pairs.jsonl", map(json.dumps, rows)), 1)
     assert sorted(split.train + split.test, key=str) == [
@@ -204,26 +189,26 @@ def test_answers_may_be_marked_as_not_trainable(tmp_path):
         tasks.load(path, 1)
 
 
-def test_what_is_left_out_or_not_used_is_printed(tmp_path, capsys):
+def test_copies_of_held_out_conversations_and_unused_keys_are_reported(tmp_path, capsys):
     rows = [chat(f"q{i % 4}") | {"source": "a", **({"id": i} if i else {})} for i in range(20)]
     path = write(tmp_path / "chats.jsonl", map(json.dumps, rows))
     split = tasks.load(path, 2)
     printed = capsys.readouterr().out
     assert f"{path}: keys that are not used: source, id\n" in printed
     copies = 18 - len(split.train)
-    assert copies > 0
+    assert copies > 0 and split.train
+    assert not set(questions(split.train)) & set(questions(split.test))
     assert f"{copies} of 20 conversations left out: copies of those held out\n" in printed
 
 
-def test_a_mark_before_the_first_line_is_no_text(tmp_path):
-    """Some programs begin a file of UTF-8 with a byte order mark."""
+def test_a_byte_order_mark_is_skipped(tmp_path):
     path = write(tmp_path / "chats.jsonl", [json.dumps(chat(q)) for q in "ab"])
     file = tmp_path / "chats.jsonl"
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
     assert len(tasks.load(path, 1).train) == 1
 
 
-def test_a_missing_file_is_named(tmp_path):
+def test_a_missing_or_undecodable_file_is_refused(tmp_path):
     with pytest.raises(RecipeError, match=r"/gone\.jsonl: cannot be read: No such file"):
         tasks.load(str(tmp_path / "gone.jsonl"), 1)
     (tmp_path / "bytes.jsonl").write_bytes(json.dumps(chat("q")).encode() + b"\n\xff\n")
@@ -234,10 +219,8 @@ def test_a_missing_file_is_named(tmp_path):
 def test_only_a_newline_ends_a_line_of_conversations(tmp_path):
     path = tmp_path / "data.jsonl"
     texts = [f"a\u2028b\x85c\x0cd {number}" for number in range(3)]
-    with path.open("w", encoding="utf-8") as file:
-        for text in texts:
-            turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "e"}]
-            file.write(json.dumps({"messages": turns}, ensure_ascii=False) + "\n")
+    lines = [json.dumps(chat(text), ensure_ascii=False) + "\n" for text in texts]
+    path.write_text("".join(lines), encoding="utf-8", newline="")
     split = tasks.load(str(path), 1)
     assert sorted(questions([*split.train, *split.test])) == texts
 
