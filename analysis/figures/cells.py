@@ -26,9 +26,13 @@ _TRADES = 6
 
 
 def panels(study: Study) -> Iterator[Panel]:
-    """Yield the figures of costs and of tasks."""
+    """Yield the figures of all cells, of costs and of tasks."""
     metric = study.data.metric
     if metric is not None:
+        means = cells_figure(study.ranking, metric.name)
+        if means is not None:  # the page's table draws the same
+            name = "cells, best first: runs, mean, 95 % interval"
+            yield Panel("cells", name, means, "The cells", on_page=False)
         shown = [one for one in study.tradeoffs if one.front is not None or len(one.cells) > 2]
         for tradeoff in shown[:_TRADES]:
             figure = tradeoff_figure(tradeoff, study.ranking, metric.name)

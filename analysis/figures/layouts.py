@@ -19,11 +19,12 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#8
 extended by Paul Tol's muted set. They stay distinct with the common colour-vision deficiencies."""
 MUTED = "#8a8f98"
 COLOURED = len(PALETTE)
-Section = Literal["tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts"]
+Section = Literal["cells", "tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
-"""The parts of a report that figures belong to. The page has one only if it has figures:
-`tasks` (a sweep over several tasks), `curves`, `axes` (values along one axis), `planes` (along
-two), `parallel` (all axes at once), `trade` (what cells cost), `rollouts`."""
+"""The parts of a report that figures belong to. The page has one only if it has figures: `cells`
+(all cells, below the table of results), `tasks` (a sweep over several tasks), `curves`, `axes`
+(values along one axis), `planes` (along two), `parallel` (all axes at once), `trade` (what cells
+cost), `rollouts`."""
 _DIGITS = 5
 _POWERS = 10.0 ** np.arange(309)
 
@@ -35,12 +36,15 @@ class Panel(NamedTuple):
     Each trace of a figure has `meta`: a `role`, which decides in which order traces are drawn and
     which of them a reader can hide (any word will do), and, for what belongs to a cell, `cell` (its
     position in the ranking) and `tone` (an index into `PALETTE`, or -1 for the muted colour).
+
+    Markdown has all figures. The page leaves out those with `on_page` false.
     """
 
     section: Section
     name: str
     figure: dict[str, Any]
     description: str
+    on_page: bool = True
 
 
 def rounded(values: Floats | Sequence[float]) -> list[float | None]:

@@ -76,6 +76,7 @@ _STATES = (
 
 def render(study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts] = ()) -> str:
     """Return the whole page. `beside` has the transcripts of items, one entry per task."""
+    panels = [panel for panel in panels if panel.on_page]
     return (
         environment()
         .get_template("report.html.j2")

@@ -9,7 +9,6 @@ from typing import Any
 
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.stability import RULE
-from sweeper.analysis.figures.cells import cells_figure
 from sweeper.analysis.figures.layouts import Panel
 from sweeper.analysis.findings.axis_findings import KINDS
 from sweeper.analysis.findings.finding import cell_text, method, noise_text, short_name
@@ -45,17 +44,12 @@ def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
     picture = _loaded()
     pictures: dict[str, bytes] = {}
     shown: dict[str, list[tuple[str, str]]] = {}
-    cells = cells_figure(study.ranking, study.data.metric_name or "")
-    if cells is not None:
-        count = plural(len(cells["layout"]["yaxis"]["tickvals"]), "cell")
-        title = f"{count}, best first: runs, mean, 95 % interval"
-        pictures["cells.png"] = picture(cells, title)
-        shown["cells"] = [("The cells", "cells.png")]
     numbers: dict[str, int] = {}
     for panel in panels:
         number = numbers[panel.section] = numbers.get(panel.section, 0) + 1
         if number <= (_CURVES if panel.section == "curves" else _FIGURES):
-            name = f"{panel.section}-{number}.png"
+            is_first = panel.section == "cells" and number == 1
+            name = "cells.png" if is_first else f"{panel.section}-{number}.png"
             pictures[name] = picture(panel.figure, panel.name)
             shown.setdefault(panel.section, []).append((panel.description, name))
     text = "\n".join(_lines(study, shown)) + "\n"

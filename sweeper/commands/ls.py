@@ -95,7 +95,8 @@ def run(arguments: Namespace) -> int:
         return print_json_answer(document, registry.problems)
     origins = _executed_otherwise(runs)
     wide = ["root"] if len(roots) > 1 else []
-    _print_table(records, wide, columns, with_code=bool(arguments.code or origins))
+    table = [*zip(runs, records, strict=True)]
+    _print_table(table, wide, columns, with_code=bool(arguments.code or origins))
     for sentence in origins:
         say(sentence)
     if len(runs) < count:
@@ -105,36 +106,42 @@ def run(arguments: Namespace) -> int:
 
 
 def _print_table(
-    records: "list[_Record]", roots: list[str], metric_columns: list[str], *, with_code: bool
+    table: "list[tuple[RecordedRun, _Record]]",
+    roots: list[str],
+    metric_columns: list[str],
+    *,
+    with_code: bool,
 ) -> None:
     """Print a line for each run with the requested metrics, and with its root if there are several
-    `roots`."""
-    columns: list[tuple[str, Callable[[_Record], object]]] = [
-        *((name, lambda record: record["root"]) for name in roots),
-        ("sweep", lambda record: record["sweep"]),
-        ("run", lambda record: record["name"]),
-        ("state", lambda record: record["state"]),
-        ("attempts", lambda record: record["attempts"]),
-        ("time", lambda record: duration(record["wall_s"])),
+    `roots`. A column is made of the run and its record, which `--json` prints."""
+    columns: list[tuple[str, Callable[[RecordedRun, _Record], object]]] = [
+        *((name, lambda run, _: run.root) for name in roots),
+        ("sweep", lambda run, _: run.sweep),
+        ("run", lambda run, _: run.name),
+        ("state", lambda run, _: run.state.value),
+        ("attempts", lambda run, _: run.attempts),
+        ("time", lambda _, record: duration(record["wall_s"])),
     ]
+    records = [record for _, record in table]
     if any(record["metric"] is not None for record in records):
-        columns.append(("metric", lambda record: record["metric"]))
-        columns.append(("value", lambda record: record["value"]))
+        columns.append(("metric", lambda _, record: record["metric"]))
+        columns.append(("value", lambda _, record: record["value"]))
     if any("backend" in record for record in records):
-        columns.append(("backend", lambda record: record.get("backend")))
+        columns.append(("backend", lambda _, record: record.get("backend")))
     if with_code:
-        columns.append(("code", lambda record: record["code"]))
-        columns.append(("launched", lambda record: record["launched"]))
+        columns.append(("code", lambda _, record: record["code"]))
+        columns.append(("launched", lambda _, record: record["launched"]))
     columns.extend((key, partial(_of_metric, key)) for key in metric_columns)
     if any(map(_marks, records)):
-        columns.append(("noted", _marks))
+        columns.append(("noted", lambda _, record: _marks(record)))
     print_table(
         [header for header, _ in columns],
-        [tuple(cell(record) for _, cell in columns) for record in records],
+        [tuple(cell(run, record) for _, cell in columns) for run, record in table],
     )
 
 
-def _of_metric(key: str, record: "_Record") -> float | None:
+def _of_metric(key: str, run: RecordedRun, record: "_Record") -> float | None:
+    del run
     return record.get("metrics", {}).get(key)
 
 

@@ -67,10 +67,10 @@ def open_chosen(arguments: Namespace) -> tuple[Registry, list[RecordedRun]]:
 
 def newest(registry: Registry) -> str:
     """Return the newest sweep. Raises `NotFound` if there is none."""
-    records = registry.sweep_records()
-    if not records:
+    sweeps = registry.sweeps_in_use()
+    if not sweeps:
         raise NotFound(f"no sweep in {', '.join(registry.roots)}")
-    return max(records, key=lambda sweep: sweep["created"] or "")["sweep"]
+    return max(sweeps, key=lambda sweep: sweep.plan.created or "").name
 
 
 def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
@@ -85,13 +85,12 @@ def only(registry: Registry, *, at_work: bool = False) -> str:
     """Return the sweep that a verb changes if none is named: the only sweep, or with `at_work` the
     only sweep with a launcher. Raises `NotFound` if there is no sweep, `UsageError` if there are
     several."""
-    names = [sweep["sweep"] for sweep in registry.sweep_records()]
-    if not names:
+    sweeps = registry.sweeps_in_use()
+    if not sweeps:
         raise NotFound(f"no sweep in {', '.join(registry.roots)}")
-    choices = names
-    if at_work and len(names) > 1:
-        sweeps = [registry.sweep(name) for name in names]
-        choices = [one.name for one in sweeps if is_held(one.folder)] or names
+    choices = [sweep.name for sweep in sweeps]
+    if at_work and len(sweeps) > 1:
+        choices = [sweep.name for sweep in sweeps if is_held(sweep.folder)] or choices
     if len(choices) > 1:
         named = ", ".join(choices[:_NAMED]) + (", ..." if len(choices) > _NAMED else "")
         raise UsageError(f"name one of the sweeps: {named}")

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sweeper.metrics.objective import Judged
     from sweeper.results.folders import FolderRun
     from sweeper.results.metrics_reader import Tabulator
+    from sweeper.sweep.marks import Marks
 
     One: TypeAlias = str | RecordedRun | Mapping[str, object]
     Runs: TypeAlias = One | Iterable[One] | pandas.DataFrame | None
@@ -180,6 +181,21 @@ class Catalog:
         from sweeper.results.folders import folder_runs  # only runs outside sweeps need it
 
         return folder_runs(store, self._memories[store.root], self._report)
+
+    def sweeps_in_use(self) -> list[Sweep]:
+        """Return the sweeps that are not archived."""
+        self.problems = Problems()
+        return [sweep for sweep in self._sweeps(None) if not self._marks(sweep).archived]
+
+    def _marks(self, sweep: Sweep) -> "Marks":
+        from sweeper.results.marks import marked  # most questions are about one sweep
+        from sweeper.sweep.marks import NO_MARKS
+
+        try:
+            return marked(sweep.folder, self._report).sweep
+        except StoreError as error:
+            self._report(error)
+            return NO_MARKS
 
     def sweep_names(self) -> list[str]:
         """Return the names of all sweeps, including unreadable ones."""

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweeper.errors import StoreError
 from sweeper.results.catalog import Catalog, without_archived
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
@@ -81,16 +80,6 @@ class Registry(Catalog):
             for sweep_item, marks in pairs
             if sweep is not None or not marks.archived
         ]
-
-    def _marks(self, sweep: Sweep) -> "Marks":
-        from sweeper.results.marks import marked
-        from sweeper.sweep.marks import NO_MARKS
-
-        try:
-            return marked(sweep.folder, self._report).sweep
-        except StoreError as error:
-            self._report(error)
-            return NO_MARKS
 
     def sweeps(self, sweep: str | None = None) -> "pandas.DataFrame":
         """Return the sweeps as a DataFrame, with a column for the number of runs in each state."""

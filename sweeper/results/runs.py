@@ -183,6 +183,12 @@ class RecordedRun(ABC):
         return ": ".join(filter(None, (self.reason, detail))) or None
 
     @property
+    def last_event(self) -> str | None:
+        """The time of its last event (UTC, ISO 8601); None before the first, and for runs in plain
+        folders, which have no events."""
+        return None
+
+    @property
     def times(self) -> "Times":
         """The times of the run: `started` of the first attempt and `ended` of the deciding attempt
         (UTC, ISO 8601), and `wall_s`, the total seconds of attempts with an outcome; None if

@@ -4,6 +4,7 @@ them."""
 import functools
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.common import codec
@@ -114,6 +115,11 @@ class Sweep:
             self._finished[key] = finished
         return finished
 
+    @property
+    def last_event(self) -> str | None:
+        """The time of the last event of its runs (UTC, ISO 8601); None before the first."""
+        return max(filter(None, (run.last_event for run in self.runs)), default=None)
+
     @functools.cached_property
     def _by_id(self) -> dict[str, "SweepRun"]:
         return {run.id: run for run in self.runs}
@@ -213,6 +219,20 @@ class SweepRun(RecordedRun):
         return self._ending.reason
 
     @property
+    def last_event(self) -> str | None:
+        def read() -> str | None:
+            times: list[str | None] = []
+            for attempt, event in self.events:
+                with suppress(NotFound):
+                    body = self.readable(partial(self._body, attempt, event), NOTHING)
+                    times.append(body.time)
+            return max(filter(None, times), default=None)
+
+        path, stamp = self.sweep_folder.event, self._sweep.state_files.stamp
+        files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in self.events]
+        return self.index.recall(self.id, "last event", files, read)
+
+    @property
     def times(self) -> "Times":
         ending = self._ending
         return {"started": ending.started, "ended": ending.ended, "wall_s": ending.wall_s}
@@ -271,7 +291,7 @@ class SweepRun(RecordedRun):
             if outcome.program is not None or self._sweep.launches.is_certain:
                 continue  # nothing more to learn
             with suppress(NotFound):
-                outcome = self.readable(functools.partial(self._body, attempt, event), NOTHING)
+                outcome = self.readable(partial(self._body, attempt, event), NOTHING)
         return outcome.launch, outcome.program, outcome.time
 
     def used(self, attempt: int) -> Used:
@@ -307,7 +327,7 @@ class SweepRun(RecordedRun):
         happened = self._sweep.events.get(self.id, ())
         for event in (event for event in _TOLD_BEFORE if (attempt, event) in happened):
             with suppress(NotFound):
-                outcome = self.readable(functools.partial(self._body, attempt, event), NOTHING)
+                outcome = self.readable(partial(self._body, attempt, event), NOTHING)
                 if outcome is not NOTHING:
                     return outcome
                 self._unreadable = True

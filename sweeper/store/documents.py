@@ -111,3 +111,13 @@ def strict(value: object) -> object:
 def timestamp(seconds: float | None = None) -> str:
     """Return a time in UTC as in all documents: `seconds` since 1970, by default now."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def seconds_since(text: str | None) -> float | None:
+    """Return the seconds since a time in a document; None for None. Raises `ValueError` if the text
+    is no time."""
+    if text is None:
+        return None
+    from datetime import datetime  # most verbs compute no age
+
+    return time.time() - datetime.fromisoformat(text).timestamp()

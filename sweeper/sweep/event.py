@@ -19,15 +19,15 @@ class Paused(NamedTuple):
 class Outcome(NamedTuple):
     """The result of an attempt according to its latest event. Unknown values are None.
 
-    `code` is the recipe's exit code, or `signal` the name of the signal that ended it. `reason` is
-    one word, `detail` a sentence. `time` is when the event was written, `started` and `ended` when
-    the worker started and ended (UTC), `wall_s` is in seconds. `nonce` distinguishes claims,
-    `submitted` is the attempt whose job made the claim. `place` is the backend that an attempt is
-    submitted to (only in an intent). `launch` is the id of the launch whose code and packages the
-    attempt ran, and `program` the digest of its source files if it ran them in place, without a
-    copy. `gpus` are the devices that it had (`0,1`). `usage` is the recipe's use of its service,
-    and `sessions` are the ids of its sessions there. `pauses` are the longest of the times that
-    add up to `paused_s`, in their order.
+    Every event has its `time`, when it was written (`2026-01-31T12:01:03Z`). `started` and `ended`
+    are when the worker started and ended, `wall_s` is in seconds. `code` is the recipe's exit code,
+    or `signal` the name of the signal that ended it. `reason` is one word, `detail` a sentence.
+    `nonce` distinguishes claims, `submitted` is the attempt whose job made the claim. `place` is
+    the backend that an attempt is submitted to (only in an intent). `launch` is the id of the
+    launch whose code and packages the attempt ran, and `program` the digest of its source files if
+    it ran them in place, without a copy. `gpus` are the devices that it had (`0,1`). `usage` is the
+    recipe's use of its service, and `sessions` are the ids of its sessions there. `pauses` are the
+    longest of the times that add up to `paused_s`, in their order.
     """
 
     time: Sparse[Time | None] = None
