@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pytest
 
 from sweeper.errors import NotFound, UsageError
+from sweeper.launcher import annotations
 from sweeper.metrics import sources
 from sweeper.results.registry import RUN_COLUMNS, Registry
+from sweeper.store.documents import seconds_since, timestamp
 
 
 @pytest.fixture
@@ -261,3 +264,26 @@ def test_what_would_be_an_empty_table_is_a_warning(root: Path):
         assert Registry(str(root / "nowhere")).runs().empty
     with pytest.warns(UserWarning, match="no run has recorded 'test/nl'; did you mean 'test/nll'"):
         assert Registry(str(root)).metrics(keys=["test/nl"]).empty
+
+
+def test_the_last_event_of_a_run_and_of_a_sweep(root: Path, written: ModuleType):
+    """By the times in the events: a request comes after an end, and counts."""
+    registry = Registry(str(root))
+    done, _, planned, running = registry.sweep("alpha").runs
+    assert (done.last_event, planned.last_event) == ("2026-11-21T01:02:04Z", None)
+    retry = root / "alpha" / "state" / done.id / "1.retry.json"
+    retry.write_text('{"schema": 1, "time": "2026-11-22T00:00:00Z", "by": "me"}')
+    sweep = registry.sweep("alpha")
+    assert sweep.runs[0].last_event == sweep.last_event == "2026-11-22T00:00:00Z"
+    assert sweep.runs[3].last_event == running.last_event == "2026-11-21T01:02:04Z"
+    assert written.Written(root, "gamma").save() and registry.sweep("gamma").last_event is None
+
+
+def test_an_age_is_that_of_a_time_in_a_document():
+    assert seconds_since(None) is None
+    assert seconds_since(timestamp(time.time() - 3600)) == pytest.approx(3600, abs=60)
+
+
+def test_sweeps_in_use_are_those_that_are_not_archived(root: Path):
+    annotations.archive("alpha", root=str(root))
+    assert [sweep.name for sweep in Registry(str(root)).sweeps_in_use()] == ["beta"]
