@@ -241,8 +241,8 @@ class Bench:
         while launcher.poll() is None and time.monotonic() < deadline:
             time.sleep(1)
             if (self.out / "sweeps" / slug(name) / "sweep.json").exists():
-                found = recorded(self.out, name)
-                if all(set(said) & set(kind.rules) for said in found.values()):
+                by_run = recorded(self.out, name)
+                if all(set(alarms) & set(kind.rules) for alarms in by_run.values()):
                     return
 
     def _wait_for_steps(self, sweep: str, runs: int) -> None:
@@ -283,18 +283,18 @@ def recorded(out: Path, name: str) -> dict[str, dict[str, Any]]:
     """Return run -> rule -> the alarm, as recorded by the launcher."""
     store = open_store(str(out / "sweeps"))
     sweep = Registry(store.root).sweep(slug(name))
-    found: dict[str, dict[str, Any]] = {run.id: {} for run in sweep.runs}
+    by_run: dict[str, dict[str, Any]] = {run.id: {} for run in sweep.runs}
     for alarm in alarms(SweepFolder(store, slug(name))):
-        found[alarm.run][alarm.rule] = alarm
-    return found
+        by_run[alarm.run][alarm.rule] = alarm
+    return by_run
 
 
 def replayed(out: Path, name: str) -> dict[str, dict[str, Any]]:
     """Return the same by the current rules, over metrics and rollouts."""
     store = open_store(str(out / "sweeps"))
-    found: dict[str, dict[str, Any]] = {}
+    by_run: dict[str, dict[str, Any]] = {}
     for run in Registry(store.root).sweep(slug(name)).runs:
-        said: dict[str, Any] = {}
+        alarms: dict[str, Any] = {}
         watcher = Watcher(
             SweepFolder(store, slug(name)),
             Criteria(resolve(), lease=60.0, is_command=False),
@@ -305,9 +305,9 @@ def replayed(out: Path, name: str) -> dict[str, dict[str, Any]]:
         over: set[tuple[str, int]] = set()
         while not over:
             seen, over = watcher.look([Seen(run.id, 1, False)])
-            said |= {one.rule: one.evidence for one in seen}
-        found[run.id] = said
-    return found
+            alarms |= {alarm.rule: alarm.evidence for alarm in seen}
+        by_run[run.id] = alarms
+    return by_run
 
 
 def lines(
@@ -320,26 +320,28 @@ def lines(
         by_clock = kind.accident is not None or kind.limits != Limits()
         if not (out / "sweeps" / slug(name)).exists() or (by_clock and read is replayed):
             continue
-        found = read(out, name)
+        by_run = read(out, name)
         if kind.rules:
-            right = [said for said in found.values() if set(said) & set(kind.rules)]
-            right = [said for said in right if not set(said) & set(kind.never)]
-            told = f"{len(right)} ({len(right) / len(found):.0%})"
+            right = [alarms for alarms in by_run.values() if set(alarms) & set(kind.rules)]
+            right = [alarms for alarms in right if not set(alarms) & set(kind.never)]
+            summary = f"{len(right)} ({len(right) / len(by_run):.0%})"
         else:
-            told = f"false alarms: {sum(bool(said) for said in found.values())}"
-        rules = Counter(rule for said in found.values() for rule in said)
+            summary = f"false alarms: {sum(bool(alarms) for alarms in by_run.values())}"
+        rules = Counter(rule for alarms in by_run.values() for rule in alarms)
         shown = ", ".join(f"{rule} {count}" for rule, count in rules.most_common())
-        steps = [min((a.step for a in said.values() if a.step is not None), default=None)
-                 for said in found.values() if said]  # fmt: skip
-        known = sorted(step for step in steps if step is not None)
-        middle = f"{known[len(known) // 2]:g}" if known else ""
-        yield f"| {name} | {len(found)} | {told} | {shown} | {middle} |"
+        steps = [min((a.step for a in alarms.values() if a.step is not None), default=None)
+                 for alarms in by_run.values() if alarms]  # fmt: skip
+        sorted_steps = sorted(step for step in steps if step is not None)
+        middle = f"{sorted_steps[len(sorted_steps) // 2]:g}" if sorted_steps else ""
+        yield f"| {name} | {len(by_run)} | {summary} | {shown} | {middle} |"
         if details:
-            for run, said in found.items():
-                if bool(said) != bool(kind.rules) or (
-                    kind.rules and not set(said) & set(kind.rules)
+            for run, alarms in by_run.items():
+                if bool(alarms) != bool(kind.rules) or (
+                    kind.rules and not set(alarms) & set(kind.rules)
                 ):
-                    yield f"    {run}: " + ("; ".join(f"{r}: {a.message}" for r, a in said.items()))
+                    yield f"    {run}: " + (
+                        "; ".join(f"{r}: {a.message}" for r, a in alarms.items())
+                    )
 
 
 def main() -> None:

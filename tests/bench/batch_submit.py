@@ -74,12 +74,12 @@ def main() -> int:
         os.environ |= batch.environment
         batch.held = True
         root = str(Path(folder) / "root")
-        _, found = submitted(batch, root, "single", arguments.jobs, 0)
-        rows += found
-        _, found = submitted(batch, root, "array", arguments.jobs, 2)
-        rows += found
-        (backend, tokens), found = submitted(batch, root, "many", arguments.many, 2)
-        rows += found
+        _, figures = submitted(batch, root, "single", arguments.jobs, 0)
+        rows += figures
+        _, figures = submitted(batch, root, "array", arguments.jobs, 2)
+        rows += figures
+        (backend, tokens), figures = submitted(batch, root, "many", arguments.many, 2)
+        rows += figures
         count = arguments.many
         moved(batch, "many", {"RUNNING": count // 10, "SUCCEEDED": count // 100})
         for what in ("some have started", "the same, the next poll", "until nothing is new"):

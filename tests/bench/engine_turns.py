@@ -56,15 +56,17 @@ def episode(adapter: Adapter, prefixes: Prefixes | None) -> list[tuple[int, floa
 
 
 def turns(adapter: Adapter) -> None:
-    kept = [episode(adapter, Prefixes()) for _ in range(5)]
+    cached = [episode(adapter, Prefixes()) for _ in range(5)]
     plain = [episode(adapter, None) for _ in range(5)]
-    assert [row[3] for row in kept[0]] == [row[3] for row in plain[0]], "they must be the same bits"
+    assert [row[3] for row in cached[0]] == [row[3] for row in plain[0]], (
+        "they must be the same bits"
+    )
     print("| turn | tokens | read all, ms | read new, ms | ratio | draw, ms |")
     totals = [0.0, 0.0]
-    for turn, (length, *_) in enumerate(kept[0]):
+    for turn, (length, *_) in enumerate(cached[0]):
         without = min(run[turn][1] for run in plain)
-        with_it = min(run[turn][1] for run in kept)
-        drawing = min(run[turn][2] for run in kept)
+        with_it = min(run[turn][1] for run in cached)
+        drawing = min(run[turn][2] for run in cached)
         totals[0] += without
         totals[1] += with_it
         if turn in (0, 1, 4, 9, 14, 19):

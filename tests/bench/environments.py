@@ -20,20 +20,20 @@ _COMMANDS = 3
 
 def milliseconds(act: Callable[[], object], count: int) -> list[float]:
     """Return the milliseconds of each of this many calls."""
-    found: list[float] = []
+    times: list[float] = []
     for _ in range(count):
         begun = time.perf_counter()
         act()
-        found.append((time.perf_counter() - begun) * 1000)
-    return found
+        times.append((time.perf_counter() - begun) * 1000)
+    return times
 
 
-def told(what: str, found: list[float]) -> None:
+def report(what: str, times: list[float]) -> None:
     """Return a line with the median and the largest."""
-    print(f"{what:44} median {statistics.median(found):7.2f} ms, most {max(found):7.2f} ms")
+    print(f"{what:44} median {statistics.median(times):7.2f} ms, most {max(times):7.2f} ms")
 
 
-def one(kind: str) -> None:
+def measure(kind: str) -> None:
     """Measure start, a builtin and a program in an environment that is not shared."""
 
     def start_and_stop() -> None:
@@ -41,12 +41,12 @@ def one(kind: str) -> None:
         place.start()
         place.stop()
 
-    told(f"{kind}: start and stop", milliseconds(start_and_stop, 50))
+    report(f"{kind}: start and stop", milliseconds(start_and_stop, 50))
     place = open_environment(kind, Made(), unsafe=True)
     place.start()
-    told(f"{kind}: exec of `true`", milliseconds(lambda: place.exec("true", 5), 300))
-    told(f"{kind}: exec of /bin/true", milliseconds(lambda: place.exec("/bin/true", 5), 300))
-    told(f"{kind}: reset", milliseconds(place.reset, 50))
+    report(f"{kind}: exec of `true`", milliseconds(lambda: place.exec("true", 5), 300))
+    report(f"{kind}: exec of /bin/true", milliseconds(lambda: place.exec("/bin/true", 5), 300))
+    report(f"{kind}: reset", milliseconds(place.reset, 50))
     place.stop()
 
 
@@ -59,9 +59,9 @@ def episode(number: int) -> int:
         place.start()
         place.exec("setsid sleep 1000 & sleep 1000 & disown -a", 30)
         place.put({"/app/data": b"x" * 1000})
-        found = [place.exec(f"echo {number}; wc -c </app/data", 30).code for _ in range(_COMMANDS)]
+        codes = [place.exec(f"echo {number}; wc -c </app/data", 30).code for _ in range(_COMMANDS)]
         place.reset()
-        return sum(code != 0 for code in found) + (place.get("/app/data") is None)
+        return sum(code != 0 for code in codes) + (place.get("/app/data") is None)
     finally:
         place.stop()
 
@@ -79,9 +79,9 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=64)
     arguments = parser.parse_args()
     bare = ["bash", "-c", "/bin/true"]
-    told("a bare bash -c /bin/true", milliseconds(lambda: subprocess.run(bare, check=True), 100))
+    report("a bare bash -c /bin/true", milliseconds(lambda: subprocess.run(bare, check=True), 100))
     for kind in ("bubblewrap", "process"):
-        one(kind)
+        measure(kind)
     before, begun = mounts(), time.perf_counter()
     with ThreadPoolExecutor(arguments.at_once) as pool:
         failed = sum(pool.map(episode, range(arguments.episodes)))

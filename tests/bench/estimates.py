@@ -57,17 +57,17 @@ def once(folder: Path, grid: str, name: str, settings: Sequence[str]) -> tuple[d
     given = [f"{name}.yaml", *settings]
     planned = json.loads(sweeper(folder, "plan", *given, "--json"))["estimate"]
     sweeper(folder, "launch", *given, "--backend", "local", "--max-parallel", "2", "--wait")
-    found = json.loads(sweeper(folder, "costs", name, "--json"))["total"]
-    used = sum(found[kind] for kind in ("prefill", "cached", "sample", "train"))
+    costs = json.loads(sweeper(folder, "costs", name, "--json"))["total"]
+    used = sum(costs[kind] for kind in ("prefill", "cached", "sample", "train"))
     return planned, used
 
 
-def told(grid: str, known: str, planned: dict[str, Any], used: int) -> None:
+def report(grid: str, knowledge: str, planned: dict[str, Any], used: int) -> None:
     """Return a line of the table."""
     wrong = planned["tokens"] / used - 1
     runs = f"{planned['runs']} of {planned['wanted']}"
     print(
-        f"| {grid} | {known} | {runs} | {planned['tokens']:,} | {used:,} | {wrong:+.1%} |",
+        f"| {grid} | {knowledge} | {runs} | {planned['tokens']:,} | {used:,} | {wrong:+.1%} |",
         flush=True,
     )
 
@@ -83,8 +83,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
             try:
-                told(grid, "recipe", *once(folder, grid, "one", (*case.overrides, case.first)))
-                told(grid, "runs", *once(folder, grid, "two", (*case.overrides, case.second)))
+                report(grid, "recipe", *once(folder, grid, "one", (*case.overrides, case.first)))
+                report(grid, "runs", *once(folder, grid, "two", (*case.overrides, case.second)))
             finally:
                 sweeper(folder, "engine", "stop", "--force")
 

@@ -14,17 +14,17 @@ from collections.abc import Callable
 from typing import Any
 
 
-def timed(call: Callable[[], Any], times: int = 1) -> float:
+def timed(call: Callable[[], Any], rounds: int = 1) -> float:
     """Return the seconds of a call: the median of this many. Earlier garbage is
     collected before."""
-    found: list[float] = []
-    for _ in range(times):
+    times: list[float] = []
+    for _ in range(rounds):
         gc.collect()
         begun = time.perf_counter()
-        kept = call()
-        found.append(time.perf_counter() - begun)
-        del kept
-    return statistics.median(found)
+        result = call()
+        times.append(time.perf_counter() - begun)
+        del result
+    return statistics.median(times)
 
 
 def measured(calls: dict[str, Callable[[], Any]], cases: list[str]) -> dict[str, float]:
@@ -80,21 +80,21 @@ def ours(folder: str, key: str, cases: list[str]) -> dict[str, float]:
         "rollouts, first": means,
         "rollouts, later": means,
     }
-    found = measured(calls, cases)
-    found["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = measured(calls, cases)
+    seconds["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if "new lines" in cases:
         follower = registry().follow()
         follower.poll()
         append(folder)
         news: list[Any] = []
-        found["new lines"] = timed(lambda: news.extend(follower.poll()))
-        assert [len(one.rows) for one in news] == [10]
-        found["new lines, floor"] = floor(folder)
+        seconds["new lines"] = timed(lambda: news.extend(follower.poll()))
+        assert [len(news_of_run.rows) for news_of_run in news] == [10]
+        seconds["new lines, floor"] = floor(folder)
         cached = registry()
         cached.metrics(keys=[key])
         append(folder)
-        found["new lines, one key of all"] = timed(lambda: cached.metrics(keys=[key]))
-    return found
+        seconds["new lines, one key of all"] = timed(lambda: cached.metrics(keys=[key]))
+    return seconds
 
 
 def floor(folder: str) -> float:
@@ -126,43 +126,43 @@ def cookbook(folder: str, key: str, cases: list[str]) -> dict[str, float]:
 
     logging.disable(logging.CRITICAL)
     runs = f"{folder}/many/runs"
-    kept: list[Any] = []
+    opened: list[Any] = []
 
     def stores() -> list[Any]:
         registry = RunRegistry([storage_from_uri(runs)])
         return [registry.get_training_store(info.run_id) for info in registry.get_runs()]
 
     def everything() -> Any:
-        kept[:] = stores()
-        return [store.read_metrics() for store in kept]
+        opened[:] = stores()
+        return [store.read_metrics() for store in opened]
 
-    def one() -> Any:
+    def one_key() -> Any:
         return [[row[key] for row in rows] for rows in everything()]
 
     def means() -> Any:
-        found: list[float] = []
+        averages: list[float] = []
         for store in stores():
             rewards = [
                 record["total_reward"]
                 for info in store.list_iterations()
                 for record in store.read_rollouts(info.iteration)
             ]
-            found.append(sum(rewards) / len(rewards))
-        return found
+            averages.append(sum(rewards) / len(rewards))
+        return averages
 
     calls: dict[str, Callable[[], Any]] = {
         "all keys": everything,
-        "one key": one,
-        "one key, same objects": lambda: [[r[key] for r in s.read_metrics()] for s in kept],
+        "one key": one_key,
+        "one key, same objects": lambda: [[r[key] for r in s.read_metrics()] for s in opened],
         "last values": lambda: collect(runs, require_complete=False),
         "rollouts": means,
     }
-    found = measured(calls, cases)
-    found["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    seconds = measured(calls, cases)
+    seconds["peak MB"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     if "new lines" in cases:
         append(folder)
-        found["new lines"] = timed(lambda: [store.read_new_metrics() for store in kept])
-    return found
+        seconds["new lines"] = timed(lambda: [store.read_new_metrics() for store in opened])
+    return seconds
 
 
 if __name__ == "__main__":

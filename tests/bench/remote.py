@@ -128,10 +128,10 @@ class Distance:
         """Return the result of `action`, how many requests it made, and how many of them waited
         for each other: of those that did not overlap, the most."""
         last, count = time.monotonic(), 0
-        known = len(self._ended)
+        before = len(self._ended)
         result = action()
         time.sleep(0.3)  # for lines that are still in the pipe
-        spans = [(ended, begun) for (_, begun), ended in [*self._ended.items()][known:]]
+        spans = [(ended, begun) for (_, begun), ended in [*self._ended.items()][before:]]
         for ended, begun in sorted(spans):
             if begun >= last:
                 count, last = count + 1, ended
@@ -259,8 +259,8 @@ def measure(server: Server, count: int, milliseconds: float, verbs: list[str], r
                 near.rm_file(pack)
                 above = max(0.0, packed.seconds - cells[0].seconds) / floor
                 print(
-                    f"| `{verb}` | {told(cells, floor)} | {packed.seconds:.2f} | {above:.1f} "
-                    f"| {asked(packed)} | {packed.memory:.0f} and {shared_memory(root):.0f} |",
+                    f"| `{verb}` | {summary(cells, floor)} | {packed.seconds:.2f} | {above:.1f} "
+                    f"| {requests(packed)} | {packed.memory:.0f} and {shared_memory(root):.0f} |",
                     flush=True,
                 )
             near.pipe_file(pack, PACKS[count])
@@ -299,7 +299,7 @@ def timed(far: Distance, verb: list[str], local: str, root: str) -> list[Run]:
         return [*here, *(counted(far, verb, root, f"{cache}/remote") for _ in range(2))]
 
 
-def told(cells: list[Run], floor: float) -> str:
+def summary(cells: list[Run], floor: float) -> str:
     """Describe the result of `timed`: the first above local in times of the minimum, the second
     in seconds."""
     local, local_again, first, again = cells
@@ -307,12 +307,12 @@ def told(cells: list[Run], floor: float) -> str:
     later = max(0.0, again.seconds - local_again.seconds)
     processor = max(0.0, again.processor - local_again.processor)
     return (
-        f"{local.seconds:.2f} | {first.seconds:.2f} | {times:.1f} | {asked(first)} "
-        f"| {again.seconds:.2f} | {later:.2f} | {processor:.2f} | {asked(again)}"
+        f"{local.seconds:.2f} | {first.seconds:.2f} | {times:.1f} | {requests(first)} "
+        f"| {again.seconds:.2f} | {later:.2f} | {processor:.2f} | {requests(again)}"
     )
 
 
-def asked(run: Run) -> str:
+def requests(run: Run) -> str:
     """Describe the requests of a run."""
     return f"{run.requests}, {run.in_turn}"
 

@@ -112,9 +112,9 @@ def _print_requests(log: list[tuple[str, str]], runs: int) -> None:
     each = sum(of_runs.values()) / runs
     dollars = sum(DOLLARS[method] * count for (method, _), count in of_runs.items()) / runs
     print(f"  {each:5.2f}  requests of a run: {1000 * dollars:.3f} dollars for 1,000 runs")
-    told = ", ".join(f"{count} {method}" for method, count in sorted(others.items()))
+    counts = ", ".join(f"{count} {method}" for method, count in sorted(others.items()))
     dollars = sum(DOLLARS[method] * count for method, count in others.items())
-    print(f"  and of the whole sweep: {told}: {dollars:.5f} dollars", flush=True)
+    print(f"  and of the whole sweep: {counts}: {dollars:.5f} dollars", flush=True)
 
 
 def main() -> None:

@@ -67,8 +67,8 @@ def generate(root: Path, runs: int, steps: int) -> None:
         identity = f"{number:012x}"
         config = {"learning_rate": 1e-4 * 1.5**rate, "lora_rank": 4 * (rank + 1)}
         cell = f"lr={config['learning_rate']:.3g},rank={config['lora_rank']}"
-        own = {"id": identity, "name": f"{cell},seed={seed}", "cell": cell, "seed": seed}
-        planned.append({**own, "config": {**config, "seed": seed}})
+        names = {"id": identity, "name": f"{cell},seed={seed}", "cell": cell, "seed": seed}
+        planned.append({**names, "config": {**config, "seed": seed}})
         lines = []
         for step in range(steps):
             level = final + 2 * math.exp(-5 * step / steps)
@@ -134,7 +134,7 @@ def warm_up(root: Path) -> None:
     seconds(root / "cache", OURS, str(root), out, "pictures")
 
 
-def asked(doc: str) -> argparse.Namespace:
+def parse_options(doc: str) -> argparse.Namespace:
     """Parse the size of the sweep and the number of rounds."""
     parser = argparse.ArgumentParser(description=doc.split("\n", 1)[0])
     parser.add_argument("--runs", type=int, default=1000)
@@ -145,7 +145,7 @@ def asked(doc: str) -> argparse.Namespace:
 
 def main() -> None:
     """Measure, print a table."""
-    given = asked(__doc__)
+    given = parse_options(__doc__)
     with tempfile.TemporaryDirectory() as made:
         root = Path(made)
         warm_up(root / "small")

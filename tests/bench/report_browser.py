@@ -19,11 +19,11 @@ def main() -> None:
     here = Path(__file__).parent
     sys.path[:0] = [str(here), str(here.parent / "support")]
     from chromium import Browser
-    from report import asked, generate
+    from report import generate, parse_options
 
     from sweeper import analysis
 
-    given = asked(__doc__)
+    given = parse_options(__doc__)
     with tempfile.TemporaryDirectory() as made:
         root = Path(made)
         generate(root / "sweeps", given.runs, given.steps)
@@ -34,12 +34,14 @@ def main() -> None:
             with Browser() as browser, browser.opened(page) as opened:
                 for name, at in opened.evaluate(MARKS):
                     taken.setdefault(name, []).append(at / 1000)
-                found = opened.call("Performance.getMetrics")["metrics"]
-                worked = {one["name"]: one["value"] for one in found}["TaskDuration"]
+                metrics = opened.call("Performance.getMetrics")["metrics"]
+                worked = {metric["name"]: metric["value"] for metric in metrics}["TaskDuration"]
                 taken.setdefault("worked", []).append(worked)
         size = page.stat().st_size / 1e6
-    found = ", ".join(f"{name} {statistics.median(own):.2f} s" for name, own in taken.items())
-    print(f"{given.runs} runs x {given.steps} steps, {size:.1f} MB, {given.rounds} rounds: {found}")
+    metrics = ", ".join(f"{name} {statistics.median(times):.2f} s" for name, times in taken.items())
+    print(
+        f"{given.runs} runs x {given.steps} steps, {size:.1f} MB, {given.rounds} rounds: {metrics}"
+    )
 
 
 if __name__ == "__main__":

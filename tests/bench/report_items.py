@@ -54,17 +54,22 @@ def generate(root: Path, answers: int, characters: int) -> None:
     for number in range(CELLS * RUNS):
         cell, seed = divmod(number, RUNS)
         identity = f"{number:012x}"
-        own = {"id": identity, "name": f"lr={cell},seed={seed}", "cell": f"lr={cell}", "seed": seed}
-        planned.append({**own, "config": {"learning_rate": cell, "seed": seed}})
+        names = {
+            "id": identity,
+            "name": f"lr={cell},seed={seed}",
+            "cell": f"lr={cell}",
+            "seed": seed,
+        }
+        planned.append({**names, "config": {"learning_rate": cell, "seed": seed}})
         lines = []
         for item in range(items):
             solves = hard[item] < 0.3 + 0.1 * cell + 0.2 * chance.random()
             for sample in range(SAMPLES):
                 score = float(chance.random() < (0.9 if solves else 0.1))
                 text = " ".join(chance.choices(words, k=characters // 9))
-                known = {"item": f"{item:032x}", "task": "gsm", "sample": sample, "score": score}
-                said = {"prompt": f"Question {item}: what is it?", "text": text, "answer": "42"}
-                lines.append(json.dumps({**known, **said}))
+                scored = {"item": f"{item:032x}", "task": "gsm", "sample": sample, "score": score}
+                texts = {"prompt": f"Question {item}: what is it?", "text": text, "answer": "42"}
+                lines.append(json.dumps({**scored, **texts}))
         log = folder / "runs" / f"{identity}.1"
         log.mkdir(parents=True)
         (log / "items.jsonl").write_text("\n".join(lines) + "\n")
@@ -91,9 +96,9 @@ def main() -> int:
         size = sum(path.stat().st_size for path in root.glob("bench/runs/*/items.jsonl"))
         environment = {**os.environ, "XDG_CACHE_HOME": f"{place}/cache"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        found = {"with": [], "without": []}
+        measured = {"with": [], "without": []}
         for _ in range(given.rounds):
-            for kind, rows in found.items():
+            for kind, rows in measured.items():
                 command = [sys.executable, "-c", OURS, place, f"{place}/out", kind]
                 done = subprocess.run(
                     command, env=environment, capture_output=True, text=True, check=True
@@ -106,9 +111,9 @@ def main() -> int:
         ("the whole report", "with", "report"),
         ("the same without", "without", "report"),
     ):
-        clock, used = (statistics.median(row[key][n] for row in found[kind]) for n in (0, 1))
+        clock, used = (statistics.median(row[key][n] for row in measured[kind]) for n in (0, 1))
         page, memory = (
-            statistics.median(row[k] for row in found[kind]) for k in ("page", "memory")
+            statistics.median(row[k] for row in measured[kind]) for k in ("page", "memory")
         )
         print(f"| {title} | {clock:.2f} | {used:.2f} | {page / 1e3:.0f} | {memory / 1e3:.0f} |")
     return 0

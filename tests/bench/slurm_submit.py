@@ -46,9 +46,9 @@ print(time.perf_counter() - begun)
 """
 
 
-def jobs_of(folder: str, count: int, **asked: object) -> list[JobSpec]:
+def jobs_of(folder: str, count: int, **options: object) -> list[JobSpec]:
     tokens = [f"{number:012x}-a1" for number in range(count)]
-    return [JobSpec(t, t, worker_command(folder, t), folder, asked) for t in tokens]
+    return [JobSpec(t, t, worker_command(folder, t), folder, options) for t in tokens]
 
 
 def backend(folder: str) -> SlurmBackend:

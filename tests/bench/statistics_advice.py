@@ -45,8 +45,8 @@ def _at(data: SweepData, at: str) -> SweepData:
     return replace(data, metric=metric, runs=runs)
 
 
-def _kinds(found: Study) -> set[str]:
-    return {finding.kind for finding in found.findings}
+def _kinds(report: Study) -> set[str]:
+    return {finding.kind for finding in report.findings}
 
 
 def noisier(trials: int) -> Iterator[Row]:
@@ -54,14 +54,17 @@ def noisier(trials: int) -> Iterator[Row]:
     often the report says that evaluations are noisier."""
     for ratio in (1.0, 1.5, 2.0, 3.0):
         rng = np.random.default_rng([51, round(10 * ratio)])
-        clear = told = 0
+        clear = advised = 0
         for _ in range(trials):
             drawn = 20 + rng.normal(0, 1, (2, 5, 30)) * np.array([1, ratio])[:, None, None]
-            cells = [({"lr": 10.0**-at}, own.tolist()) for at, own in enumerate(drawn)]
-            found = study(_at(statistics_axes.sweep(cells), "best"))
-            clear += found.verdict.kind == "clear"
-            told += bool({"noisier_best", "maybe_noisier"} & _kinds(found))
-        yield f"V6 `at: best`, noise of evaluations 1 to {ratio:g}", [clear / trials, told / trials]
+            cells = [({"lr": 10.0**-at}, values.tolist()) for at, values in enumerate(drawn)]
+            report = study(_at(statistics_axes.sweep(cells), "best"))
+            clear += report.verdict.kind == "clear"
+            advised += bool({"noisier_best", "maybe_noisier"} & _kinds(report))
+        yield (
+            f"V6 `at: best`, noise of evaluations 1 to {ratio:g}",
+            [clear / trials, advised / trials],
+        )
 
 
 def shorter(trials: int) -> Iterator[Row]:
@@ -69,7 +72,7 @@ def shorter(trials: int) -> Iterator[Row]:
     steps, and how often the report says that they ended at different steps."""
     for cells in (2, 6, 12):
         rng = np.random.default_rng([52, cells])
-        clear = told = 0
+        clear = advised = 0
         for _ in range(trials):
             made: list[tuple[dict[str, float], Any]] = []
             for at in range(cells):
@@ -77,16 +80,16 @@ def shorter(trials: int) -> Iterator[Row]:
                 ends = 100 * np.exp(-steps / 30) + 20
                 drawn: Any = ends + rng.normal(0, 1, (3, 1))
                 made.append(({"lr": 10.0**-at}, drawn.tolist()))
-            found = study(statistics_axes.sweep(made))
-            clear += found.verdict.kind == "clear"
-            told += "unequal_steps" in _kinds(found)
-        yield f"V8 half of {cells} cells end at 60 of 100 steps", [clear / trials, told / trials]
+            report = study(statistics_axes.sweep(made))
+            clear += report.verdict.kind == "clear"
+            advised += "unequal_steps" in _kinds(report)
+        yield f"V8 half of {cells} cells end at 60 of 100 steps", [clear / trials, advised / trials]
 
 
 def in_blocks(trials: int) -> Iterator[Row]:
     """Yield how often an end of an axis is advised in some block, and how often an edge is said."""
     rng = np.random.default_rng([53])
-    advised = told = 0
+    advised = named = 0
     for _ in range(trials):
         cells: list[tuple[dict[str, Any], Any]] = [
             ({"model": f"m{model}", "lr": lr, "rank": rank_}, 20 + rng.normal(0, 1, (3, 1)))
@@ -96,14 +99,14 @@ def in_blocks(trials: int) -> Iterator[Row]:
         ]
         data = statistics_axes.sweep(cells)
         assert data.metric is not None
-        found = study(replace(data, metric=replace(data.metric, by="model")))
-        advised += any(step.startswith("Try ") for step in found.verdict.steps)
-        told += (
-            any(edge.told for block in found.blocks.blocks for edge in block.edges)
-            if (found.blocks)
+        report = study(replace(data, metric=replace(data.metric, by="model")))
+        advised += any(step.startswith("Try ") for step in report.verdict.steps)
+        named += (
+            any(edge.told for block in report.blocks.blocks for edge in block.edges)
+            if (report.blocks)
             else 0
         )
-    yield "V7 6 models x 4 x 3 cells, n = 3", [advised / trials, told / trials]
+    yield "V7 6 models x 4 x 3 cells, n = 3", [advised / trials, named / trials]
 
 
 def advised_seeds(trials: int) -> Iterator[Row]:
@@ -217,13 +220,13 @@ def learning(trials: int) -> Iterator[Row]:
     for df in (2, 3):
         for points in (40, 100):
             rng = np.random.default_rng([59, df, points])
-            told = 0
+            advised = 0
             curve = 20 + 10 * np.exp(-np.arange(points) / (points / 3))
             for _ in range(trials):
                 drawn: Any = curve + rng.standard_t(df, (3, 3, points))
-                cells = [({"lr": 10.0**-at}, own.tolist()) for at, own in enumerate(drawn)]
-                told += "unstable" in _kinds(study(statistics_axes.sweep(cells)))
-            yield f"t{df} noise, {points} values", [told / trials]
+                cells = [({"lr": 10.0**-at}, values.tolist()) for at, values in enumerate(drawn)]
+                advised += "unstable" in _kinds(study(statistics_axes.sweep(cells)))
+            yield f"t{df} noise, {points} values", [advised / trials]
 
 
 def main() -> None:
@@ -251,7 +254,10 @@ def main() -> None:
             continue
         print(f"\n| | {head} |\n|---|---|")
         for name, figures in table(given.trials):
-            print(f"| {name} | {' / '.join(f'{100 * one:.1f}' for one in figures)} |", flush=True)
+            print(
+                f"| {name} | {' / '.join(f'{100 * figure:.1f}' for figure in figures)} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

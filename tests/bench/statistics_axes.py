@@ -42,11 +42,11 @@ def sweep(
     keys = list(dict.fromkeys(key for settings, _ in cells for key in settings))
     for at, (settings, seeds) in enumerate(cells):
         for seed, values in enumerate(seeds):
-            own = np.asarray(values, dtype=float)
-            count = len(own)
-            curve = Series(np.arange(count, dtype=float), own, np.arange(count))
-            best = float(own.min() if goal == "minimize" else own.max()) if count else None
-            end = float(own[-1]) if count else None
+            array = np.asarray(values, dtype=float)
+            count = len(array)
+            curve = Series(np.arange(count, dtype=float), array, np.arange(count))
+            best = float(array.min() if goal == "minimize" else array.max()) if count else None
+            end = float(array[-1]) if count else None
             runs.append(
                 RunData(
                     id=f"{at}.{seed}",
@@ -77,10 +77,10 @@ SAID = ("edge", "trend", "interaction", "blocks", "unstable", "identical", "same
 """Findings that claim something of settings or runs, and are false in a null sweep."""
 
 
-def said(found: Study) -> set[str]:
+def kinds_of(report: Study) -> set[str]:
     """Return the claims of a report."""
-    kinds = {finding.kind for finding in found.findings} & set(SAID)
-    return kinds - ({"blocks"} if found.blocks is not None and found.blocks.asked else set())
+    kinds = {finding.kind for finding in report.findings} & set(SAID)
+    return kinds - ({"blocks"} if report.blocks is not None and report.blocks.asked else set())
 
 
 def null_grid(
@@ -105,18 +105,18 @@ def search(
     parts: dict[str, list[float]] = {"lr": [], "warmup": [], "kind": []}
     cells: list[tuple[dict[str, Any], Any]] = []
     for _ in range(points):
-        own: dict[str, Any] = {"lr": float(10 ** rng.uniform(-5, -2))}
-        own["warmup"] = float(rng.uniform(0, 1))
-        own["kind"] = str(rng.choice(["a", "b", "c"]))
-        own["rank"] = int(rng.choice([4, 8, 16, 32, 64]))
-        own["decay"] = float(10 ** rng.uniform(-4, -1))
-        own["beta"] = float(rng.uniform(0.8, 0.99))
-        own["clip"] = float(rng.uniform(0.5, 2))
-        own["flag"] = bool(rng.random() < 0.5)
+        config: dict[str, Any] = {"lr": float(10 ** rng.uniform(-5, -2))}
+        config["warmup"] = float(rng.uniform(0, 1))
+        config["kind"] = str(rng.choice(["a", "b", "c"]))
+        config["rank"] = int(rng.choice([4, 8, 16, 32, 64]))
+        config["decay"] = float(10 ** rng.uniform(-4, -1))
+        config["beta"] = float(rng.uniform(0.8, 0.99))
+        config["clip"] = float(rng.uniform(0.5, 2))
+        config["flag"] = bool(rng.random() < 0.5)
         for key, part in parts.items():
-            part.append(valley(key, own[key]) if matter else 0.0)
+            part.append(valley(key, config[key]) if matter else 0.0)
         level = 20.0 + sum(part[-1] for part in parts.values())
-        cells.append((own, level + NOISES[noise](rng, (seeds, 1))))
+        cells.append((config, level + NOISES[noise](rng, (seeds, 1))))
     return sweep(cells), {key: np.array(part) for key, part in parts.items()}
 
 
@@ -142,17 +142,20 @@ def false_in_grids(trials: int) -> None:
     for at, (shape, seeds, noise) in enumerate(cases):
         rng = np.random.default_rng([21, at])
         name = f"{' x '.join(map(str, shape))}, n = {seeds}, {noise}"
-        _row(name, (said(study(null_grid(rng, shape, seeds, noise))) for _ in range(trials)))
+        _row(name, (kinds_of(study(null_grid(rng, shape, seeds, noise))) for _ in range(trials)))
     for at, (points, seeds) in enumerate([(5, 3), (20, 3), (100, 3), (20, 1)]):
         rng = np.random.default_rng([22, at])
         made = (null_grid(rng, (3, 3), seeds, "normal", points) for _ in range(trials))
-        _row(f"3 x 3, n = {seeds}, flat curves of {points} values", (said(study(m)) for m in made))
+        _row(
+            f"3 x 3, n = {seeds}, flat curves of {points} values",
+            (kinds_of(study(m)) for m in made),
+        )
 
 
-def _row(name: str, found: Any) -> None:
+def _row(name: str, reports: Any) -> None:
     counts: Counter[str] = Counter()
     total = 0
-    for kinds in found:
+    for kinds in reports:
         total += 1
         counts.update(kinds)
         counts["any"] += bool(kinds)
@@ -171,9 +174,9 @@ def searches(trials: int) -> None:
         counts: Counter[str] = Counter()
         for _ in range(trials):
             data, parts = search(rng, *case)
-            found = find_surface(rank(data), 1.0)
-            assert found is not None
-            counts.update(_counted(found, parts, null=not case[2]))
+            surface = find_surface(rank(data), 1.0)
+            assert surface is not None
+            counts.update(_counted(surface, parts, null=not case[2]))
         points, noise, matter, seeds = case
         name = f"{points} points, n = {seeds}, {noise}{'' if matter else ', nothing matters'}"
         shares = [100 * counts[kind] / max(counts[f"of {kind}"], 1) for kind in COUNTED]
@@ -187,8 +190,8 @@ def searches(trials: int) -> None:
         print(f"\nRandom searches over 8 axes, 5 without effect (or all): {title}, %\n")
         print(f"| | {' | '.join(kinds)} |\n|---|{'---|' * len(kinds)}")
         for name, shown in rows:
-            own = [shown[COUNTED.index(kind)] for kind in kinds]
-            print(f"| {name} | {' | '.join(own)} |")
+            figures = [shown[COUNTED.index(kind)] for kind in kinds]
+            print(f"| {name} | {' | '.join(figures)} |")
 
 
 COUNTED = (
@@ -197,16 +200,16 @@ COUNTED = (
 )
 
 
-def _counted(found: Surface, parts: Parts, *, null: bool) -> Counter[str]:
+def _counted(surface: Surface, parts: Parts, *, null: bool) -> Counter[str]:
     counts: Counter[str] = Counter()
 
     def count(kind: str, hit: bool) -> None:
         counts[kind] += hit
         counts[f"of {kind}"] += 1
 
-    idle = [axis for axis in found.axes if axis.key in NULL_AXES or null]
+    idle = [axis for axis in surface.axes if axis.key in NULL_AXES or null]
     effect, trend = any(a.told for a in idle), any(a.told and a.side for a in idle)
-    pair = any(pair.told for pair in found.pairs)
+    pair = any(pair.told for pair in surface.pairs)
     for kind, hit in (("effect", effect), ("trend", trend), ("pair", pair)):
         count(kind, hit)
     count("any", effect or trend or pair)
@@ -216,14 +219,14 @@ def _counted(found: Surface, parts: Parts, *, null: bool) -> Counter[str]:
         return counts
     total = sum(float(np.var(part)) for part in parts.values()) + 1.0
     for key, part in parts.items():
-        axis = found.of(key)
+        axis = surface.of(key)
         if axis is None:
             continue
         count(key, axis.told)
         if key in ("lr", "warmup"):
             share = float(np.var(part)) / total
             count(f"share of {key}", axis.importance.low <= share <= axis.importance.high)
-    rate = found.of("lr")
+    rate = surface.of("lr")
     if rate is not None:
         middle = 20.0 + sum(float(part.mean()) for part in parts.values())
         truth = [valley("lr", x) - float(parts["lr"].mean()) + middle for x in rate.xs]
@@ -263,8 +266,8 @@ def _held(effect: Effect, points: int, trials: int) -> float:
             ({"lr": float(10**x), "warmup": float(w)}, [[float(v)]])
             for x, w, v in zip(at, warmup, values, strict=True)
         ]
-        found = find_surface(rank(sweep(cells)), 1.0)
-        rate = found and found.of("lr")
+        surface = find_surface(rank(sweep(cells)), 1.0)
+        rate = surface and surface.of("lr")
         assert rate is not None
         truth = 20 + effect(np.log10(np.array(rate.xs, dtype=float))) + 3 * warmup.mean()
         held += [a <= x <= b for a, x, b in zip(rate.low, truth, rate.high, strict=True)]

@@ -41,38 +41,38 @@ class Shares(NamedTuple):
 
     wrong: float
     right: float
-    kept: float
+    best_kept: float
     any: float
     chosen: float
     lone: float
 
 
-def alone(found: Ranking) -> bool:
+def alone(ranking: Ranking) -> bool:
     """Whether one cell is named without a warning of too few runs."""
-    best, apart = found.best, found.apart
-    if best is None or not found.comparisons or found.tied or found.not_compared or not apart:
+    best, apart = ranking.best, ranking.apart
+    if best is None or not ranking.comparisons or ranking.tied or ranking.not_compared or not apart:
         return False
     runs = min(best.summary.n, *(cell.summary.n for cell in apart))
-    return runs > 2 or (found.noise.shared and runs > 1)
+    return runs > 2 or (ranking.noise.shared and runs > 1)
 
 
 def measure(world: World, cells: int, seeds: int, trials: int, means: Floats) -> Shares:
     """Simulate sweeps; `means` are in standard deviations, less is better."""
     rng = np.random.default_rng([cells, seeds, *np.abs(10 * means).astype(int).tolist()])
-    wrong = right = kept = given = held = counted = every = total = lone = lone_held = 0
+    wrong = right = best_kept = given = held = counted = every = total = lone = lone_held = 0
     for _ in range(trials):
         data, truth, _ = make(rng, world, cells, seeds, means)
-        found = rank(data)
-        best = found.best
+        ranking = rank(data)
+        best = ranking.best
         if best is None:
             continue
         true = truth[int(best.name)]
         correct = true == truth.min() and (truth == true).sum() == 1
-        named = alone(found)
+        named = alone(ranking)
         wrong, right = wrong + (named and not correct), right + (named and correct)
         given += 1
-        kept += "0" not in {cell.name for cell in found.apart}
-        for cell in found.measured:
+        best_kept += "0" not in {cell.name for cell in ranking.apart}
+        for cell in ranking.measured:
             low, high = cell.summary.low, cell.summary.high
             if low is not None and high is not None:
                 fine = low <= abs(truth[int(cell.name)]) <= high
@@ -80,7 +80,7 @@ def measure(world: World, cells: int, seeds: int, trials: int, means: Floats) ->
                 if cell is best:
                     held, counted = held + fine, counted + 1
                     lone, lone_held = lone + named, lone_held + (named and fine)
-    parts = (kept, given), (every, total), (held, counted), (lone_held, lone)
+    parts = (best_kept, given), (every, total), (held, counted), (lone_held, lone)
     return Shares(wrong / trials, right / trials, *(a / b if b else math.nan for a, b in parts))
 
 
@@ -100,10 +100,13 @@ def by_noise(trials: int) -> None:
     def rows() -> Iterator[tuple[str, list[str]]]:
         for name, world in (WORLDS | MORE).items():
             for cells in CELLS:
-                found = [measure(world, cells, n, trials, np.zeros(cells)) for n in SEEDS]
+                shares = [measure(world, cells, n, trials, np.zeros(cells)) for n in SEEDS]
                 yield (
                     f"{name}, {cells} cells",
-                    [_shown(one.wrong, one.kept, one.any, one.chosen) for one in found],
+                    [
+                        _shown(share.wrong, share.best_kept, share.any, share.chosen)
+                        for share in shares
+                    ],
                 )
 
     head = (
@@ -122,12 +125,12 @@ def power(trials: int) -> None:
     def rows() -> Iterator[tuple[str, list[str]]]:
         for cells in CELLS:
             for lead in (1.5, 2, 3, 4):
-                found = [
+                shares = [
                     measure(WORLDS["normal"], cells, n, trials, _lead(cells, lead)) for n in SEEDS
                 ]
                 yield (
                     f"{cells} cells, {lead} sd ahead",
-                    [_shown(one.right, one.wrong, one.lone) for one in found],
+                    [_shown(share.right, share.wrong, share.lone) for share in shares],
                 )
 
     head = "One cell ahead, normal noise, %: named alone / another is / its interval holds then"
@@ -145,10 +148,10 @@ def on_shared_seeds(trials: int) -> None:
                 f"{cells} cells, n = {seeds}",
                 [
                     _shown(
-                        measure(one, cells, seeds, trials, _lead(cells, 1)).right,
-                        measure(one, cells, seeds, trials, np.zeros(cells)).wrong,
+                        measure(world, cells, seeds, trials, _lead(cells, 1)).right,
+                        measure(world, cells, seeds, trials, np.zeros(cells)).wrong,
                     )
-                    for one in worlds
+                    for world in worlds
                 ],
             )
 
@@ -205,8 +208,8 @@ def looks(trials: int, numbers: tuple[int, ...]) -> None:
             ever = last = 0
             for _ in range(trials):
                 made = make(rng, WORLDS["normal"], cells, 10, np.zeros(cells))
-                found = [alone(rank(_grown(made, count))) for count in range(2, 11)]
-                ever, last = ever + any(found), last + found[-1]
+                verdicts = [alone(rank(_grown(made, count))) for count in range(2, 11)]
+                ever, last = ever + any(verdicts), last + verdicts[-1]
             yield f"{cells} cells", [_shown(ever / trials, last / trials)]
 
     _table("A seed more for all cells, from 2 to 10, equal cells, %", added(), ["ever / at 10"])
@@ -216,7 +219,7 @@ def looks(trials: int, numbers: tuple[int, ...]) -> None:
             rng = np.random.default_rng([33, cells])
             made = [make(rng, WORLDS["normal"], cells, 10, np.zeros(cells)) for _ in range(trials)]
             once, grown = (
-                float(np.quantile([_least_lead(one, added) for one in made], 0.8))
+                float(np.quantile([_least_lead(sweep, added) for sweep in made], 0.8))
                 for added in (False, True)
             )
             yield f"{cells} cells, 10 seeds", [f"{once:.2f} / {grown:.2f} / {grown / once:.3f}"]
@@ -227,15 +230,15 @@ def looks(trials: int, numbers: tuple[int, ...]) -> None:
 
 def _least_lead(made: Made, added: bool) -> float:
     """Return the smallest lead of the first cell, to 0.01 sd, with which it is named alone."""
-    found = _grown(made, 10) if added else made.data
+    data = _grown(made, 10) if added else made.data
     low, high = 0.0, 10.24
     while high - low > 0.01:
         middle = (low + high) / 2
         runs = tuple(
             replace(run, value=(run.value or 0.0) - middle) if run.cell == "0" else run
-            for run in found.runs
+            for run in data.runs
         )
-        ranking = rank(replace(found, runs=runs))
+        ranking = rank(replace(data, runs=runs))
         right = alone(ranking) and ranking.best is not None and ranking.best.name == "0"
         low, high = (low, middle) if right else (middle, high)
     return high
@@ -247,8 +250,8 @@ def _grown(made: Made, seeds: int) -> SweepData:
     launches = tuple({"seeds": count} for count in range(2, seeds))
     # What a ranking asks of a plan.
     recipe = SimpleNamespace(seed_field="seed")
-    known = {"launches": launches, "recipe": recipe, "unseeded": False, "race": None}
-    plan: Any = SimpleNamespace(**known, grid_text="", overrides=())
+    settings = {"launches": launches, "recipe": recipe, "unseeded": False, "race": None}
+    plan: Any = SimpleNamespace(**settings, grid_text="", overrides=())
     return replace(made.data, runs=runs, plan=plan)
 
 
@@ -267,19 +270,21 @@ def from_best(sweeps: int) -> None:
         }
         for name, truth in truths.items():
             row: list[str] = []
-            for seeds, asked in ((2, "auto"), (3, "auto"), (5, "auto"), (3, "own")):
+            for seeds, noise in ((2, "auto"), (3, "auto"), (5, "auto"), (3, "own")):
                 values = rng.normal(0, 1, (sweeps, cells, seeds)) + truth[:, :, np.newaxis]
                 both = zip(values, truth, strict=True)
-                held = [_all_hold(own, real, asked == "own") for own, real in both]
+                held = [_all_hold(drawn, real, noise == "own") for drawn, real in both]
                 row.append(f"{100 * float(np.mean(held)):.1f}")
             print(f"| {cells} | {name} | {' | '.join(row)} |")
 
 
-def _all_hold(values: Floats, truth: Floats, own: bool) -> bool:
+def _all_hold(values: Floats, truth: Floats, own_noise: bool) -> bool:
     groups = {str(cell): each.tolist() for cell, each in enumerate(values)}
     best = int(values.mean(axis=1).argmax())
-    found = against_best(groups, str(best), fit_noise(groups, "own" if own else "auto"), -1.0)
-    ends = {int(cell): one.interval() for cell, one in found.items()}
+    comparisons = against_best(
+        groups, str(best), fit_noise(groups, "own" if own_noise else "auto"), -1.0
+    )
+    ends = {int(cell): comparison.interval() for cell, comparison in comparisons.items()}
     return all(low <= truth[cell] - truth[best] <= high for cell, (low, high) in ends.items())
 
 
@@ -302,8 +307,12 @@ def _welch(n: int, trials: int) -> float:
     rng = np.random.default_rng([2, n])
     held = 0
     for _ in range(trials):
-        found = contrast([rng.normal(1, 1, n).tolist(), rng.normal(3, 2, n).tolist()], [1, -1])
-        held += found.low is not None and found.high is not None and found.low <= -2 <= found.high
+        interval = contrast([rng.normal(1, 1, n).tolist(), rng.normal(3, 2, n).tolist()], [1, -1])
+        held += (
+            interval.low is not None
+            and interval.high is not None
+            and interval.low <= -2 <= interval.high
+        )
     return held / trials
 
 
@@ -312,10 +321,14 @@ def _paired(n: int, trials: int) -> float:
     held = 0
     for _ in range(trials):
         shared = rng.normal(0, 3, n)
-        own, other = shared + rng.normal(1, 1, n), shared + rng.normal(3, 2, n)
-        found = paired(dict(enumerate(own)), dict(enumerate(other)))
-        assert found is not None
-        held += found.low is not None and found.high is not None and found.low <= -2 <= found.high
+        first, second = shared + rng.normal(1, 1, n), shared + rng.normal(3, 2, n)
+        interval = paired(dict(enumerate(first)), dict(enumerate(second)))
+        assert interval is not None
+        held += (
+            interval.low is not None
+            and interval.high is not None
+            and interval.low <= -2 <= interval.high
+        )
     return held / trials
 
 
@@ -324,8 +337,12 @@ def _marginal(n: int, trials: int) -> float:
     held = 0
     for _ in range(trials):
         cells = [rng.normal(level, level, n).tolist() for level in (1, 2, 3, 4)]
-        found = contrast(cells, [0.25] * 4)
-        held += found.low is not None and found.high is not None and found.low <= 2.5 <= found.high
+        interval = contrast(cells, [0.25] * 4)
+        held += (
+            interval.low is not None
+            and interval.high is not None
+            and interval.low <= 2.5 <= interval.high
+        )
     return held / trials
 
 

@@ -61,17 +61,17 @@ class World:
         cells: dict[str, list[dict[str, float]]] = {}
         truth: list[float] = []
         for number, skill in enumerate(self.skills):
-            own = self.spread(_OWN)
+            spread = self.spread(_OWN)
             lucks = self.rng.normal(0, self.luck, self.runs)
             right = self.rng.random((self.runs, self.items)) < _logistic(
-                skill + difficulty + own + lucks[:, np.newaxis]
+                skill + difficulty + spread + lucks[:, np.newaxis]
             )
             cells[str(number)] = [dict(zip(map(str, range(self.items)), run.astype(float).tolist(),
                                            strict=True)) for run in right]  # fmt: skip
-            one = self.runs == 1
+            single = self.runs == 1
             truth.append(
                 float(_logistic(skill + lucks[0] + self.questions[:4000]).mean())
-                if one and self.luck
+                if single and self.luck
                 else self.means[number]
             )
         return cells, truth
@@ -107,14 +107,14 @@ def coverage(world: World, trials: int, *, clustered: bool = True) -> tuple[floa
     level = gap = gaps = 0
     for _ in range(trials):
         cells, truth = world.draw()
-        found = compare(cells, clusters=world.clusters if clustered else None)
-        assert found is not None
-        first = next(one for one in found.cells if one.cell == "0")
+        comparison = compare(cells, clusters=world.clusters if clustered else None)
+        assert comparison is not None
+        first = next(cell for cell in comparison.cells if cell.cell == "0")
         level += first.low <= truth[0] <= first.high
-        best = int(found.cells[0].cell)
-        for one in found.parted:
+        best = int(comparison.cells[0].cell)
+        for cell in comparison.parted:
             gaps += 1
-            gap += one.low <= truth[int(one.cell)] - truth[best] <= one.high
+            gap += cell.low <= truth[int(cell.cell)] - truth[best] <= cell.high
     return level / trials, gap / max(gaps, 1)
 
 
@@ -123,10 +123,10 @@ def winners(world: World, trials: int) -> tuple[float, float]:
     the best though none is better."""
     lone = lost = 0
     for _ in range(trials):
-        found = compare(world.draw()[0])
-        assert found is not None
-        apart = {one.cell for one in found.parted if one.told_apart}
-        lone += len(apart) == len(found.parted)
+        comparison = compare(world.draw()[0])
+        assert comparison is not None
+        apart = {cell.cell for cell in comparison.parted if cell.told_apart}
+        lone += len(apart) == len(comparison.parted)
         lost += "0" in apart
     return lone / trials, lost / trials
 
@@ -137,13 +137,13 @@ def chosen(world: World, trials: int) -> tuple[float, float, float]:
     held = every = ahead = 0
     for _ in range(trials):
         cells, truth = world.draw()
-        found = compare(cells)
-        assert found is not None
-        best = found.cells[0]
+        comparison = compare(cells)
+        assert comparison is not None
+        best = comparison.cells[0]
         held += best.low <= truth[int(best.cell)] <= best.high
-        gaps = [(one, truth[int(one.cell)] - truth[int(best.cell)]) for one in found.parted]
-        every += all(one.low <= gap <= one.high for one, gap in gaps)
-        ahead += any(one.told_apart for one in found.parted)
+        gaps = [(cell, truth[int(cell.cell)] - truth[int(best.cell)]) for cell in comparison.parted]
+        every += all(cell.low <= gap <= cell.high for cell, gap in gaps)
+        ahead += any(cell.told_apart for cell in comparison.parted)
     return held / trials, every / trials, ahead / trials
 
 
@@ -155,13 +155,13 @@ def shares(trials: int, seeds: int, items: int, share: float) -> tuple[float, fl
     drawn = rng.binomial(items, share, (trials, seeds)) / items
     reach = student_quantile(0.975, seeds - 1) * drawn.std(axis=1, ddof=1) / seeds**0.5
     held = plain = out = count = 0
-    for mean, own in zip(drawn.mean(axis=1).tolist(), reach.tolist(), strict=True):
-        if own > 0:
-            low, high = on_logits(mean, own)
+    for mean, reach_of in zip(drawn.mean(axis=1).tolist(), reach.tolist(), strict=True):
+        if reach_of > 0:
+            low, high = on_logits(mean, reach_of)
             count += 1
             held += low <= share <= high
-            plain += mean - own <= share <= mean + own
-            out += mean + own > 1 or mean - own < 0
+            plain += mean - reach_of <= share <= mean + reach_of
+            out += mean + reach_of > 1 or mean - reach_of < 0
     return held / count, plain / count, out / count
 
 
@@ -170,7 +170,7 @@ def gaps(trials: int, luck: float, cells: int = 6, seeds: int = 3, points: int =
     train on the same batches, whose luck is so many standard deviations between runs."""
     rng = np.random.default_rng([13, cells, seeds, round(10 * luck)])
     steps = np.arange(points)
-    said = 0
+    reported = 0
     for _ in range(trials):
         level = 20 + rng.normal(0, 1, (cells, 1, 1))
         held, train = level + rng.normal(0, 1, (2, cells, seeds, points))
@@ -180,9 +180,9 @@ def gaps(trials: int, luck: float, cells: int = 6, seeds: int = 3, points: int =
         for run in made.runs:
             curve = Series(steps.astype(float), train[int(run.cell), run.seed or 0], steps)
             runs.append(replace(run, curves={**run.curves, "train/nll": curve}))
-        found = study(replace(made, runs=tuple(runs), train_key="train/nll"))
-        said += any(finding.kind == "gap" for finding in found.findings)
-    return said / trials
+        report = study(replace(made, runs=tuple(runs), train_key="train/nll"))
+        reported += any(finding.kind == "gap" for finding in report.findings)
+    return reported / trials
 
 
 def _shown(*values: float) -> str:

@@ -47,8 +47,8 @@ def race(data: SweepData, sign: float) -> tuple[SweepData, bool]:
 def _plan() -> Any:
     """Return what a ranking asks of a plan."""
     recipe = SimpleNamespace(seed_field="seed")
-    known = {"launches": (), "recipe": recipe, "unseeded": False, "race": Race(LEAST, MOST)}
-    return SimpleNamespace(**known, grid_text="", overrides=())
+    plan = {"launches": (), "recipe": recipe, "unseeded": False, "race": Race(LEAST, MOST)}
+    return SimpleNamespace(**plan, grid_text="", overrides=())
 
 
 def _outcome(ranking: Ranking, best: set[str]) -> tuple[bool, bool]:

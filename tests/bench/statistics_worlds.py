@@ -89,9 +89,9 @@ def _collapse(share: float, *, rising: bool = False) -> World:
         return 2 * share * at
 
     def draw(rng: np.random.Generator, cells: int, seeds: int) -> Floats:
-        found = _normal(rng, cells, seeds)
+        values = _normal(rng, cells, seeds)
         chance = chances(cells)[:, np.newaxis, np.newaxis]
-        return found + 8.0 * (rng.random(found.shape) < chance) - 8.0 * chance
+        return values + 8.0 * (rng.random(values.shape) < chance) - 8.0 * chance
 
     return World(draw, usual=lambda cells: -8.0 * chances(cells))
 
@@ -103,21 +103,21 @@ def _diverge(rng: np.random.Generator, cells: int, seeds: int) -> Floats:
 
 
 def _worst_crash(rng: np.random.Generator, cells: int, seeds: int) -> Floats:
-    found = _normal(rng, cells, seeds)
-    return np.where((found > 1) & (rng.random(found.shape) < 0.8), np.inf, found)
+    values = _normal(rng, cells, seeds)
+    return np.where((values > 1) & (rng.random(values.shape) < 0.8), np.inf, values)
 
 
 def _one_crashes(rng: np.random.Generator, cells: int, seeds: int) -> Floats:
-    found = _normal(rng, cells, seeds)
-    found[0] = np.where(found[0] > 0, np.inf, found[0])
-    return found
+    values = _normal(rng, cells, seeds)
+    values[0] = np.where(values[0] > 0, np.inf, values[0])
+    return values
 
 
 def _unequal(rng: np.random.Generator, cells: int, seeds: int) -> Floats:
-    found = _normal(rng, cells, seeds)
+    values = _normal(rng, cells, seeds)
     for cell, count in enumerate(rng.integers(1, seeds + 1, cells)):
-        found[cell, count:] = -np.inf
-    return found
+        values[cell, count:] = -np.inf
+    return values
 
 
 def _two_digits(rng: np.random.Generator, cells: int, seeds: int) -> Floats:
@@ -202,7 +202,7 @@ def make(rng: np.random.Generator, world: World, cells: int, seeds: int, means: 
         {"lr": rate, "rank": rank} for rate, rank in itertools.product(RATES[:rates], RANKS[:ranks])
     ]
     values = [
-        [[] if np.isposinf(own[-1]) else own.tolist() for own in cell if not np.isneginf(own[-1])]
+        [[] if np.isposinf(run[-1]) else run.tolist() for run in cell if not np.isneginf(run[-1])]
         for cell in drawn
     ]
     data = statistics_axes.sweep(list(zip(named, values, strict=True)), world.goal)
@@ -213,29 +213,29 @@ def make(rng: np.random.Generator, world: World, cells: int, seeds: int, means: 
 class Counts(NamedTuple):
     """What is counted over many sweeps: sentences by kind, and those that are false."""
 
-    told: Counter[str]
+    stated: Counter[str]
     false: Counter[str]
 
     def add(self, kind: str, *, wrong: bool) -> None:
-        self.told[kind] += 1
+        self.stated[kind] += 1
         self.false[kind] += wrong
 
 
-def count(found: Study, truth: Floats, counts: Counts, usual: Floats | None = None) -> None:
+def count(report: Study, truth: Floats, counts: Counts, usual: Floats | None = None) -> None:
     """Count the sentences of a report, and the false ones among them. A sentence that says that
     runs which collapse may not have been seen is about the `usual` runs."""
-    ranking, tied = found.ranking, found.ranking.tied
-    chosen, compared = ranking.best, _compared(found)
-    counts.told["reports"] += 1
-    lone = {f.kind for f in found.findings} & {"separated"} and not tied
-    warned = any(f.kind == "few_runs" for f in found.findings)
+    ranking, tied = report.ranking, report.ranking.tied
+    chosen, compared = ranking.best, _compared(report)
+    counts.stated["reports"] += 1
+    lone = {f.kind for f in report.findings} & {"separated"} and not tied
+    warned = any(f.kind == "few_runs" for f in report.findings)
     if chosen is not None:
         best = int(chosen.name)
         wrong = bool((truth[compared] <= truth[best]).any())
-        counts.told["lone"] += bool(lone) and not warned
+        counts.stated["lone"] += bool(lone) and not warned
         counts.false["lone"] += bool(lone) and not warned and wrong
-        counts.told["right"] += bool(lone) and not warned and not wrong
-        counts.told["clear"] += found.verdict.kind == "clear"
+        counts.stated["right"] += bool(lone) and not warned and not wrong
+        counts.stated["clear"] += report.verdict.kind == "clear"
         low, high = chosen.summary.low, chosen.summary.high
         real = abs(truth[best])
         if low is not None and high is not None:
@@ -246,52 +246,54 @@ def count(found: Study, truth: Floats, counts: Counts, usual: Floats | None = No
         if cell.summary.low is not None and cell.summary.high is not None:
             real = abs(truth[int(cell.name)])
             held = cell.summary.low <= real <= cell.summary.high
-            counts.told["any"] += 1
+            counts.stated["any"] += 1
             counts.false["any"] += not held
-    for kind, wrong in sentences(found, truth, truth if usual is None else usual):
+    for kind, wrong in sentences(report, truth, truth if usual is None else usual):
         counts.add(f"said: {kind}", wrong=wrong)
 
 
-def _compared(found: Study) -> list[int]:
+def _compared(report: Study) -> list[int]:
     """Return the cells that were compared with the best. One with a run that diverged was not, and
     is never the best."""
-    ranking = found.ranking
+    ranking = report.ranking
     return [int(cell.name) for cell in ranking.others if cell.name in ranking.comparisons]
 
 
-def sentences(found: Study, truth: Floats, usual: Floats) -> Iterator[tuple[str, bool]]:
+def sentences(report: Study, truth: Floats, usual: Floats) -> Iterator[tuple[str, bool]]:
     """Yield the kinds of the sentences of a report, and whether each is false."""
-    ranking = found.ranking
+    ranking = report.ranking
     settings = {int(cell.name): cell.settings for cell in usable(ranking)}
-    for one in found.findings:
-        evidence: Mapping[str, Any] = one.evidence or {}
-        if one.kind == "separated":
+    for finding in report.findings:
+        evidence: Mapping[str, Any] = finding.evidence or {}
+        if finding.kind == "separated":
             means = usual if evidence["may_hide_collapse"] else truth
-            others = means[_compared(found)]
-            yield "separated", bool((others <= means[int(one.cells[0])]).any())
-        elif one.kind == "tied":
+            others = means[_compared(report)]
+            yield "separated", bool((others <= means[int(finding.cells[0])]).any())
+        elif finding.kind == "tied":
             yield "tied", False
-            worse = [int(cell) for cell in evidence.get("worse", _worse_before(found, one.text))]
+            worse = [
+                int(cell) for cell in evidence.get("worse", _worse_before(report, finding.text))
+            ]
             if worse:
-                top = truth[int(one.cells[0])]
+                top = truth[int(finding.cells[0])]
                 yield "worse", any(truth[cell] <= top for cell in worse)
-        elif one.kind in ("trend", "edge"):
-            yield one.kind, _not_better(evidence, truth, settings)
-        elif one.kind in ("interaction", "blocks", "unstable", "gap", "effect"):
-            yield one.kind, one.kind != "effect" or np.ptp(truth) == 0
+        elif finding.kind in ("trend", "edge"):
+            yield finding.kind, _not_better(evidence, truth, settings)
+        elif finding.kind in ("interaction", "blocks", "unstable", "gap", "effect"):
+            yield finding.kind, finding.kind != "effect" or np.ptp(truth) == 0
         else:
-            yield one.kind, False
+            yield finding.kind, False
 
 
-def _worse_before(found: Study, text: str) -> list[str]:
-    return [c.name for c in found.ranking.apart] if "worse beyond the noise" in text else []
+def _worse_before(report: Study, text: str) -> list[str]:
+    return [c.name for c in report.ranking.apart] if "worse beyond the noise" in text else []
 
 
 def _means(axis: str, truth: Floats, settings: Mapping[int, Mapping[str, Any]]) -> dict[Any, float]:
     groups: dict[Any, list[float]] = {}
-    for cell, own in settings.items():
-        groups.setdefault(own[axis], []).append(float(truth[cell]))
-    return {value: float(np.mean(own)) for value, own in sorted(groups.items())}
+    for cell, values in settings.items():
+        groups.setdefault(values[axis], []).append(float(truth[cell]))
+    return {value: float(np.mean(values)) for value, values in sorted(groups.items())}
 
 
 def _not_better(
@@ -323,13 +325,13 @@ def simulate(
 
 def share(counts: Counts, kind: str, of: str = "") -> str:
     """Return the false share of a kind, in percent."""
-    total = counts.told[of or kind]
+    total = counts.stated[of or kind]
     return f"{100 * counts.false[kind] / total:.1f}" if total else "-"
 
 
 def held(counts: Counts, kind: str) -> str:
     """Return how often intervals hold, in percent."""
-    total = counts.told[kind]
+    total = counts.stated[kind]
     return f"{100 - 100 * counts.false[kind] / total:.1f}" if total else "-"
 
 
@@ -340,27 +342,27 @@ def every(
     total = Counts(Counter(), Counter())
     means = effects(cells) if true else None
     for name in only or WORLDS:
-        own = simulate(name, cells, seeds, trials, means)
-        for part, more in zip(total, own, strict=True):
+        counts = simulate(name, cells, seeds, trials, means)
+        for part, more in zip(total, counts, strict=True):
             part.update(more)
-        told, false = all_sentences(own)
-        row = (share(own, "lone", "reports"), held(own, "interval"), held(own, "any"))
-        wrong = {k[6:]: v for k, v in own.false.items() if k.startswith("said: ") and v}
-        print(f"| {name} | {' | '.join(row)} | {100 * false / told:.1f} | {wrong}", flush=True)
-    told, false = all_sentences(total)
-    print(f"| all {told} sentences | {share(total, 'lone', 'reports')} | | "
-          f"| {100 * false / told:.2f} |")  # fmt: skip
-    reports = total.told["reports"]
+        stated, false = all_sentences(counts)
+        row = (share(counts, "lone", "reports"), held(counts, "interval"), held(counts, "any"))
+        wrong = {k[6:]: v for k, v in counts.false.items() if k.startswith("said: ") and v}
+        print(f"| {name} | {' | '.join(row)} | {100 * false / stated:.1f} | {wrong}", flush=True)
+    stated, false = all_sentences(total)
+    print(f"| all {stated} sentences | {share(total, 'lone', 'reports')} | | "
+          f"| {100 * false / stated:.2f} |")  # fmt: skip
+    reports = total.stated["reports"]
     for kind in sorted(k for k in total.false if k.startswith("said: ")):
         number = f"{100 * total.false[kind] / reports:.1f}"
-        print(f"|   {kind[6:]}: {total.told[kind]} said, false in {number} % of reports |")
+        print(f"|   {kind[6:]}: {total.stated[kind]} said, false in {number} % of reports |")
     return total
 
 
 def all_sentences(counts: Counts) -> tuple[int, int]:
     """Return the number of sentences, the winner's interval among them, and of false ones."""
-    kinds = [k for k in counts.told if k.startswith("said: ")] + ["interval"]
-    return sum(counts.told[k] for k in kinds), sum(counts.false[k] for k in kinds)
+    kinds = [k for k in counts.stated if k.startswith("said: ")] + ["interval"]
+    return sum(counts.stated[k] for k in kinds), sum(counts.false[k] for k in kinds)
 
 
 def through_files(data: SweepData, folder: Path) -> Study:
@@ -383,8 +385,8 @@ def through_files(data: SweepData, folder: Path) -> Study:
             json.dumps({"step": at, data.metric.name: value}) + "\n"
             for at, value in enumerate(values)
         )
-        own = {key: run.config[key] for key in data.axes}
-        sweep.run(own, run.seed, rows, run.state, cell=run.cell)
+        config = {key: run.config[key] for key in data.axes}
+        sweep.run(config, run.seed, rows, run.state, cell=run.cell)
     sweep.save()
     (read,) = settle(load(Registry(str(folder)), "s", None, None))
     return study(read)
@@ -398,15 +400,17 @@ def agree(name: str, cells: int, seeds: int, sweeps: int) -> tuple[int, int]:
     for _ in range(sweeps):
         data = make(rng, (WORLDS | MORE)[name], cells, seeds, np.zeros(cells)).data
         with tempfile.TemporaryDirectory() as folder, np.errstate(all="ignore"):
-            one, two = study(data), through_files(data, Path(folder))
-        same += [_said(f) for f in one.findings] == [_said(f) for f in two.findings] and (
-            one.verdict.number,
-            one.verdict.spread,
-        ) == (two.verdict.number, two.verdict.spread)
+            direct, read_back = study(data), through_files(data, Path(folder))
+        same += [_wording(f) for f in direct.findings] == [
+            _wording(f) for f in read_back.findings
+        ] and (
+            direct.verdict.number,
+            direct.verdict.spread,
+        ) == (read_back.verdict.number, read_back.verdict.spread)
     return same, sweeps
 
 
-def _said(finding: Any) -> tuple[str, str]:
+def _wording(finding: Any) -> tuple[str, str]:
     return finding.kind, finding.text.replace("test/nll", "metric")
 
 
@@ -422,8 +426,8 @@ def main() -> None:
     given = parser.parse_args()
     for cells in given.cells:
         if given.files:
-            found = [agree(name, cells, given.seeds, given.files) for name in (WORLDS | MORE)]
-            same, of = (sum(part) for part in zip(*found, strict=True))
+            agreements = [agree(name, cells, given.seeds, given.files) for name in (WORLDS | MORE)]
+            same, of = (sum(part) for part in zip(*agreements, strict=True))
             print(f"{cells} cells: both readings agree in {same} of {of} sweeps", flush=True)
         print(f"\n{cells} cells, n = {given.seeds}, {'true effects' if given.true else 'equal'}\n")
         every(cells, given.seeds, given.trials, true=given.true, only=given.only)

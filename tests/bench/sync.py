@@ -44,20 +44,20 @@ class Server:
         self._process = process
         self.address = ""
         for line in process.stderr or ():
-            if found := re.search(r"Running on (http://127\.0\.0\.1:\d+)", line):
-                self.address = found[1]
+            if match := re.search(r"Running on (http://127\.0\.0\.1:\d+)", line):
+                self.address = match[1]
                 break
         threading.Thread(target=self._count, daemon=True).start()
 
     def _count(self) -> None:
         for line in self._process.stderr or ():
             plain = re.sub(r"\x1b\[[0-9;]*m", "", line)  # it colours everything but a plain 200
-            if found := re.search(r'"(GET|PUT|POST|HEAD|DELETE) (\S+)', plain):
-                address = urlsplit(found[2])
+            if match := re.search(r'"(GET|PUT|POST|HEAD|DELETE) (\S+)', plain):
+                address = urlsplit(match[2])
                 prefix = parse_qs(address.query).get("prefix", [""])[0]
-                listing = found[1] == "GET" and "list-type" in address.query
+                listing = match[1] == "GET" and "list-type" in address.query
                 path = f"{BUCKET}/{prefix}" if listing else unquote(address.path).lstrip("/")
-                method = "LIST" if listing else found[1]
+                method = "LIST" if listing else match[1]
                 self.requests[method] += 1
                 self.log.append((method, "/".join(path.split("/")[3:])))
 
@@ -103,10 +103,10 @@ class Counted:
                 self.up += len(arguments[1])
             elif name == "upload":
                 self.up += os.stat(arguments[1]).st_size
-            found = getattr(self._store, name)(*arguments)
+            result = getattr(self._store, name)(*arguments)
             if name in ("read", "read_range"):
-                self.down += len(found)
-            return found
+                self.down += len(result)
+            return result
 
         return call
 
@@ -138,7 +138,7 @@ def one_long_run(server: Server, root: str, spool: LocalStore, steps: int, every
     print(
         f"{steps} steps, a sync every {every}: {written / 1e6:.2f} MB written, "
         f"{store.up / written:.2f} times that up, {store.down} bytes down, "
-        f"{sum(requests.values())} requests ({_told(requests)}), {seconds:.1f} s"
+        f"{sum(requests.values())} requests ({_counts(requests)}), {seconds:.1f} s"
     )
 
 
@@ -164,7 +164,9 @@ def many_runs(server: Server, root: str, spool: LocalStore, runs: int) -> None:
 
         requests, seconds = server.during(together)
         count = sum(requests.values())
-        print(f"{runs} runs at once, {what}: {count} requests ({_told(requests)}), {seconds:.1f} s")
+        print(
+            f"{runs} runs at once, {what}: {count} requests ({_counts(requests)}), {seconds:.1f} s"
+        )
     names = set(open_store(root).names(sweep.runs))
     assert all(f"{sweep.log_path(f'r{run}', 1)}/metrics.jsonl" in names for run in range(runs))
 
@@ -197,8 +199,8 @@ def finding(server: Server, root: str, count: int, folder: str) -> None:
         assert len(sweep.files.entries()) == count
 
     def sweeps() -> None:
-        [found] = Registry(root, cache=folder).sweep_records()
-        assert found["states"] == {"succeeded": count}
+        [record] = Registry(root, cache=folder).sweep_records()
+        assert record["states"] == {"succeeded": count}
 
     def runs_() -> None:
         records = Registry(root, cache=folder).records()
@@ -212,10 +214,10 @@ def finding(server: Server, root: str, count: int, folder: str) -> None:
     for what, action in (actions | {"metrics": metrics, "metrics again": metrics}).items():
         requests, seconds = server.during(action)
         total = sum(requests.values())
-        print(f"  {what}: {total} requests ({_told(requests)}), {seconds:.2f} s")
+        print(f"  {what}: {total} requests ({_counts(requests)}), {seconds:.2f} s")
 
 
-def _told(requests: Counter[str]) -> str:
+def _counts(requests: Counter[str]) -> str:
     return ", ".join(f"{count} {word}" for word, count in sorted(requests.items())) or "none"
 
 

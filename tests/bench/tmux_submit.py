@@ -130,12 +130,12 @@ def xmux(python: str, count: int, runner: str) -> float:
 
 def launched(folder: str, count: int, parallel: int) -> float:
     """Return the seconds of a whole sweep of `count` runs, with its interpreter's start."""
-    own = {"SWEEPER_HOME": os.path.join(folder, "home")}
+    variables = {"SWEEPER_HOME": os.path.join(folder, "home")}
     Path(folder, "grid.yaml").write_text(GRID.format(numbers=[*range(count)], parallel=parallel))
     begun = time.perf_counter()
     command = [sys.executable, "-P", "-m", "sweeper", "launch", "grid.yaml", "--wait"]
     done = subprocess.run(
-        command, cwd=folder, env=os.environ | own, capture_output=True, text=True, check=False
+        command, cwd=folder, env=os.environ | variables, capture_output=True, text=True, check=False
     )
     taken = time.perf_counter() - begun
     states = SweepFolder(LocalStore(os.path.join(folder, "sweeps")), "many").read_states()

@@ -106,8 +106,8 @@ def laptop_closed(screen: Screen) -> None:
 
 def out_of_memory(screen: Screen) -> None:
     screen.grid("memory", "memory")
-    own = Path("/proc/self/cgroup").read_text().splitlines()
-    old = [line.split(":", 2)[2] for line in own if line.split(":")[1] == "memory"]
+    groups = Path("/proc/self/cgroup").read_text().splitlines()
+    old = [line.split(":", 2)[2] for line in groups if line.split(":")[1] == "memory"]
     base = Path("/sys/fs/cgroup/memory" + old[0] if old else "/sys/fs/cgroup")
     group = base / f"sweeper-accident-{os.getpid()}"
     try:

@@ -25,12 +25,12 @@ def main() -> int:
     begun, wrong = time.monotonic(), 0
     for seed in range(given.seed, given.seed + given.sequences):
         with tempfile.TemporaryDirectory() as folder:
-            for found in check(Path(folder), seed, given.steps):
+            for difference in check(Path(folder), seed, given.steps):
                 wrong += 1
-                print(f"--seed {seed}: {found.question}", *found.after, sep="\n  ")
-                answers = found.cached.splitlines(), found.empty.splitlines()
-                told = list(difflib.unified_diff(*answers, "cached", "empty", n=1, lineterm=""))
-                print(*(told or answers[0])[:40], sep="\n", flush=True)
+                print(f"--seed {seed}: {difference.question}", *difference.after, sep="\n  ")
+                answers = difference.cached.splitlines(), difference.empty.splitlines()
+                diff = list(difflib.unified_diff(*answers, "cached", "empty", n=1, lineterm=""))
+                print(*(diff or answers[0])[:40], sep="\n", flush=True)
     took = time.monotonic() - begun
     print(f"{given.sequences} sequences of {given.steps} steps, {took:.0f} s: {wrong} wrong")
     return 1 if wrong else 0

@@ -33,7 +33,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
+def make_sweep(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
     """Makes sweeps of toys, each in a folder of its own, and ends what they started."""
     made: list[Sweep] = []
 
@@ -44,8 +44,8 @@ def sweep(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.clean()
+    for sweep in made:
+        sweep.clean()
 
 
 @pytest.fixture

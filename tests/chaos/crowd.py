@@ -24,7 +24,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=2000)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        one = Sweep(
+        sweep = Sweep(
             Path(folder),
             runs=arguments.runs,
             seconds=0,
@@ -34,14 +34,14 @@ def main() -> int:
         )
         try:
             began = time.monotonic()
-            launching = one.start()
+            launching = sweep.start()
             with Sampled(launching.pid) as sampled:
                 code = launching.wait(7200)
             seconds = time.monotonic() - began
-            one.rest()
-            verdict = one.verdict(once=True)
+            sweep.rest()
+            verdict = sweep.verdict(once=True)
         finally:
-            one.clean()
+            sweep.clean()
     print(f"{arguments.runs} runs, {AT_ONCE} at once, {seconds:.0f} s; exit code {code}")
     print(f"zombies: {sampled.most} at most in {sampled.looks} looks, {sampled.last} at the last")
     print(f"lost {len(verdict.lost)}, doubled {len(verdict.doubled)}, wrong {len(verdict.wrong)}")

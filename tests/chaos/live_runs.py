@@ -73,10 +73,10 @@ def training(sweep: Path) -> set[str]:
 def kill_fork_servers(home: str) -> int:
     """Kill the fork servers of this home, not their forks; returns how many there were. Each is
     named in a file, which it removes when it ends by itself."""
-    told = [json.loads(path.read_text()) for path in Path(home, "warm").glob("*.json")]
-    for server in told:
+    servers = [json.loads(path.read_text()) for path in Path(home, "warm").glob("*.json")]
+    for server in servers:
         os.kill(server["pid"], signal.SIGKILL)
-    return len(told)
+    return len(servers)
 
 
 class Trial:
@@ -106,13 +106,15 @@ class Trial:
         print(f"killed: {killed} fork server, while others are about to start")
         assert killed
         until(lambda: len(training(self.sweep)) == self.runs, 1800, "not all train at once")
-        said = f"{self.runs} train at once after {time.monotonic() - began:.0f} s"
+        summary = f"{self.runs} train at once after {time.monotonic() - began:.0f} s"
         each = sum(private(process.pid) for process in of_home(home)) / self.runs / 1e6
         load, memory = os.getloadavg()[0], psutil.virtual_memory()
         used = (memory.total - memory.available) / 1e9
-        print(f"{said}; {each:.1f} MB a run, all processes; in use {used:.1f} GB; load {load:.0f}")
-        told = json.loads((self.sweep / "launcher" / "observations.json").read_text())
-        os.kill(told["pid"], signal.SIGKILL)
+        print(
+            f"{summary}; {each:.1f} MB a run, all processes; in use {used:.1f} GB; load {load:.0f}"
+        )
+        observations = json.loads((self.sweep / "launcher" / "observations.json").read_text())
+        os.kill(observations["pid"], signal.SIGKILL)
         subprocess.run(["tmux", "-L", socket_name(), "kill-server"], check=True)
         print("killed: the launcher and the tmux server")
         self.launch()
@@ -122,11 +124,13 @@ class Trial:
     def states(self) -> dict[str, int]:
         """Return the number of runs in each state."""
         command = [sys.executable, "-m", "sweeper", "status", "live", "--json"]
-        told = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
-        found: dict[str, int] = {}
-        for run in json.loads(told.stdout)["runs"]:
-            found[run["state"]] = found.get(run["state"], 0) + 1
-        return found
+        status = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, check=False
+        )
+        counts: dict[str, int] = {}
+        for run in json.loads(status.stdout)["runs"]:
+            counts[run["state"]] = counts.get(run["state"], 0) + 1
+        return counts
 
     def bad(self) -> int:
         """Return how many have failed."""
@@ -134,7 +138,7 @@ class Trial:
 
     def wrong(self) -> list[str]:
         """Return errors in the files of the runs."""
-        found = [] if self.states() == {"succeeded": self.runs} else [str(self.states())]
+        errors = [] if self.states() == {"succeeded": self.runs} else [str(self.states())]
         attempts = list(self.sweep.glob("runs/*.[0-9]*"))
         for run in {path.name.rpartition(".")[0] for path in attempts}:
             last = max(
@@ -143,10 +147,10 @@ class Trial:
             )
             steps = [json.loads(line)["step"] for line in (last / "metrics.jsonl").open()]
             if steps != list(range(self.steps + 1)):
-                found.append(f"{last.name}: steps {steps}")
+                errors.append(f"{last.name}: steps {steps}")
         claims = len(list(self.sweep.glob("state/*/*.claimed.json")))
         print(f"{claims} attempts of {self.runs} runs")
-        return found
+        return errors
 
     def values(self, name: str) -> dict[int, float]:
         """Return the value of each seed."""

@@ -202,7 +202,7 @@ def main(names: list[str]) -> int:
 if __name__ == "__main__":
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="which; all of them otherwise")
-    asked = parser.parse_args().names
-    if unknown := set(asked) - {mutation.name for mutation in MUTATIONS}:
+    chosen = parser.parse_args().names
+    if unknown := set(chosen) - {mutation.name for mutation in MUTATIONS}:
         parser.error(f"there is no {', '.join(sorted(unknown))}")
-    sys.exit(main(asked))
+    sys.exit(main(chosen))

@@ -42,19 +42,19 @@ SMALL = (
     *("rl.max_steps=2", "rl.test_size=8", "rl.warmup_steps=0", "rl.eval_every=1"),
     "eval.max_items=8",
 )
-_ASKED = (
+_COUNTS = (
     *("trained_tokens", "forward_tokens", "prompt_tokens", "sampled_tokens", "steps", "samples"),
 )
 _BY_THE_CLOCK = "time/"
 """Prefix of the metrics that no two runs have alike."""
 
 
-class Found(NamedTuple):
+class Outcome(NamedTuple):
     """The result of a launch: each run as recorded, and its attempts' requests as counted by the
     engine."""
 
     runs: Mapping[str, Mapping[str, Any]]
-    asked: Mapping[str, Mapping[str, int]]
+    requests: Mapping[str, Mapping[str, int]]
     sessions: Mapping[str, int]
     events: int
     seconds: float
@@ -68,9 +68,9 @@ class Trial:
         self.home, self.socket = str(folder / "home"), f"{SOCKET}-{folder.name}"
         self.state = folder / "sweeps" / "pipeline" / "state"
         folder.mkdir()
-        own = {"SWEEPER_HOME": self.home, "SWEEPER_ROOT": str(folder / "sweeps")}
-        own |= {"SWEEPER_TMUX_SOCKET": self.socket, "XDG_CONFIG_HOME": str(folder / "config")}
-        self.environment = {**os.environ, **own}
+        variables = {"SWEEPER_HOME": self.home, "SWEEPER_ROOT": str(folder / "sweeps")}
+        variables |= {"SWEEPER_TMUX_SOCKET": self.socket, "XDG_CONFIG_HOME": str(folder / "config")}
+        self.environment = {**os.environ, **variables}
         self.environment.pop("PYTHONDONTWRITEBYTECODE", None)
 
     def launch(self, until: int | None = None) -> bool:
@@ -89,32 +89,32 @@ class Trial:
                 return process.wait() == -signal.SIGKILL
             time.sleep(0.02)
         if process.returncode:
-            said = (self.folder / "launcher.log").read_text()[-2000:]
-            raise SystemExit(f"the launcher ended with {process.returncode}:\n{said}")
+            log_end = (self.folder / "launcher.log").read_text()[-2000:]
+            raise SystemExit(f"the launcher ended with {process.returncode}:\n{log_end}")
         return False
 
     def events(self) -> int:
         """Return the number of recorded events."""
         return sum(not path.name.startswith(".") for path in self.state.glob("*/*"))
 
-    def found(self, seconds: float) -> Found:
+    def outcome(self, seconds: float) -> Outcome:
         """Return the result when everything has ended."""
         runs = Registry(str(self.folder / "sweeps")).sweep("pipeline").runs
         names = {run.id: run.name for run in runs}
         engine = lifecycle.find(self.home)
-        told = None if engine is None else lifecycle.meter(engine, lifecycle.client_key(self.home))
-        if told is None:
+        meter = None if engine is None else lifecycle.meter(engine, lifecycle.client_key(self.home))
+        if meter is None:
             raise SystemExit("the engine that counted is gone")
-        asked: dict[str, dict[str, int]] = {}
+        requests: dict[str, dict[str, int]] = {}
         sessions: dict[str, int] = {}
-        for line in told["sessions"]:
+        for line in meter["sessions"]:
             attempt = next((t[4:] for t in line["tags"] if t.startswith("run:")), "nobody")
             sessions[attempt] = sessions.get(attempt, 0) + 1
-            counts = asked.setdefault(attempt, dict.fromkeys(_ASKED, 0))
-            for key in _ASKED:
+            counts = requests.setdefault(attempt, dict.fromkeys(_COUNTS, 0))
+            for key in _COUNTS:
                 counts[key] += line[key]
         left = {run.id: _left(run, names) for run in runs}
-        return Found(left, asked, sessions, self.events(), seconds)
+        return Outcome(left, requests, sessions, self.events(), seconds)
 
     def end(self) -> None:
         """End everything that was started."""
@@ -141,36 +141,44 @@ def _left(run: RecordedRun, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def differences(whole: Found, killed: Found) -> list[str]:
+def differences(whole: Outcome, killed: Outcome) -> list[str]:
     """Return the differences from the undisturbed launch, a line each."""
-    found: list[str] = []
+    errors: list[str] = []
     for run in dict.fromkeys((*whole.runs, *killed.runs)):
-        one, other = whole.runs.get(run), killed.runs.get(run)
-        if one is None or other is None:
-            known = one or other or {}
-            found.append(f"{known.get('name')}: only {'undisturbed' if one else 'when killed'}")
+        undisturbed, disturbed = whole.runs.get(run), killed.runs.get(run)
+        if undisturbed is None or disturbed is None:
+            present = undisturbed or disturbed or {}
+            errors.append(
+                f"{present.get('name')}: only {'undisturbed' if undisturbed else 'when killed'}"
+            )
             continue
-        found += [f"{one['name']}: {key} differ" for key in one if one[key] != other[key]]
-        if (other["state"], other["attempts"]) != ("succeeded", 1):
-            found.append(f"{other['name']}: {other['state']}, {other['attempts']} attempts")
-    for attempt in dict.fromkeys((*whole.asked, *killed.asked)):
-        before, after = whole.asked.get(attempt), killed.asked.get(attempt)
+        errors += [
+            f"{undisturbed['name']}: {key} differ"
+            for key in undisturbed
+            if undisturbed[key] != disturbed[key]
+        ]
+        if (disturbed["state"], disturbed["attempts"]) != ("succeeded", 1):
+            errors.append(
+                f"{disturbed['name']}: {disturbed['state']}, {disturbed['attempts']} attempts"
+            )
+    for attempt in dict.fromkeys((*whole.requests, *killed.requests)):
+        before, after = whole.requests.get(attempt), killed.requests.get(attempt)
         if before != after:
-            found.append(f"{attempt}: asked the engine for {after}, undisturbed {before}")
+            errors.append(f"{attempt}: requested {after}, undisturbed {before}")
         if whole.sessions.get(attempt) != killed.sessions.get(attempt):
-            found.append(f"{attempt}: {killed.sessions.get(attempt)} sessions")
-    return found
+            errors.append(f"{attempt}: {killed.sessions.get(attempt)} sessions")
+    return errors
 
 
-def told(what: str, found: Found) -> str:
+def summary(what: str, outcome: Outcome) -> str:
     """Return a line of figures."""
-    sums = {key: sum(counts[key] for counts in found.asked.values()) for key in _ASKED}
+    sums = {key: sum(counts[key] for counts in outcome.requests.values()) for key in _COUNTS}
     trained = f"{sums['trained_tokens']:,} tokens trained on in {sums['steps']:,} steps"
-    values = sum(len(row) for run in found.runs.values() for row in run["rows"])
+    values = sum(len(row) for run in outcome.runs.values() for row in run["rows"])
     return (
-        f"{what}: {len(found.runs)} runs, {len(found.asked)} attempts known to the engine, "
+        f"{what}: {len(outcome.runs)} runs, {len(outcome.requests)} attempts known to the engine, "
         f"{trained}, {sums['sampled_tokens']:,} sampled; {values:,} values on record; "
-        f"{found.events} events; {found.seconds:.0f} s"
+        f"{outcome.events} events; {outcome.seconds:.0f} s"
     )
 
 
@@ -188,16 +196,16 @@ def main() -> int:
         try:
             begun = time.monotonic()
             trials[0].launch()
-            whole = trials[0].found(time.monotonic() - begun)
-            print(told("undisturbed", whole), flush=True)
+            whole = trials[0].outcome(time.monotonic() - begun)
+            print(summary("undisturbed", whole), flush=True)
             trials[0].end()
             chance = random.Random(given.seed)
             moments = sorted(chance.sample(range(1, math.floor(whole.events * 0.97)), given.kills))
             begun = time.monotonic()
             kills = sum(trials[1].launch(moment) for moment in moments)
             trials[1].launch()
-            killed = trials[1].found(time.monotonic() - begun)
-            print(told(f"killed {kills} times", killed), flush=True)
+            killed = trials[1].outcome(time.monotonic() - begun)
+            print(summary(f"killed {kills} times", killed), flush=True)
         finally:
             for trial in trials:
                 trial.end()

@@ -77,42 +77,44 @@ class Engine:
         """Return the run and the attempt of each session."""
         info = lifecycle.find(str(self.home))
         assert info is not None
-        found = lifecycle.meter(info)
-        assert found is not None
-        about = [one["user_metadata"] for one in found["sessions"]]
-        return [(f"{one['root']} {one['run']}", one["attempt"]) for one in about]
+        meter = lifecycle.meter(info)
+        assert meter is not None
+        sessions = [metadata["user_metadata"] for metadata in meter["sessions"]]
+        return [
+            (f"{metadata['root']} {metadata['run']}", metadata["attempt"]) for metadata in sessions
+        ]
 
 
 @contextmanager
 def engine(home: Path, cap: int) -> Iterator[Engine]:
     home.mkdir()
-    found = Engine(home)
-    found.cap(cap)
+    made = Engine(home)
+    made.cap(cap)
     command = [sys.executable, "-P", "-m", "harness.capped", str(home)]
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
     with (home / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
     try:
         until(lambda: lifecycle.find(str(home)) is not None, 60, f"no engine: {home}/log")
-        yield found
+        yield made
     finally:
         process.terminate()
         process.wait(30)
 
 
 class Trial:
-    """Three sweeps on one engine. `known`: sweeper is given the cap, and never asks for more."""
+    """Three sweeps on one engine. `cap_given`: sweeper knows the cap and never exceeds it."""
 
-    def __init__(self, folder: Path, size: Size, engine: Engine, *, known: bool) -> None:
-        self.size, self.engine, self.known = size, engine, known
+    def __init__(self, folder: Path, size: Size, engine: Engine, *, cap_given: bool) -> None:
+        self.size, self.engine, self.cap_given = size, engine, cap_given
         settings = folder / "config" / "sweeper"
         settings.mkdir(parents=True)
-        if known:
+        if cap_given:
             (settings / "config.toml").write_text(f"[quota]\nslots = {size.cap}\n")
         environment = {"SWEEPER_HOME": str(engine.home), "XDG_CONFIG_HOME": str(settings.parent)}
         self.sweeps = [self._sweep(folder / str(n), w) for n, w in enumerate(WEIGHTS)]
-        for one in self.sweeps:
-            one.environment.update(environment)
+        for sweep in self.sweeps:
+            sweep.environment.update(environment)
         self.launching: list[Launching | None] = [None] * len(WEIGHTS)
         self.done = [False] * len(WEIGHTS)
         self.kills = 0
@@ -120,7 +122,7 @@ class Trial:
     def _sweep(self, folder: Path, weight: int) -> Sweep:
         folder.mkdir()
         seat = [sys.executable, "-I", "-S", str(HERE / "seat.py"), "{ledger}"]
-        one = Sweep(
+        sweep = Sweep(
             folder,
             runs=self.size.runs * weight // sum(WEIGHTS),
             steps=1,
@@ -129,40 +131,42 @@ class Trial:
             launch={"max_parallel": self.size.cap, "priority": weight},
             spec={"poll": 0.5, "window": 3.0, "worker": {"beat": 2.0}},
         )
-        one.spec["grid"]["service"] = "local"
-        one.spec["grid"]["base"].pop("mode")
-        return one
+        sweep.spec["grid"]["service"] = "local"
+        sweep.spec["grid"]["base"].pop("mode")
+        return sweep
 
     def run(self) -> float:
         """Launch, kill and launch again until all is done. Returns the seconds that it took."""
         chance, began = random.Random(self.size.seed), time.monotonic()
         work = self.size.runs * self.size.seconds / self.size.cap
         kills = [began + chance.uniform(0.1, 0.9) * work for _ in range(self.size.kills)]
-        moves = [] if self.known else [(1 / 3, self.size.cap // 5), (0.6, self.size.cap * 8 // 5)]
+        moves = (
+            [] if self.cap_given else [(1 / 3, self.size.cap // 5), (0.6, self.size.cap * 8 // 5)]
+        )
         while not all(self.done):
             assert time.monotonic() - began < 20 * work + 300, "stuck"
-            for number, one in enumerate(self.sweeps):
-                self._see_to(number, one)
+            for number, sweep in enumerate(self.sweeps):
+                self._see_to(number, sweep)
             if kills and time.monotonic() >= min(kills):
                 kills.remove(min(kills))
                 self._kill(chance.randrange(len(self.sweeps)))
-            done = sum(len(one.rows()) for one in self.sweeps) / self.size.runs
+            done = sum(len(sweep.rows()) for sweep in self.sweeps) / self.size.runs
             if moves and done >= moves[0][0]:
                 self.engine.cap(moves.pop(0)[1])
             time.sleep(0.2)
-        for one in self.sweeps:
-            one.rest()
+        for sweep in self.sweeps:
+            sweep.rest()
         return time.monotonic() - began
 
-    def _see_to(self, number: int, one: Sweep) -> None:
+    def _see_to(self, number: int, sweep: Sweep) -> None:
         now = self.launching[number]
         if self.done[number] or (now is not None and now.poll() is None):
             return
         if now is not None and now.code == 0:
             self.done[number] = True
             return
-        assert now is None or now.code in (-9, 6), one.log.read_text()[-2000:]
-        self.launching[number] = one.start()
+        assert now is None or now.code in (-9, 6), sweep.log.read_text()[-2000:]
+        self.launching[number] = sweep.start()
 
     def _kill(self, number: int) -> None:
         now = self.launching[number]
@@ -172,24 +176,24 @@ class Trial:
 
     def wrong(self) -> list[str]:
         """Return errors found by the ledgers and the engine's sessions."""
-        found: list[str] = []
+        errors: list[str] = []
         ran: list[tuple[str, str]] = []
-        for one in self.sweeps:
-            verdict = one.verdict(once=True)
-            found += [
+        for sweep in self.sweeps:
+            verdict = sweep.verdict(once=True)
+            errors += [
                 f"{kind} {line}" for kind, lines in verdict._asdict().items() for line in lines
             ]
-            for run, happened in SweepFolder(one.store, "toys").read_events().items():
-                ran += [(f"{one.root} {run}", str(n)) for n, e in happened if e is Event.CLAIMED]
+            for run, happened in SweepFolder(sweep.store, "toys").read_events().items():
+                ran += [(f"{sweep.root} {run}", str(n)) for n, e in happened if e is Event.CLAIMED]
         if sorted(ran) != sorted(self.engine.sessions()):
-            found.append("the engine had other sessions than there were attempts")
-        return found
+            errors.append("the engine had other sessions than there were attempts")
+        return errors
 
     def record(self) -> list[dict[str, Any]]:
         """Return the engine's record while each sweep has runs to start: from the time when all
         are at work until the first has started its last run."""
-        roots = {str(one.root) for one in self.sweeps}
-        ends = min(max(_begun(one)) for one in self.sweeps)
+        roots = {str(sweep.root) for sweep in self.sweeps}
+        ends = min(max(_begun(sweep)) for sweep in self.sweeps)
         lines = [line for line in self.engine.record() if line["time"] <= ends]
         first = next((n for n, line in enumerate(lines) if roots <= _seen(line)), 0)
         return lines[first:]
@@ -198,17 +202,17 @@ class Trial:
         """Return the share of the slots that attempts held, from their intent to their end, over a
         part of the engine's record. Times are those of the files."""
         spans: list[tuple[float, float]] = []
-        for one in self.sweeps:
-            for folder in (one.root / "toys" / "state").iterdir():
+        for sweep in self.sweeps:
+            for folder in (sweep.root / "toys" / "state").iterdir():
                 times = {path.name: path.stat().st_mtime for path in folder.iterdir()}
                 spans.append((times["1.intent.json"], times["1.succeeded.json"]))
         taken = sum(begun <= line["time"] < ended for line in lines for begun, ended in spans)
         return taken / max(1, sum(line["cap"] for line in lines))
 
 
-def _begun(one: Sweep) -> list[float]:
+def _begun(sweep: Sweep) -> list[float]:
     """Return the times when the attempts of a sweep were opened."""
-    state = one.root / "toys" / "state"
+    state = sweep.root / "toys" / "state"
     return [path.stat().st_mtime for path in state.glob("*/1.intent.json")]
 
 
@@ -216,7 +220,7 @@ def _seen(line: dict[str, Any]) -> set[str]:
     return {*line["inside"], *line["waiting"]}
 
 
-def _asked(line: dict[str, Any]) -> int:
+def _demand(line: dict[str, Any]) -> int:
     return sum(line["inside"].values()) + sum(line["waiting"].values())
 
 
@@ -251,7 +255,7 @@ def beside(folder: Path, python: str, size: Size) -> None:
         while time.monotonic() < least and len(_rows(ledger)) < size.runs:
             most = max(most, sum(map(private, _of_folder(str(folder)))))
             time.sleep(1)
-        over = max((_asked(line) - line["cap"] for line in served.record()), default=0)
+        over = max((_demand(line) - line["cap"] for line in served.record()), default=0)
     print(f"xmux: {size.runs} runs of {size.seconds:g} s, {size.cap} at once, "
           f"{time.monotonic() - began:.0f} s; most asked for beyond the cap: {over}; "
           f"without a seat to the end: {size.runs - len(_rows(ledger))}; at most "
@@ -275,32 +279,32 @@ def judged(trial: Trial, *, seconds: float) -> list[str]:
     lines, size = trial.record(), trial.size
     taken = sum(sum(line["inside"].values()) for line in lines)
     seats = taken / max(1, sum(line["cap"] for line in lines))
-    busy = trial.held(lines) if trial.known else seats
-    found = trial.wrong()
-    over = max((_asked(line) - line["cap"] for line in trial.engine.record()), default=0)
+    busy = trial.held(lines) if trial.cap_given else seats
+    errors = trial.wrong()
+    over = max((_demand(line) - line["cap"] for line in trial.engine.record()), default=0)
     shares = [
-        sum(line["inside"].get(str(one.root), 0) for line in lines) / max(1, taken)
-        for one in trial.sweeps
+        sum(line["inside"].get(str(sweep.root), 0) for line in lines) / max(1, taken)
+        for sweep in trial.sweeps
     ]
-    told = "known" if trial.known else "learned, and moved"
-    print(f"the cap is {told}: {size.runs} runs of {size.seconds:g} s, {size.cap} at once, "
+    kind = "known" if trial.cap_given else "learned, and moved"
+    print(f"the cap is {kind}: {size.runs} runs of {size.seconds:g} s, {size.cap} at once, "
           f"{seconds:.0f} s; {trial.kills} launchers killed")  # fmt: skip
     print(f"  while all sweeps had more to start: slots held {trial.held(lines):.1%}, seats taken "
           f"{seats:.1%}; shares "
           f"{', '.join(f'{share:.3f}' for share in shares)} (due 0.25, 0.25, 0.5)")  # fmt: skip
     print(
-        f"  most asked for beyond the cap: {over}; lost, doubled, wrong: {len(found)}", flush=True
+        f"  most asked for beyond the cap: {over}; lost, doubled, wrong: {len(errors)}", flush=True
     )
-    least = BUSY if trial.known else FOLLOWED
+    least = BUSY if trial.cap_given else FOLLOWED
     if busy < least:
-        found.append(f"only {busy:.1%} of the slots were in use, and {least:.0%} should be")
+        errors.append(f"only {busy:.1%} of the slots were in use, and {least:.0%} should be")
     for share, weight in zip(shares, WEIGHTS, strict=True):
         due = weight / sum(WEIGHTS)
-        if trial.known and abs(share - due) > FAIR * due:
-            found.append(f"a share is {share:.3f}, and should be {due:.3f}")
-    if trial.known and over > 0:
-        found.append(f"{over} more were asked for than the cap")
-    return found
+        if trial.cap_given and abs(share - due) > FAIR * due:
+            errors.append(f"a share is {share:.3f}, and should be {due:.3f}")
+    if trial.cap_given and over > 0:
+        errors.append(f"{over} more were asked for than the cap")
+    return errors
 
 
 def main() -> int:
@@ -318,18 +322,18 @@ def main() -> int:
     if xmux is not None:
         with tempfile.TemporaryDirectory() as folder:
             beside(Path(folder), os.path.abspath(xmux), size)
-    for known in (True, False):
-        if only is not None and known is not (only == "known"):
+    for cap_given in (True, False):
+        if only is not None and cap_given is not (only == "known"):
             continue
         with tempfile.TemporaryDirectory() as folder:
             trials = Path(folder)
             with engine(trials / "home", size.cap) as served:
-                trial = Trial(trials, size, served, known=known)
+                trial = Trial(trials, size, served, cap_given=cap_given)
                 try:
                     wrong += judged(trial, seconds=trial.run())
                 finally:
-                    for one in trial.sweeps:
-                        one.clean()
+                    for sweep in trial.sweeps:
+                        sweep.clean()
     for line in wrong:
         print(line, file=sys.stderr)
     return 1 if wrong else 0

@@ -73,7 +73,7 @@ class Sweep:
     def done(self) -> int:
         return len(read_ledger(self.folder / "ledger"))
 
-    def told(self) -> str | None:
+    def unreachable(self) -> str | None:
         """Return the platform's state as the launcher publishes it."""
         path = self.folder / "sweeps" / self.name / "launcher" / "observations.json"
         try:
@@ -90,8 +90,8 @@ class Sweep:
         rows = read_ledger(self.folder / "ledger")
         verdict = judge(store, self.name, rows, self.steps, once=once, resumes=not once)
         events = SweepFolder(store, self.name).read_events()
-        states = Counter(fold(found).state.value for found in events.values())
-        attempts = Counter(fold(found).attempt for found in events.values())
+        states = Counter(fold(recorded).state.value for recorded in events.values())
+        attempts = Counter(fold(recorded).attempt for recorded in events.values())
         print(
             f"{self.name}: states {dict(states)}, attempts {dict(attempts)}, rows {len(rows)}; "
             f"lost {len(verdict.lost)}, doubled {len(verdict.doubled)}, "
@@ -129,7 +129,7 @@ class Trouble:
 
     def __init__(self, sweep: Sweep, cluster: Cluster, outage: float, kills: int) -> None:
         self.sweep, self.cluster, self.outage = sweep, cluster, outage
-        self.kills, self.told = 0, ""
+        self.kills, self.unreachable = 0, ""
         self._left: list[Callable[[], None]] = [self._lost, self._drained, self._away]
         self._rows = 0
         self._most = kills
@@ -164,10 +164,10 @@ class Trouble:
         with self.cluster.head_away():
             until = time.monotonic() + self.outage
             while time.monotonic() < until:
-                self.told = self.sweep.told() or self.told
+                self.unreachable = self.sweep.unreachable() or self.unreachable
                 time.sleep(0.5)
         print(f"head away for {self.outage:.0f} s, {self.sweep.done() - rows} rows meanwhile")
-        print(f"the launcher: {self.told}", flush=True)
+        print(f"the launcher: {self.unreachable}", flush=True)
 
     def _lost(self) -> None:
         with self.cluster.without_second():
@@ -191,7 +191,7 @@ def trouble(top: Path, cluster: Cluster, options: argparse.Namespace) -> bool:
     begun = time.monotonic()
     code = done.drive(random.Random(options.seed))
     print(f"{time.monotonic() - begun:.0f} s, launcher killed {done.kills} times, code {code}")
-    disturbed = sweep.most_attempts() > 1 and bool(done.told or not options.outage)
+    disturbed = sweep.most_attempts() > 1 and bool(done.unreachable or not options.outage)
     return sweep.agreed(once=False) and code == 0 and disturbed
 
 

@@ -111,9 +111,9 @@ def main() -> int:
                 for error in errors:
                     print(f"{part}: {error}", file=sys.stderr)
             print(f"sweep {sweeps}: {dict(done)}", file=sys.stderr, flush=True)
-    told = ", ".join(f"{count} {what}" for what, count in sorted(kills.items()))
+    counts = ", ".join(f"{count} {what}" for what, count in sorted(kills.items()))
     print(
-        f"{sweeps} sweeps, {sweeps * RUNS} runs; killed: {told}; lost {wrong['lost']}, "
+        f"{sweeps} sweeps, {sweeps * RUNS} runs; killed: {counts}; lost {wrong['lost']}, "
         f"doubled {wrong['doubled']}, wrong {wrong['wrong']}; {time.monotonic() - began:.0f} s"
     )
     return bool(wrong.total())

@@ -65,8 +65,8 @@ class Count:
     def add(self, verdict: Verdict, kills: int, about: str) -> bool:
         self.sweeps += 1
         self.kills += kills
-        for name, found in verdict._asdict().items():
-            self.bad[name] += len(found)
+        for name, errors in verdict._asdict().items():
+            self.bad[name] += len(errors)
         if not verdict.good:
             print(f"{self.what}, {about}: {verdict}", file=sys.stderr, flush=True)
         return verdict.good
@@ -107,23 +107,23 @@ def launchers(seed: int, kills: int, folder: Path, keep: bool) -> Iterator[Line]
         number, code = 0, -9
         while code == -9:
             number += 1
-            with sweeping(folder, keep) as one:
-                code = one.start(faults={str(number): kind}).wait()
-                one.finish()
-                about = f"{kind} at call {number} in {one.folder}"
-                every.add(one.verdict(once=True), code == -9, about)
+            with sweeping(folder, keep) as sweep:
+                code = sweep.start(faults={str(number): kind}).wait()
+                sweep.finish()
+                about = f"{kind} at call {number} in {sweep.folder}"
+                every.add(sweep.verdict(once=True), code == -9, about)
     yield every.line()
     seeds = Count("real launcher, at random")
     while every.kills + seeds.kills < kills:
         chance, killed = random.Random(seed), 0
-        with sweeping(folder, keep, runs=8, seconds=0.5) as one:
+        with sweeping(folder, keep, runs=8, seconds=0.5) as sweep:
             for _ in range(40):
                 faults = {str(chance.randint(1, 45)): chance.choice(["kill", "kill_after"])}
-                if one.start(faults=faults).wait() != -9:
+                if sweep.start(faults=faults).wait() != -9:
                     break
                 killed += 1
-            one.finish()
-            seeds.add(one.verdict(once=True), killed, f"seed {seed} in {one.folder}")
+            sweep.finish()
+            seeds.add(sweep.verdict(once=True), killed, f"seed {seed} in {sweep.folder}")
         seed += 1
     yield seeds.line()
 
@@ -136,13 +136,13 @@ def workers(seed: int, kills: int, folder: Path, keep: bool) -> Iterator[Line]:
         number, killed = 0, 1
         while killed:
             number += 1
-            with sweeping(folder, keep, runs=2, seconds=0.05, launch={"retries": 2}) as one:
-                one.finish(worker={"beat": 0.2, "faults": {str(number): kind}})
+            with sweeping(folder, keep, runs=2, seconds=0.05, launch={"retries": 2}) as sweep:
+                sweep.finish(worker={"beat": 0.2, "faults": {str(number): kind}})
                 killed = sum(
                     state.opened > 1
-                    for state in SweepFolder(one.store, NAME).read_states().values()
+                    for state in SweepFolder(sweep.store, NAME).read_states().values()
                 )
-                every.add(one.verdict(), killed, f"{kind} at call {number} in {one.folder}")
+                every.add(sweep.verdict(), killed, f"{kind} at call {number} in {sweep.folder}")
     yield every.line()
     kills -= every.kills
     count, kinds = Count(f"real worker, at any moment, lease {LEASE:g} s"), Counter[str]()
@@ -150,13 +150,13 @@ def workers(seed: int, kills: int, folder: Path, keep: bool) -> Iterator[Line]:
         options = {"retries": 20, "max_parallel": 6}
         with sweeping(
             folder, keep, runs=30, steps=4, mode="resume", seconds=0.3, launch=options, lease=LEASE
-        ) as one:
+        ) as sweep:
             strikes = {"seed": seed, "kinds": KINDS, "within": 0.6, "most": 8}
-            one.finish(worker={"beat": 0.2, "strikes": {**strikes, "diary": str(one.diary)}})
-            struck = one.strikes()
+            sweep.finish(worker={"beat": 0.2, "strikes": {**strikes, "diary": str(sweep.diary)}})
+            struck = sweep.strikes()
             kinds += struck
-            verdict = one.verdict(resumes=True)
-            count.add(verdict, sum(struck.values()), f"seed {seed} in {one.folder}")
+            verdict = sweep.verdict(resumes=True)
+            count.add(verdict, sum(struck.values()), f"seed {seed} in {sweep.folder}")
         seed += 1
     yield count.line()
     for kind, number in sorted(kinds.items()):

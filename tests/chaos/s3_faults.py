@@ -61,12 +61,12 @@ def main() -> int:
             stories[name] += 1
             struck[name] += len(result.struck)
             counts = wrong.setdefault(name, Counter())
-            for part, found in result.verdict._asdict().items():
-                counts[part] += len(found)
+            for part, errors in result.verdict._asdict().items():
+                counts[part] += len(errors)
             counts["lies"] += len(result.lies)
             if not result.good:
                 bad += 1
-                print(_told(result), file=sys.stderr, flush=True)
+                print(_line(result), file=sys.stderr, flush=True)
     print(
         f"{'fault':12}{'stories':>9}{'struck':>9}{'lost':>7}{'doubled':>9}{'wrong':>7}{'lies':>6}"
     )
@@ -82,7 +82,7 @@ def main() -> int:
     return bool(bad)
 
 
-def _told(result: Result) -> str:
+def _line(result: Result) -> str:
     return f"{result.fault}: {result.verdict} {result.lies}; {result.folder}; {result.struck[:20]}"
 
 

@@ -47,7 +47,7 @@ class Outage:
         self._from = time.monotonic() + AWAY_AT
         self._still: list[psutil.Process] = []
         self._rows = 0
-        self.told: str | None = None
+        self.unreachable: str | None = None
         self.away = self.over = False
 
     def look(self) -> None:
@@ -66,7 +66,7 @@ class Outage:
         if now > self._from + self._seconds:
             rows = self._done() - self._rows
             print(f"controller away for {now - self._from:.0f} s, {rows} rows meanwhile")
-            print(f"the launcher: {self.told}")
+            print(f"the launcher: {self.unreachable}")
             self._cluster.start_controller()
             for process in self._still:
                 with suppress(psutil.Error):
@@ -77,7 +77,7 @@ class Outage:
         """Return the state that the launcher publishes."""
         with suppress(OSError, ValueError):
             path = self._folder / "sweeps" / "toys" / "launcher" / "observations.json"
-            self.told = json.loads(path.read_text())["unreachable"] or self.told
+            self.unreachable = json.loads(path.read_text())["unreachable"] or self.unreachable
 
     def _done(self) -> int:
         return len(read_ledger(self._folder / "ledger"))
@@ -176,7 +176,7 @@ def main() -> int:
         print(f"launcher killed {driver.kills} times")
         print(f"at most {driver.most} jobs at work at once")
         good = agreed(folder, options.steps, options.runs)
-        disturbed = outage.over and (outage.told or not options.outage)
+        disturbed = outage.over and (outage.unreachable or not options.outage)
         disturbed = disturbed and driver.kills == options.kills
         return 0 if good and disturbed and driver.most <= options.throttle else 1
 
@@ -187,7 +187,7 @@ def agreed(folder: Path, steps: int, runs: int) -> bool:
     done = read_ledger(folder / "ledger")
     verdict = judge(store, "toys", done, steps, once=True)
     states = Counter(
-        fold(found).state.value for found in SweepFolder(store, "toys").read_events().values()
+        fold(recorded).state.value for recorded in SweepFolder(store, "toys").read_events().values()
     )
     arrays = len(list((folder / "sweeps" / "toys" / "slurm").glob("*.json")))
     print(

@@ -35,56 +35,57 @@ OF_WORKERS = ("-1y", "-31536002", "+1y", "+31539600")  # never the right year, o
     ids=["ahead", "behind", "back"],
 )
 def test_the_time_of_day_decides_nothing(
-    sweep: Sweeps, launcher: dict[str, float], worker: dict[str, float]
+    make_sweep: Sweeps, launcher: dict[str, float], worker: dict[str, float]
 ) -> None:
     """A launcher is killed on the way: no run is started twice, none is reported lost."""
-    one = sweep(runs=4, seconds=0.8, lease=1.5)
-    told = {"beat": 0.2, **worker}
-    first = one.start(worker=told, **launcher)
-    until(lambda: len(one.rows()) >= 3)
+    sweep = make_sweep(runs=4, seconds=0.8, lease=1.5)
+    settings = {"beat": 0.2, **worker}
+    first = sweep.start(worker=settings, **launcher)
+    until(lambda: len(sweep.rows()) >= 3)
     first.kill()
-    assert one.finish(worker=told, **launcher) == 0
-    assert one.verdict(once=True).good
-    for record in Registry(str(one.root)).records(NAME):
+    assert sweep.finish(worker=settings, **launcher) == 0
+    assert sweep.verdict(once=True).good
+    for record in Registry(str(sweep.root)).records(NAME):
         assert record["state"] == "succeeded"
         assert 0 < record["wall_s"] < 60  # by the monotonic clock
-    command = [sys.executable, "-m", "sweeper", "status", NAME, "--root", str(one.root), "--json"]
+    command = [sys.executable, "-m", "sweeper", "status", NAME, "--root", str(sweep.root), "--json"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert {run["state"] for run in json.loads(shown)["runs"]} == {"succeeded"}
 
 
 @pytest.mark.parametrize("clock", [{"clock": HOUR}, {"step_back": 5.0}], ids=["ahead", "back"])
 def test_a_lost_worker_is_found_whatever_the_time_is(
-    sweep: Sweeps, clock: dict[str, float]
+    make_sweep: Sweeps, clock: dict[str, float]
 ) -> None:
     """Leases use the launcher's own monotonic clock: they expire, and not at once."""
-    one = sweep(runs=2, seconds=0.8, lease=1.0, mode="waits")
-    first = one.start(**clock)
-    until(lambda: len({run for run, _, _ in one.rows()}) == 2)
+    sweep = make_sweep(runs=2, seconds=0.8, lease=1.0, mode="waits")
+    first = sweep.start(**clock)
+    until(lambda: len({run for run, _, _ in sweep.rows()}) == 2)
     first.kill()
-    for process in one.workers():
+    for process in sweep.workers():
         process.kill()
-    Path(f"{one.ledger}.go").touch()
-    assert one.finish(**clock) == 0
-    assert one.verdict().good
+    Path(f"{sweep.ledger}.go").touch()
+    assert sweep.finish(**clock) == 0
+    assert sweep.verdict().good
     assert all(
-        (1, Event.LOST) in events for events in SweepFolder(one.store, NAME).read_events().values()
+        (1, Event.LOST) in events
+        for events in SweepFolder(sweep.store, NAME).read_events().values()
     )
 
 
 @pytest.mark.skipif(not FAKETIME, reason="no faketime: `make faketime` installs it")
-def test_clocks_that_are_set_while_all_is_at_work(sweep: Sweeps) -> None:
+def test_clocks_that_are_set_while_all_is_at_work(make_sweep: Sweeps) -> None:
     """Clocks are set by faketime, under a real launcher, which is killed on the way, and real
     workers, each with its own time of day. Files have the kernel's time, as those of a remote
     store have the store's. No run may get a wrong state."""
     launch = {"timeout": "60s", "env": {"LD_PRELOAD": ""}}
     # No worker that is suspended for a moment is silent for so long; most clocks are set by more.
-    one = sweep(runs=3, seconds=1.2, lease=20.0, launch=launch, mode="holds-2")
-    files = [one.folder / "launcher.time", one.folder / "workers.time"]
+    sweep = make_sweep(runs=3, seconds=1.2, lease=20.0, launch=launch, mode="holds-2")
+    files = [sweep.folder / "launcher.time", sweep.folder / "workers.time"]
     through = ["env", f"LD_PRELOAD={FAKETIME}", f"FAKETIME_TIMESTAMP_FILE={files[0]}"]
     through += ["FAKETIME_NO_CACHE=1", "FAKETIME_DONT_FAKE_MONOTONIC=1", "NO_FAKE_STAT=1"]
     settings = [itertools.cycle(OF_THE_LAUNCHER), itertools.cycle(OF_WORKERS)]
-    told: set[str] = set()
+    shown_states: set[str] = set()
 
     def set_clocks() -> None:
         for file, setting in zip(files, settings, strict=True):
@@ -93,28 +94,28 @@ def test_clocks_that_are_set_while_all_is_at_work(sweep: Sweeps) -> None:
             fresh.write_text(f"{next(setting)}\n")
             fresh.replace(file)
         shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-        told.update(re.findall(r"\((\w+)", shown), re.findall(r"-\d+s", shown))
+        shown_states.update(re.findall(r"\((\w+)", shown), re.findall(r"-\d+s", shown))
 
-    command = [sys.executable, "-m", "sweeper", "status", NAME, "--root", str(one.root)]
+    command = [sys.executable, "-m", "sweeper", "status", NAME, "--root", str(sweep.root)]
     for file in files:
         file.write_text("+0\n")
     options = {"fork": False, "through": through, "workers_time": str(files[1])}
-    first = one.start(**options)
-    until(lambda: len(one.rows()) >= 2)
+    first = sweep.start(**options)
+    until(lambda: len(sweep.rows()) >= 2)
     set_clocks()
-    Path(f"{one.ledger}.go").touch()  # no run has ended before that
+    Path(f"{sweep.ledger}.go").touch()  # no run has ended before that
     first.kill()
-    second = one.start(**options)
+    second = sweep.start(**options)
     while second.poll() is None:
         set_clocks()
-    assert second.code == 0, one.log.read_text()
-    one.rest()
-    assert one.verdict(once=True).good
-    assert not told & {"stale", "stalled", "paused", "unreachable"}
-    assert not [said for said in told if said.startswith("-")]
-    assert read_alarms(one.sweep_folder) == []
+    assert second.code == 0, sweep.log.read_text()
+    sweep.rest()
+    assert sweep.verdict(once=True).good
+    assert not shown_states & {"stale", "stalled", "paused", "unreachable"}
+    assert not [duration for duration in shown_states if duration.startswith("-")]
+    assert read_alarms(sweep.sweep_folder) == []
     years = set[str]()
-    for record in Registry(str(one.root)).records(NAME):
+    for record in Registry(str(sweep.root)).records(NAME):
         assert record["state"] == "succeeded"
         assert 0 < record["wall_s"] < 60
         years |= {record["started"][:4], record["ended"][:4]}

@@ -17,21 +17,21 @@ from sweeper.sweep.states import ENDED, Event
 Sweeps = Callable[..., Sweep]
 
 
-def test_quick_runs_leave_no_zombies(sweep: Sweeps) -> None:
+def test_quick_runs_leave_no_zombies(make_sweep: Sweeps) -> None:
     """A launcher reaps every job that has ended, also when none is open as it looks. At most as
     many end between two looks as run at once, plus as many that were about to exit at the first
     look: their outcomes were recorded, so others took their place. (`crowd.py` does it with
     2,000.)"""
-    one = sweep(runs=24, seconds=0, launch={"max_parallel": 6}, spec={"poll": 1.5})
-    launching = one.start()
+    sweep = make_sweep(runs=24, seconds=0, launch={"max_parallel": 6}, spec={"poll": 1.5})
+    launching = sweep.start()
     with Sampled(launching.pid) as sampled:
         assert launching.wait() == 0
     assert sampled.looks > 10
     assert sampled.most <= 2 * 6
-    assert one.verdict(once=True).good
+    assert sweep.verdict(once=True).good
 
 
-def test_a_user_with_too_few_processes(sweep: Sweeps) -> None:
+def test_a_user_with_too_few_processes(make_sweep: Sweeps) -> None:
     """Twelve runs at once would take several times the processes and threads that this user may
     have. The launcher waits, slows down and says why; no run fails because of it."""
     if os.getuid() or not (shutil.which("setpriv") and shutil.which("prlimit")):
@@ -40,18 +40,18 @@ def test_a_user_with_too_few_processes(sweep: Sweeps) -> None:
     # setpriv adds.
     toy = ["/usr/bin/env", sys.executable, "-I", "-S", str(HERE / "toy.py")]
     command = [*toy, "{ledger}", "3", "0.1", "{mode}", "{log_path}"]
-    one = sweep(runs=16, launch={"max_parallel": 12}, command=command)
+    sweep = make_sweep(runs=16, launch={"max_parallel": 12}, command=command)
     user = str(60_000 + os.getpid() % 4_000)
     reads = "+dac_override,+dac_read_search"
     another = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups"]
     another += [f"--inh-caps={reads}", f"--ambient-caps={reads}", "prlimit", "--nproc=10"]
-    assert one.start(fork=False, through=another).wait() == 0, one.log.read_text()
-    one.rest()
-    assert one.verdict().good
-    said = one.log.read_text()
-    assert "this machine has no more processes or threads" in said
-    assert "at once: this machine cannot run more" in said
-    for run, happened in SweepFolder(one.store, NAME).read_events().items():
+    assert sweep.start(fork=False, through=another).wait() == 0, sweep.log.read_text()
+    sweep.rest()
+    assert sweep.verdict().good
+    log = sweep.log.read_text()
+    assert "this machine has no more processes or threads" in log
+    assert "at once: this machine cannot run more" in log
+    for run, happened in SweepFolder(sweep.store, NAME).read_events().items():
         for attempt, event in [(n, e) for n, e in happened if e in ENDED]:
-            outcome = read_json(one.store, one.sweep_folder.event(run, attempt, event))
+            outcome = read_json(sweep.store, sweep.sweep_folder.event(run, attempt, event))
             assert event is Event.SUCCEEDED or outcome["reason"] == "limit", outcome

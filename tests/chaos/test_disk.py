@@ -66,32 +66,32 @@ def test_the_disk_keeps_what_was_synced(memory: Path) -> None:
         assert store.read("a/one") == b"1"
 
 
-def test_the_disk_is_full_in_every_write_of_the_launcher(sweep: Sweeps) -> None:
+def test_the_disk_is_full_in_every_write_of_the_launcher(make_sweep: Sweeps) -> None:
     """Three writes from the Nth on fail, the first of them half done. The launcher either ends
     with one line, and continues when it is started again, or waits by itself."""
     number, code = 0, 1
     while code or number < 3:
         number += 1
-        one = sweep(runs=2, steps=2, seconds=0.05)
-        code = one.start(no_space=number).wait()
-        said = one.log.read_text()
-        assert "Traceback" not in said, said
-        if "No space left" not in said:
+        sweep = make_sweep(runs=2, steps=2, seconds=0.05)
+        code = sweep.start(no_space=number).wait()
+        log = sweep.log.read_text()
+        assert "Traceback" not in log, log
+        if "No space left" not in log:
             assert number > 8
             break
-        assert one.finish() == 0, one.log.read_text()
-        assert one.verdict(once=True).good
+        assert sweep.finish() == 0, sweep.log.read_text()
+        assert sweep.verdict(once=True).good
         code = 1
 
 
-def test_the_disk_is_full_in_every_write_of_a_worker(sweep: Sweeps) -> None:
+def test_the_disk_is_full_in_every_write_of_a_worker(make_sweep: Sweeps) -> None:
     """Three writes from the Nth on fail. A worker that could not claim, or not write its recipe's
     configuration, ends, and the next attempt succeeds; one that trains continues to its end."""
     for number in (1, 3, 6):
-        one = sweep(runs=2, steps=2, mode="say-hello", seconds=0.05, launch={"retries": 3})
-        assert one.finish(worker={"beat": 0.05, "no_space": number}) == 0
-        assert one.verdict().good, number
-        assert not [path for path in one.root.rglob("*.json") if not _is_json(path)]
+        sweep = make_sweep(runs=2, steps=2, mode="say-hello", seconds=0.05, launch={"retries": 3})
+        assert sweep.finish(worker={"beat": 0.05, "no_space": number}) == 0
+        assert sweep.verdict().good, number
+        assert not [path for path in sweep.root.rglob("*.json") if not _is_json(path)]
 
 
 def _is_json(path: Path) -> bool:
@@ -99,52 +99,52 @@ def _is_json(path: Path) -> bool:
     return True
 
 
-def test_a_store_that_does_not_answer_for_a_while(sweep: Sweeps) -> None:
+def test_a_store_that_does_not_answer_for_a_while(make_sweep: Sweeps) -> None:
     """Thirty calls in a row fail, from every starting point: the launcher says so and waits."""
     for first in range(8, 60, 17):
-        one = sweep(runs=2)
+        sweep = make_sweep(runs=2)
         faults = {str(number): "fail" for number in range(first, first + 30)}
-        code = one.start(faults=faults).wait()
-        assert code == 0 or "injected" in one.log.read_text()
-        assert one.finish() == 0
-        assert one.verdict(once=True).good, first
+        code = sweep.start(faults=faults).wait()
+        assert code == 0 or "injected" in sweep.log.read_text()
+        assert sweep.finish() == 0
+        assert sweep.verdict(once=True).good, first
 
 
-def test_a_store_that_does_not_answer_a_worker(sweep: Sweeps) -> None:
+def test_a_store_that_does_not_answer_a_worker(make_sweep: Sweeps) -> None:
     """Eight of a worker's calls in a row fail after its claim: the run is not stopped."""
-    one = sweep(runs=2, seconds=0.6)
+    sweep = make_sweep(runs=2, seconds=0.6)
     faults = {str(number): "fail" for number in range(5, 13)}
-    assert one.finish(worker={"beat": 0.1, "faults": faults}) == 0
-    assert one.verdict(once=True).good
+    assert sweep.finish(worker={"beat": 0.1, "faults": faults}) == 0
+    assert sweep.verdict(once=True).good
 
 
-def test_a_store_that_is_not_there_at_launch(sweep: Sweeps) -> None:
+def test_a_store_that_is_not_there_at_launch(make_sweep: Sweeps) -> None:
     """One line, exit code 6, and nothing left behind."""
-    one = sweep()
-    one.root.write_text("a file where the folder should be")
-    assert one.start().wait() == 6
-    (said,) = one.log.read_text().splitlines()
-    assert said.startswith("sweeper: ")
-    assert not one.ledger.exists()
+    sweep = make_sweep()
+    sweep.root.write_text("a file where the folder should be")
+    assert sweep.start().wait() == 6
+    (line,) = sweep.log.read_text().splitlines()
+    assert line.startswith("sweeper: ")
+    assert not sweep.ledger.exists()
 
 
-def test_a_store_that_vanishes_and_comes_back(sweep: Sweeps) -> None:
+def test_a_store_that_vanishes_and_comes_back(make_sweep: Sweeps) -> None:
     """The folder is taken away under launcher and workers, as when a disk is unmounted, an empty
     one replaces it, and the old one comes back: no runs are started a second time meanwhile. (A
     recipe that writes into its folder just then fails; this one does not.)"""
-    one = sweep(runs=4, steps=4, seconds=1.6, mode="silent:holds-1")
-    launching = one.start()
-    until(lambda: len(one.rows()) == 2)  # a step of each of two, which then wait
-    away = one.root.with_name("away")
-    one.root.rename(away)
-    one.root.mkdir()
-    until(lambda: "waiting" in one.log.read_text() or launching.poll() is not None)
-    Path(f"{one.ledger}.go").touch()
-    until(lambda: len(one.rows()) >= 6)  # the recipes continue, and their workers send heartbeats
-    put = [entry.path for entry in os.scandir(one.root)]
+    sweep = make_sweep(runs=4, steps=4, seconds=1.6, mode="silent:holds-1")
+    launching = sweep.start()
+    until(lambda: len(sweep.rows()) == 2)  # a step of each of two, which then wait
+    away = sweep.root.with_name("away")
+    sweep.root.rename(away)
+    sweep.root.mkdir()
+    until(lambda: "waiting" in sweep.log.read_text() or launching.poll() is not None)
+    Path(f"{sweep.ledger}.go").touch()
+    until(lambda: len(sweep.rows()) >= 6)  # the recipes continue, and their workers send heartbeats
+    put = [entry.path for entry in os.scandir(sweep.root)]
     assert not put, f"written where the disk was: {put}"
-    one.root.rmdir()
-    away.rename(one.root)
+    sweep.root.rmdir()
+    away.rename(sweep.root)
     launching.wait()
-    assert one.finish() == 0
-    assert one.verdict(once=True).good
+    assert sweep.finish() == 0
+    assert sweep.verdict(once=True).good

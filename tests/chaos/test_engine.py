@@ -25,10 +25,10 @@ STEPS = 6
 class Served:
     """A sweep of three trainers, two at once, and its engine."""
 
-    def __init__(self, sweep: Callable[..., Sweep], home: Path, **launch: Any) -> None:
+    def __init__(self, make_sweep: Callable[..., Sweep], home: Path, **launch: Any) -> None:
         self.home = str(home)
         trainer = [sys.executable, "-P", str(HERE / "trainer.py"), "{ledger}", str(STEPS), "2"]
-        self.sweep = sweep(
+        self.sweep = make_sweep(
             runs=3,
             steps=STEPS,
             command=[*trainer, "{log_path}"],
@@ -61,68 +61,71 @@ class Served:
         """Check that everything ended, and that nothing was lost, done twice, or counted against a
         run.
         """
-        one = self.sweep
-        assert one.settled()
-        verdict = one.verdict(resumes=True)
+        sweep = self.sweep
+        assert sweep.settled()
+        verdict = sweep.verdict(resumes=True)
         assert verdict.good, verdict
-        for run, events in SweepFolder(one.store, NAME).read_events().items():
+        for run, events in SweepFolder(sweep.store, NAME).read_events().items():
             failed = {attempt for attempt, event in events if event is Event.FAILED}
             for attempt in failed:
-                why = read_json(one.store, one.sweep_folder.event(run, attempt, Event.FAILED))
+                why = read_json(sweep.store, sweep.sweep_folder.event(run, attempt, Event.FAILED))
                 assert why["reason"] == "service", why
             assert failed <= {attempt for attempt, event in events if event is Event.RETRY}
-            steps = [step for identity, _, step in one.rows() if identity == run]
+            steps = [step for identity, _, step in sweep.rows() if identity == run]
             # resumed, not restarted: a step is repeated only if its save was lost
             assert len(steps) <= STEPS + len({attempt for attempt, _ in events}) - 1, steps
 
 
 @pytest.fixture
-def serve(sweep: Callable[..., Sweep], tmp_path: Path) -> Iterator[Callable[..., Served]]:
+def serve(make_sweep: Callable[..., Sweep], tmp_path: Path) -> Iterator[Callable[..., Served]]:
     made: list[Served] = []
 
     def make(**launch: Any) -> Served:
-        made.append(Served(sweep, tmp_path / f"engine{len(made)}", **launch))
+        made.append(Served(make_sweep, tmp_path / f"engine{len(made)}", **launch))
         return made[-1]
 
     yield make
-    for one in made:
-        one.sweep.clean()
-        one.engine.terminate()
-        one.engine.wait()
+    for served in made:
+        served.sweep.clean()
+        served.engine.terminate()
+        served.engine.wait()
 
 
 def test_killed_and_started_again_on_its_port_twice(serve: Callable[..., Served]) -> None:
     """Without retries: an engine's crash costs none."""
-    one = serve(retries=0)
-    launching = one.sweep.start()
-    url = one.info.url
+    served = serve(retries=0)
+    launching = served.sweep.start()
+    url = served.info.url
     for rows in (3, 10):
-        one.at_work(rows)
-        one.kill()
-        one.start()
-        assert one.info.url == url
+        served.at_work(rows)
+        served.kill()
+        served.start()
+        assert served.info.url == url
     assert launching.wait(300) == 0
-    one.judge()
+    served.judge()
 
 
 def test_its_port_is_taken_when_it_comes_back(serve: Callable[..., Served]) -> None:
     """The launcher finds it, and ends runs that would retry the old address for ever."""
-    one = serve(retries=0)
-    one.hold.touch()
-    launching = one.sweep.start()
-    one.at_work(3)
-    one.kill()
-    one.hold.unlink()
-    host, port = one.info.url.removeprefix("http://").split(":")
+    served = serve(retries=0)
+    served.hold.touch()
+    launching = served.sweep.start()
+    served.at_work(3)
+    served.kill()
+    served.hold.unlink()
+    host, port = served.info.url.removeprefix("http://").split(":")
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind((host, int(port)))
         taken.listen()  # and never answers anybody
-        one.start()
-        assert not one.info.url.endswith(f":{port}")
+        served.start()
+        assert not served.info.url.endswith(f":{port}")
         assert launching.wait(300) == 0
-    one.judge()
-    assert read_json(one.sweep.store, one.sweep.sweep_folder.service)["engine"] == one.info.url
+    served.judge()
+    assert (
+        read_json(served.sweep.store, served.sweep.sweep_folder.service)["engine"]
+        == served.info.url
+    )
 
 
 def test_while_there_is_none_nothing_is_started_and_that_is_told(
@@ -130,33 +133,35 @@ def test_while_there_is_none_nothing_is_started_and_that_is_told(
 ) -> None:
     """Also not by a launcher that was killed meanwhile, and started again. A user who stops an
     engine that a sweep uses is warned."""
-    one = serve(retries=0)
-    one.hold.touch()
-    first = one.sweep.start()
-    one.at_work(2)
+    served = serve(retries=0)
+    served.hold.touch()
+    first = served.sweep.start()
+    served.at_work(2)
     stop = [str(Path(sys.executable).with_name("sweeper")), "engine", "stop"]
     refused = subprocess.run(
-        stop, env=one.sweep.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-        check=False,
+        stop, env=served.sweep.environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert refused.returncode == 6 and f"{one.sweep.root}/{NAME}" in refused.stderr
-    one.kill()
+    assert refused.returncode == 6 and f"{served.sweep.root}/{NAME}" in refused.stderr
+    served.kill()
     first.kill()
-    for process in one.sweep.workers():  # as a machine that goes down takes all with it
+    for process in served.sweep.workers():  # as a machine that goes down takes all with it
         with suppress(psutil.NoSuchProcess):  # its guard was quicker
             process.kill()
-    one.sweep.rest()
-    one.hold.unlink()
-    done = len(one.sweep.rows())
-    second = one.sweep.start("drive")
-    told = f"no engine answers at {one.info.url}"
+    served.sweep.rest()
+    served.hold.unlink()
+    done = len(served.sweep.rows())
+    second = served.sweep.start("drive")
+    message = f"no engine answers at {served.info.url}"
     until(
-        lambda: told in str(SweepFolder(one.sweep.store, NAME).read_observations().unreachable), 120
+        lambda: (
+            message in str(SweepFolder(served.sweep.store, NAME).read_observations().unreachable)
+        ),
+        120,
     )
-    until(lambda: set(one.sweep.states().values()) == {State.LOST, State.PLANNED}, 120)
-    observed = SweepFolder(one.sweep.store, NAME).read_observations().observed
+    until(lambda: set(served.sweep.states().values()) == {State.LOST, State.PLANNED}, 120)
+    observed = SweepFolder(served.sweep.store, NAME).read_observations().observed
     assert {seen.kind for seen in observed.values()} == {Kind.ENGINE}
-    assert len(one.sweep.rows()) == done and second.poll() is None
-    one.start()
+    assert len(served.sweep.rows()) == done and second.poll() is None
+    served.start()
     assert second.wait(300) == 0
-    one.judge()
+    served.judge()

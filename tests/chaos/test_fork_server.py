@@ -57,22 +57,22 @@ def learn(shell: Any) -> None:
 
 
 def servers(shell: Any) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     for path in Path(shell.environment["SWEEPER_HOME"], "warm").glob("*.json"):
         pid = int(json.loads(path.read_text())["pid"])
         if Path(f"/proc/{pid}/exe").exists():
-            found.append(pid)
-    return found
+            pids.append(pid)
+    return pids
 
 
 def keepers(shell: Any) -> list[int]:
     """Return the keepers whose server is alive: each the parent of a recipe."""
-    found: list[int] = []
+    pids: list[int] = []
     for server in servers(shell):
         with suppress(OSError):
             text = Path(f"/proc/{server}/task/{server}/children").read_text()
-            found += map(int, text.split())
-    return found
+            pids += map(int, text.split())
+    return pids
 
 
 def kill(pids: list[int], chance: random.Random) -> int:

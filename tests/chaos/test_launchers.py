@@ -24,78 +24,78 @@ Sweeps = Callable[..., Sweep]
 
 @pytest.mark.timeout(1200)  # on a slow machine each launch takes longer, and has more calls
 @pytest.mark.parametrize("kind", ["kill", "kill_after"])
-def test_sigkill_at_calls_of_store_and_backend(sweep: Sweeps, kind: str) -> None:
+def test_sigkill_at_calls_of_store_and_backend(make_sweep: Sweeps, kind: str) -> None:
     """Kills at every eleventh call of a launch from its very first to its last, before the call is
     made and after it is done. (`run.py` takes every one; the simulation takes every one too.)"""
     number, code = (1 if kind == "kill" else 6), -9
     while code == -9:
-        one = sweep()
-        code = one.start(faults={number: kind}).wait()
-        assert code in (0, -9), one.log.read_text()
-        assert one.finish() == 0
-        assert one.verdict(once=True).good, f"{kind} at call {number}"
+        sweep = make_sweep()
+        code = sweep.start(faults={number: kind}).wait()
+        assert code in (0, -9), sweep.log.read_text()
+        assert sweep.finish() == 0
+        assert sweep.verdict(once=True).good, f"{kind} at call {number}"
         number += 11
     assert number > 25  # a launch has more calls, the more the slower
 
 
-def test_sigkill_again_and_again(sweep: Sweeps) -> None:
+def test_sigkill_again_and_again(make_sweep: Sweeps) -> None:
     """Thirty launchers of one sweep, each killed at a random call."""
-    one, chance = sweep(runs=6, seconds=0.4), random.Random(7)
+    sweep, chance = make_sweep(runs=6, seconds=0.4), random.Random(7)
     for _ in range(30):
         fault = chance.choice(["kill", "kill_after"])
-        if one.start(faults={chance.randint(1, 40): fault}).wait() == 0:
+        if sweep.start(faults={chance.randint(1, 40): fault}).wait() == 0:
             break
-    assert one.finish() == 0
-    assert one.verdict(once=True).good
+    assert sweep.finish() == 0
+    assert sweep.verdict(once=True).good
 
 
-def test_sigkill_at_any_moment(sweep: Sweeps) -> None:
+def test_sigkill_at_any_moment(make_sweep: Sweeps) -> None:
     """Kills at any moment, not only between two calls: the launcher is a new interpreter each
     time.
     """
-    one, chance = sweep(runs=4, seconds=0.6), random.Random(8)
+    sweep, chance = make_sweep(runs=4, seconds=0.6), random.Random(8)
     for _ in range(8):
-        launching = one.start(fork=False)
+        launching = sweep.start(fork=False)
         time.sleep(chance.uniform(0.1, 0.7))
         launching.kill()
-    assert one.finish() == 0
-    assert one.verdict(once=True).good
+    assert sweep.finish() == 0
+    assert sweep.verdict(once=True).good
 
 
-def test_out_of_memory(sweep: Sweeps) -> None:
+def test_out_of_memory(make_sweep: Sweeps) -> None:
     """The kernel kills the launcher: running jobs continue, and the next launcher
     loses nothing.
     """
-    one = sweep(runs=3, mode="waits")
+    sweep = make_sweep(runs=3, mode="waits")
     with memory_group(1 << 16) as procs:
-        launching = one.start(fork=False)
+        launching = sweep.start(fork=False)
         # There is room for both: a worker that it starts in the group would be killed too.
-        until(lambda: len(one.rows()) == 2)
+        until(lambda: len(sweep.rows()) == 2)
         procs.write_text(str(launching.pid))  # from now on it uses too much memory
         assert launching.wait() == -9
-    Path(f"{one.ledger}.go").touch()
-    assert one.finish() == 0
-    assert one.verdict(once=True).good
+    Path(f"{sweep.ledger}.go").touch()
+    assert sweep.finish() == 0
+    assert sweep.verdict(once=True).good
 
 
-def test_two_launches_at_once(sweep: Sweeps) -> None:
+def test_two_launches_at_once(make_sweep: Sweeps) -> None:
     """One becomes the launcher; the others end at once with exit code 6 and say why."""
-    one = sweep(runs=4)
-    launching = [one.start(fork=False) for _ in range(4)]
+    sweep = make_sweep(runs=4)
+    launching = [sweep.start(fork=False) for _ in range(4)]
     codes = sorted(launch.wait() for launch in launching)
     assert codes[0] == 0
     # A launch after the end finds everything done.
     assert set(codes) <= {0, 6}
-    assert codes.count(6) == one.log.read_text().count("another launcher is running")
-    one.rest()
-    assert one.verdict(once=True).good
+    assert codes.count(6) == sweep.log.read_text().count("another launcher is running")
+    sweep.rest()
+    assert sweep.verdict(once=True).good
 
 
-def test_a_launch_during_a_deletion(sweep: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_launch_during_a_deletion(make_sweep: Sweeps, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits, or is refused: no run trains whose records are then removed."""
-    one = sweep(runs=3)
-    assert one.finish() == 0
-    one.ledger.unlink()
+    sweep = make_sweep(runs=3)
+    assert sweep.finish() == 0
+    sweep.ledger.unlink()
     clear, begun = annotations.clear, threading.Event()
 
     def slow(folder: SweepFolder) -> None:
@@ -105,69 +105,71 @@ def test_a_launch_during_a_deletion(sweep: Sweeps, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(annotations, "clear", slow)
     with ThreadPoolExecutor() as pool:
-        deleting = pool.submit(annotations.delete, NAME, root=str(one.root))
+        deleting = pool.submit(annotations.delete, NAME, root=str(sweep.root))
         assert begun.wait(60)
-        code = one.start(fork=False).wait()
+        code = sweep.start(fork=False).wait()
         deleting.result()
-    one.rest()
-    assert code in (0, 6), one.log.read_text()
-    assert (one.root / NAME).exists() is (code == 0), one.log.read_text()
-    assert (code == 0) is bool(one.rows())
-    assert one.finish() == 0
-    assert one.verdict(once=True).good
+    sweep.rest()
+    assert code in (0, 6), sweep.log.read_text()
+    assert (sweep.root / NAME).exists() is (code == 0), sweep.log.read_text()
+    assert (code == 0) is bool(sweep.rows())
+    assert sweep.finish() == 0
+    assert sweep.verdict(once=True).good
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "twice", "fail"])
-def test_submissions_that_go_wrong(sweep: Sweeps, fault: str) -> None:
+def test_submissions_that_go_wrong(make_sweep: Sweeps, fault: str) -> None:
     """Each submission is accepted and times out, or starts two jobs, or is not accepted."""
-    one = sweep(runs=4)
+    sweep = make_sweep(runs=4)
     faults = dict.fromkeys(range(1, 50) if fault != "fail" else range(1, 4), fault)
-    assert one.finish(faults=faults, only="backend.submit") == 0
-    assert one.verdict(once=True).good
+    assert sweep.finish(faults=faults, only="backend.submit") == 0
+    assert sweep.verdict(once=True).good
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "twice", "fail"])
 @pytest.mark.parametrize("event", ["intent", "submitted"])
-def test_the_reply_to_an_exclusive_create_is_lost(sweep: Sweeps, fault: str, event: str) -> None:
+def test_the_reply_to_an_exclusive_create_is_lost(
+    make_sweep: Sweeps, fault: str, event: str
+) -> None:
     """The launcher's create: `twice` is a request that was sent again, and finds its own file."""
-    one = sweep(runs=4)
+    sweep = make_sweep(runs=4)
     faults = dict.fromkeys(range(1, 40, 2), fault)
     # A launcher gives up, and says so, only if its very first round fails.
-    assert one.start(faults=faults, only=f"{event}.json").wait() in (0, 6)
-    assert one.finish() == 0
-    assert one.verdict(once=True).good
+    assert sweep.start(faults=faults, only=f"{event}.json").wait() in (0, 6)
+    assert sweep.finish() == 0
+    assert sweep.verdict(once=True).good
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "twice", "fail"])
 @pytest.mark.parametrize("event", ["claimed", "succeeded"])
-def test_the_reply_to_a_workers_create_is_lost(sweep: Sweeps, fault: str, event: str) -> None:
+def test_the_reply_to_a_workers_create_is_lost(make_sweep: Sweeps, fault: str, event: str) -> None:
     """The worker recognizes its own claim, and an outcome that is recorded."""
-    one = sweep(runs=2)
+    sweep = make_sweep(runs=2)
     worker = {"beat": 0.2, "faults": {"1": fault}, "only": f"store.create {NAME}/state/"}
     if event == "succeeded":
         worker["only"] = f"{event}.json"
-    assert one.finish(worker=worker) == 0
-    assert one.verdict(once=True).good
+    assert sweep.finish(worker=worker) == 0
+    assert sweep.verdict(once=True).good
 
 
-def test_a_plan_that_is_added_to_while_launchers_are_killed(sweep: Sweeps) -> None:
+def test_a_plan_that_is_added_to_while_launchers_are_killed(make_sweep: Sweeps) -> None:
     """The sweep grows by a run at each launch; the launcher is killed soon after it has begun."""
-    one = sweep(runs=2)
+    sweep = make_sweep(runs=2)
     for number in range(3, 7):
-        one.spec["grid"]["grid"]["x"] = list(range(number))
-        one.start(faults={number * 5: "kill"}).wait()
-    assert one.finish() == 0
-    assert len(one.states()) == 6
-    assert one.verdict(once=True).good
+        sweep.spec["grid"]["grid"]["x"] = list(range(number))
+        sweep.start(faults={number * 5: "kill"}).wait()
+    assert sweep.finish() == 0
+    assert len(sweep.states()) == 6
+    assert sweep.verdict(once=True).good
 
 
-def test_never_more_than_max_parallel(sweep: Sweeps) -> None:
+def test_never_more_than_max_parallel(make_sweep: Sweeps) -> None:
     """However often the launcher is killed and started again, two jobs at most are at work."""
-    one, chance, most = sweep(runs=8, seconds=0.5), random.Random(9), [0]
+    sweep, chance, most = make_sweep(runs=8, seconds=0.5), random.Random(9), [0]
 
     def watch() -> None:
         while not stop:
-            workers = [p for p in one.workers() if _is_worker(p)]
+            workers = [p for p in sweep.workers() if _is_worker(p)]
             most[0] = max(most[0], len(workers))
             time.sleep(0.02)
 
@@ -176,15 +178,15 @@ def test_never_more_than_max_parallel(sweep: Sweeps) -> None:
         watching = pool.submit(watch)
         try:
             for _ in range(12):
-                launching = one.start(fork=False)
+                launching = sweep.start(fork=False)
                 time.sleep(chance.uniform(0.3, 0.6))
                 launching.kill()
-            assert one.finish(fork=False) == 0
+            assert sweep.finish(fork=False) == 0
         finally:
             stop.append(True)
         watching.result()
     assert most[0] in (1, 2)
-    assert one.verdict(once=True).good
+    assert sweep.verdict(once=True).good
 
 
 def _is_worker(process: psutil.Process) -> bool:
@@ -203,14 +205,14 @@ def _is_worker(process: psutil.Process) -> bool:
     return not any((state / f"{attempt}.{event.value}.json").exists() for event in endings)
 
 
-def test_a_job_that_was_adopted_can_be_cancelled(sweep: Sweeps) -> None:
+def test_a_job_that_was_adopted_can_be_cancelled(make_sweep: Sweeps) -> None:
     """The backend of another launcher cancels it: the signal reaches the worker, not
     its children."""
-    one = sweep(runs=1, seconds=30)
-    launching = one.start()
-    until(one.rows)
+    sweep = make_sweep(runs=1, seconds=30)
+    launching = sweep.start()
+    until(sweep.rows)
     launching.kill()
-    (run,) = [run.id for run in SweepFolder(one.store, NAME).read_plan().runs]
-    backend = open_backend("local", NAME, f"{one.store.root}/{NAME}")
+    (run,) = [run.id for run in SweepFolder(sweep.store, NAME).read_plan().runs]
+    backend = open_backend("local", NAME, f"{sweep.store.root}/{NAME}")
     backend.cancel([token(run, 1)])
-    until(lambda: State.PREEMPTED in one.states().values(), 60, "the worker was not told")
+    until(lambda: State.PREEMPTED in sweep.states().values(), 60, "the worker was not told")

@@ -30,25 +30,25 @@ def other_socket(tmux_socket: str) -> Iterator[str]:
     subprocess.run(["tmux", "-L", name, "kill-server"], capture_output=True, check=False)
 
 
-def _other_name(one: Sweep, way: str, socket: str) -> dict[str, Any]:
+def _other_name(sweep: Sweep, way: str, socket: str) -> dict[str, Any]:
     """Give a second launcher another name of the sweep."""
-    other = one.folder.parent / f"{one.folder.name}-{way}"
+    other = sweep.folder.parent / f"{sweep.folder.name}-{way}"
     if way == "home":
-        identity = Path(one.environment["SWEEPER_HOME"], "identity")
+        identity = Path(sweep.environment["SWEEPER_HOME"], "identity")
         if identity.exists():  # both homes are one person's
-            one.environment["SWEEPER_IDENTITY"] = identity.read_text()
-        one.environment |= {"SWEEPER_HOME": str(other), "SWEEPER_TMUX_SOCKET": socket}
+            sweep.environment["SWEEPER_IDENTITY"] = identity.read_text()
+        sweep.environment |= {"SWEEPER_HOME": str(other), "SWEEPER_TMUX_SOCKET": socket}
         return {}
     if way == "link":
-        other.symlink_to(one.folder)
+        other.symlink_to(sweep.folder)
         return {"folder": str(other)}
     if way == "dots":  # above the link's target, which differs from what its name says
-        (one.folder / "below").mkdir()
-        other.symlink_to(one.folder / "below")
+        (sweep.folder / "below").mkdir()
+        other.symlink_to(sweep.folder / "below")
         return {"folder": f"{other}/.."}
     other.mkdir()
     into = ["unshare", *NAMESPACES[way], "sh", "-c"]
-    into += ['mount --bind "$0" "$1" && shift && exec "$@"', str(one.folder), str(other)]
+    into += ['mount --bind "$0" "$1" && shift && exec "$@"', str(sweep.folder), str(other)]
     if subprocess.run([*into, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no mounts of one's own here: they take root")
     return {"folder": str(other), "through": into, "fork": False}
@@ -57,42 +57,42 @@ def _other_name(one: Sweep, way: str, socket: str) -> dict[str, Any]:
 @pytest.mark.parametrize("backend", ["local", "tmux"])
 @pytest.mark.parametrize("way", ["link", "dots", "home", "bind", "namespace"])
 def test_a_worker_that_is_silent_is_found_by_another_name(
-    sweep: Sweeps, way: str, backend: str, other_socket: str
+    make_sweep: Sweeps, way: str, backend: str, other_socket: str
 ) -> None:
     """The launcher dies, the worker is silent for longer than the lease, and another launcher
     takes the sweep over under another name, or on another tmux server."""
     spec: Any = {"worker": {"beat": 600}}
-    one = sweep(runs=1, lease=0.4, backend=backend, spec=spec, mode="waits")
-    first = one.start()
-    until(one.rows, why="nothing runs")
+    sweep = make_sweep(runs=1, lease=0.4, backend=backend, spec=spec, mode="waits")
+    first = sweep.start()
+    until(sweep.rows, why="nothing runs")
     first.kill()
-    second = one.start(**_other_name(one, way, other_socket))
-    until(lambda: "stale" in _seen(one) or len(one.rows()) > 1, why="nobody misses it")
-    one.folder.joinpath("ledger.go").touch()
-    assert second.wait() == 0, one.log.read_text()
-    one.rest()
-    assert one.verdict(once=True).good
+    second = sweep.start(**_other_name(sweep, way, other_socket))
+    until(lambda: "stale" in _seen(sweep) or len(sweep.rows()) > 1, why="nobody misses it")
+    sweep.folder.joinpath("ledger.go").touch()
+    assert second.wait() == 0, sweep.log.read_text()
+    sweep.rest()
+    assert sweep.verdict(once=True).good
 
 
-def test_a_job_at_work_is_stopped_by_another_name(sweep: Sweeps, other_socket: str) -> None:
+def test_a_job_at_work_is_stopped_by_another_name(make_sweep: Sweeps, other_socket: str) -> None:
     """The other tmux server has no window of it: its process is signalled, at once."""
     spec: Any = {"worker": {"beat": 600}}
-    one = sweep(runs=1, backend="tmux", spec=spec, mode="waits")
-    first = one.start()
-    until(one.rows, why="nothing runs")
+    sweep = make_sweep(runs=1, backend="tmux", spec=spec, mode="waits")
+    first = sweep.start()
+    until(sweep.rows, why="nothing runs")
     first.kill()
-    _other_name(one, "home", other_socket)
-    second = one.start()
-    (run,) = one.states()
-    one.store.create(one.sweep_folder.event(run, 1, Event.CANCEL), b"{}")
-    assert second.wait() == 3, one.log.read_text()
-    ended = read_json(one.store, one.sweep_folder.event(run, 1, Event.CANCELLED))
+    _other_name(sweep, "home", other_socket)
+    second = sweep.start()
+    (run,) = sweep.states()
+    sweep.store.create(sweep.sweep_folder.event(run, 1, Event.CANCEL), b"{}")
+    assert second.wait() == 3, sweep.log.read_text()
+    ended = read_json(sweep.store, sweep.sweep_folder.event(run, 1, Event.CANCELLED))
     assert ended["signal"] == "SIGTERM"  # the worker's own report
 
 
-def _seen(one: Sweep) -> list[str]:
+def _seen(sweep: Sweep) -> list[str]:
     """Return the last observations of launchers."""
     return [
         seen.kind.value
-        for seen in SweepFolder(one.store, NAME).read_observations().observed.values()
+        for seen in SweepFolder(sweep.store, NAME).read_observations().observed.values()
     ]

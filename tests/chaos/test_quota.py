@@ -33,8 +33,8 @@ def test_killed_launchers_take_no_more_than_there_is(memory: Path, seed: int) ->
 
 
 def _only_account(account: Account) -> str:
-    [found] = {path.partition("/")[0] for path in account.place.names("")}
-    return found
+    [name] = {path.partition("/")[0] for path in account.place.names("")}
+    return name
 
 
 def test_a_limit_that_moves_is_followed(memory: Path) -> None:

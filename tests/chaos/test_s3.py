@@ -135,9 +135,9 @@ def test_an_s3_that_refuses_is_told_by_its_own_word(
     proxy.close()
 
 
-def _ended(one: Trial) -> int:
+def _ended(trial: Trial) -> int:
     """Return how many runs have succeeded."""
-    states = SweepFolder(open_store(one.root), NAME).read_states().values()
+    states = SweepFolder(open_store(trial.root), NAME).read_states().values()
     return sum(state.state is State.SUCCEEDED for state in states)
 
 
@@ -149,35 +149,37 @@ def test_the_spool_has_no_room(moto: str, short: Path, tmp_path: Path, lacks: st
     if not can_mount(tmp_path):
         pytest.skip("small file systems can be mounted by root only")
 
-    def story(one: Trial) -> Verdict:
-        spool, grid = one.folder / "home" / "spool", one.folder / "grid.yaml"
+    def story(trial: Trial) -> Verdict:
+        spool, grid = trial.folder / "home" / "spool", trial.folder / "grid.yaml"
         grid.write_text(grid.read_text().replace("first:fail", "say-done"))
         with small_disk(spool, lacks) as disk:
             disk.fill()
-            pid, out = one.launch(lambda: "start again" in "".join(one.log()), "a run without room")
+            pid, out = trial.launch(
+                lambda: "start again" in "".join(trial.log()), "a run without room"
+            )
             shown, reasons = "", set[str]()
 
-            def told() -> bool:
+            def reports_no_room() -> bool:
                 """Return the reason of a waiting run. While all are being started again, none has
                 a reason.
                 """
                 nonlocal shown, reasons
-                _, shown, _ = one.run("status", NAME, "--json")
+                _, shown, _ = trial.run("status", NAME, "--json")
                 reasons = {run["reason"] for run in json.loads(shown)["runs"] if run["reason"]}
                 return bool(reasons)
 
-            one.until(told, "a run that has ended to be told of")
+            trial.until(reports_no_room, "a run that has ended to be told of")
             if reasons != {"limit"} or "No space" not in shown:
-                one.lies.append(f"status says {shown}")
+                trial.lies.append(f"status says {shown}")
             disk.free()
             # A recipe that is in the middle of writing fails by itself, and rightly.
-            one.until(lambda: one.rows("waits") and _ended(one) == 2, "all but one to end")
+            trial.until(lambda: trial.rows("waits") and _ended(trial) == 2, "all but one to end")
             disk.fill()
-            Path(f"{one.ledger}.go").touch()
-            code, _, said = one.ended(pid, out)
+            Path(f"{trial.ledger}.go").touch()
+            code, _, errors = trial.ended(pid, out)
             if code:
-                one.lies.append(f"launch ended with {code}: {said}")
-        return judge(open_store(one.root), NAME, read_ledger(one.ledger), STEPS)
+                trial.lies.append(f"launch ended with {code}: {errors}")
+        return judge(open_store(trial.root), NAME, read_ledger(trial.ledger), STEPS)
 
     (result,) = trials(short, moto, [None], 1, story)
     assert result.good, (result.verdict, result.lies)

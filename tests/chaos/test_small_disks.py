@@ -28,10 +28,10 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     bug of ours.
     """
 
-    def run(one: Sweep, *words: str) -> tuple[int, str, str]:
-        monkeypatch.setenv("SWEEPER_HOME", one.environment["SWEEPER_HOME"])
-        monkeypatch.setenv("SWEEPER_ROOT", str(one.root))
-        monkeypatch.chdir(one.folder)
+    def run(sweep: Sweep, *words: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("SWEEPER_HOME", sweep.environment["SWEEPER_HOME"])
+        monkeypatch.setenv("SWEEPER_ROOT", str(sweep.root))
+        monkeypatch.chdir(sweep.folder)
         capsys.readouterr()
         code = main([*words])
         printed = capsys.readouterr()
@@ -41,101 +41,101 @@ def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -
     return run
 
 
-def _last(one: Sweep) -> str:
+def _last(sweep: Sweep) -> str:
     """Return the last line that the sweep's launchers have printed."""
-    return one.log.read_text().splitlines()[-1]
+    return sweep.log.read_text().splitlines()[-1]
 
 
-def _waiting(sweep: Sweeps) -> Sweep:
+def _waiting(make_sweep: Sweeps) -> Sweep:
     """Make two runs that write nothing and end on request."""
-    return sweep(runs=2, mode="silent:waits")
+    return make_sweep(runs=2, mode="silent:waits")
 
 
-def _is_over_as_it_should_be(one: Sweep, disk: SmallDisk) -> None:
+def _is_over_as_it_should_be(sweep: Sweep, disk: SmallDisk) -> None:
     """Check that all succeeded, at the first attempt."""
-    assert one.finish() == 0, one.log.read_text()
-    assert one.verdict(once=True).good
-    found = {path for path in one.folder.rglob(".tmp-*") if ".filler" not in path.parts}
-    left = found - disk.cut
+    assert sweep.finish() == 0, sweep.log.read_text()
+    assert sweep.verdict(once=True).good
+    unfinished = {path for path in sweep.folder.rglob(".tmp-*") if ".filler" not in path.parts}
+    left = unfinished - disk.cut
     assert not left, f"left behind: {left}"
 
 
 @pytest.mark.parametrize("lacks", ["bytes", "inodes"])
-def test_the_store_has_no_room(sweep: Sweeps, typed: Typed, lacks: str) -> None:
+def test_the_store_has_no_room(make_sweep: Sweeps, typed: Typed, lacks: str) -> None:
     """The launcher waits, and says why; its workers keep their outcomes until they can be written;
     a request that cannot be recorded is not confirmed."""
-    one = _waiting(sweep)
-    with small_disk(one.root, lacks) as disk:
+    sweep = _waiting(make_sweep)
+    with small_disk(sweep.root, lacks) as disk:
         disk.fill()
-        assert one.start().wait() == 6
-        assert FULL in _last(one)
+        assert sweep.start().wait() == 6
+        assert FULL in _last(sweep)
         disk.free()
-        launching = one.start()
-        until(lambda: len(one.rows()) == 2)
-        _without_room(one, typed, disk, launching.poll)
+        launching = sweep.start()
+        until(lambda: len(sweep.rows()) == 2)
+        _without_room(sweep, typed, disk, launching.poll)
         disk.free()
         assert launching.wait() == 0
-        _is_over_as_it_should_be(one, disk)
+        _is_over_as_it_should_be(sweep, disk)
 
 
-def _without_room(one: Sweep, typed: Typed, disk: SmallDisk, ended: Callable[[], object]) -> None:
+def _without_room(sweep: Sweep, typed: Typed, disk: SmallDisk, ended: Callable[[], object]) -> None:
     disk.fill()
-    code, _, said = typed(one, "cancel", NAME)
-    assert (code, said.count("\n")) == (6, 1)
-    assert FULL in said
-    assert typed(one, "status", NAME)[0] == 4
-    one.folder.joinpath("ledger.go").touch()
-    until(lambda: len(one.rows()) == 2 * one.steps)
-    until(lambda: FULL in _last(one) or ended(), 60, "the launcher does not say so")
+    code, _, errors = typed(sweep, "cancel", NAME)
+    assert (code, errors.count("\n")) == (6, 1)
+    assert FULL in errors
+    assert typed(sweep, "status", NAME)[0] == 4
+    sweep.folder.joinpath("ledger.go").touch()
+    until(lambda: len(sweep.rows()) == 2 * sweep.steps)
+    until(lambda: FULL in _last(sweep) or ended(), 60, "the launcher does not say so")
     assert not ended()
 
 
-def test_the_store_is_read_only_for_a_while(sweep: Sweeps, typed: Typed) -> None:
+def test_the_store_is_read_only_for_a_while(make_sweep: Sweeps, typed: Typed) -> None:
     """The same for a disk that the kernel has remounted read-only after an error."""
-    one = _waiting(sweep)
-    with small_disk(one.root) as disk:
-        launching = one.start()
-        until(lambda: len(one.rows()) == 2)
+    sweep = _waiting(make_sweep)
+    with small_disk(sweep.root) as disk:
+        launching = sweep.start()
+        until(lambda: len(sweep.rows()) == 2)
         with disk.read_only():
             for words in (["cancel", NAME], ["analyze", NAME]):
-                code, _, said = typed(one, *words)
-                assert (code, said.count("\n")) == (6, 1), words
-                assert READ_ONLY in said
-            assert typed(one, "status", NAME)[0] == 4
-            assert typed(one, "ls", NAME)[0] == 0
-            one.folder.joinpath("ledger.go").touch()
-            until(lambda: len(one.rows()) == 2 * one.steps)
-            until(lambda: READ_ONLY in _last(one), 60, "the launcher does not say so")
-            assert one.start().wait() == 6
-            assert "cannot be written to" in _last(one)
+                code, _, errors = typed(sweep, *words)
+                assert (code, errors.count("\n")) == (6, 1), words
+                assert READ_ONLY in errors
+            assert typed(sweep, "status", NAME)[0] == 4
+            assert typed(sweep, "ls", NAME)[0] == 0
+            sweep.folder.joinpath("ledger.go").touch()
+            until(lambda: len(sweep.rows()) == 2 * sweep.steps)
+            until(lambda: READ_ONLY in _last(sweep), 60, "the launcher does not say so")
+            assert sweep.start().wait() == 6
+            assert "cannot be written to" in _last(sweep)
         assert launching.wait() == 0
-        _is_over_as_it_should_be(one, disk)
+        _is_over_as_it_should_be(sweep, disk)
 
 
 @pytest.mark.parametrize("lacks", ["bytes", "inodes", "writing"])
-def test_the_home_has_no_room(sweep: Sweeps, typed: Typed, lacks: str) -> None:
+def test_the_home_has_no_room(make_sweep: Sweeps, typed: Typed, lacks: str) -> None:
     """A launch says so before it begins, as do the engine and the doctor; running
     jobs continue.
     """
-    one = _waiting(sweep)
-    home = Path(one.environment["SWEEPER_HOME"])
-    told = READ_ONLY if lacks == "writing" else FULL
+    sweep = _waiting(make_sweep)
+    home = Path(sweep.environment["SWEEPER_HOME"])
+    message = READ_ONLY if lacks == "writing" else FULL
     with small_disk(home, "bytes" if lacks == "writing" else lacks) as disk:
         with _broken(disk, lacks):
-            assert one.start().wait() == 6
-            assert told in _last(one)
-            assert "SWEEPER_HOME" in _last(one)
-            assert not one.ledger.exists()
+            assert sweep.start().wait() == 6
+            assert message in _last(sweep)
+            assert "SWEEPER_HOME" in _last(sweep)
+            assert not sweep.ledger.exists()
             for words in (["engine", "start"], ["doctor"]):
-                code, shown, said = typed(one, *words)
+                code, shown, errors = typed(sweep, *words)
                 assert code == 6, words
-                assert told in shown + said, words
-        launching = one.start()
-        until(lambda: len(one.rows()) == 2)
+                assert message in shown + errors, words
+        launching = sweep.start()
+        until(lambda: len(sweep.rows()) == 2)
         with _broken(disk, lacks):
-            one.folder.joinpath("ledger.go").touch()
+            sweep.folder.joinpath("ledger.go").touch()
             assert launching.wait() == 0
-        _is_over_as_it_should_be(one, disk)
+        _is_over_as_it_should_be(sweep, disk)
 
 
 @contextmanager
@@ -163,29 +163,29 @@ READS = (
 
 @pytest.mark.parametrize("lacks", ["bytes", "inodes", "writing"])
 def test_the_cache_has_no_room(
-    sweep: Sweeps, typed: Typed, lacks: str, monkeypatch: pytest.MonkeyPatch
+    make_sweep: Sweeps, typed: Typed, lacks: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reading verbs give the same output with a cache that takes nothing, or only a part, or is
     the cache of before."""
-    one = sweep()
-    made = written.Written(one.root, "s", {"lr": [1, 2, 3]})
+    sweep = make_sweep()
+    made = written.Written(sweep.root, "s", {"lr": [1, 2, 3]})
     for lr in (1, 2, 3):
         rows = [{"step": step, "test/nll": lr / (1 + step), "other": 1.5} for step in range(50)]
         made.run({"lr": lr}, 0, rows)
     made.save()
-    for path in one.root.rglob("*"):
+    for path in sweep.root.rglob("*"):
         os.utime(path, (1_700_000_000, 1_700_000_000))
     monkeypatch.setattr(sources, "MOMENT", 0)
-    cache = Path(one.environment["SWEEPER_HOME"], "cache")
-    want = [typed(one, *words) for words in READS]
-    assert not [told for code, _, told in want if code not in (0, 3) or told]
+    cache = Path(sweep.environment["SWEEPER_HOME"], "cache")
+    want = [typed(sweep, *words) for words in READS]
+    assert not [errors for code, _, errors in want if code not in (0, 3) or errors]
     assert list(cache.rglob("*"))
     with small_disk(cache, "bytes" if lacks == "writing" else lacks) as disk:
         with _broken(disk, lacks):
-            assert [typed(one, *words) for words in READS] == want
-        assert [typed(one, *words) for words in READS] == want
-        with next(one.root.rglob("metrics.jsonl")).open("a") as file:
+            assert [typed(sweep, *words) for words in READS] == want
+        assert [typed(sweep, *words) for words in READS] == want
+        with next(sweep.root.rglob("metrics.jsonl")).open("a") as file:
             file.write(json.dumps({"step": 50, "test/nll": 0.001}) + "\n")
         with _broken(disk, lacks):
-            assert "0.001" in typed(one, "ls", "s")[1]
+            assert "0.001" in typed(sweep, "ls", "s")[1]
         assert not [path for path in cache.rglob("*") if ".tmp-" in path.name]

@@ -26,20 +26,20 @@ DAMAGE = {
 }
 
 
-def _say(one: Sweep, *arguments: str) -> tuple[int, str]:
+def _say(sweep: Sweep, *arguments: str) -> tuple[int, str]:
     """Return the output of `sweeper ARGUMENTS`, and its exit code."""
-    command = [sys.executable, "-m", "sweeper", *arguments, "--root", str(one.root)]
+    command = [sys.executable, "-m", "sweeper", *arguments, "--root", str(sweep.root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
     return done.returncode, done.stdout + done.stderr
 
 
 @pytest.fixture
-def done(sweep: Sweeps) -> Sweep:
+def done(make_sweep: Sweeps) -> Sweep:
     """A finished sweep of two runs, one of them failed."""
-    one = sweep(runs=2, steps=2, seconds=0.02)
-    assert one.finish() == 0
-    return one
+    sweep = make_sweep(runs=2, steps=2, seconds=0.02)
+    assert sweep.finish() == 0
+    return sweep
 
 
 @pytest.mark.parametrize("damage", list(DAMAGE))
@@ -51,14 +51,14 @@ def test_a_damaged_event_still_tells_its_name(done: Sweep, damage: str) -> None:
     assert done.finish() == 0
     assert done.verdict(once=True).good
     for verb in ("status", "ls"):
-        code, said = _say(done, verb, NAME, "--json")
-        assert code == 6, said
-        told = json.loads(said)
-        assert [run["state"] for run in told["runs"]] == ["succeeded"] * 2
-        assert sum("succeeded.json: " in line for line in told["problems"]) == 2, said
-        assert all(f"/{NAME}/state/" in line for line in told["problems"]), said
-        code, said = _say(done, verb, NAME)
-        assert code == 6 and said.count("succeeded.json: ") == 2
+        code, output = _say(done, verb, NAME, "--json")
+        assert code == 6, output
+        document = json.loads(output)
+        assert [run["state"] for run in document["runs"]] == ["succeeded"] * 2
+        assert sum("succeeded.json: " in line for line in document["problems"]) == 2, output
+        assert all(f"/{NAME}/state/" in line for line in document["problems"]), output
+        code, output = _say(done, verb, NAME)
+        assert code == 6 and output.count("succeeded.json: ") == 2
 
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "list", "deep", "newer", "types"])
@@ -68,10 +68,10 @@ def test_a_damaged_plan_costs_a_line(done: Sweep, damage: str) -> None:
     data = DAMAGE[damage]
     plan.write_bytes(data)
     for verb in ("status", "ls"):
-        code, said = _say(done, verb, NAME)
-        assert code == 6, said
-        assert len(said.strip().splitlines()) == 1
-        assert "sweep.json" in said
+        code, output = _say(done, verb, NAME)
+        assert code == 6, output
+        assert len(output.strip().splitlines()) == 1
+        assert "sweep.json" in output
     done.log.unlink()
     assert done.start().wait() == 6, done.log.read_text()
     assert "sweep.json" in done.log.read_text()
@@ -82,54 +82,54 @@ def test_a_newer_plan_is_named_as_such(done: Sweep) -> None:
     plan = Path(done.root, done.sweep_folder.plan)
     document = json.loads(plan.read_bytes())
     plan.write_bytes(encode(document | {"schema": 2}))
-    code, said = _say(done, "status", NAME)
+    code, output = _say(done, "status", NAME)
     assert code == 6
-    assert "written by a newer sweeper; upgrade to read it" in said
+    assert "written by a newer sweeper; upgrade to read it" in output
 
 
-def test_names_that_are_no_events(sweep: Sweeps) -> None:
+def test_names_that_are_no_events(make_sweep: Sweeps) -> None:
     """Files of a newer sweeper, an editor or a file manager in `state/` are ignored."""
-    one = sweep(runs=2, steps=2, seconds=0.02)
-    planned = sweep(runs=2)
+    sweep = make_sweep(runs=2, steps=2, seconds=0.02)
+    planned = make_sweep(runs=2)
     del planned
     for name in ("1.archived.json", "x.intent.json", "1.intent.json~", ".DS_Store", "1.json", "²"):
         for run in ("0" * 12, "notes"):
-            path = one.root / NAME / "state" / run / name
+            path = sweep.root / NAME / "state" / run / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"?")
-    assert one.finish() == 0
-    assert one.verdict(once=True).good
+    assert sweep.finish() == 0
+    assert sweep.verdict(once=True).good
 
 
 @pytest.mark.parametrize("damage", ["empty", "binary", "newer", "types"])
-def test_what_may_be_lost_is_made_again(sweep: Sweeps, damage: str) -> None:
+def test_what_may_be_lost_is_made_again(make_sweep: Sweeps, damage: str) -> None:
     """Heartbeats, observations, the service's address are damaged under a running sweep. It ends
     as if nothing had happened."""
-    one = sweep(runs=3, seconds=0.6)
-    first = one.start()
-    folder = one.sweep_folder
-    beats = Path(one.root, folder.heartbeats)
+    sweep = make_sweep(runs=3, seconds=0.6)
+    first = sweep.start()
+    folder = sweep.sweep_folder
+    beats = Path(sweep.root, folder.heartbeats)
     # A recipe may have done a step before its worker's first heartbeat.
-    until(lambda: len(one.rows()) >= 2 and beats.exists())
+    until(lambda: len(sweep.rows()) >= 2 and beats.exists())
     first.kill()
     for path in (folder.observations, folder.service):
-        Path(one.root, path).write_bytes(DAMAGE[damage])
+        Path(sweep.root, path).write_bytes(DAMAGE[damage])
     for path in beats.iterdir():
         path.write_bytes(DAMAGE[damage])
-    _, said = _say(one, "status", NAME)
-    assert "toys" in said
-    assert one.finish() == 0, one.log.read_text()
-    assert one.verdict(once=True).good
+    _, output = _say(sweep, "status", NAME)
+    assert "toys" in output
+    assert sweep.finish() == 0, sweep.log.read_text()
+    assert sweep.verdict(once=True).good
 
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "newer"])
-def test_a_damaged_claim_is_somebody_elses(sweep: Sweeps, damage: str) -> None:
+def test_a_damaged_claim_is_somebody_elses(make_sweep: Sweeps, damage: str) -> None:
     """A worker that finds an unreadable claim leaves the attempt alone."""
-    one = sweep(runs=1, lease=1.0, launch={"retries": 2})
-    one.start(faults={"1": "kill"}, only="backend.submit").wait()
-    (run,) = [run.id for run in SweepFolder(one.store, NAME).read_plan().runs]
-    claim = Path(one.root, one.sweep_folder.event(run, 1, Event.CLAIMED))
+    sweep = make_sweep(runs=1, lease=1.0, launch={"retries": 2})
+    sweep.start(faults={"1": "kill"}, only="backend.submit").wait()
+    (run,) = [run.id for run in SweepFolder(sweep.store, NAME).read_plan().runs]
+    claim = Path(sweep.root, sweep.sweep_folder.event(run, 1, Event.CLAIMED))
     claim.write_bytes(DAMAGE[damage])
-    assert one.finish() == 0, one.log.read_text()
-    assert {attempt for _, attempt, _ in one.rows()} == {2}
-    assert one.verdict().good
+    assert sweep.finish() == 0, sweep.log.read_text()
+    assert {attempt for _, attempt, _ in sweep.rows()} == {2}
+    assert sweep.verdict().good

@@ -26,93 +26,93 @@ def _tmux(socket: str, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def _pids(one: Sweep) -> list[int]:
+def _pids(sweep: Sweep) -> list[int]:
     """Return the pids of the workers that have claimed, as they report them."""
     try:
-        happened = SweepFolder(one.store, NAME).read_events()
+        happened = SweepFolder(sweep.store, NAME).read_events()
     except NotFound:
         return []  # not yet
     return [
-        int(read_json(one.store, one.sweep_folder.event(run, attempt, Event.CLAIMED))["pid"])
+        int(read_json(sweep.store, sweep.sweep_folder.event(run, attempt, Event.CLAIMED))["pid"])
         for run, events in happened.items()
         for attempt, event in events
         if event is Event.CLAIMED
     ]
 
 
-def _no_session(one: Sweep) -> bool:
+def _no_session(sweep: Sweep) -> bool:
     try:
-        return TmuxServer().session(f"{one.store.root}/{NAME}") is None
+        return TmuxServer().session(f"{sweep.store.root}/{NAME}") is None
     except Unreachable:  # it is just about to exit
         return False
 
 
-def _at_work(one: Sweep) -> bool:
+def _at_work(sweep: Sweep) -> bool:
     """Return whether both recipes that there is room for have begun. An interpreter that is just
     starting is no worker yet, and a hangup ends it."""
-    return len({run for run, _, _ in one.rows()}) == 2
+    return len({run for run, _, _ in sweep.rows()}) == 2
 
 
-def _go_on(one: Sweep) -> None:
+def _go_on(sweep: Sweep) -> None:
     """Release the waiting recipes: until then no other run is started."""
-    Path(f"{one.ledger}.go").touch()
+    Path(f"{sweep.ledger}.go").touch()
 
 
-def test_the_server_is_killed(sweep: Sweeps, tmux_socket: str) -> None:
+def test_the_server_is_killed(make_sweep: Sweeps, tmux_socket: str) -> None:
     """The workers survive the hangup and finish; pending runs get a new server."""
-    one = sweep(backend="tmux", runs=4, mode="waits")
-    launching = one.start(fork=False)
-    until(lambda: _at_work(one))
+    sweep = make_sweep(backend="tmux", runs=4, mode="waits")
+    launching = sweep.start(fork=False)
+    until(lambda: _at_work(sweep))
     _tmux(tmux_socket, "kill-server")
-    _go_on(one)
-    assert launching.wait() == 0, one.log.read_text()
-    one.rest()
-    assert one.verdict(once=True).good
+    _go_on(sweep)
+    assert launching.wait() == 0, sweep.log.read_text()
+    sweep.rest()
+    assert sweep.verdict(once=True).good
 
 
-def test_the_server_is_killed_and_so_are_its_jobs(sweep: Sweeps, tmux_socket: str) -> None:
+def test_the_server_is_killed_and_so_are_its_jobs(make_sweep: Sweeps, tmux_socket: str) -> None:
     """Lost after the lease, and started again, however many there were."""
-    one = sweep(backend="tmux", runs=4, lease=1.0, mode="waits")
-    launching = one.start(fork=False)
-    until(lambda: _at_work(one))
-    killed = _pids(one)
+    sweep = make_sweep(backend="tmux", runs=4, lease=1.0, mode="waits")
+    launching = sweep.start(fork=False)
+    until(lambda: _at_work(sweep))
+    killed = _pids(sweep)
     _tmux(tmux_socket, "kill-server")
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    _go_on(one)
-    assert launching.wait() == 0, one.log.read_text()
-    one.rest()
-    assert one.verdict().good
+    _go_on(sweep)
+    assert launching.wait() == 0, sweep.log.read_text()
+    sweep.rest()
+    assert sweep.verdict().good
     assert (
         sum(
             (1, Event.LOST) in events
-            for events in SweepFolder(one.store, NAME).read_events().values()
+            for events in SweepFolder(sweep.store, NAME).read_events().values()
         )
         >= 1
     )
 
 
-def test_the_socket_is_deleted(sweep: Sweeps, tmux_socket: str) -> None:
+def test_the_socket_is_deleted(make_sweep: Sweeps, tmux_socket: str) -> None:
     """The server lives but is unreachable: its jobs continue to their end."""
-    one = sweep(backend="tmux", runs=4, seconds=1.2)
-    launching = one.start(fork=False)
-    until(lambda: len(one.rows()) >= 2)
+    sweep = make_sweep(backend="tmux", runs=4, seconds=1.2)
+    launching = sweep.start(fork=False)
+    until(lambda: len(sweep.rows()) >= 2)
     server, path = _tmux(tmux_socket, "display-message", "-p", "#{pid} #{socket_path}").split()
     Path(path).unlink()
     try:
-        assert launching.wait() == 0, one.log.read_text()
-        one.rest()
-        assert one.verdict(once=True).good
+        assert launching.wait() == 0, sweep.log.read_text()
+        sweep.rest()
+        assert sweep.verdict(once=True).good
     finally:
         os.kill(int(server), signal.SIGTERM)
 
 
-def test_a_window_is_closed_by_the_user(sweep: Sweeps, tmux_socket: str) -> None:
+def test_a_window_is_closed_by_the_user(make_sweep: Sweeps, tmux_socket: str) -> None:
     """Closing a window does not cancel: the run continues without it."""
-    one = sweep(backend="tmux", runs=3, mode="waits")
-    launching = one.start(fork=False)
-    until(lambda: _at_work(one))
-    session = TmuxServer().session(f"{one.store.root}/{NAME}")
+    sweep = make_sweep(backend="tmux", runs=3, mode="waits")
+    launching = sweep.start(fork=False)
+    until(lambda: _at_work(sweep))
+    session = TmuxServer().session(f"{sweep.store.root}/{NAME}")
     assert session is not None
     closed = 0
     listing = _tmux(
@@ -124,10 +124,10 @@ def test_a_window_is_closed_by_the_user(sweep: Sweeps, tmux_socket: str) -> None
             _tmux(tmux_socket, "kill-window", "-t", window)
             closed += 1
     assert closed >= 1
-    _go_on(one)
-    assert launching.wait() == 0, one.log.read_text()
-    one.rest()
-    assert one.verdict(once=True).good
+    _go_on(sweep)
+    assert launching.wait() == 0, sweep.log.read_text()
+    sweep.rest()
+    assert sweep.verdict(once=True).good
 
 
 def _signal(pids: list[int], number: signal.Signals) -> None:
@@ -137,7 +137,9 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def test_a_stopped_worker_wakes_up_beside_a_newer_attempt(sweep: Sweeps, tmux_socket: str) -> None:
+def test_a_stopped_worker_wakes_up_beside_a_newer_attempt(
+    make_sweep: Sweeps, tmux_socket: str
+) -> None:
     """A worker of which this machine knows nothing, as if it were on another. Tmux is killed,
     worker and recipe get SIGSTOP: lost after the lease, attempt 2 is opened and succeeds. SIGCONT:
     the old worker finds the newer attempt and stops, its outcome overrides nothing, and its late
@@ -145,23 +147,27 @@ def test_a_stopped_worker_wakes_up_beside_a_newer_attempt(sweep: Sweeps, tmux_so
     spec: Any = {"hidden": True}
     # However late this test stops it, the first attempt is not over by then.
     mode = "first:holds-25"
-    one = sweep(backend="tmux", runs=1, steps=30, seconds=4.5, lease=1.0, spec=spec, mode=mode)
-    launching = one.start(fork=False)
-    until(lambda: len(one.rows()) >= 3)
-    (pid,) = _pids(one)
+    sweep = make_sweep(
+        backend="tmux", runs=1, steps=30, seconds=4.5, lease=1.0, spec=spec, mode=mode
+    )
+    launching = sweep.start(fork=False)
+    until(lambda: len(sweep.rows()) >= 3)
+    (pid,) = _pids(sweep)
     stopped = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
     _tmux(tmux_socket, "kill-server")  # first: a hangup continues a stopped process
-    until(lambda: _no_session(one))
+    until(lambda: _no_session(sweep))
     _signal(stopped, signal.SIGSTOP)
-    until(lambda: any(attempt == 2 for _, attempt, _ in one.rows()), 60, "no second attempt")
+    until(lambda: any(attempt == 2 for _, attempt, _ in sweep.rows()), 60, "no second attempt")
     _signal(stopped, signal.SIGCONT)
-    assert launching.wait() == 0, one.log.read_text()
-    one.rest()
-    (run,) = one.states()
-    events = SweepFolder(one.store, NAME).read_events()[run]
+    assert launching.wait() == 0, sweep.log.read_text()
+    sweep.rest()
+    (run,) = sweep.states()
+    events = SweepFolder(sweep.store, NAME).read_events()[run]
     assert {(1, Event.LOST), (1, Event.PREEMPTED), (2, Event.SUCCEEDED)} <= events
-    body = read_json(one.store, one.sweep_folder.event(run, 1, Event.PREEMPTED))
+    body = read_json(sweep.store, sweep.sweep_folder.event(run, 1, Event.PREEMPTED))
     assert body["reason"] == "superseded"
-    assert one.verdict().good
-    second = Path(one.store.root, one.sweep_folder.log_path(run, 2), "metrics.jsonl").read_bytes()
+    assert sweep.verdict().good
+    second = Path(
+        sweep.store.root, sweep.sweep_folder.log_path(run, 2), "metrics.jsonl"
+    ).read_bytes()
     assert second.count(b"\n") == 30

@@ -65,46 +65,48 @@ TELL = "import json, sys; json.dump(sys.argv[2], open(sys.argv[1] + '/got.json',
 COMMAND = [sys.executable, "-I", "-S", "-c", TELL.replace("{", "{{"), "{log_path}", "{value}"]
 
 
-def _echoing(sweep: Sweeps, kind: str, values: list[str], **options: object) -> Sweep:
+def _echoing(make_sweep: Sweeps, kind: str, values: list[str], **options: object) -> Sweep:
     """Make a sweep with a run for each value, whose recipe writes down what it got."""
-    one = sweep(command=COMMAND, launch={"max_parallel": 6}, **options)
-    grid = one.spec["grid"]
+    sweep = make_sweep(command=COMMAND, launch={"max_parallel": 6}, **options)
+    grid = sweep.spec["grid"]
     grid["base"] = {}
     grid["grid"] = {"value": values}
     if kind == "recipe":
         del grid["command"]
-        (one.folder / "echo.py").write_text(ECHO)
-        grid["recipe"] = str(one.folder / "echo.py")
-    return one
+        (sweep.folder / "echo.py").write_text(ECHO)
+        grid["recipe"] = str(sweep.folder / "echo.py")
+    return sweep
 
 
-def _got(one: Sweep) -> list[str]:
+def _got(sweep: Sweep) -> list[str]:
     """Return the values that the recipes got, in the order of the plan."""
-    runs = [run["id"] for run in read_json(one.store, one.sweep_folder.plan)["runs"]]
-    paths = [Path(one.store.root, one.sweep_folder.log_path(run, 1), "got.json") for run in runs]
+    runs = [run["id"] for run in read_json(sweep.store, sweep.sweep_folder.plan)["runs"]]
+    paths = [
+        Path(sweep.store.root, sweep.sweep_folder.log_path(run, 1), "got.json") for run in runs
+    ]
     return [json.loads(path.read_text()) for path in paths]
 
 
 @pytest.mark.parametrize("backend", ["local", "tmux"])
 @pytest.mark.parametrize("kind", ["recipe", "command"])
-def test_hostile_values(sweep: Sweeps, tmux_socket: str, kind: str, backend: str) -> None:
-    one = _echoing(sweep, kind, HOSTILE, backend=backend)
-    assert one.finish(fork=False) == 0, one.log.read_text()
-    assert _got(one) == HOSTILE
-    assert not list(one.folder.rglob("pwn"))
+def test_hostile_values(make_sweep: Sweeps, tmux_socket: str, kind: str, backend: str) -> None:
+    sweep = _echoing(make_sweep, kind, HOSTILE, backend=backend)
+    assert sweep.finish(fork=False) == 0, sweep.log.read_text()
+    assert _got(sweep) == HOSTILE
+    assert not list(sweep.folder.rglob("pwn"))
     assert not Path("pwn").exists()
 
 
 @pytest.mark.parametrize("backend", ["local", "tmux"])
-def test_a_megabyte(sweep: Sweeps, tmux_socket: str, backend: str) -> None:
+def test_a_megabyte(make_sweep: Sweeps, tmux_socket: str, backend: str) -> None:
     """It reaches a recipe by its file; a command's argument exceeds the system's limit, which is
     reported.
     """
     large = ["x" * (1 << 20)]
-    one = _echoing(sweep, "recipe", large, backend=backend)
-    assert one.finish(fork=False) == 0, one.log.read_text()
-    assert _got(one) == large
-    other = _echoing(sweep, "command", large, backend=backend)
+    sweep = _echoing(make_sweep, "recipe", large, backend=backend)
+    assert sweep.finish(fork=False) == 0, sweep.log.read_text()
+    assert _got(sweep) == large
+    other = _echoing(make_sweep, "command", large, backend=backend)
     assert other.finish(fork=False) == 3
     (run,) = other.states()
     body = read_json(other.store, other.sweep_folder.event(run, 1, Event.FAILED))
@@ -113,15 +115,15 @@ def test_a_megabyte(sweep: Sweeps, tmux_socket: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["recipe", "command"])
-def test_nul_is_refused(sweep: Sweeps, kind: str) -> None:
+def test_nul_is_refused(make_sweep: Sweeps, kind: str) -> None:
     """No argument and no path can contain it: reported when planning, before
     anything is started.
     """
-    one = _echoing(sweep, kind, ["a\0b"])
+    sweep = _echoing(make_sweep, kind, ["a\0b"])
     with pytest.raises(GridError):
-        plan(one.spec["grid"])
-    assert one.start().wait() == 2
-    assert not one.ledger.exists()
+        plan(sweep.spec["grid"])
+    assert sweep.start().wait() == 2
+    assert not sweep.ledger.exists()
 
 
 CANARY = "canary-7f3a9e51c0"
@@ -141,7 +143,7 @@ sys.exit("failed with " + key)
 
 @pytest.mark.parametrize("backend", ["local", "tmux"])
 def test_a_secret_is_nowhere_to_be_found(
-    sweep: Sweeps,
+    make_sweep: Sweeps,
     tmux_socket: str,
     backend: str,
     tmp_path: Path,
@@ -154,45 +156,45 @@ def test_a_secret_is_nowhere_to_be_found(
     script = SPILL.replace("{", "{{").replace("}", "}}")
     over = tmp_path / "over"  # until then the recipes are at work
     command = [sys.executable, "-I", "-S", "-c", script, str(over), "--token", "none"]
-    one = sweep(runs=2, backend=backend, command=command)
-    one.spec["grid"]["secrets"] = ["MY_KEY"]
-    one.environment["MY_KEY"] = CANARY
+    sweep = make_sweep(runs=2, backend=backend, command=command)
+    sweep.spec["grid"]["secrets"] = ["MY_KEY"]
+    sweep.environment["MY_KEY"] = CANARY
     monkeypatch.delenv("MY_KEY", raising=False)
-    launching = one.start(fork=False)
-    until(lambda: len(list(one.root.glob(f"{NAME}/runs/*/ready"))) == 2)
-    kept = list((one.folder / "home" / "environments").iterdir())
-    assert [path.stat().st_mode & 0o077 for path in kept] == [0]
-    assert CANARY in kept[0].read_text()
-    _search(one, tmux_socket, backend, allowed=kept)
+    launching = sweep.start(fork=False)
+    until(lambda: len(list(sweep.root.glob(f"{NAME}/runs/*/ready"))) == 2)
+    private_files = list((sweep.folder / "home" / "environments").iterdir())
+    assert [path.stat().st_mode & 0o077 for path in private_files] == [0]
+    assert CANARY in private_files[0].read_text()
+    _search(sweep, tmux_socket, backend, allowed=private_files)
     over.touch()
     assert launching.wait() == 3
-    one.rest()
-    _search(one, tmux_socket, backend, allowed=[])
-    logs = list(one.root.glob(f"{NAME}/attempts/*/stdout.log"))
+    sweep.rest()
+    _search(sweep, tmux_socket, backend, allowed=[])
+    logs = list(sweep.root.glob(f"{NAME}/attempts/*/stdout.log"))
     assert len(logs) == 2
     assert all(b"the key is ***" in log.read_bytes() for log in logs)
 
 
-def _search(one: Sweep, socket: str, backend: str, allowed: list[Path]) -> None:
-    files = [path for path in one.folder.rglob("*") if path.is_file() and path not in allowed]
+def _search(sweep: Sweep, socket: str, backend: str, allowed: list[Path]) -> None:
+    files = [path for path in sweep.folder.rglob("*") if path.is_file() and path not in allowed]
     assert len(files) > 10
-    found: list[Path] = []
+    leaks: list[Path] = []
     for path in files:
         with suppress(FileNotFoundError):  # it has been renamed by now, say
-            found += [path] * (CANARY.encode() in path.read_bytes())
-    assert not found
+            leaks += [path] * (CANARY.encode() in path.read_bytes())
+    assert not leaks
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             assert CANARY not in " ".join(process.cmdline())
     if backend != "tmux" or shutil.which("tmux") is None:
         return
-    told = ""
+    output = ""
     for command in (
         ["show-environment", "-g"],
         ["show-environment", "-t", NAME],
         ["list-panes", "-a", "-F", "#{pane_start_command} #{pane_title} #{window_name}"],
     ):
-        told += _tmux(socket, *command)
+        output += _tmux(socket, *command)
     panes = _tmux(socket, "list-panes", "-a", "-F", "#{pane_id}").split()
     assert len(panes) >= 3
 
@@ -202,7 +204,7 @@ def _search(one: Sweep, socket: str, backend: str, allowed: list[Path]) -> None:
 
     # Output of a recipe is shown by its worker, and then by tmux, while the recipe continues.
     until(lambda: "the key is" in shown())
-    assert CANARY not in told + shown()
+    assert CANARY not in output + shown()
 
 
 def _tmux(socket: str, *arguments: str) -> str:

@@ -26,37 +26,37 @@ Sweeps = Callable[..., Sweep]
 STEPS = 4
 
 
-def _body(one: Sweep, event: Event, attempt: int = 1) -> dict[str, object]:
+def _body(sweep: Sweep, event: Event, attempt: int = 1) -> dict[str, object]:
     """Return the body of an event of the only run."""
-    (run,) = one.states()
-    return read_json(one.store, one.sweep_folder.event(run, attempt, event))
+    (run,) = sweep.states()
+    return read_json(sweep.store, sweep.sweep_folder.event(run, attempt, event))
 
 
 @pytest.mark.parametrize("kind", ["kill", "kill_after"])
-def test_sigkill_at_calls_of_the_workers_store(sweep: Sweeps, kind: str) -> None:
+def test_sigkill_at_calls_of_the_workers_store(make_sweep: Sweeps, kind: str) -> None:
     """Kills at every fourth call of the worker's, before it is made or after it is done: the next
     attempt does the run. (`run.py` takes every one.)"""
     number, killed = (1 if kind == "kill" else 3), True
     while killed:
-        one = sweep(runs=2, seconds=0.05, launch={"retries": 2})
-        assert one.finish(worker={"beat": 0.2, "faults": {str(number): kind}}) == 0
-        assert one.verdict().good, f"{kind} at call {number}"
-        killed = any(attempt > 1 for events in _events(one) for attempt, _ in events)
+        sweep = make_sweep(runs=2, seconds=0.05, launch={"retries": 2})
+        assert sweep.finish(worker={"beat": 0.2, "faults": {str(number): kind}}) == 0
+        assert sweep.verdict().good, f"{kind} at call {number}"
+        killed = any(attempt > 1 for events in _events(sweep) for attempt, _ in events)
         number += 4
     assert number > 8
 
 
-def _events(one: Sweep) -> list[set[tuple[int, Event]]]:
-    return list(SweepFolder(one.store, NAME).read_events().values())
+def _events(sweep: Sweep) -> list[set[tuple[int, Event]]]:
+    return list(SweepFolder(sweep.store, NAME).read_events().values())
 
 
 @pytest.mark.parametrize("kind", ["worker", "both", "recipe", "preempt"])
-def test_workers_are_struck_at_any_moment(sweep: Sweeps, kind: str, tmp_path: Path) -> None:
+def test_workers_are_struck_at_any_moment(make_sweep: Sweeps, kind: str, tmp_path: Path) -> None:
     """SIGKILL for the worker alone (its recipe must end too), for worker and recipe, for the
     recipe alone; SIGTERM. At most twice per run; each run is resumed from its last checkpoint."""
     diary = tmp_path / "diary"
     strikes = {"seed": 5, "kinds": [kind], "within": 0.5, "most": 2, "diary": str(diary)}
-    one = sweep(
+    sweep = make_sweep(
         runs=5,
         steps=STEPS,
         seconds=0.8,
@@ -64,73 +64,73 @@ def test_workers_are_struck_at_any_moment(sweep: Sweeps, kind: str, tmp_path: Pa
         launch={"retries": 4, "max_parallel": 5},
         spec={"worker": {"beat": 0.2, "strikes": strikes}},
     )
-    assert one.finish() == 0
-    assert one.verdict(resumes=True).good
+    assert sweep.finish() == 0
+    assert sweep.verdict(resumes=True).good
     assert len(diary.read_text().splitlines()) >= 3
-    _each_step_once(one)
+    _each_step_once(sweep)
 
 
-def _each_step_once(one: Sweep) -> None:
+def _each_step_once(sweep: Sweep) -> None:
     """Check the steps as readers see them, and in the folder of the last attempt."""
-    registry = Registry(str(one.root))
+    registry = Registry(str(sweep.root))
     for record in registry.records(NAME):
         steps = registry.metrics(record["id"], keys=["loss"])["step"].tolist()
-        assert steps == list(range(one.steps)), record["name"]
+        assert steps == list(range(sweep.steps)), record["name"]
 
 
-def test_a_launcher_and_its_workers_are_killed_together(sweep: Sweeps, tmp_path: Path) -> None:
+def test_a_launcher_and_its_workers_are_killed_together(make_sweep: Sweeps, tmp_path: Path) -> None:
     """As when a machine goes down: runs at work are lost after the lease, and done again."""
-    one = sweep(runs=3, seconds=1.0, lease=1.0, mode="waits")
-    launching = one.start()
-    until(lambda: len(one.rows()) == 2)  # a step of each of two, which then wait
+    sweep = make_sweep(runs=3, seconds=1.0, lease=1.0, mode="waits")
+    launching = sweep.start()
+    until(lambda: len(sweep.rows()) == 2)  # a step of each of two, which then wait
     launching.kill()
-    for process in one.workers():
+    for process in sweep.workers():
         process.kill()
-    Path(f"{one.ledger}.go").touch()
-    assert one.finish() == 0
-    assert one.verdict().good
-    assert sum((1, Event.LOST) in events for events in _events(one)) == 2
+    Path(f"{sweep.ledger}.go").touch()
+    assert sweep.finish() == 0
+    assert sweep.verdict().good
+    assert sum((1, Event.LOST) in events for events in _events(sweep)) == 2
 
 
-def test_a_stopped_worker_goes_on(sweep: Sweeps, tmp_path: Path) -> None:
+def test_a_stopped_worker_goes_on(make_sweep: Sweeps, tmp_path: Path) -> None:
     """SIGSTOP for three leases; its job exists, so that no other attempt is started."""
     diary = tmp_path / "d"
     strikes = {"seed": 1, "kinds": ["stop"], "within": 0, "most": 9, "diary": str(diary)}
-    one = sweep(runs=1, seconds=0.5, lease=1.0, mode="waits")
-    launching = one.start(worker={"beat": 0.2, "strikes": strikes})
+    sweep = make_sweep(runs=1, seconds=0.5, lease=1.0, mode="waits")
+    launching = sweep.start(worker={"beat": 0.2, "strikes": strikes})
     until(diary.exists)
-    Path(f"{one.ledger}.go").touch()  # else a run may be over before the assassin is there
+    Path(f"{sweep.ledger}.go").touch()  # else a run may be over before the assassin is there
     assert launching.wait() == 0
-    one.rest()
-    assert one.verdict(once=True).good
+    sweep.rest()
+    assert sweep.verdict(once=True).good
 
 
-def test_exit_0_without_the_final_record(sweep: Sweeps) -> None:
+def test_exit_0_without_the_final_record(make_sweep: Sweeps) -> None:
     """It is a failure, with its reason; the next attempt resumes from the last checkpoint."""
-    one = sweep(runs=1, mode="incomplete", launch={"retries": 1})
-    assert one.finish() == 3
-    assert _body(one, Event.FAILED, 1)["reason"] == "incomplete"
-    assert _body(one, Event.FAILED, 2)["reason"] == "incomplete"
-    assert len(one.rows()) == one.steps  # the second attempt had nothing left to train
+    sweep = make_sweep(runs=1, mode="incomplete", launch={"retries": 1})
+    assert sweep.finish() == 3
+    assert _body(sweep, Event.FAILED, 1)["reason"] == "incomplete"
+    assert _body(sweep, Event.FAILED, 2)["reason"] == "incomplete"
+    assert len(sweep.rows()) == sweep.steps  # the second attempt had nothing left to train
 
 
-def test_a_kill_at_every_byte_of_a_metrics_append(sweep: Sweeps) -> None:
+def test_a_kill_at_every_byte_of_a_metrics_append(make_sweep: Sweeps) -> None:
     """One run for each number of bytes that the recipe wrote before it died. The torn line does
     not harm readers, and the next attempt does not inherit it."""
     line = len('{"step": 1, "loss": 0.5, "note": "\\u00e9\\u00e9\\u00e9"}\n')
-    one = sweep(steps=3, seconds=0, launch={"retries": 1, "max_parallel": 6})
-    del one.spec["grid"]["base"]["mode"]
-    one.spec["grid"]["grid"] = {"mode": [f"resume:first:torn-{size}" for size in range(line + 1)]}
-    assert one.finish() == 0
-    assert len(one.states()) == line + 1
-    assert one.verdict(resumes=True).good
-    _each_step_once(one)
-    for run in one.states():
+    sweep = make_sweep(steps=3, seconds=0, launch={"retries": 1, "max_parallel": 6})
+    del sweep.spec["grid"]["base"]["mode"]
+    sweep.spec["grid"]["grid"] = {"mode": [f"resume:first:torn-{size}" for size in range(line + 1)]}
+    assert sweep.finish() == 0
+    assert len(sweep.states()) == line + 1
+    assert sweep.verdict(resumes=True).good
+    _each_step_once(sweep)
+    for run in sweep.states():
         first = Path(
-            one.store.root, one.sweep_folder.log_path(run, 1), "metrics.jsonl"
+            sweep.store.root, sweep.sweep_folder.log_path(run, 1), "metrics.jsonl"
         ).read_bytes()
         second = Path(
-            one.store.root, one.sweep_folder.log_path(run, 2), "metrics.jsonl"
+            sweep.store.root, sweep.sweep_folder.log_path(run, 2), "metrics.jsonl"
         ).read_bytes()
         assert second.startswith(first[: first.rfind(b"\n") + 1])
         assert second.endswith(b"}\n")
@@ -143,54 +143,54 @@ def _into(procs: Path) -> list[str]:
     return ["sh", "-c", 'echo $$ >"$0" && exec "$@"', str(procs)]
 
 
-def test_out_of_memory_in_a_control_group(sweep: Sweeps) -> None:
+def test_out_of_memory_in_a_control_group(make_sweep: Sweeps) -> None:
     """The kernel kills the recipe, which is the largest; its worker survives and records the
     reason.
     """
-    one = sweep(runs=1, mode="memory")
+    sweep = make_sweep(runs=1, mode="memory")
     with memory_group(96 << 20) as procs:
-        launching = one.start(fork=False, through=_into(procs))
+        launching = sweep.start(fork=False, through=_into(procs))
         launching.wait()
-        one.rest()
-    body = _body(one, Event.FAILED)
+        sweep.rest()
+    body = _body(sweep, Event.FAILED)
     assert (body["reason"], body["signal"]) == ("oom", "SIGKILL")
-    assert one.states().popitem()[1] is State.FAILED
+    assert sweep.states().popitem()[1] is State.FAILED
 
 
-def test_a_worker_is_out_of_memory(sweep: Sweeps) -> None:
+def test_a_worker_is_out_of_memory(make_sweep: Sweeps) -> None:
     """The kernel kills the worker itself, which is in its launcher's control group, as in a
     container: the launcher reports the reason, and the next attempt does the run. A later SIGKILL
     that is not the kernel's is not reported as out of memory."""
-    one = sweep(runs=1, mode="first:waits:memory", seconds=1.5, launch={"retries": 2})
+    sweep = make_sweep(runs=1, mode="first:waits:memory", seconds=1.5, launch={"retries": 2})
     # The second attempt exists until it is struck, however late that is.
     second = 'test "$SWEEPER_ATTEMPT" != 2 || exec sleep 600; exec "$@"'
-    one.spec["grid"]["command"] = ["sh", "-c", second, "sh", *one.spec["grid"]["command"]]
+    sweep.spec["grid"]["command"] = ["sh", "-c", second, "sh", *sweep.spec["grid"]["command"]]
     with memory_group(160 << 20) as procs:
-        launching = one.start(fork=False, through=_into(procs))
-        until(one.rows)
-        Path(f"/proc/{_body(one, Event.CLAIMED)['pid']}/oom_score_adj").write_text("1000")
-        Path(f"{one.ledger}.go").touch()
-        (run,) = one.states()
-        again = one.sweep_folder.event(run, 2, Event.CLAIMED)
-        until(lambda: one.store.exists(again), why="it is not done again")
-        os.kill(int(str(_body(one, Event.CLAIMED, 2)["pid"])), signal.SIGKILL)
-        assert launching.wait() == 0, one.log.read_text()
-        one.rest()
-    assert _body(one, Event.FAILED)["reason"] == "oom"
-    assert _body(one, Event.FAILED, 2)["reason"] == "killed"
-    assert one.verdict().good
+        launching = sweep.start(fork=False, through=_into(procs))
+        until(sweep.rows)
+        Path(f"/proc/{_body(sweep, Event.CLAIMED)['pid']}/oom_score_adj").write_text("1000")
+        Path(f"{sweep.ledger}.go").touch()
+        (run,) = sweep.states()
+        again = sweep.sweep_folder.event(run, 2, Event.CLAIMED)
+        until(lambda: sweep.store.exists(again), why="it is not done again")
+        os.kill(int(str(_body(sweep, Event.CLAIMED, 2)["pid"])), signal.SIGKILL)
+        assert launching.wait() == 0, sweep.log.read_text()
+        sweep.rest()
+    assert _body(sweep, Event.FAILED)["reason"] == "oom"
+    assert _body(sweep, Event.FAILED, 2)["reason"] == "killed"
+    assert sweep.verdict().good
 
 
-def test_out_of_address_space(sweep: Sweeps) -> None:
+def test_out_of_address_space(make_sweep: Sweeps) -> None:
     """A limit that the recipe notices: Python's own error, in the log, and exit code 1."""
-    one = sweep(runs=1, mode="memory")
-    toy = one.spec["grid"]["command"]
-    one.spec["grid"]["command"] = ["sh", "-c", 'ulimit -v 400000; exec "$@"', "sh", *toy]
-    assert one.finish() == 3
-    body = _body(one, Event.FAILED)
+    sweep = make_sweep(runs=1, mode="memory")
+    toy = sweep.spec["grid"]["command"]
+    sweep.spec["grid"]["command"] = ["sh", "-c", 'ulimit -v 400000; exec "$@"', "sh", *toy]
+    assert sweep.finish() == 3
+    body = _body(sweep, Event.FAILED)
     assert (body["reason"], body["code"]) == ("error", 1)
-    (run,) = one.states()
-    assert b"MemoryError" in one.store.read(one.sweep_folder.log(run, 1))
+    (run,) = sweep.states()
+    assert b"MemoryError" in sweep.store.read(sweep.sweep_folder.log(run, 1))
 
 
 def _process_with_pid(pid: int) -> "subprocess.Popen[bytes] | None":
@@ -215,21 +215,21 @@ def _process_with_pid(pid: int) -> "subprocess.Popen[bytes] | None":
     return None
 
 
-def test_a_pid_that_is_used_again(sweep: Sweeps) -> None:
+def test_a_pid_that_is_used_again(make_sweep: Sweeps) -> None:
     """A worker dies, and an unrelated process gets its pid (requested from the kernel). It is not
     taken for the job, and is not signalled when the job is cancelled."""
-    one = sweep(runs=1, seconds=30)
-    launching = one.start()
-    until(one.rows)
+    sweep = make_sweep(runs=1, seconds=30)
+    launching = sweep.start()
+    until(sweep.rows)
     launching.kill()
-    (run,) = [run.id for run in SweepFolder(one.store, NAME).read_plan().runs]
+    (run,) = [run.id for run in SweepFolder(sweep.store, NAME).read_plan().runs]
     job = token(run, 1)
-    backend = open_backend("local", NAME, f"{one.store.root}/{NAME}")
+    backend = open_backend("local", NAME, f"{sweep.store.root}/{NAME}")
     assert backend.poll([job])[job].state is JobState.RUNNING
-    pid = int(_body(one, Event.CLAIMED)["pid"])  # type: ignore[call-overload]
+    pid = int(_body(sweep, Event.CLAIMED)["pid"])  # type: ignore[call-overload]
     assert backend.find([job]) == {job: str(pid)}
     os.kill(pid, signal.SIGKILL)
-    one.rest()
+    sweep.rest()
     stranger = _process_with_pid(pid)
     if stranger is None:
         pytest.skip("only root can choose the pid of the next process")
@@ -244,15 +244,15 @@ def test_a_pid_that_is_used_again(sweep: Sweeps) -> None:
 
 
 def test_a_recipe_that_was_orphaned_goes_within_a_moment(
-    sweep: Sweeps, alive: Callable[[int], bool]
+    make_sweep: Sweeps, alive: Callable[[int], bool]
 ) -> None:
     """The worker is killed alone: its guard ends the recipe with it, before the next attempt."""
-    one = sweep(runs=1, seconds=900)
-    launching = one.start()
-    until(one.rows)
+    sweep = make_sweep(runs=1, seconds=900)
+    launching = sweep.start()
+    until(sweep.rows)
     launching.kill()
-    pid = int(_body(one, Event.CLAIMED)["pid"])  # type: ignore[call-overload]
-    recipe = [p.pid for p in one.workers() if str(one.ledger) in p.cmdline()]
+    pid = int(_body(sweep, Event.CLAIMED)["pid"])  # type: ignore[call-overload]
+    recipe = [p.pid for p in sweep.workers() if str(sweep.ledger) in p.cmdline()]
     assert recipe
     os.kill(pid, signal.SIGKILL)
     until(lambda: not any(alive(child) for child in recipe), why="the recipe goes on")

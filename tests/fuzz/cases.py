@@ -160,8 +160,8 @@ def tame() -> st.SearchStrategy[bytes]:
     made = ["${a}", "v${b}", "${seed}", "$${a}", {"x": 1, "y": "${a}"}, ["${b}", 2]]
     held = st.integers(0, 9) | st.sampled_from(made)
     base = {"a": st.integers(0, 2), "b": st.integers(0, 2), "m": held, "n": held}
-    asked = st.dictionaries(st.sampled_from("abmn"), st.integers(0, 2), min_size=1, max_size=2)
-    entry = st.fixed_dictionaries({"if": asked, "grid": axes("pqr")})
+    where = st.dictionaries(st.sampled_from("abmn"), st.integers(0, 2), min_size=1, max_size=2)
+    entry = st.fixed_dictionaries({"if": where, "grid": axes("pqr")})
     drawn = st.fixed_dictionaries(
         {
             "samples": st.integers(1, 60),
@@ -174,8 +174,8 @@ def tame() -> st.SearchStrategy[bytes]:
         "grid": axes("efg"),
         "when": st.lists(entry, max_size=3),
         "random": drawn,
-        "include": st.lists(asked, max_size=3),
-        "exclude": st.lists(asked, max_size=2),
+        "include": st.lists(where, max_size=3),
+        "exclude": st.lists(where, max_size=2),
         "seeds": st.integers(1, 9),
         "name": st.just("tame"),
         "launch": st.just({"window": "{a} {name}"}),
@@ -187,7 +187,7 @@ def tame() -> st.SearchStrategy[bytes]:
 def soup() -> st.SearchStrategy[bytes]:
     """Pieces of YAML in any order."""
     pieces = st.lists(st.sampled_from(_TOKENS) | st.text(max_size=3), max_size=60)
-    return pieces.map(lambda found: "".join(found).encode("utf-8", "surrogatepass"))
+    return pieces.map(lambda parts: "".join(parts).encode("utf-8", "surrogatepass"))
 
 
 def mutated(grids: Sequence[bytes]) -> st.SearchStrategy[bytes]:

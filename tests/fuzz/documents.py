@@ -129,8 +129,8 @@ def launched(top: Path) -> None:
         for step in range(100, 4100):
             row = {"step": step, **{f"m/{key}": step / (key + 1) for key in range(10)}}
             file.write(json.dumps(row) + "\n")
-    kept = environment_file.write(str(top / "root" / "bad"), {})
-    os.utime(kept, (1, 1))
+    environment = environment_file.write(str(top / "root" / "bad"), {})
+    os.utime(environment, (1, 1))
     vault = Vault(str(top / "vault"))
     for name in ("000010", "final"):
         arrays = {"0.q.A": numpy.ones((2, 3), numpy.float32)}
@@ -153,7 +153,7 @@ def documents(top: Path) -> dict[str, list[Path]]:
     from sweeper.engine.lifecycle import record_path
 
     bad, mine, home = top / "root" / "bad", top / "root" / "mine" / "x", top / "home"
-    found = {
+    targets = {
         "plan": [bad / "sweep.json"],
         "service": [bad / "launcher" / "service.json"],
         "observations": [bad / "launcher" / "observations.json"],
@@ -172,10 +172,10 @@ def documents(top: Path) -> dict[str, list[Path]]:
         "engine": [Path(record_path(str(home)))],
         "vault": sorted((top / "vault").rglob("*.json")),
     }
-    missing = [kind for kind, paths in found.items() if not paths or not paths[0].exists()]
+    missing = [kind for kind, paths in targets.items() if not paths or not paths[0].exists()]
     if missing:
         raise SystemExit(f"the sweep has left no {', '.join(missing)}")
-    return found
+    return targets
 
 
 class Never(BaseException):
@@ -354,8 +354,8 @@ class World:
         from sweeper.store.opening import open_store
 
         store = open_store(str(self.top / "root"))
-        found = ready(SweepFolder(store, "bad"), lambda _: True)
-        refuse_moved_sweep(SweepFolder(store, "bad"), found.places)
+        is_ready = ready(SweepFolder(store, "bad"), lambda _: True)
+        refuse_moved_sweep(SweepFolder(store, "bad"), is_ready.places)
 
     def worker(self, rng: random.Random) -> None:
         """What a worker makes of its job before it executes anything."""
@@ -416,9 +416,9 @@ def _cached(data: bytes, rng: random.Random) -> bytes:
     """A file of the cache: with a right checksum where it is a document, since a wrong one is as
     good as no file."""
     try:
-        kept = json.loads(data[8:])
-        text = json.dumps(kept | {"document": json.loads(
-            mutated(json.dumps(kept["document"]).encode(), rng))}).encode()  # fmt: skip
+        entry = json.loads(data[8:])
+        text = json.dumps(entry | {"document": json.loads(
+            mutated(json.dumps(entry["document"]).encode(), rng))}).encode()  # fmt: skip
     except (ValueError, TypeError, RecursionError, KeyError):
         at = rng.randrange(len(data) + 1)
         return data[:at] + bytes([rng.randrange(256)]) + data[at + 1 :]
@@ -475,10 +475,10 @@ def main() -> int:
         os.chdir(ROOT)
     kinds, codes = Counter[str](), Counter[int]()
     failed: list[str] = []
-    for found in results:
-        kinds += found[0]
-        codes += found[1]
-        failed += found[2]
+    for failures in results:
+        kinds += failures[0]
+        codes += failures[1]
+        failed += failures[2]
     print(f"documents: {', '.join(f'{n} {kind}' for kind, n in sorted(kinds.items()))}")
     print(f"verbs that ended with: {', '.join(f'{c}: {n}' for c, n in sorted(codes.items()))}")
     print(f"{sum(kinds.values())} cases: {len(failed)} failed")

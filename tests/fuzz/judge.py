@@ -114,9 +114,9 @@ def case(cli: Any, request: Mapping[str, Any], answer: int) -> None:
         except BaseException:  # noqa: BLE001  (that is what is looked for)
             traceback.print_exc()
     did = list(watch.did)
-    found = {"code": code, "out": out.getvalue()[:200_000], "err": err.getvalue(), "did": did}
+    outcome = {"code": code, "out": out.getvalue()[:200_000], "err": err.getvalue(), "did": did}
     with open(answer, "wb", closefd=False) as file:
-        file.write(json.dumps(found).encode())
+        file.write(json.dumps(outcome).encode())
 
 
 def judge(cli: Any, request: Mapping[str, Any], held: int) -> dict[str, Any]:
@@ -127,9 +127,9 @@ def judge(cli: Any, request: Mapping[str, Any], held: int) -> dict[str, Any]:
         file.seek(0)
         text = file.read()
     ended = os.waitstatus_to_exitcode(status)
-    found = json.loads(text) if text else {"code": ended or 1, "out": "", "err": "", "did": []}
+    outcome = json.loads(text) if text else {"code": ended or 1, "out": "", "err": "", "did": []}
     return {
-        **found,
+        **outcome,
         "seconds": used.ru_utime + used.ru_stime,
         "megabytes": max(0.0, (used.ru_maxrss - held) / 1024),
     }

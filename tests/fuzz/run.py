@@ -62,21 +62,21 @@ class Judge:
 
 def faults(answer: dict[str, Any]) -> list[str]:
     """What is wrong with how a case ended."""
-    found: list[str] = [f"did {deed}" for deed in answer["did"]]
+    problems: list[str] = [f"did {deed}" for deed in answer["did"]]
     text: str = answer["err"]
     if answer["code"] not in (0, 2) or "Traceback" in text:
-        found.append(f"ended with {answer['code']}: {text.strip()[-300:]}")
+        problems.append(f"ended with {answer['code']}: {text.strip()[-300:]}")
     runs = [int(n) for n in _RUNS.findall(answer["out"])]
     allowed = SECONDS + SECONDS_A_RUN * max(runs, default=0)
     if answer["seconds"] > allowed:
-        found.append(f"{answer['seconds']:.2f} s of processor time")
+        problems.append(f"{answer['seconds']:.2f} s of processor time")
     if answer["megabytes"] > MEGABYTES:
-        found.append(f"{answer['megabytes']:.0f} MB")
+        problems.append(f"{answer['megabytes']:.0f} MB")
     if answer["code"] == 2:
         lines = text.removeprefix("sweeper: ").removesuffix("\n").split("\n")
         odd = [li for li in lines if not _PLACED.match(li) and not _PLACELESS.match(li)]
-        found += [f"no place: {line[:200]}" for line in odd[:1]]
-    return found
+        problems += [f"no place: {line[:200]}" for line in odd[:1]]
+    return problems
 
 
 class Fuzz:
@@ -104,15 +104,15 @@ class Fuzz:
             if answer["seconds"] > SECONDS:
                 again = self.judge(self.folder, given, real=number % 20 == 0)
                 answer["seconds"] = min(answer["seconds"], again["seconds"])
-        found = faults(answer)
+        problems = faults(answer)
         if self._files() != self.before:
-            found.append("left a file")
+            problems.append("left a file")
         self.refused += answer["code"] == 2
         self.tracebacks += "Traceback" in answer["err"]
         self.slowest = max(self.slowest, (answer["seconds"], number))
         self.largest = max(self.largest, (answer["megabytes"], number))
-        if found:
-            self.failed.append(f"case {number} {arguments}: {'; '.join(found)}")
+        if problems:
+            self.failed.append(f"case {number} {arguments}: {'; '.join(problems)}")
             print(self.failed[-1], flush=True)
             if self.keep is not None:
                 self.keep.mkdir(parents=True, exist_ok=True)

@@ -21,18 +21,18 @@ _ODD: tuple[Any, ...] = (
 _WHOLE = (b"", b" \n", b"null", b"[]", b"{}", b'"x"', b"7", b"NaN", b"{", b'{"schema": 99}', b"\0")
 
 
-def _places(value: Any, found: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+def _places(value: Any, places: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
     """Every container in a document with each of its keys or indices."""
     if isinstance(value, dict):
         items: Any = list(value.items())
     elif isinstance(value, list):
         items = list(enumerate(value))
     else:
-        return found
+        return places
     for key, inner in items:
-        found.append((value, key))
-        _places(inner, found)
-    return found
+        places.append((value, key))
+        _places(inner, places)
+    return places
 
 
 def _drop(where: Any, key: Any, rng: random.Random) -> None:
@@ -55,8 +55,8 @@ def _other_shape(where: Any, key: Any, rng: random.Random) -> None:
 
 def _other_number(where: Any, key: Any, rng: random.Random) -> None:
     value = where[key]
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    number: Any = value if known else 1
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    number: Any = value if is_number else 1
     where[key] = rng.choice([-number, number * 10**30, number - 1, str(number), not number])
 
 

@@ -47,10 +47,10 @@ class Servers:
 
 
 async def ask(client: Client, tool: str, **given: Any) -> dict[str, Any]:
-    found = await client.call_tool(tool, given)
-    assert not found.is_error, found.content
-    assert found.structured_content is not None
-    return found.structured_content
+    result = await client.call_tool(tool, given)
+    assert not result.is_error, result.content
+    assert result.structured_content is not None
+    return result.structured_content
 
 
 @contextmanager

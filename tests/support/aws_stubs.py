@@ -56,21 +56,26 @@ class Stubbed:
         self.now += 60.0
         return made
 
-    def answer(self, operation: str, said: dict[str, Any], asked: dict[str, Any]) -> None:
-        self.batch.add_response(operation, said, asked)
+    def answer(self, operation: str, response: dict[str, Any], expected: dict[str, Any]) -> None:
+        self.batch.add_response(operation, response, expected)
 
     def queue(self, state: str = "ENABLED", status: str = "VALID") -> None:
         about = {"jobQueueName": "q", "jobQueueArn": "arn", "priority": 1}
-        found = about | {"state": state, "status": status, "computeEnvironmentOrder": []}
-        self.answer("describe_job_queues", {"jobQueues": [found]}, {"jobQueues": ["q"]})
+        queue = about | {"state": state, "status": status, "computeEnvironmentOrder": []}
+        self.answer("describe_job_queues", {"jobQueues": [queue]}, {"jobQueues": ["q"]})
 
     def defined(self, name: str = "d") -> None:
         """The queue accepts jobs, and the definition exists."""
         self.queue()
-        found = {"jobDefinitionName": name, "jobDefinitionArn": "arn", "revision": 4, "type": "c"}
+        definition = {
+            "jobDefinitionName": name,
+            "jobDefinitionArn": "arn",
+            "revision": 4,
+            "type": "c",
+        }
         self.answer(
             "describe_job_definitions",
-            {"jobDefinitions": [found]},
+            {"jobDefinitions": [definition]},
             {"jobDefinitionName": name, "status": "ACTIVE"},
         )
 
@@ -78,15 +83,17 @@ class Stubbed:
         self, backend: AwsBatchBackend, *jobs: tuple[str, str], status: str = "RUNNING"
     ) -> None:
         prefix = backend.names.prefix
-        found = [{"jobId": job, "jobName": prefix + rest, "status": status} for job, rest in jobs]
-        asked: dict[str, Any] = {
+        summaries = [
+            {"jobId": job, "jobName": prefix + rest, "status": status} for job, rest in jobs
+        ]
+        expected: dict[str, Any] = {
             "jobQueue": "q",
             "filters": [{"name": "JOB_NAME", "values": [f"{prefix}*"]}],
             "maxResults": 100,
         }
-        self.answer("list_jobs", {"jobSummaryList": found}, asked)
+        self.answer("list_jobs", {"jobSummaryList": summaries}, expected)
 
-    def known(self, backend: AwsBatchBackend, *jobs: tuple[str, str]) -> None:
+    def learn(self, backend: AwsBatchBackend, *jobs: tuple[str, str]) -> None:
         """Let a backend learn of jobs by a listing."""
         self.listed(backend, *jobs)
         backend.find([token for _, token in jobs])

@@ -192,11 +192,11 @@ class Batch:
         def described(job: Any) -> dict[str, Any]:
             return _completed(job, describe(job))
 
-        found = models.Job._get_container_property
+        container_property = models.Job._get_container_property
 
         def property_of(job: Any, name: str, default: Any) -> Any:
             if name != "environment":
-                return found(job, name, default)
+                return container_property(job, name, default)
             # moto extends the list that it shares between jobs at each call.
             return [*(job.container_overrides or {}).get("environment", ())]
 
@@ -207,8 +207,8 @@ class Batch:
         self._set(models.Job, "describe", described)
         short = models.Job.describe_short
         self._set(models.Job, "describe_short", lambda job: _shortened(job, short(job)))
-        asked = ("registerjobdefinition", "submitjob", "listjobs", "describejobs", "terminatejob")
-        for name in (*asked, "describejobqueues", "describejobdefinitions"):
+        names = ("registerjobdefinition", "submitjob", "listjobs", "describejobs", "terminatejob")
+        for name in (*names, "describejobqueues", "describejobdefinitions"):
             self._set(BatchResponse, name, self._answering(name, getattr(BatchResponse, name)))
 
     def _answering(self, name: str, answer: Any) -> Any:
@@ -223,8 +223,8 @@ class Batch:
                 raise TooManyRequests("TooManyRequestsException", "slow down")
             if name in batch.refused:
                 code, colon, why = batch.refused[name].partition("Exception: ")
-                said = (f"{code}Exception", why) if colon else ("ClientException", code)
-                raise JsonRESTError(*said)
+                error = (f"{code}Exception", why) if colon else ("ClientException", code)
+                raise JsonRESTError(*error)
             if name == "submitjob":
                 batch.asked.retry = response._get_param("retryStrategy")
                 answered = answer(response)
@@ -241,33 +241,33 @@ class Batch:
         return answered
 
     def description(self, response: Any) -> str:
-        asked = response._get_param("jobs") or []
-        if len(asked) > 100:
+        ids = response._get_param("jobs") or []
+        if len(ids) > 100:
             raise JsonRESTError("ClientException", "at most 100 jobs")
-        known = self._backend()._jobs
-        return json.dumps({"jobs": [known[job].describe() for job in asked if job in known]})
+        jobs = self._backend()._jobs
+        return json.dumps({"jobs": [jobs[job].describe() for job in ids if job in jobs]})
 
-    def listing(self, response: Any, found: list[dict[str, Any]]) -> str:
+    def listing(self, response: Any, jobs: list[dict[str, Any]]) -> str:
         if response._get_param("filters") is None:
             wanted = response._get_param("jobStatus") or "RUNNING"
-            found = [job for job in found if job["status"] == wanted]
+            jobs = [job for job in jobs if job["status"] == wanted]
         else:  # a filter does not apply to children
-            found = [job for job in found if ":" not in job["jobId"]]
-        if self.late_listings > 0 and found:
+            jobs = [job for job in jobs if ":" not in job["jobId"]]
+        if self.late_listings > 0 and jobs:
             self.late_listings -= 1
-            found = []
-        found.sort(key=lambda job: -job["createdAt"])
+            jobs = []
+        jobs.sort(key=lambda job: -job["createdAt"])
         start = int(response._get_param("nextToken") or 0)
         most = min(100, int(response._get_param("maxResults") or 100))
-        more = {"nextToken": str(start + most)} if start + most < len(found) else {}
-        return json.dumps({"jobSummaryList": found[start : start + most], **more})
+        more = {"nextToken": str(start + most)} if start + most < len(jobs) else {}
+        return json.dumps({"jobSummaryList": jobs[start : start + most], **more})
 
 
-def _shortened(job: Any, said: dict[str, Any]) -> dict[str, Any]:
+def _shortened(job: Any, description: dict[str, Any]) -> dict[str, Any]:
     if job._child_jobs:
-        said["arrayProperties"] = {"size": len(job._child_jobs)}
-        said["status"] = _of_array(job)
-    return said
+        description["arrayProperties"] = {"size": len(job._child_jobs)}
+        description["status"] = _of_array(job)
+    return description
 
 
 def _of_array(job: Any) -> str:
@@ -277,18 +277,18 @@ def _of_array(job: Any) -> str:
     return "PENDING"
 
 
-def _completed(job: Any, said: dict[str, Any]) -> dict[str, Any]:
+def _completed(job: Any, description: dict[str, Any]) -> dict[str, Any]:
     """Add to a description what moto leaves out."""
-    container = said.setdefault("container", {})
+    container = description.setdefault("container", {})
     if job.exit_code is not None:
         container["exitCode"] = job.exit_code
     if getattr(job, "reason", None):
-        said["statusReason"] = job.reason
+        description["statusReason"] = job.reason
     if "index" in job.array_properties:
-        said["arrayProperties"] = {"index": job.array_properties["index"]}
+        description["arrayProperties"] = {"index": job.array_properties["index"]}
     if job._child_jobs:
-        said["status"] = _of_array(job)
-    return said
+        description["status"] = _of_array(job)
+    return description
 
 
 class _Execution:
@@ -367,17 +367,17 @@ class _Execution:
 
     def _environment(self, number: int) -> dict[str, str]:
         job = self.job
-        found = CREDENTIALS | {"AWS_ENDPOINT_URL": self.batch.url}
+        environment = CREDENTIALS | {"AWS_ENDPOINT_URL": self.batch.url}
         properties = job.job_definition.container_properties
         for secret in properties.get("secrets") or ():
-            found[secret["name"]] = self.batch.secrets[secret["valueFrom"]]
+            environment[secret["name"]] = self.batch.secrets[secret["valueFrom"]]
         overridden = (job.container_overrides or {}).get("environment") or []
-        found |= {one["name"]: one["value"] for one in overridden}
-        found["AWS_BATCH_JOB_ID"] = job.job_id
-        found["AWS_BATCH_JOB_ATTEMPT"] = str(number)
+        environment |= {variable["name"]: variable["value"] for variable in overridden}
+        environment["AWS_BATCH_JOB_ID"] = job.job_id
+        environment["AWS_BATCH_JOB_ATTEMPT"] = str(number)
         if "index" in job.array_properties:
-            found["AWS_BATCH_JOB_ARRAY_INDEX"] = str(job.array_properties["index"])
-        return found
+            environment["AWS_BATCH_JOB_ARRAY_INDEX"] = str(job.array_properties["index"])
+        return environment
 
     def _attend(self, process: subprocess.Popen[bytes]) -> tuple[int, str | None]:
         job = self.job

@@ -225,9 +225,11 @@ class Beaker:
 
     def shown(self) -> str:
         """Return everything that Beaker shows of experiments."""
-        found = self.experiments.values()
-        jobs = [str(job.message) for one in found for job in one.jobs]
-        return json.dumps([*((one.spec, str(one.message)) for one in found), *jobs])
+        experiments = self.experiments.values()
+        jobs = [str(job.message) for experiment in experiments for job in experiment.jobs]
+        return json.dumps(
+            [*((experiment.spec, str(experiment.message)) for experiment in experiments), *jobs]
+        )
 
     # Requests.
 
@@ -249,10 +251,10 @@ class Beaker:
             raise Wrong(403, f"{ME} does not have permission to write to {WORKSPACE}")
         if workspace != _id("Workspace", WORKSPACE):
             raise Wrong(404, f"workspace {workspace} not found")
-        for told in (*unknown(spec), *self._rules(name, spec)):
-            raise Wrong(400, f"invalid experiment: {told}")
+        for error in (*unknown(spec), *self._rules(name, spec)):
+            raise Wrong(400, f"invalid experiment: {error}")
         with self.lock:
-            if any(one.message.experiment.name == name for one in self.experiments.values()):
+            if any(other.message.experiment.name == name for other in self.experiments.values()):
                 raise Wrong(409, f"the name {name} is already in use")
             if self.most is not None and len(self.going) >= self.most:
                 raise Wrong(429, f"{WORKSPACE} has too many unfinished experiments: {self.most}")
@@ -284,7 +286,7 @@ class Beaker:
             if not _SIZE.match(task.get("resources", {}).get(size, "1B")):
                 yield f"{size} is no amount"
         for cluster in task.get("constraints", {}).get("cluster", ()):
-            if not any(fnmatch(known, cluster) for known in self.things["Cluster"]):
+            if not any(fnmatch(name, cluster) for name in self.things["Cluster"]):
                 yield f"cluster {cluster} not found"
         one_of = [("image", task["image"])]
         one_of += [(v["name"], v.keys() & {"value", "secret"}) for v in variables]
@@ -372,20 +374,20 @@ class Beaker:
         task = experiment.task
         environment = {key: os.environ[key] for key in PASSED if key in os.environ}
         environment |= self.environment
-        told = ""
+        failure = ""
         image = task["image"].get("docker", "")
         if image.startswith("nowhere/"):
-            told = f"failed to pull image {image}: not found"
+            failure = f"failed to pull image {image}: not found"
         for variable in task.get("envVars", ()):
             if variable["secret"] not in self.secrets:
-                told = f"secret {variable['secret']} not found"
+                failure = f"secret {variable['secret']} not found"
             else:
                 environment[variable["name"]] = self.secrets[variable["secret"]]
         folder = self.folder / "containers" / job.message.id
         folder.mkdir(parents=True)
         environment |= {"HOME": str(folder), "BEAKER_JOB_ID": job.message.id}
         try:
-            if not told:
+            if not failure:
                 with self.log(job.message.id).open("wb") as log:
                     job.process = subprocess.Popen(
                         task["command"],
@@ -398,9 +400,9 @@ class Beaker:
                     )
                 self.processes.append(job.process)
         except OSError as error:
-            told = f"failed to start: {error}"
-        if told:
-            job.message.status.message = told
+            failure = f"failed to start: {error}"
+        if failure:
+            job.message.status.message = failure
             job.message.status.failed.GetCurrentTime()
             self._end(experiment, job, "STATUS_FAILED")
         else:
@@ -463,15 +465,15 @@ def _servicer(stand_in: Beaker) -> Any:
         def GetWorkspace(self, request: Any, context: Any) -> Any:  # noqa: N802
             if request.workspace_id != _id("Workspace", WORKSPACE):
                 return lacks(context, f"workspace {request.workspace_id}")
-            found = messages.Workspace(
+            workspace = messages.Workspace(
                 id=request.workspace_id,
                 name=WORKSPACE,
                 archived=stand_in.archived,
                 maximum_workload_priority=stand_in.most_priority,
             )
             if stand_in.workspace_budget:
-                found.budget_id = _id("Budget", stand_in.workspace_budget)
-            return messages.GetWorkspaceResponse(workspace=found)
+                workspace.budget_id = _id("Budget", stand_in.workspace_budget)
+            return messages.GetWorkspaceResponse(workspace=workspace)
 
         def GetWorkspacePermissions(self, request: Any, context: Any) -> Any:  # noqa: N802
             made = messages.GetWorkspacePermissionsResponse()
@@ -496,24 +498,30 @@ def _servicer(stand_in: Beaker) -> Any:
             return lacks(context, f"node {request.node_id}")
 
         def ListWorkloads(self, request: Any, context: Any) -> Any:  # noqa: N802
-            asked = request.options
-            known = asked.organization_id == _id("Organization", OWNER) and asked.workspace_id
-            if not (request.next_page_token or known):  # a request has the one or the other
+            options = request.options
+            complete = (
+                options.organization_id == _id("Organization", OWNER) and options.workspace_id
+            )
+            if not (request.next_page_token or complete):  # a request has the one or the other
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, "which organization?")
 
-            def fits(one: Any) -> bool:
-                told = f"{one.experiment.name}\n{one.experiment.description}"
+            def fits(workload: Any) -> bool:
+                text = f"{workload.experiment.name}\n{workload.experiment.description}"
                 return (
-                    one.experiment.workspace_id == asked.workspace_id
-                    and asked.name_or_description_substring in told
-                    and (not asked.statuses or one.status in asked.statuses)
+                    workload.experiment.workspace_id == options.workspace_id
+                    and options.name_or_description_substring in text
+                    and (not options.statuses or workload.status in options.statuses)
                 )
 
             def begin() -> list[Any]:
-                return [one.message for one in stand_in.experiments.values() if fits(one.message)]
+                return [
+                    experiment.message
+                    for experiment in stand_in.experiments.values()
+                    if fits(experiment.message)
+                ]
 
-            found, more = self._page(request, min(asked.page_size, stand_in.page), begin)
-            return messages.ListWorkloadsResponse(workloads=found, next_page_token=more)
+            workloads, more = self._page(request, min(options.page_size, stand_in.page), begin)
+            return messages.ListWorkloadsResponse(workloads=workloads, next_page_token=more)
 
         def ListJobs(self, request: Any, context: Any) -> Any:  # noqa: N802
             with stand_in.lock:
@@ -537,9 +545,9 @@ def _servicer(stand_in: Beaker) -> Any:
 
         def UpdateWorkload(self, request: Any, context: Any) -> Any:  # noqa: N802
             with stand_in.lock:
-                found = stand_in.experiments[request.workload_id].message
-                found.experiment.name = request.name
-                return messages.UpdateWorkloadResponse(workload=found)
+                workload = stand_in.experiments[request.workload_id].message
+                workload.experiment.name = request.name
+                return messages.UpdateWorkloadResponse(workload=workload)
 
         def StreamJobLogs(self, request: Any, context: Any) -> Any:  # noqa: N802
             with contextlib.suppress(FileNotFoundError):
@@ -550,13 +558,13 @@ def _servicer(stand_in: Beaker) -> Any:
             """Return a page of the listing as of its first page."""
             with stand_in.lock:
                 if request.next_page_token:
-                    size, found = stand_in.pages.pop(request.next_page_token)
+                    size, items = stand_in.pages.pop(request.next_page_token)
                 else:
-                    found = [type(one).FromString(one.SerializeToString()) for one in begin()]
-                more = uuid.uuid4().hex if len(found) > size else ""
+                    items = [type(item).FromString(item.SerializeToString()) for item in begin()]
+                more = uuid.uuid4().hex if len(items) > size else ""
                 if more:
-                    stand_in.pages[more] = (size, found[size:])
-                return found[:size], more
+                    stand_in.pages[more] = (size, items[size:])
+                return items[:size], more
 
     for kind in stand_in.things:
         _add_things(Servicer, stand_in, kind, lacks)
@@ -580,16 +588,16 @@ def _add_things(servicer: Any, stand_in: Beaker, kind: str, lacks: Callable[...,
     def get(self: Any, request: Any, context: Any) -> Any:
         for name, good in stand_in.things[kind].items():
             if _id(kind, name) == getattr(request, f"{key}_id"):
-                found = getattr(messages, kind)(id=_id(kind, name), name=name)
+                message = getattr(messages, kind)(id=_id(kind, name), name=name)
                 if whole and good:
-                    getattr(found, whole).GetCurrentTime()
+                    getattr(message, whole).GetCurrentTime()
                 if kind == "Budget" and not good:
-                    found.deprecated.GetCurrentTime()
+                    message.deprecated.GetCurrentTime()
                 if kind == "Cluster":
-                    found.node_shape.MergeFrom(messages.NodeShape(**stand_in.shape))
-                    found.max_task_timeout.FromSeconds(stand_in.most_seconds)
-                    found.node_count = len(stand_in.nodes)
-                return getattr(messages, f"Get{kind}Response")(**{key: found})
+                    message.node_shape.MergeFrom(messages.NodeShape(**stand_in.shape))
+                    message.max_task_timeout.FromSeconds(stand_in.most_seconds)
+                    message.node_count = len(stand_in.nodes)
+                return getattr(messages, f"Get{kind}Response")(**{key: message})
         return lacks(context, f"{key} {getattr(request, key + '_id')}")
 
     setattr(servicer, f"Resolve{kind}Name", resolve)
@@ -638,19 +646,19 @@ class _Handler(BaseHTTPRequestHandler):
         match = re.fullmatch(r"/api/v3/workspaces/([^/]+)/experiments", parts.path)
         if self.beaker.silent or match is None:
             return
-        status, said = 200, {}
+        status, answer = 200, {}
         fault = self.beaker.fault("create")
         try:
             if self.headers["Authorization"] != f"Bearer {TOKEN}":
                 raise Wrong(401, "invalid token")
             if fault is None or fault.after:
                 name = parse_qs(parts.query)["name"][0]
-                said = {"id": self.beaker.create(match[1], name, json.loads(body))}
+                answer = {"id": self.beaker.create(match[1], name, json.loads(body))}
             if fault is not None:
                 raise Wrong(int(fault.status), fault.message)
         except Wrong as error:
-            status, said = error.status, {"message": str(error)}
-        data = json.dumps(said).encode()
+            status, answer = error.status, {"message": str(error)}
+        data = json.dumps(answer).encode()
         self.send_response(status or 200)
         self.send_header("content-length", str(len(data)))
         self.end_headers()
@@ -669,16 +677,16 @@ def unknown(spec: Any) -> Iterator[str]:
 
 def _unknown(value: Any, kind: Any, where: str) -> Iterator[str]:
     if isinstance(kind, types.UnionType):
-        tried = [list(_unknown(value, one, where)) for one in typing.get_args(kind)]
+        tried = [list(_unknown(value, item, where)) for item in typing.get_args(kind)]
         if all(tried):  # errors of the first alternative, which is the one meant
             yield tried[0][0]
     elif typing.get_origin(kind) is list and isinstance(value, list):
-        for index, one in enumerate(value):
-            yield from _unknown(one, typing.get_args(kind)[0], f"{where}[{index}]")
+        for index, item in enumerate(value):
+            yield from _unknown(item, typing.get_args(kind)[0], f"{where}[{index}]")
     elif dataclasses.is_dataclass(kind) and isinstance(value, dict):
         yield from _unknown_fields(value, kind, where)
     elif isinstance(kind, type) and issubclass(kind, Enum):
-        if value not in {one.name for one in kind}:
+        if value not in {item.name for item in kind}:
             yield f"{where}: {value!r} is not one of {kind.__name__}"
     else:
         takes = (int, float) if kind is float else typing.get_origin(kind) or kind
@@ -690,12 +698,12 @@ def _unknown_fields(value: dict[str, Any], kind: Any, where: str) -> Iterator[st
     from beaker.common import to_lower_camel
 
     hints = typing.get_type_hints(kind, vars(sys.modules[kind.__module__]))
-    known = {to_lower_camel(name): hint for name, hint in hints.items()}
-    for key, one in value.items():
-        if key not in known:
+    hints_by_name = {to_lower_camel(name): hint for name, hint in hints.items()}
+    for key, item in value.items():
+        if key not in hints_by_name:
             yield f"{where}.{key} is not known"
         else:
-            yield from _unknown(one, known[key], f"{where}.{key}")
+            yield from _unknown(item, hints_by_name[key], f"{where}.{key}")
 
 
 def _cancelled(job: Job, code: str, why: str) -> None:

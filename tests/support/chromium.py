@@ -36,11 +36,11 @@ class Browser:
         assert PROGRAM is not None, "chromium is not installed"
         self._profile = tempfile.mkdtemp(prefix="swc-")
         theirs, ours = os.pipe()
-        answers, told = os.pipe()
+        answers, replies = os.pipe()
         # Avoid 3 and 4, which the browser reads from and writes to.
-        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (theirs, told)]
+        ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (theirs, replies)]
         os.close(theirs)
-        os.close(told)
+        os.close(replies)
         self._write, self._read = ours, answers
         self._buffer, self._count = b"", 0
         self._events: list[dict[str, Any]] = []
@@ -68,17 +68,17 @@ class Browser:
     def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
         """Call a method and return the browser's answer. Raises `RuntimeError` with its error."""
         self._count += 1
-        asked = {"id": self._count, "method": method, "params": parameters}
+        request = {"id": self._count, "method": method, "params": parameters}
         if session is not None:
-            asked["sessionId"] = session
-        os.write(self._write, json.dumps(asked).encode() + b"\0")
+            request["sessionId"] = session
+        os.write(self._write, json.dumps(request).encode() + b"\0")
         while True:
-            found = self._next()
-            if found.get("id") == self._count:
-                if "error" in found:
-                    raise RuntimeError(f"{method}: {found['error']['message']}")
-                return found["result"]
-            self._events.append(found)
+            message = self._next()
+            if message.get("id") == self._count:
+                if "error" in message:
+                    raise RuntimeError(f"{method}: {message['error']['message']}")
+                return message["result"]
+            self._events.append(message)
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
@@ -143,23 +143,23 @@ class Page:
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of an expression, awaiting promises. Raises `RuntimeError`."""
-        found = self.call(
+        result = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
-        if "exceptionDetails" in found:
-            raise RuntimeError(json.dumps(found["exceptionDetails"])[:2000])
-        return found["result"].get("value")
+        if "exceptionDetails" in result:
+            raise RuntimeError(json.dumps(result["exceptionDetails"])[:2000])
+        return result["result"].get("value")
 
     @property
     def errors(self) -> list[str]:
         """Return the page's errors and its scripts' console output."""
         names = {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded"}
-        found = self._browser.events(self._session)
-        return [json.dumps(event["params"]) for event in found if event["method"] in names]
+        events = self._browser.events(self._session)
+        return [json.dumps(event["params"]) for event in events if event["method"] in names]
 
     def screenshot(self) -> bytes:
         """Return a PNG of the whole page, at its full length."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        return base64.b64decode(found["data"])
+        picture = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        return base64.b64decode(picture["data"])

@@ -45,22 +45,22 @@ class Row(NamedTuple):
 
 def parse(text: str) -> list[Row]:
     """Parse the runs of the results page."""
-    found: list[Row] = []
+    rows: list[Row] = []
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         model = section.split("\n", 1)[0]
-        own = [
+        cells = [
             Row(model, float(rate), int(rank), float(test), float(train), int(minutes))
             for rate, rank, test, train, minutes in _ROW.findall(section)
         ]
-        there = {(row.rate, row.rank) for row in own}
+        there = {(row.rate, row.rank) for row in cells}
         note = _DIVERGED.search(section)
         if note is not None:
             rates, ranks = (part.split(",") for part in note.groups())
             for rate, rank in itertools.product(map(float, rates), map(int, ranks)):
                 if (rate, rank) not in there:
-                    own.append(Row(model, rate, rank, None, None, None))
-        found += own
-    return found
+                    cells.append(Row(model, rate, rank, None, None, None))
+        rows += cells
+    return rows
 
 
 def read() -> list[Row]:
@@ -97,8 +97,8 @@ def write(root: Path, written: ModuleType, rows: list[Row], name: str = "sft-swe
         "lora_rank": sorted({row.rank for row in rows}),
     }
     sweep = written.Written(root, name, axes)
-    for settings, own in _cells(rows):
-        for seed, row in enumerate(own):
+    for settings, runs in _cells(rows):
+        for seed, row in enumerate(runs):
             wall = 60.0 * (row.minutes or 0)
             sweep.run(settings, seed, _metrics(row), wall_s=wall)
     sweep.save()
@@ -108,8 +108,8 @@ def _cells(rows: list[Row]) -> Iterator[tuple[dict[str, object], list[Row]]]:
     cells: dict[tuple[str, float, int], list[Row]] = {}
     for row in rows:
         cells.setdefault((row.model, row.rate, row.rank), []).append(row)
-    for (model, rate, rank), own in cells.items():
-        yield {"model_name": model, "learning_rate": rate, "lora_rank": rank}, own
+    for (model, rate, rank), runs in cells.items():
+        yield {"model_name": model, "learning_rate": rate, "lora_rank": rank}, runs
 
 
 def _metrics(row: Row) -> list[dict[str, float]]:

@@ -63,7 +63,7 @@ def grpo(root: Path, written: ModuleType) -> list[str]:
     the eight held-out questions."""
     rng = random.Random(1)
     sweep = started(root, written, "grpo", {"entropy_coef": [0, 0.01, 0.03]}, 3, REWARD)
-    asked = [f"sort {a}{b}" for a in "abcd" for b in "abcd"]
+    tasks = [f"sort {a}{b}" for a in "abcd" for b in "abcd"]
     for coefficient, trained, held in ((0, 0.45, 2), (0.01, 0.93, 4), (0.03, 1.0, 4)):
         for seed in range(3):
             ends = [min(trained + rng.gauss(0, 0.004), 1.0), (held + (seed == 1)) / 8]
@@ -94,11 +94,11 @@ def grpo(root: Path, written: ModuleType) -> list[str]:
             for iteration in (0, 100):
                 right = iteration / 100 * trained
                 groups = [[float(rng.random() < right) for _ in range(8)] for _ in range(8)]
-                written.rollouts(sweep, run, iteration, groups, ("ab", "ba"), asked[:8])
+                written.rollouts(sweep, run, iteration, groups, ("ab", "ba"), tasks[:8])
                 count = (held + (seed == 1)) * iteration // 100
                 answered = [[float(place < count)] for place in range(8)]
                 written.rollouts(
-                    sweep, run, iteration, answered, ("ab",), asked[8:], split="eval_test"
+                    sweep, run, iteration, answered, ("ab",), tasks[8:], split="eval_test"
                 )
     sweep.save()
     return ["grpo"]
@@ -166,8 +166,8 @@ def blocks35(root: Path, written: ModuleType) -> list[str]:
             if (j == 3 and number % 3 == 0) or (number % 5 == 1 and i == j == 2):
                 continue
             final = 1.6 - 0.02 * number + 0.03 * (i - best) ** 2 - 0.01 * j + rng.gauss(0, 0.001)
-            own = {"model_name": model, "learning_rate": rate, "lora_rank": rank}
-            sweep.run(own, 0, written.curve(final, steps=12, every=6))
+            config = {"model_name": model, "learning_rate": rate, "lora_rank": rank}
+            sweep.run(config, 0, written.curve(final, steps=12, every=6))
     sweep.save()
     return ["blocks35"]
 
@@ -221,12 +221,12 @@ def confirmation(root: Path, written: ModuleType) -> list[str]:
     rng = random.Random(7)
     rates = [1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 1e-3, 3e-3, 1e-2]
     means = dict(zip(rates, (0.9, 0.8, 0.7, 0.6, 0.57, 0.65, 0.75, 0.95), strict=True))
-    for name, kept, seeds in (
+    for name, tried, seeds in (
         ("first", rates, range(3)),
         ("first-confirm", rates[3:5], range(3, 11)),
     ):
-        sweep = started(root, written, name, {"learning_rate": kept}, len(seeds))
-        for rate in kept:
+        sweep = started(root, written, name, {"learning_rate": tried}, len(seeds))
+        for rate in tried:
             for seed in seeds:
                 rows = written.curve(means[rate] + rng.gauss(0, 0.03), steps=40, every=10)
                 sweep.run({"learning_rate": rate}, seed, rows)
@@ -244,22 +244,25 @@ def tasks(root: Path, written: ModuleType) -> list[str]:
     for data, skill in (("base", 0.4), ("filtered", 0.9), ("synthetic", 1.1)):
         for seed in range(2):
             scores: dict[str, list[float]] = {
-                name: [float(rng.random() < 1 / (1 + math.exp(own - skill))) for own in hard[name]]
+                name: [
+                    float(rng.random() < 1 / (1 + math.exp(hardness - skill)))
+                    for hardness in hard[name]
+                ]
                 for name in names
             }
             rows = [
                 {"step": step, "train/loss": 2 - step / 30}
                 | {
-                    f"eval/{name}/score": sum(own) / len(own) * (0.5 + step / 60)
-                    for name, own in scores.items()
+                    f"eval/{name}/score": sum(hardness) / len(hardness) * (0.5 + step / 60)
+                    for name, hardness in scores.items()
                     if step % 10 == 0
                 }
                 | {f"eval/{name}/num_examples": 120 for name in names if step % 10 == 0}
                 for step in range(31)
             ]
             run = sweep.run({"data": data}, seed, rows)
-            for name, own in scores.items():
-                eval_store(sweep.folder / "runs" / f"{run}.1", name, own)
+            for name, hardness in scores.items():
+                eval_store(sweep.folder / "runs" / f"{run}.1", name, hardness)
     sweep.save()
     return ["tasks"]
 
@@ -298,12 +301,12 @@ def episodes(
     lines: list[str] = []
     for group, (task, share) in enumerate(tasks):
         for number in range(8):
-            told = {"schema_version": 1, "split": "train", "iteration": iteration}
-            told |= {"group_idx": group, "traj_idx": number, "tags": ["terminal", task]}
-            told |= episode(task, share * iteration / 40, rng)
+            record = {"schema_version": 1, "split": "train", "iteration": iteration}
+            record |= {"group_idx": group, "traj_idx": number, "tags": ["terminal", task]}
+            record |= episode(task, share * iteration / 40, rng)
             if (group, number, iteration) == (3, 0, 20):
-                told["trajectory_metrics"] |= {"environment_failures": 4, "episodes_lost": 1}
-            lines.append(json.dumps(told) + "\n")
+                record["trajectory_metrics"] |= {"environment_failures": 4, "episodes_lost": 1}
+            lines.append(json.dumps(record) + "\n")
     folder = sweep.folder / "runs" / f"{run}.1" / f"iteration_{iteration:06d}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "train_rollout_summaries.jsonl").write_text("".join(lines))
@@ -331,8 +334,8 @@ def episode(task: str, share: float, rng: random.Random) -> dict[str, Any]:
     steps[-1]["reward"] = reward
     about = {"solved": float(solved), "seconds": round(rng.uniform(2, 9) * count / 4, 2)}
     about |= {"environment_failures": int(rng.random() < 0.03), f"stop/{stop}": 1.0}
-    found: dict[str, Any] = {"total_reward": reward, "final_reward": 0.0, "final_ob_len": 0}
-    return found | {"trajectory_metrics": about, "steps": steps}
+    record: dict[str, Any] = {"total_reward": reward, "final_reward": 0.0, "final_ob_len": 0}
+    return record | {"trajectory_metrics": about, "steps": steps}
 
 
 def eval_store(folder: Path, benchmark: str, rewards: Sequence[float], run: str = "last") -> None:
@@ -398,8 +401,8 @@ def main() -> None:
     for name in given.names or MAKERS:
         root = given.out / name
         sweeps = root / "sweeps"
-        known = make(sweeps, name, written) if not sweeps.exists() else None
-        names = known or sorted((p.parent.name for p in sweeps.glob("*/sweep.json")), reverse=True)
+        truth = make(sweeps, name, written) if not sweeps.exists() else None
+        names = truth or sorted((p.parent.name for p in sweeps.glob("*/sweep.json")), reverse=True)
         report = analysis.analyze(str(sweeps), names, out=root / "report", pictures=False)
         print(report.verdict, end="\n\n")
         pages[name] = root / "report" / "report.html"

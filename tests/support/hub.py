@@ -52,10 +52,10 @@ class Hub:
             return 401, {"error": "Invalid username or password."}
         if path == _CREATE:
             return self._create(owner, json.loads(body))
-        if found := _BATCH.fullmatch(path):
-            return 200, {"objects": [self._action(one) for one in json.loads(body)["objects"]]}
-        if found := _MODEL.fullmatch(path):
-            return self._of_repo(owner, found["repo"], found["verb"], body)
+        if match := _BATCH.fullmatch(path):
+            return 200, {"objects": [self._action(entry) for entry in json.loads(body)["objects"]]}
+        if match := _MODEL.fullmatch(path):
+            return self._of_repo(owner, match["repo"], match["verb"], body)
         return 404, {"error": f"the stand-in has no {method} {path}"}
 
     def _of_repo(self, owner: str, name: str, verb: str | None, body: bytes) -> tuple[int, Any]:
@@ -65,13 +65,15 @@ class Hub:
         if name.partition("/")[0] != owner:
             return 403, {"error": "You don't have the rights to write to this repository"}
         if verb == "preupload":
-            return 200, {"files": [_mode(repo, one["path"]) for one in json.loads(body)["files"]]}
+            return 200, {
+                "files": [_mode(repo, entry["path"]) for entry in json.loads(body)["files"]]
+            }
         if verb == "commit":
             return self._commit(name, repo, body)
         return 200, {"id": name, "sha": f"{repo.commits:040x}", "siblings": []}
 
-    def _create(self, owner: str, asked: Mapping[str, Any]) -> tuple[int, Any]:
-        name = f"{asked['organization'] or owner}/{asked['name']}"
+    def _create(self, owner: str, request: Mapping[str, Any]) -> tuple[int, Any]:
+        name = f"{request['organization'] or owner}/{request['name']}"
         if name in self.repos:
             return 409, {
                 "error": "You already created this model repo",
@@ -79,15 +81,15 @@ class Hub:
             }
         if name.partition("/")[0] != owner:
             return 403, {"error": f"You don't have the rights to create a model under {name}"}
-        private = asked.get("visibility") == "private" or asked.get("private") is True
+        private = request.get("visibility") == "private" or request.get("private") is True
         self.repos[name] = Repo(private)
         return 200, {"url": f"{self.url}/{name}", "name": name}
 
-    def _action(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        action = {"oid": asked["oid"], "size": asked["size"]}
-        if asked["oid"] in self.objects:
+    def _action(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        action = {"oid": entry["oid"], "size": entry["size"]}
+        if entry["oid"] in self.objects:
             return action
-        return {**action, "actions": {"upload": {"href": f"{self.url}/objects/{asked['oid']}"}}}
+        return {**action, "actions": {"upload": {"href": f"{self.url}/objects/{entry['oid']}"}}}
 
     def _commit(self, name: str, repo: Repo, body: bytes) -> tuple[int, Any]:
         files = dict(repo.files)
@@ -167,9 +169,9 @@ def serve(hub: Hub) -> Iterator[None]:
         do_GET = do_POST = _answer  # noqa: N815
 
         def do_PUT(self) -> None:
-            found = _OBJECT.fullmatch(self.path.partition("?")[0])
-            assert found
-            status = hub.take(found["oid"], int(self.headers["Content-Length"]), self.rfile)
+            match = _OBJECT.fullmatch(self.path.partition("?")[0])
+            assert match
+            status = hub.take(match["oid"], int(self.headers["Content-Length"]), self.rfile)
             self.close_connection = status != 200
             with contextlib.suppress(OSError):  # the client was killed
                 self._reply(status, {})

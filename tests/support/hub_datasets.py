@@ -68,8 +68,8 @@ def preferences(count: int, draw: random.Random) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     for chat in chats(count, draw):
         word = str(chat["prompt"]).split()[1]
-        asked = f"\n\nHuman: {chat['prompt']}\n\nAssistant:"
-        rows.append({"chosen": f"{asked} {word[::-1]}", "rejected": f"{asked} no, {word}{word}"})
+        prompt = f"\n\nHuman: {chat['prompt']}\n\nAssistant:"
+        rows.append({"chosen": f"{prompt} {word[::-1]}", "rejected": f"{prompt} no, {word}{word}"})
     return rows
 
 

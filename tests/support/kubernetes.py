@@ -248,16 +248,18 @@ class Kubernetes:
         self.requests.append((method, resource))
         verb = {"POST": "create", "DELETE": "delete"}.get(method, "get" if name else "list")
         if (verb, "/".join(filter(None, (resource, sub)))) in self.denied:
-            told = f'{resource} is forbidden: User "me" cannot {verb} resource "{resource}"'
-            raise Wrong(403, "Forbidden", f'{told} in API group "" in the namespace "{NAMESPACE}"')
+            message = f'{resource} is forbidden: User "me" cannot {verb} resource "{resource}"'
+            raise Wrong(
+                403, "Forbidden", f'{message} in API group "" in the namespace "{NAMESPACE}"'
+            )
         fault = None if "dryRun" in query else self._fault(method, resource)
         if fault is not None and not fault.after:
             raise Wrong(fault.status, "Fault", fault.message, "1" if fault.status == 429 else "")
         with self.lock:
-            found = self._do(method, resource, name, sub, query, headers, body)
+            answer = self._do(method, resource, name, sub, query, headers, body)
         if fault is not None:
             raise Wrong(fault.status, "Fault", fault.message)
-        return found
+        return answer
 
     def _fault(self, method: str, resource: str) -> Fault | None:
         with self.lock:
@@ -275,9 +277,9 @@ class Kubernetes:
         self, method: str, resource: str, name: str, sub: str, query: Thing, headers: Any, body: Any
     ) -> Any:
         if resource == "selfsubjectaccessreviews":
-            asked = body["spec"]["resourceAttributes"]
-            what = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
-            return {**body, "status": {"allowed": (asked["verb"], what) not in self.denied}}
+            attributes = body["spec"]["resourceAttributes"]
+            what = "/".join(filter(None, (attributes["resource"], attributes.get("subresource"))))
+            return {**body, "status": {"allowed": (attributes["verb"], what) not in self.denied}}
         if resource == "version":
             return {"major": "1", "minor": "37", "gitVersion": "v1.37.0"}
         if resource == "namespaces":
@@ -314,33 +316,33 @@ class Kubernetes:
     def _list(self, resource: str, query: Thing) -> Thing:
         limit = min(int(query.get("limit", 0)) or 10**9, self.page)
         if "continue" in query:
-            found = self._pages.pop(query["continue"], None)
-            if found is None or self.forgets > 0:
+            things = self._pages.pop(query["continue"], None)
+            if things is None or self.forgets > 0:
                 self.forgets -= 1
                 raise Wrong(410, "Expired", "The provided continue parameter is too old")
         else:
             labels = [_term(text) for text in query.get("labelSelector", "").split(",") if text]
             fields = [_term(text) for text in query.get("fieldSelector", "").split(",") if text]
-            known = _FIELDS.get(resource, {})
+            selectors = _FIELDS.get(resource, {})
             for key, _, _ in fields:
-                if key not in known:
+                if key not in selectors:
                     raise Wrong(400, "BadRequest", f'"{key}" is not a known field selector')
-            found = [
+            things = [
                 thing
                 for thing in self.things[resource].values()
                 if all(
                     (thing["metadata"].get("labels", {}).get(k) == v) is same
                     for k, v, same in labels
                 )
-                and all((_at(thing, known[k]) == v) is same for k, v, same in fields)
+                and all((_at(thing, selectors[k]) == v) is same for k, v, same in fields)
             ]
         more = {}
-        if len(found) > limit:
+        if len(things) > limit:
             more = {"continue": uuid.uuid4().hex}
-            self._pages[more["continue"]] = found[limit:]
+            self._pages[more["continue"]] = things[limit:]
         self._version += 1
         # A page is as of the beginning of the listing.
-        items = copy.deepcopy(found[:limit])
+        items = copy.deepcopy(things[:limit])
         return {"items": items, "metadata": {"resourceVersion": str(self._version), **more}}
 
     def _create(self, resource: str, query: Thing, body: Thing) -> Thing:
@@ -354,14 +356,14 @@ class Kubernetes:
                 422, "Invalid", f"Job in version v1 cannot be handled: {unknown.message[:200]}"
             )
         name = body["metadata"]["name"]
-        for told in _rules(body):
-            raise Wrong(422, "Invalid", f'Job.batch "{name}" is invalid: {told}')
+        for message in _rules(body):
+            raise Wrong(422, "Invalid", f'Job.batch "{name}" is invalid: {message}')
         jobs = self.things["jobs"]
         if name in jobs:
             raise Wrong(409, "AlreadyExists", f'jobs.batch "{name}" already exists')
         if self.most_jobs is not None and len(jobs) >= self.most_jobs:
-            told = f'jobs.batch "{name}" is forbidden: exceeded quota: compute, requested: '
-            raise Wrong(403, "Forbidden", f"{told}count/jobs.batch=1, used: {len(jobs)}")
+            message = f'jobs.batch "{name}" is forbidden: exceeded quota: compute, requested: '
+            raise Wrong(403, "Forbidden", f"{message}count/jobs.batch=1, used: {len(jobs)}")
         if query.get("dryRun") == "All":
             return body
         job = copy.deepcopy(body)
@@ -389,8 +391,8 @@ class Kubernetes:
             ("priorityclasses", "priorityClassName"),
         ):
             if spec.get(key) and spec[key] not in self.things[kind]:
-                told = f'error looking up {kind}: "{spec[key]}" not found'
-                raise Wrong(403, "Forbidden", f'pods "sweeper-" is forbidden: {told}')
+                message = f'error looking up {kind}: "{spec[key]}" not found'
+                raise Wrong(403, "Forbidden", f'pods "sweeper-" is forbidden: {message}')
         if self.restricted and not spec.get("securityContext", {}).get("runAsNonRoot"):
             raise Wrong(
                 403, "Forbidden", 'pods "x" is forbidden: violates PodSecurity "restricted:latest"'
@@ -477,9 +479,11 @@ class Kubernetes:
             for wanted in rule.get("onPodConditions", ()):
                 if _condition(pod, wanted["type"]):
                     if rule["action"] == "FailJob":
-                        told = f"Pod {where} has condition {wanted['type']} matching FailJob rule"
-                        told += f" at index {index}"
-                        _set(job, "FailureTarget", "PodFailurePolicy", told)
+                        message = (
+                            f"Pod {where} has condition {wanted['type']} matching FailJob rule"
+                        )
+                        message += f" at index {index}"
+                        _set(job, "FailureTarget", "PodFailurePolicy", message)
                     if rule["action"] != "Count":
                         return
         status["failed"] = status.get("failed", 0) + 1
@@ -498,9 +502,9 @@ class Kubernetes:
             self._admit(spec)
         except Wrong as error:
             about = {"kind": "Job", "name": name}
-            told = f"Error creating: {error}"
+            message = f"Error creating: {error}"
             self.add(
-                "events", f"{name}.1", involvedObject=about, reason="FailedCreate", message=told
+                "events", f"{name}.1", involvedObject=about, reason="FailedCreate", message=message
             )
             return
         self.things["pods"][f"{name}-{uuid.uuid4().hex[:5]}"] = pod = {
@@ -523,8 +527,8 @@ class Kubernetes:
         elif job["spec"].get("suspend") and f"job-{name}" not in self.things["workloads"]:
             made = self.add("workloads", f"job-{name}")
             made["metadata"]["ownerReferences"] = [{"kind": "Job", "name": name}]
-            told = "couldn't assign flavors to pod set main: insufficient quota for cpu"
-            condition = {"type": "QuotaReserved", "status": "False", "message": told}
+            message = "couldn't assign flavors to pod set main: insufficient quota for cpu"
+            condition = {"type": "QuotaReserved", "status": "False", "message": message}
             made["status"] = {"conditions": [condition]}
 
     def _change(self, job: Thing, **spec: Any) -> None:
@@ -532,10 +536,10 @@ class Kubernetes:
         job["metadata"]["generation"] += 1
         job["status"].pop("startTime", None)
         if not spec.get("suspend", True):
-            found = job["status"].get("conditions", [])
-            for one in found:
-                if one["type"] == "Suspended":
-                    one["status"] = "False"
+            conditions = job["status"].get("conditions", [])
+            for condition in conditions:
+                if condition["type"] == "Suspended":
+                    condition["status"] = "False"
 
     def _remove(self, pods: list[Thing]) -> None:
         for pod in pods:
@@ -594,7 +598,7 @@ class Kubernetes:
 
     def _fits(self, pod: Thing, node: Node) -> bool:
         spec = pod["spec"]
-        tolerated = {one["key"] for one in spec.get("tolerations", ())}
+        tolerated = {toleration["key"] for toleration in spec.get("tolerations", ())}
         used = sum(
             _cpus(other)
             for other in self.things["pods"].values()
@@ -611,17 +615,19 @@ class Kubernetes:
     def _begin(self, pod: Thing) -> None:
         name, (container,) = pod["metadata"]["name"], pod["spec"]["containers"]
         if container["image"] not in self.images:
-            told = f'Back-off pulling image "{container["image"]}"'
-            return self._container(pod, waiting={"reason": "ImagePullBackOff", "message": told})
+            message = f'Back-off pulling image "{container["image"]}"'
+            return self._container(pod, waiting={"reason": "ImagePullBackOff", "message": message})
         environment = {key: os.environ[key] for key in PASSED if key in os.environ}
         environment |= self.environment
         for variable in container.get("env", ()):
             reference = variable["valueFrom"]["secretKeyRef"]
             secret = self.things["secrets"].get(reference["name"])
             if secret is None or reference["key"] not in secret["values"]:
-                told = f'secret "{reference["name"]}" not found, or has no key {reference["key"]}'
+                message = (
+                    f'secret "{reference["name"]}" not found, or has no key {reference["key"]}'
+                )
                 return self._container(
-                    pod, waiting={"reason": "CreateContainerConfigError", "message": told}
+                    pod, waiting={"reason": "CreateContainerConfigError", "message": message}
                 )
             environment[variable["name"]] = secret["values"][reference["key"]]
         folder = self.folder / "containers" / name
@@ -672,11 +678,16 @@ class _Handler(BaseHTTPRequestHandler):
             return
         status, retry = 200, ""
         try:
-            said = self.cluster.answer(self.command, self.path, self.headers, body)
+            answer = self.cluster.answer(self.command, self.path, self.headers, body)
         except Wrong as error:
             status, retry = error.status, error.retry
-            said = {"kind": "Status", "message": str(error), "reason": error.reason, "code": status}
-        data = said.encode() if isinstance(said, str) else json.dumps(said).encode()
+            answer = {
+                "kind": "Status",
+                "message": str(error),
+                "reason": error.reason,
+                "code": status,
+            }
+        data = answer.encode() if isinstance(answer, str) else json.dumps(answer).encode()
         self.send_response(status or 200)
         self.send_header("content-length", str(len(data)))
         if retry:
@@ -693,34 +704,34 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _rules(job: Thing) -> list[str]:  # noqa: PLR0912
     """Check Kubernetes' rules beyond its schema, for fields that the backend uses."""
-    told, spec, meta = [], job["spec"], job["metadata"]
+    errors, spec, meta = [], job["spec"], job["metadata"]
     pod = spec["template"]["spec"]
     if not _DNS.match(meta["name"]):
-        told.append(f"metadata.name: Invalid value: {meta['name']!r}")
+        errors.append(f"metadata.name: Invalid value: {meta['name']!r}")
     for labels in (meta.get("labels", {}), spec["template"]["metadata"].get("labels", {})):
-        told += [f"metadata.labels: {v!r}" for v in labels.values() if not _LABEL.match(v)]
+        errors += [f"metadata.labels: {v!r}" for v in labels.values() if not _LABEL.match(v)]
     if pod.get("restartPolicy") not in ("Never", "OnFailure"):
-        told.append('spec.template.spec.restartPolicy: Required value: "OnFailure", "Never"')
+        errors.append('spec.template.spec.restartPolicy: Required value: "OnFailure", "Never"')
     if "podFailurePolicy" in spec and pod["restartPolicy"] != "Never":
-        told.append("spec.podFailurePolicy: only with restartPolicy Never")
+        errors.append("spec.podFailurePolicy: only with restartPolicy Never")
     if "podFailurePolicy" in spec and spec.get("podReplacementPolicy", "Failed") != "Failed":
-        told.append("spec.podReplacementPolicy: must be Failed")
+        errors.append("spec.podReplacementPolicy: must be Failed")
     for seconds in ("activeDeadlineSeconds", "ttlSecondsAfterFinished"):
         if spec.get(seconds, 0) < 0:
-            told.append(f"spec.{seconds}: must be greater than or equal to 0")
+            errors.append(f"spec.{seconds}: must be greater than or equal to 0")
     for container in pod["containers"]:
         if not container.get("image"):
-            told.append("image: Required value")
+            errors.append("image: Required value")
         limits = container["resources"]["limits"]
         for name, value in {**container["resources"]["requests"], **limits}.items():
             if not _QUANTITY.match(value):
-                told.append(f"resources.limits[{name}]: Invalid value: {value!r}")
+                errors.append(f"resources.limits[{name}]: Invalid value: {value!r}")
             if "/" not in name and name not in ("cpu", "memory", "ephemeral-storage"):
-                told.append(f"resources.limits[{name}]: must be a standard resource type")
-    for one in pod.get("tolerations", ()):
-        if one.get("operator") == "Exists" and one.get("value"):
-            told.append("tolerations: value must be empty when operator is Exists")
-    return told
+                errors.append(f"resources.limits[{name}]: must be a standard resource type")
+    for toleration in pod.get("tolerations", ()):
+        if toleration.get("operator") == "Exists" and toleration.get("value"):
+            errors.append("tolerations: value must be empty when operator is Exists")
+    return errors
 
 
 def _place(path: list[str]) -> tuple[str, str, str]:
@@ -741,10 +752,10 @@ def _term(text: str) -> tuple[str, str, bool]:
 
 
 def _at(thing: Thing, path: tuple[str, ...]) -> str:
-    found: Any = thing
+    value: Any = thing
     for key in path:
-        found = found.get(key) if found else None
-    return str(found or 0) if path[-1] == "succeeded" else str(found or "")
+        value = value.get(key) if value else None
+    return str(value or 0) if path[-1] == "succeeded" else str(value or "")
 
 
 def _expanded(text: str, environment: dict[str, str]) -> str:
@@ -771,20 +782,22 @@ def _ended(pod: Thing) -> bool:
 
 
 def _condition(thing: Thing, kind: str) -> Thing | None:
-    for one in thing["status"].get("conditions", ()):
-        if one["type"] == kind and one["status"] == "True":
-            return one
+    for condition in thing["status"].get("conditions", ()):
+        if condition["type"] == kind and condition["status"] == "True":
+            return condition
     return None
 
 
 def _set(thing: Thing, kind: str, reason: str, message: str, status: str = "True") -> None:
-    found = thing["status"].setdefault("conditions", [])
-    there = any(one["type"] == kind and one["status"] == status for one in found)
+    conditions = thing["status"].setdefault("conditions", [])
+    there = any(
+        condition["type"] == kind and condition["status"] == status for condition in conditions
+    )
     if there and kind != "DisruptionTarget":
         return
-    found[:] = [one for one in found if one["type"] != kind]
+    conditions[:] = [condition for condition in conditions if condition["type"] != kind]
     made = {"type": kind, "status": status, "reason": reason, "message": message}
-    found.append({**made, "time": time.time()})
+    conditions.append({**made, "time": time.time()})
 
 
 def _stamp(later: float = 0.0) -> str:

@@ -172,11 +172,11 @@ class Modal:
     def going(self) -> list[str]:
         """Return the ids of the running sandboxes."""
         with self.lock:
-            return [i for i, one in self.sandboxes.items() if not one.result.status]
+            return [i for i, sandbox in self.sandboxes.items() if not sandbox.result.status]
 
     def shown(self) -> str:
         """Return everything that Modal shows of sandboxes."""
-        return "\n".join(str(one.request) for one in self.sandboxes.values())
+        return "\n".join(str(sandbox.request) for sandbox in self.sandboxes.values())
 
     # Internals.
 
@@ -219,10 +219,10 @@ class Modal:
         if ask is None:
             raise GRPCError(Status.UNIMPLEMENTED, f"the stand-in has no {method}")
         with self.lock:
-            found = ask(request)
+            answer = ask(request)
         if fault is not None:
             raise GRPCError(Status[fault.status], "the stand-in was told to")
-        return found
+        return answer
 
     def _control(self) -> None:
         while not self._over.wait(_CONTROL_SECONDS):
@@ -321,7 +321,7 @@ class Modal:
         name, made = request.definition.name, request.definition
         _valid(request.tags)
         running = [self.sandboxes[identity] for identity in self.going()]
-        if any(one.definition.name == name for one in running):
+        if any(other.definition.name == name for other in running):
             raise GRPCError(Status.ALREADY_EXISTS, f"Sandbox with name '{name}' already exists")
         if self.most is not None and len(running) >= self.most:
             raise GRPCError(Status.RESOURCE_EXHAUSTED, "Insufficient capacity to create sandbox")
@@ -345,13 +345,13 @@ class Modal:
             sandbox_id=identity, task_id="" if self.starting else _task(identity), metadata=about
         )
 
-    def _found(self, identity: str) -> Sandbox:
+    def _sandbox_of(self, identity: str) -> Sandbox:
         if identity not in self.sandboxes:
             raise GRPCError(Status.NOT_FOUND, f"Sandbox {identity} not found")
         return self.sandboxes[identity]
 
     def _on_SandboxWaitV2(self, request: Any) -> Any:  # noqa: N802
-        sandbox = self._found(request.sandbox_id)
+        sandbox = self._sandbox_of(request.sandbox_id)
         about = api_pb2.SandboxHandleMetadata(app_id=sandbox.request.app_id)
         return api_pb2.SandboxWaitResponse(result=sandbox.result, metadata=about)
 
@@ -362,45 +362,49 @@ class Modal:
         ids = [] if self.lags else reversed(self.going())
         going = [(identity, self.sandboxes[identity]) for identity in ids]
         before = request.before_timestamp or float("inf")
-        found = [
-            api_pb2.SandboxInfo(id=identity, created_at=one.begun, app_id=one.request.app_id)
-            for identity, one in going
-            if one.begun < before
-            and one.request.app_id == request.app_id
-            and wanted.items() <= one.tags.items()
+        infos = [
+            api_pb2.SandboxInfo(
+                id=identity, created_at=sandbox.begun, app_id=sandbox.request.app_id
+            )
+            for identity, sandbox in going
+            if sandbox.begun < before
+            and sandbox.request.app_id == request.app_id
+            and wanted.items() <= sandbox.tags.items()
         ]
-        return api_pb2.SandboxListResponse(sandboxes=found[:100])
+        return api_pb2.SandboxListResponse(sandboxes=infos[:100])
 
     def _on_SandboxGetFromNameV2(self, request: Any) -> Any:  # noqa: N802
         named = [
-            (not one.result.status, one.begun, identity)
-            for identity, one in self.sandboxes.items()
-            if one.definition.name == request.sandbox_name
-            and one.request.app_id == _app(request)
-            and (request.include_terminated or not one.result.status)
+            (not sandbox.result.status, sandbox.begun, identity)
+            for identity, sandbox in self.sandboxes.items()
+            if sandbox.definition.name == request.sandbox_name
+            and sandbox.request.app_id == _app(request)
+            and (request.include_terminated or not sandbox.result.status)
         ]
         if not named:
             raise GRPCError(Status.NOT_FOUND, f"No sandbox named {request.sandbox_name}")
         return api_pb2.SandboxGetFromNameResponse(sandbox_id=max(named)[2])
 
     def _on_SandboxTagsGetV2(self, request: Any) -> Any:  # noqa: N802
-        return api_pb2.SandboxTagsGetResponse(tags=self._found(request.sandbox_id).request.tags)
+        return api_pb2.SandboxTagsGetResponse(
+            tags=self._sandbox_of(request.sandbox_id).request.tags
+        )
 
     def _on_SandboxGetTaskIdV2(self, request: Any) -> Any:  # noqa: N802
-        self._found(request.sandbox_id)
+        self._sandbox_of(request.sandbox_id)
         self.asked_for_tasks.append(request.sandbox_id)
         task = "" if self.starting else _task(request.sandbox_id)
         return api_pb2.SandboxGetTaskIdResponse(task_id=task)
 
     def _on_SandboxGetCommandRouterAccess(self, request: Any) -> Any:  # noqa: N802
         identity = request.sandbox_id or _sandbox(request.task_id)
-        if self._found(identity).result.status:
+        if self._sandbox_of(identity).result.status:
             raise GRPCError(Status.NOT_FOUND, "the sandbox has ended")
         answer = api_pb2.SandboxGetCommandRouterAccessResponse
         return answer(jwt=_jwt(), url=self.url)
 
     def _on_TaskExecStart(self, request: Any) -> Any:  # noqa: N802
-        sandbox = self._found(_sandbox(request.task_id))
+        sandbox = self._sandbox_of(_sandbox(request.task_id))
         if sandbox.result.status:
             raise GRPCError(Status.NOT_FOUND, "the sandbox has ended")
         with self._output(request.exec_id).open("wb") as file:
@@ -413,7 +417,7 @@ class Modal:
         return self.folder / f"{command}.out"
 
     def _on_TaskExecStdinWrite(self, request: Any) -> Any:  # noqa: N802
-        stdin = self._found(_sandbox(request.task_id)).commands[request.exec_id].stdin
+        stdin = self._sandbox_of(_sandbox(request.task_id)).commands[request.exec_id].stdin
         assert stdin is not None
         with contextlib.suppress(BrokenPipeError, ValueError):
             stdin.write(request.data)
@@ -427,7 +431,7 @@ class Modal:
         router = task_command_router_pb2
         if request.file_descriptor != router.TASK_EXEC_STDIO_FILE_DESCRIPTOR_STDOUT:
             return
-        command = self._found(_sandbox(request.task_id)).commands[request.exec_id]
+        command = self._sandbox_of(_sandbox(request.task_id)).commands[request.exec_id]
         with self._output(request.exec_id).open("rb") as file:
             file.seek(request.offset)
             while not self._over.is_set():
@@ -444,14 +448,14 @@ class Modal:
         return api_pb2.SandboxTerminateResponse()
 
     async def _wait(self, request: Any) -> Any:
-        command = self._found(_sandbox(request.task_id)).commands[request.exec_id]
+        command = self._sandbox_of(_sandbox(request.task_id)).commands[request.exec_id]
         while (code := command.poll()) is None:
             await asyncio.sleep(0.02)
         answer = task_command_router_pb2.TaskExecWaitResponse
         return answer(code=code) if code >= 0 else answer(signal=-code)
 
     def _on_AppFetchLogs(self, request: Any) -> Any:  # noqa: N802
-        sandbox = self._found(request.sandbox_id or _sandbox(request.task_id))
+        sandbox = self._sandbox_of(request.sandbox_id or _sandbox(request.task_id))
         items = [
             api_pb2.TaskLogs(data=line, timestamp=sandbox.begun)
             for line in sandbox.printed.read_text(errors="replace").splitlines(keepends=True)

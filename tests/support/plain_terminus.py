@@ -25,5 +25,5 @@ class Plain(Terminus2):
 
     def _limit_output_length(self, output: str, max_bytes: int = 10000) -> str:
         lines = [line.strip() for line in output.splitlines()]
-        said = [line for line in lines if line and "#" not in line]
-        return said[-1][-40:] if said else "?"
+        answers = [line for line in lines if line and "#" not in line]
+        return answers[-1][-40:] if answers else "?"

@@ -36,8 +36,8 @@ def copy_with_libraries(root: Path, programs: Sequence[str]) -> list[str]:
     """Copy programs of this machine and their libraries below a root. Return the paths of the
     programs."""
     paths = [shutil.which(name) or "" for name in programs]
-    told = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=True).stdout
-    for path in {*paths, *re.findall(r"(/\S+)(?= \(0x)", told)}:
+    listing = subprocess.run(["ldd", *paths], capture_output=True, text=True, check=True).stdout
+    for path in {*paths, *re.findall(r"(/\S+)(?= \(0x)", listing)}:
         target = root / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
@@ -62,8 +62,8 @@ def copy_python(root: Path) -> None:
     if not library.is_dir():
         pytest.skip("/usr/bin/python3 has no standard library in /usr/lib")
     files = [python, *library.glob("lib-dynload/*.so")]
-    told = subprocess.run(["ldd", *files], capture_output=True, text=True, check=True).stdout
-    for path in {str(python), *re.findall(r"(/\S+)(?= \(0x)", told)}:
+    listing = subprocess.run(["ldd", *files], capture_output=True, text=True, check=True).stdout
+    for path in {str(python), *re.findall(r"(/\S+)(?= \(0x)", listing)}:
         target = root / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)

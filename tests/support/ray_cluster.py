@@ -159,11 +159,11 @@ class _Keeper:
         from ray._private.state import actors
         from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list
 
-        kept = {
+        state = {
             key.decode(): str(_internal_kv_get(key, namespace=b"sweeper"))
             for key in _internal_kv_list(b"", namespace=b"sweeper")
         }
-        return {"actors": str(actors()), "kept": kept}
+        return {"actors": str(actors()), "kept": state}
 
 
 def main() -> int:
@@ -175,10 +175,10 @@ def main() -> int:
         verb = line.strip()
         if verb == "continue":
             keeper._gcs().send_signal(signal.SIGCONT)
-            said = None
+            answer = None
         else:
-            said = getattr(keeper, verb)()
-        print(json.dumps(said or {}), file=answers, flush=True)
+            answer = getattr(keeper, verb)()
+        print(json.dumps(answer or {}), file=answers, flush=True)
     keeper._gcs().send_signal(signal.SIGCONT)
     keeper.nodes.shutdown()
     return 0

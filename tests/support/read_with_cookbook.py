@@ -70,11 +70,11 @@ def redrawn(title: str, records: list[Record], groups: int) -> Record:
 def draw(step: Record) -> None:
     metrics, logs = step["metrics"], step["logs"]
     with logtree.scope_header("Prompt"):
-        asked = {"role": "user", "content": logs["question"]}
-        logtree.log_formatter(ConversationFormatter(messages=[asked]))
+        question = {"role": "user", "content": logs["question"]}
+        logtree.log_formatter(ConversationFormatter(messages=[question]))
     with logtree.scope_header("Policy Response"):
-        said = {"role": "assistant", "content": logs["response"]}
-        logtree.log_formatter(ConversationFormatter(messages=[said]))
+        completion = {"role": "assistant", "content": logs["response"]}
+        logtree.log_formatter(ConversationFormatter(messages=[completion]))
     with logtree.scope_header("Reward"):
         components = {
             "reference_answer": logs["reference_answer"],
@@ -86,27 +86,27 @@ def draw(step: Record) -> None:
 
 
 def read(store: TrainingRunStore) -> Record:
-    found: Record = {
+    contents: Record = {
         "config": store.read_config(),
         "metrics": store.read_metrics(),
         "checkpoints": [record.to_dict() for record in store.read_checkpoint_records()],
         "iterations": [dataclasses.asdict(info) for info in store.list_iterations()],
     }
     for part in ("rollouts", "rewritten", "logtrees", "redrawn"):
-        found[part] = {}
+        contents[part] = {}
     for info in store.list_iterations():
         names = ["train"] * info.has_train_rollouts + [f"eval_{name}" for name in info.eval_labels]
         for name in names:
             key = f"{info.iteration}/{name}"
             records = store.read_rollouts(info.iteration, name)
-            found["rollouts"][key] = records
-            found["rewritten"][key] = rewritten(records)
+            contents["rollouts"][key] = records
+            contents["rewritten"][key] = rewritten(records)
             if name in store.list_logtrees(info.iteration):
                 tree = store.read_logtree(info.iteration, name)
-                found["logtrees"][key] = tree
+                contents["logtrees"][key] = tree
                 sections = [n for n in tree["root"]["children"] if n["tag"] == "section"]
-                found["redrawn"][key] = redrawn(tree["title"], records, len(sections))
-    return found
+                contents["redrawn"][key] = redrawn(tree["title"], records, len(sections))
+    return contents
 
 
 if __name__ == "__main__":

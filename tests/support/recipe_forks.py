@@ -82,15 +82,15 @@ class Forks:
     ) -> Forked:
         """Start `python -m MODULE ARGUMENTS`, without standard input. After printing a line that
         begins with `held_at`, it waits until it is released."""
-        asked = {"module": module, "arguments": list(arguments), "environment": dict(environment)}
-        request = json.dumps(asked | {"cwd": os.getcwd(), "held_at": held_at})
+        request = {"module": module, "arguments": list(arguments), "environment": dict(environment)}
+        request |= {"cwd": os.getcwd(), "held_at": held_at}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, writing = os.pipe()
         held, holding = os.pipe()
         errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - `Forked` closes it
         with theirs:
             passed = [theirs.fileno(), writing, errors.fileno(), held]
-            socket.send_fds(self._socket, [request.encode()], passed)
+            socket.send_fds(self._socket, [json.dumps(request).encode()], passed)
         os.close(writing)
         os.close(held)
         pid = json.loads(ours.recv(_LARGEST))["pid"]
@@ -124,20 +124,20 @@ class _Held:
         return getattr(self._stream, name)
 
 
-def _serve(asked: socket.socket) -> dict[str, Any] | None:
+def _serve(connection: socket.socket) -> dict[str, Any] | None:
     """Fork on request until the socket is closed. In a fork, returns the request."""
     running: dict[int, tuple[int, socket.socket]] = {}
     while True:
-        ready, _, _ = select.select([asked, *running], [], [])
+        ready, _, _ = select.select([connection, *running], [], [])
         for ended in set(ready) & set(running):
             pid, teller = running.pop(ended)
             code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
             os.close(ended)
             with teller:
                 teller.send(json.dumps({"code": code}).encode())
-        if asked not in ready:
+        if connection not in ready:
             continue
-        text, passed, _, _ = socket.recv_fds(asked, _LARGEST, 4)
+        text, passed, _, _ = socket.recv_fds(connection, _LARGEST, 4)
         if not text:
             for pid, _ in running.values():
                 os.kill(pid, signal.SIGKILL)
@@ -147,7 +147,7 @@ def _serve(asked: socket.socket) -> dict[str, Any] | None:
         if not pid:
             os.dup2(passed[1], 1)
             os.dup2(passed[2], 2)
-            for descriptor in (*passed[:3], *running, asked.fileno()):
+            for descriptor in (*passed[:3], *running, connection.fileno()):
                 os.close(descriptor)
             for _, other in running.values():
                 os.close(other.fileno())

@@ -38,8 +38,8 @@ def main() -> None:
         with Browser() as browser, browser.opened(report / "report.html", width=WIDTH) as page:
             height = float(page.evaluate(END)) + BELOW
             clip = {"x": 0, "y": 0, "width": WIDTH, "height": height, "scale": 1}
-            found = page.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        PICTURE.write_bytes(base64.b64decode(found["data"]))
+            picture = page.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        PICTURE.write_bytes(base64.b64decode(picture["data"]))
 
 
 if __name__ == "__main__":

@@ -60,15 +60,15 @@ class Terminal:
     ) -> None:
         self._name = f"terminal-{uuid.uuid4().hex[:8]}"
         binaries = Path(sys.executable).parent
-        own = {k: v for k, v in os.environ.items() if k not in ("TMUX", "NO_COLOR")}
+        variables = {k: v for k, v in os.environ.items() if k not in ("TMUX", "NO_COLOR")}
         path = f"{binaries}{os.pathsep}{os.environ['PATH']}"
-        own |= {"PATH": path, "PS1": "$ ", "LC_ALL": "C.UTF-8"} | dict(environment or {})
+        variables |= {"PATH": path, "PS1": "$ ", "LC_ALL": "C.UTF-8"} | dict(environment or {})
         size = ["-x", str(width), "-y", str(height)]
         # Without tmux's variable, so that programs do not notice tmux.
         shell = ["env", "-u", "TMUX", *(f"{k}={v}" for k, v in (environment or {}).items())]
         command = ["tmux", "-u", "-f", os.devnull, "-L", self._name, "new-session", "-d", *size]
         command += ["-c", str(folder), *shell, "bash", "--norc", "--noprofile"]
-        subprocess.run(command, env=own, check=True)
+        subprocess.run(command, env=variables, check=True)
 
     def tmux(self, *arguments: str) -> str:
         command = ["tmux", "-L", self._name, *arguments]

@@ -30,7 +30,7 @@ def worker_of(root: Path, run: str) -> psutil.Process:
     """
     store = LocalStore(str(root))
     folder = SweepFolder(store, "demo")
-    (identity,) = [one.id for one in folder.read_plan().runs if one.name == run]
+    (identity,) = [planned.id for planned in folder.read_plan().runs if planned.name == run]
     path = folder.heartbeat(identity, 1)
     metrics = root / folder.log_path(identity, 1) / "metrics.jsonl"
     wait_until(
@@ -42,29 +42,29 @@ def worker_of(root: Path, run: str) -> psutil.Process:
 
 def taken(folder: Path, root: Path) -> dict[str, str]:
     """Return the screens by name."""
-    found: dict[str, str] = {}
+    screens: dict[str, str] = {}
     terminals = {size: Terminal(folder, *size) for size in ((80, 24), (200, 50))}
-    silent = worker_of(root, "lr=0.03,kind=trains,seed=1")
+    silenced = worker_of(root, "lr=0.03,kind=trains,seed=1")
     stalled = worker_of(root, "lr=0.01,kind=trains,seed=1").children()
-    stopped = [*stalled, silent, *silent.children()]
+    stopped = [*stalled, silenced, *silenced.children()]
     for process in stopped:
         process.suspend()
     try:
         for terminal in terminals.values():
             terminal.type("sweeper watch demo")
         for (width, height), terminal in terminals.items():
-            found[f"{width}x{height}"] = terminal.wait(
+            screens[f"{width}x{height}"] = terminal.wait(
                 "4 waiting, 1 stalled, 1 silent, 4 failed", "? help"
             )
         small = terminals[80, 24]
         small.press("Down", "Enter")
-        found["a run"] = small.wait("test/nll", "? help", gone="/ filter")
+        screens["a run"] = small.wait("test/nll", "? help", gone="/ filter")
     finally:
         for process in stopped:
             process.resume()
         for terminal in terminals.values():
             terminal.close()
-    return found
+    return screens
 
 
 def main() -> None:

@@ -32,9 +32,9 @@ class Scripted(BaseAgent):
     ) -> None:
         steps: list[dict[str, Any]] = [{"step_id": 1, "source": "user", "message": instruction}]
         for command in self._commands:
-            told = await environment.exec(command, timeout_sec=20)
+            result = await environment.exec(command, timeout_sec=20)
             step = {"step_id": len(steps) + 1, "source": "agent", "message": command}
-            steps.append(step | {"observation": {"results": [{"content": told.stdout}]}})
-        found = {"schema_version": "ATIF-v1.6", "session_id": "scripted", "steps": steps}
-        found["agent"] = {"name": "scripted", "version": "1"}
-        (self.logs_dir / "trajectory.json").write_text(json.dumps(found))
+            steps.append(step | {"observation": {"results": [{"content": result.stdout}]}})
+        trajectory = {"schema_version": "ATIF-v1.6", "session_id": "scripted", "steps": steps}
+        trajectory["agent"] = {"name": "scripted", "version": "1"}
+        (self.logs_dir / "trajectory.json").write_text(json.dumps(trajectory))

@@ -132,11 +132,11 @@ class Shell:
         `status` repeatedly would take processor time from the runs."""
         root = self.environment.get("SWEEPER_ROOT", str(self.folder / "sweeps"))
 
-        def found() -> Counter[str]:
+        def states() -> Counter[str]:
             runs = Registry(root, cache=False).sweep("toys").runs
             return Counter(run.state.value for run in runs)
 
-        self.until(lambda: found() == expected)
+        self.until(lambda: states() == expected)
 
     def executed(self) -> Counter[tuple[str, str, str]]:
         """Return (run, attempt, step) -> number of executions."""
@@ -211,8 +211,8 @@ class SweepElsewhere:
 
     def write(self, more: str = "", **options: Any) -> None:
         """Write the grid with other options of the backend, and with more lines."""
-        plain, asked = self.service.options(), self.service.options(**options)
-        self.grid.write_text(self._text.replace(json.dumps(plain), json.dumps(asked)) + more)
+        plain, changed = self.service.options(), self.service.options(**options)
+        self.grid.write_text(self._text.replace(json.dumps(plain), json.dumps(changed)) + more)
 
     def start(self, *given: str) -> subprocess.Popen[str]:
         return self.shell.start("launch", "grid.yaml", *given, "--wait")
@@ -227,8 +227,8 @@ class SweepElsewhere:
         return open_backend(self._backend, "toys", folder, self.service.options())
 
     def waits_for(self, reason: str) -> bool:
-        found = SweepFolder(open_store(self.root), "toys").read_observations().observed.values()
-        return any(reason in str(seen.reason) for seen in found)
+        observed = SweepFolder(open_store(self.root), "toys").read_observations().observed.values()
+        return any(reason in str(seen.reason) for seen in observed)
 
     def events(self) -> dict[str, set[tuple[int, Event]]]:
         return SweepFolder(open_store(self.root), "toys").read_events()

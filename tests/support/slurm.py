@@ -104,19 +104,19 @@ def free_ports(count: int) -> list[int]:
     """Return ports below the kernel's ephemeral range: in that range another process could take
     one before its daemon binds it."""
     sockets: list[socket.socket] = []
-    found: list[int] = []
+    ports: list[int] = []
     try:
         for port in random.sample(range(10_000, 30_000), 1_000):
             sockets.append(socket.socket())
             with suppress(OSError):  # it is taken
                 sockets[-1].bind(("127.0.0.1", port))
-                found.append(port)
-            if len(found) == count:
-                return found
+                ports.append(port)
+            if len(ports) == count:
+                return ports
         raise OSError(f"there are no {count} free ports")
     finally:
-        for one in sockets:
-            one.close()
+        for listener in sockets:
+            listener.close()
 
 
 def until(condition: Callable[[], object], seconds: float, what: str) -> None:
@@ -185,20 +185,20 @@ class Cluster:
 
     def end_jobs(self, node: str | None = None) -> None:
         """Send SIGKILL to every slurmstepd (of a node) and all that it has started."""
-        found = self.steps(node)
-        tree = [child for one in found for child in _children(one)]
-        for process in [*found, *tree]:
+        steps = self.steps(node)
+        tree = [child for step in steps for child in _children(step)]
+        for process in [*steps, *tree]:
             with suppress(psutil.Error):
                 process.kill()
 
     def steps(self, node: str | None = None) -> list[psutil.Process]:
         """Return the slurmstepd processes of this cluster, or of one of its nodes."""
-        found: list[psutil.Process] = []
+        processes: list[psutil.Process] = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if process.name() == "slurmstepd" and self._owns(process, node):
-                    found.append(process)
-        return found
+                    processes.append(process)
+        return processes
 
     def _owns(self, process: psutil.Process, node: str | None) -> bool:
         """Recognize a process by its log file, because its title has overwritten its

@@ -88,13 +88,13 @@ class SshHost:
     def _below(self, *above: int) -> list[int]:
         """Return the processes that these have started, directly or not."""
         parents = {pid: _parent(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
-        found: list[int] = []
+        pids: list[int] = []
         waiting = [*above]
         while waiting:
             mine = [pid for pid, parent in parents.items() if parent == waiting[0]]
-            found += mine
+            pids += mine
             waiting = [*waiting[1:], *mine]
-        return found
+        return pids
 
 
 class SshHosts:

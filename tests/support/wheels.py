@@ -31,12 +31,14 @@ def made(folder: Path, name: str, version: str, **files: str) -> Path:
     return wheel
 
 
-def _pack(folder: Path, found: Distribution) -> None:
-    tags = re.findall(r"(?m)^Tag: *(\S+)", found.read_text("WHEEL") or "")
+def _pack(folder: Path, distribution: Distribution) -> None:
+    tags = re.findall(r"(?m)^Tag: *(\S+)", distribution.read_text("WHEEL") or "")
     parts = [sorted({tag.split("-")[at] for tag in tags}) for at in range(3)]
-    called = re.sub(r"[-_.]+", "_", found.metadata["Name"])
+    called = re.sub(r"[-_.]+", "_", distribution.metadata["Name"])
     tag = "-".join(".".join(part) for part in parts)
-    files = [file for file in found.files or () if file.suffix != ".pyc" and file.parts[0] != ".."]
-    with zipfile.ZipFile(folder / f"{called}-{found.version}-{tag}.whl", "w") as packed:
+    files = [
+        file for file in distribution.files or () if file.suffix != ".pyc" and file.parts[0] != ".."
+    ]
+    with zipfile.ZipFile(folder / f"{called}-{distribution.version}-{tag}.whl", "w") as packed:
         for file in files:
             packed.write(str(file.locate()), file.as_posix())

@@ -60,8 +60,12 @@ def main(config: Config) -> None:
     def draw(prompt: list[int], count: int) -> None:
         answer = sampler.sample(tinker.ModelInput.from_ints(prompt), count, params).result()
         drawn.extend(
-            {"prompt_tokens": prompt, "sampled_tokens": one.tokens, "logprobs": one.logprobs}
-            for one in answer.sequences
+            {
+                "prompt_tokens": prompt,
+                "sampled_tokens": sequence.tokens,
+                "logprobs": sequence.logprobs,
+            }
+            for sequence in answer.sequences
         )
 
     with capturing(config):

@@ -130,10 +130,10 @@ class Written:
             (runs / "metrics.jsonl").write_text(text)
         if checkpoints:
             (runs / "checkpoints.jsonl").write_text(dump(checkpoints))
-        kept = self.folder / "attempts" / f"{run}.{attempt}"
-        kept.mkdir(parents=True)
+        attempt_folder = self.folder / "attempts" / f"{run}.{attempt}"
+        attempt_folder.mkdir(parents=True)
         if log:
-            (kept / "stdout.log").write_text(log)
+            (attempt_folder / "stdout.log").write_text(log)
 
     def save(self) -> "Written":
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -206,8 +206,8 @@ def measured(
     """Write cells from their settings and the final values of their seeds (NaN: that run diverged,
     None: it has not started). The declared axes hold the values that the cells have there; a cell
     with further settings is an included one, and its values are not declared."""
-    declared = [own for own, _ in cells if set(own) <= set(axes)]
-    values = {axis: [own[axis] for own in declared if axis in own] for axis in axes}
+    declared = [config for config, _ in cells if set(config) <= set(axes)]
+    values = {axis: [config[axis] for config in declared if axis in config] for axis in axes}
     sweep = Written(root, name, values, **document)
     for settings, ends in cells:
         for seed, end in enumerate(ends):
@@ -272,7 +272,7 @@ def truth(root: Path, seeds: int = 4, name: str = "truth") -> Written:
     for rate in rates:
         for rank in ranks:
             for seed in range(seeds):
-                own = {"learning_rate": rate, "lora_rank": rank}
+                config = {"learning_rate": rate, "lora_rank": rank}
                 final = 1.0 + by_rate[rate] + by_rank[rank] + rng.gauss(0, 0.02)
                 rows = curve(final, start=4.0)
                 if (rate, rank) == (8e-3, 64):
@@ -280,9 +280,9 @@ def truth(root: Path, seeds: int = 4, name: str = "truth") -> Written:
                         row.update({key: math.nan for key in row if key != "step"})
                 if (rate, rank) == (4e-3, 16):
                     log = f"step 3\nRuntimeError: rank {rank} does not fit\n"
-                    sweep.run(own, seed, rows[:4], "failed", reason="error", log=log)
+                    sweep.run(config, seed, rows[:4], "failed", reason="error", log=log)
                 else:
-                    sweep.run(own, seed, rows, checkpoints=checkpoint(f"{rate}/{rank}/{seed}"))
+                    sweep.run(config, seed, rows, checkpoints=checkpoint(f"{rate}/{rank}/{seed}"))
     return sweep.save()
 
 
@@ -302,8 +302,8 @@ def rollouts(
     right.
     """
     records: list[dict[str, Any]] = []
-    for group, own in enumerate(rewards):
-        for index, reward in enumerate(own):
+    for group, rewarded in enumerate(rewards):
+        for index, reward in enumerate(rewarded):
             at = len(records)
             logs = {
                 "question": prompts[group % len(prompts)],
@@ -364,10 +364,10 @@ def hostile_rollouts(root: Path, count: int = 200) -> Written:
                     }
                     for s in range(3)
                 ]
-                own = {"</script><script>boom()</script>": x, "$x$<i>": y}
+                extra = {"</script><script>boom()</script>": x, "$x$<i>": y}
                 two = checkpoint(HOSTILE[0], state_path=HOSTILE[1])
                 cell = f"{HOSTILE[(x + y) % len(HOSTILE)]}{x}{y}"
-                run = sweep.run(own, seed, rows, cell=cell, checkpoints=two)
+                run = sweep.run(extra, seed, rows, cell=cell, checkpoints=two)
                 for iteration in (0, 2):
                     groups = [[0.0, 1.0, 0.5, 0.25 * x] for _ in range(4)]
                     rollouts(sweep, run, iteration, groups, texts, texts)

@@ -196,7 +196,7 @@ def test_a_queue_that_is_being_changed_is_waited_for(stubbed: Any, status: str) 
 
 def test_logs_come_page_by_page(stubbed: Any) -> None:
     backend = stubbed.backend()
-    stubbed.known(backend, ("1", stubbed.TOKEN))
+    stubbed.learn(backend, ("1", stubbed.TOKEN))
     attempts = [{"container": {"logStreamName": "one"}}]
     container = {
         "logStreamName": "two",

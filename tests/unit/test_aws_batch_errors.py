@@ -140,7 +140,7 @@ def test_what_may_have_been_accepted_is_looked_for_until_a_listing_must_have_it(
 def test_so_is_what_an_earlier_launcher_may_have_submitted(stubbed: Any) -> None:
     """It may have been killed before it had the reply, or a listing."""
     backend, token, lost = stubbed.opened(), stubbed.TOKEN, "bbbbbbbbbbbb-a1"
-    stubbed.known(backend, ("5", token))
+    stubbed.learn(backend, ("5", token))
     assert backend.find([token]) == {token: "5"}  # what is known takes no time
     for seconds in (0, 14.9):
         stubbed.now = seconds

@@ -19,7 +19,7 @@ def test_restarts_stand_for_the_attempts_after(stubbed: Any) -> None:
     came so far."""
     backend = stubbed.backend()
     first, second, third = (f"aaaaaaaaaaaa-a{n}" for n in (1, 2, 3))
-    stubbed.known(backend, ("1", first))
+    stubbed.learn(backend, ("1", first))
     stubbed.listed(backend, ("1", first))
     stubbed.described({"jobId": "1", "status": "RUNNING"})
     assert backend.find([second]) == {second: "1"}
@@ -93,7 +93,7 @@ def test_what_is_forgotten_is_nothing_to_stop(stubbed: Any) -> None:
     """Nor does it keep others from being stopped; what was throttled continues from there."""
     backend = stubbed.backend()
     tokens = [f"{number:012x}-a1" for number in range(4)]
-    stubbed.known(backend, *((str(number), token) for number, token in enumerate(tokens)))
+    stubbed.learn(backend, *((str(number), token) for number, token in enumerate(tokens)))
     requests = [{"jobId": str(number), "reason": ANY} for number in range(4)]
     stubbed.refuse("terminate_job", "ClientException", "there is no such job")
     stubbed.described()
@@ -115,7 +115,7 @@ def test_what_may_not_be_stopped_is_told_and_tried_again_later(
     backend = stubbed.backend()
     tokens = [f"{number:012x}-a1" for number in range(3)]
     requests = [{"jobId": str(number), "reason": ANY} for number in range(3)]
-    stubbed.known(backend, *((str(number), token) for number, token in enumerate(tokens)))
+    stubbed.learn(backend, *((str(number), token) for number, token in enumerate(tokens)))
 
     def refuse(number: int) -> None:
         stubbed.refuse("terminate_job", code, f"you may not stop {number}", status)
@@ -144,7 +144,7 @@ def test_what_may_not_be_stopped_is_told_and_tried_again_later(
 
 def test_credentials_that_have_expired_stop_nothing_else_either(stubbed: Any) -> None:
     backend = stubbed.backend()
-    stubbed.known(backend, *((str(number), f"{number:012x}-a1") for number in range(2)))
+    stubbed.learn(backend, *((str(number), f"{number:012x}-a1") for number in range(2)))
     stubbed.refuse("terminate_job", "ExpiredTokenException", status=403)
     with pytest.raises(Refused, match="credentials have expired"):
         backend.cancel(["000000000000-a1", "000000000001-a1"])
@@ -215,7 +215,7 @@ def test_a_child_that_nobody_asked_about_is_not_absent(stubbed: Any) -> None:
     that Batch does not describe is gone, or was not made yet."""
     turn = MOST_CALLS * A_CALL
     backend, tokens = stubbed.array(turn + 2)
-    stubbed.known(backend, ("1", stubbed.TOKEN))
+    stubbed.learn(backend, ("1", stubbed.TOKEN))
     stubbed.parent("PENDING", RUNNABLE=turn + 2)
     backend.poll(tokens)
     stubbed.parent("PENDING", RUNNABLE=2, RUNNING=turn)

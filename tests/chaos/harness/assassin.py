@@ -52,9 +52,9 @@ def children(pid: int) -> list[int]:
     line.
     """
     with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
-        found = [int(word) for word in file.read().split()]
+        pids = [int(word) for word in file.read().split()]
     ours = read(pid)
-    return [child for child in found if child != os.getpid() and read(child) not in (ours, b"")]
+    return [child for child in pids if child != os.getpid() and read(child) not in (ours, b"")]
 
 
 def read(pid: int) -> bytes:

@@ -46,8 +46,8 @@ class Capped(Service):
                 time.sleep(_SECONDS)
 
     def _whose(self, sessions: list[str]) -> Counter[str]:
-        known = {one.id: one.user_metadata or {} for one in self.registry.all_sessions()}
-        return Counter(str(known.get(session, {}).get("root")) for session in sessions)
+        roots = {s.id: (s.user_metadata or {}).get("root") for s in self.registry.all_sessions()}
+        return Counter(str(roots.get(session)) for session in sessions)
 
 
 if __name__ == "__main__":

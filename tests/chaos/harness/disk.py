@@ -21,15 +21,15 @@ from sweeper.testing import Killed
 class File:
     """The durable state of a file: its bytes when it was last synced."""
 
-    def __init__(self, kept: bytes = b"") -> None:
-        self.kept = kept
+    def __init__(self, durable: bytes = b"") -> None:
+        self.durable = durable
 
 
 class Folder:
     """The durable state of a folder: its entries when it was last synced."""
 
     def __init__(self) -> None:
-        self.kept: dict[str, File | Folder] = {}
+        self.durable: dict[str, File | Folder] = {}
 
 
 class Disk:
@@ -56,7 +56,7 @@ class Disk:
                 self._now[path] = File(Path(path).read_bytes())
         for path, node in self._now.items():
             if isinstance(node, Folder):
-                node.kept = self._entries(path)
+                node.durable = self._entries(path)
 
     def _entries(self, folder: str) -> "dict[str, File | Folder]":
         start = folder + os.sep
@@ -65,14 +65,14 @@ class Disk:
 
     def restart(self) -> None:
         """Restore the durable state, as after the power returns."""
-        kept = self._now[self.root]
+        durable = self._now[self.root]
         for entry in os.scandir(self.root):
             if entry.is_dir():
                 shutil.rmtree(entry.path)
             else:
                 os.unlink(entry.path)
-        assert isinstance(kept, Folder)
-        _write(self.root, kept)
+        assert isinstance(durable, Folder)
+        _write(self.root, durable)
         self.off, self.cut_at = False, None
         self._open.clear()
         self._scan()
@@ -117,9 +117,9 @@ class Disk:
         path = self._open[descriptor]
         node = self._now[path]
         if isinstance(node, Folder):
-            node.kept = self._entries(path)
+            node.durable = self._entries(path)
         else:
-            node.kept = Path(path).read_bytes()
+            node.durable = Path(path).read_bytes()
 
     fdatasync = fsync
 
@@ -151,10 +151,10 @@ class Disk:
 
 
 def _write(path: str, folder: Folder) -> None:
-    for name, node in folder.kept.items():
+    for name, node in folder.durable.items():
         inner = os.path.join(path, name)
         if isinstance(node, Folder):
             os.makedirs(inner, exist_ok=True)
             _write(inner, node)
         else:
-            Path(inner).write_bytes(node.kept)
+            Path(inner).write_bytes(node.durable)

@@ -115,7 +115,7 @@ def _prepare_launcher(spec: Spec) -> None:
     set_everywhere("_WINDOW_SECONDS", spec.get("window"))
     true_backoff, scale = failures.backoff, spec.get("backoff", 1.0)
     set_everywhere("backoff", lambda *about: scale * true_backoff(*about))
-    told = json.dumps(spec.get("worker", {}))
+    worker_spec = json.dumps(spec.get("worker", {}))
 
     def worker_command(folder: str, token: str, *_: object, **__: object) -> list[str]:
         command = [sys.executable, "-P", str(HERE / "entry.py"), "worker"]
@@ -124,7 +124,7 @@ def _prepare_launcher(spec: Spec) -> None:
         if spec.get("hidden"):
             apart = json.dumps({**spec.get("worker", {}), "folder": folder})
             return [*command, apart, "elsewhere", token]
-        return [*command, told, folder, token]
+        return [*command, worker_spec, folder, token]
 
     set_everywhere("worker_command", worker_command)
     if "faults" in spec:
@@ -245,8 +245,8 @@ def _sleep_beside_faketime() -> None:
 
 def main(arguments: list[str]) -> int:
     _sleep_beside_faketime()  # before anything takes the name
-    verb, told, *rest = arguments
-    spec = json.loads(told if told.startswith("{") else Path(told).read_text())
+    verb, text, *rest = arguments
+    spec = json.loads(text if text.startswith("{") else Path(text).read_text())
     from sweeper.errors import SweeperError
 
     try:

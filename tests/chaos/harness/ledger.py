@@ -84,8 +84,8 @@ def judge(
             doubled.append(f"{run}: step {step} of attempt {attempt} happened twice")
     lost: list[str] = []
     wrong: list[str] = []
-    known = [run.id for run in SweepFolder(store, sweep).read_plan().runs if not run.retired]
-    for run in known:
+    planned = [run.id for run in SweepFolder(store, sweep).read_plan().runs if not run.retired]
+    for run in planned:
         happened = events.get(run, set())
         state = fold(happened)
         want = (expected or {}).get(run, State.SUCCEEDED)
@@ -106,6 +106,6 @@ def judge(
             doubled.append(f"{run}: trained again after attempt {min(succeeded)} had succeeded")
         if once and state.opened > 1:
             doubled.append(f"{run}: attempt {state.opened} where one was enough: {happened}")
-    strangers = sorted(set(done) - set(known))
+    strangers = sorted(set(done) - set(planned))
     wrong += [f"{run}: in the ledger, but in no plan" for run in strangers if done[run]]
     return Verdict(tuple(lost), tuple(doubled), tuple(wrong))

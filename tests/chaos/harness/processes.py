@@ -17,15 +17,15 @@ def private(pid: int) -> int:
 
 def of_home(home: str) -> list[psutil.Process]:
     """Return the processes of this home."""
-    found: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
     for process in psutil.process_iter():
         try:
-            known = process.environ().get("SWEEPER_HOME") == home
-            if known or any(part.startswith(home) for part in process.cmdline()):
-                found.append(process)
+            same_home = process.environ().get("SWEEPER_HOME") == home
+            if same_home or any(part.startswith(home) for part in process.cmdline()):
+                processes.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
 def end_all_of_home(home: str) -> None:

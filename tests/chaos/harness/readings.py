@@ -36,7 +36,7 @@ class Difference(NamedTuple):
     after: tuple[str, ...]
 
 
-def check(folder: Path, seed: int, steps: int = 8, asked: int = 4) -> list[Difference]:
+def check(folder: Path, seed: int, steps: int = 8, count: int = 4) -> list[Difference]:
     """Run one sequence: after each of `steps` changes, ask some questions. Ends with the first
     that has two answers, or an answer that is a bug in sweeper."""
     rng = random.Random(seed)
@@ -54,7 +54,7 @@ def check(folder: Path, seed: int, steps: int = 8, asked: int = 4) -> list[Diffe
             place.settle()
         questions = _questions(places, out)
         with _tuned(rng):
-            for name in rng.sample(sorted(questions), asked):
+            for name in rng.sample(sorted(questions), count):
                 answers = [_answer(home, questions[name]) for home in homes]
                 shutil.rmtree(homes[1], ignore_errors=True)
                 if answers[0] != answers[1] or "bug in sweeper" in answers[0]:
@@ -97,10 +97,10 @@ def _answer(home: Path, question: Callable[[], str]) -> str:
 
 
 def _questions(places: list[Place], out: Path) -> dict[str, Callable[[], str]]:
-    found: dict[str, Callable[[], str]] = {}
+    questions: dict[str, Callable[[], str]] = {}
 
     def verb(*arguments: str) -> None:
-        found[" ".join(arguments)] = lambda: _told(arguments, out)
+        questions[" ".join(arguments)] = lambda: _output(arguments, out)
 
     for place in places:
         root = ("--root", place.root)
@@ -119,19 +119,19 @@ def _questions(places: list[Place], out: Path) -> dict[str, Callable[[], str]]:
             verb("show", f"{sweep}/lr=1", *root, "--json")
             verb("rollouts", f"{sweep}/lr=1", *root, "--json", "-n", "0")
             verb("compare", f"{sweep}/lr=1", f"{sweep}/lr=2", *root, "--json")
-            found[f"report of {sweep} in {place.root}"] = _tried(
+            questions[f"report of {sweep} in {place.root}"] = _tried(
                 lambda sweep=sweep, root=place.root: load(Registry(root), sweep, None, None)
             )
     roots = [place.root for place in places]
     for keys in _KEYS:
-        found[f"metrics {keys} of both"] = _tried(lambda keys=keys: _metrics(roots, keys))
-    found["the last rollouts of both"] = _tried(lambda: _rollouts(roots, -1))
-    found["rewards of both"] = _tried(lambda: _rollouts(roots, None, ["total_reward", "a"]))
-    found["runs of both"] = _tried(lambda: Registry(*roots).records())
-    return found
+        questions[f"metrics {keys} of both"] = _tried(lambda keys=keys: _metrics(roots, keys))
+    questions["the last rollouts of both"] = _tried(lambda: _rollouts(roots, -1))
+    questions["rewards of both"] = _tried(lambda: _rollouts(roots, None, ["total_reward", "a"]))
+    questions["runs of both"] = _tried(lambda: Registry(*roots).records())
+    return questions
 
 
-def _told(arguments: tuple[str, ...], out: Path) -> str:
+def _output(arguments: tuple[str, ...], out: Path) -> str:
     """Return exit code, standard output and written files."""
     out.unlink(missing_ok=True)
     printed, errors = io.StringIO(), io.StringIO()

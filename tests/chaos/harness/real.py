@@ -188,15 +188,15 @@ class Sweep:
 
     def workers(self) -> list[psutil.Process]:
         """Return the processes of this sweep's jobs: workers, their guards, their recipes."""
-        found: list[psutil.Process] = []
+        jobs: list[psutil.Process] = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 words = process.cmdline() or ["tmux"]
                 # tmux itself, and the windows that watch, are no jobs.
                 if words[0] != "tmux" and not {"status", "watch"} & {*words}:
-                    found += [process] * any(str(self.folder) in word for word in words)
+                    jobs += [process] * any(str(self.folder) in word for word in words)
         ours = {os.getpid(), *(launching.pid for launching in self.launched)}
-        return [process for process in found if process.pid not in ours]
+        return [process for process in jobs if process.pid not in ours]
 
     def rest(self) -> None:
         """Wait until no job of the sweep is at work any more."""

@@ -57,8 +57,8 @@ class _Folder(Place):
         self.folder, self.root = folder, str(folder)
 
     def files(self) -> list[str]:
-        found = (path for path in self.folder.rglob("*") if path.is_file())
-        return sorted(str(path.relative_to(self.folder)) for path in found)
+        paths = (path for path in self.folder.rglob("*") if path.is_file())
+        return sorted(str(path.relative_to(self.folder)) for path in paths)
 
     def read(self, path: str) -> bytes:
         return (self.folder / path).read_bytes()
@@ -169,8 +169,8 @@ class World:
         ]
         place = self.rng.choice(self.places)
         [happening] = self.rng.choices([h for _, h in happenings], [w for w, _ in happenings])
-        told = happening(place)
-        return f"{getattr(happening, '__name__', 'age').strip('_')} {told or ''} in {place.root}"
+        detail = happening(place)
+        return f"{getattr(happening, '__name__', 'age').strip('_')} {detail or ''} in {place.root}"
 
     def _files(self, place: Place, *ends: str) -> list[str]:
         return [path for path in place.files() if not ends or path.endswith(ends)]
@@ -240,31 +240,31 @@ class World:
 
     def _swap(self, place: Place) -> str:
         """Swap the two roots."""
-        one, two = self.places[:2]
-        if not (isinstance(one, _Folder) and isinstance(two, _Folder)):
+        first, second = self.places[:2]
+        if not (isinstance(first, _Folder) and isinstance(second, _Folder)):
             return f"nothing of {place.root}"
-        between = one.folder.with_name("between")
-        one.folder.rename(between)
-        two.folder.rename(one.folder)
-        between.rename(two.folder)
+        between = first.folder.with_name("between")
+        first.folder.rename(between)
+        second.folder.rename(first.folder)
+        between.rename(second.folder)
         return "roots"
 
     def _grow(self, place: Place) -> str:
         """Append lines, or to data in parts another part."""
-        found = self._files(place, ".jsonl", "stdout.log")
+        files = self._files(place, ".jsonl", "stdout.log")
         parts = [path for path in self._files(place) if ".parts/" in path]
-        if not found + parts:
+        if not files + parts:
             return "nothing"
-        path = self.rng.choice(found + parts)
+        path = self.rng.choice(files + parts)
         if path in parts:
             folder = path.rpartition("/")[0]
-            end = sum(len(place.read(one)) for one in parts if one.startswith(f"{folder}/"))
+            end = sum(len(place.read(part)) for part in parts if part.startswith(f"{folder}/"))
             if self.rng.random() < 0.3:  # it is whole, and its parts may go
                 mine = sorted(
                     (p for p in parts if p.startswith(f"{folder}/")),
                     key=lambda p: int(p[len(folder) + 1 :]),
                 )
-                whole = b"".join(place.read(one) for one in mine)
+                whole = b"".join(place.read(part) for part in mine)
                 place.write(folder.removesuffix(".parts"), whole, self.rng)
             else:
                 place.write(f"{folder}/{end}", self._writer.rows(1), self.rng)
@@ -283,10 +283,10 @@ class World:
 
     def _edit(self, place: Place) -> str:
         """Change one digit, keeping the length."""
-        found = self._files(place)
-        if not found:
+        files = self._files(place)
+        if not files:
             return "nothing"
-        path = self.rng.choice(found)
+        path = self.rng.choice(files)
         data = bytearray(place.read(path))
         digits = [at for at, byte in enumerate(data) if 0x31 <= byte <= 0x38]
         if digits and not path.endswith("sweep.json"):
@@ -297,10 +297,10 @@ class World:
         return path
 
     def _damage(self, place: Place) -> str:
-        found = self._files(place)
-        if not found:
+        files = self._files(place)
+        if not files:
             return "nothing"
-        path = self.rng.choice(found)
+        path = self.rng.choice(files)
         data = place.read(path)
         self._whole.setdefault((id(place), path), data)
         size = len(data)
@@ -327,10 +327,10 @@ class World:
         return path
 
     def _remove_file(self, place: Place) -> str:
-        found = self._files(place)
-        if not found:
+        files = self._files(place)
+        if not files:
             return "nothing"
-        path = self.rng.choice(found)
+        path = self.rng.choice(files)
         place.remove(path)
         return path
 
@@ -372,12 +372,12 @@ class _Writer:
         ]
         plan = {"schema": 1, "name": name, "recipe": {"reference": "x"}, "axes": {"lr": [0, 1, 2]}}
         plan |= {"metric": {"name": "loss", "goal": "minimize", "at": at}}
-        found = {
+        documents = {
             f"{name}/sweep.json": json.dumps(
                 plan | {"launch": {"retries": 0, "backend": "local"}, "runs": runs}
             )
         }
-        made = {path: text.encode() for path, text in found.items()}
+        made = {path: text.encode() for path, text in documents.items()}
         for run in RUNS:
             last = self._rng.randrange(0, 3)
             for attempt in range(1, last + 1):

@@ -148,7 +148,7 @@ class Proxy:
                     self._hit, self._left = same, fault.times
                 struck = self._hit == same and self._left > 0
                 self._left -= struck
-            self.requests.append(Request(_told(handler), struck))
+            self.requests.append(Request(_trouble_of(handler), struck))
             return fault.kind if fault is not None and struck else None
 
     def _ask(
@@ -180,12 +180,12 @@ class Proxy:
         bucket = re.search(rb"<Name>(.*?)</Name>", data)
         where = f"/{bucket[1].decode()}/" if bucket else "/"
 
-        def keep(found: "re.Match[bytes]") -> bytes:
-            key = where + unquote(found[2].decode())
-            if found[1] == b"Contents":
-                return b"" if key in new else found[0]
-            known = any(one.startswith(key) for one in old)
-            return found[0] if known else b""
+        def keep(match: "re.Match[bytes]") -> bytes:
+            key = where + unquote(match[2].decode())
+            if match[1] == b"Contents":
+                return b"" if key in new else match[0]
+            listed_before = any(name.startswith(key) for name in old)
+            return match[0] if listed_before else b""
 
         pattern = rb"<(Contents|CommonPrefixes)>.*?<(?:Key|Prefix)>(.*?)</(?:Key|Prefix)>.*?</\1>"
         return re.sub(pattern, keep, data, flags=re.DOTALL)
@@ -214,7 +214,7 @@ def _is_list(handler: BaseHTTPRequestHandler) -> bool:
     return handler.command == "GET" and "list-type" in parse_qs(urlsplit(handler.path).query)
 
 
-def _told(handler: BaseHTTPRequestHandler) -> str:
+def _trouble_of(handler: BaseHTTPRequestHandler) -> str:
     """Describe a request: `PUT new state/RUN/1.claimed.json`, `LIST state`."""
     if _is_list(handler):
         prefix = parse_qs(urlsplit(handler.path).query).get("prefix", [""])[0]

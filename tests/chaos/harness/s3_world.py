@@ -263,13 +263,13 @@ class _Backend(Backend):
             _ask(self._path, {"op": "submit", **request})
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        told = _ask(self._path, {"op": "poll", "tokens": list(tokens)})
-        return {token: token for token, code in told.items() if code is None}
+        codes = _ask(self._path, {"op": "poll", "tokens": list(tokens)})
+        return {token: token for token, code in codes.items() if code is None}
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        told = _ask(self._path, {"op": "poll", "tokens": list(tokens)})
+        codes = _ask(self._path, {"op": "poll", "tokens": list(tokens)})
         states: dict[str, JobStatus] = {}
-        for token, code in told.items():
+        for token, code in codes.items():
             kind = JobState.ABSENT if code == "absent" else JobState.ENDED
             state = JobState.RUNNING if code is None else kind
             states[token] = JobStatus(state, code if isinstance(code, int) else None)
@@ -303,9 +303,9 @@ class Result(NamedTuple):
         """Read the result that a trial's process has written."""
         if not data:
             return cls(fault, (), Verdict((), (), ()), ("the trial died",), "", 0.0)
-        asked, found, lies, folder, seconds = json.loads(data)
-        requests = tuple(Request(*request) for request in asked)
-        verdict = Verdict(*(tuple(part) for part in found))
+        sent, parts, lies, folder, seconds = json.loads(data)
+        requests = tuple(Request(*request) for request in sent)
+        verdict = Verdict(*(tuple(part) for part in parts))
         return cls(fault, requests, verdict, tuple(lies), folder, seconds)
 
     @property
@@ -377,21 +377,21 @@ class Trial:
         """
         self.until(lambda: self.has_ended(pid), f"{out.name} to end")
         code = self.cluster.ask(op="code", pid=pid)
-        shown, said = out.read_text(), Path(f"{out}.err").read_text()
-        if code in (1, 2, 5) or "a bug in sweeper" in said or "Traceback" in shown + said:
-            self.lies.append(f"{out.name} ended with {code}: {said[-400:]}")
-        if code == 6 and not _is_told(shown, said):
-            self.lies.append(f"{out.name} ended with 6, and no word of the store: {said[-400:]}")
-        return code, shown, said
+        shown, errors = out.read_text(), Path(f"{out}.err").read_text()
+        if code in (1, 2, 5) or "a bug in sweeper" in errors or "Traceback" in shown + errors:
+            self.lies.append(f"{out.name} ended with {code}: {errors[-400:]}")
+        if code == 6 and not _names_the_store(shown, errors):
+            self.lies.append(f"{out.name} ended with 6, and no word of the store: {errors[-400:]}")
+        return code, shown, errors
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """Run a command, again while it ends because the store is unavailable."""
-        code, shown, said = 6, "", ""
+        code, shown, errors = 6, "", ""
         for _ in range(_AGAIN):
-            code, shown, said = self.ended(*self.type(*words))
+            code, shown, errors = self.ended(*self.type(*words))
             if code != 6:
-                return code, shown, said
-        raise Wrong(f"{words[0]} ends with {code} again and again: {said[-400:]}")
+                return code, shown, errors
+        raise Wrong(f"{words[0]} ends with {code} again and again: {errors[-400:]}")
 
     def launch(self, condition: Any, what: str) -> tuple[int, Path]:
         """Launch, again if it ends because the store is unavailable, until the condition holds."""
@@ -400,9 +400,9 @@ class Trial:
             self.until(lambda: condition() or self.has_ended(pid), what)  # noqa: B023
             if condition():
                 return pid, out
-            code, _, said = self.ended(pid, out)
+            code, _, errors = self.ended(pid, out)
             if code != 6:
-                raise Wrong(f"{out.name} ended with {code} before {what}: {said[-400:]}")
+                raise Wrong(f"{out.name} ended with {code} before {what}: {errors[-400:]}")
         raise Wrong(f"launch ends again and again before {what}")
 
     def has_ended(self, pid: int) -> bool:
@@ -445,28 +445,28 @@ class Trial:
         begun = len(self.log())
         second, out = self.launch(lambda: len(self.log()) > begun, "the second launcher")
         self.look()
-        code, _, said = self.run("cancel", NAME, "mode=waits")
+        code, _, errors = self.run("cancel", NAME, "mode=waits")
         if code:
-            self.lies.append(f"cancel ended with {code}: {said[-400:]}")
-        code, _, said = self.ended(second, out)
+            self.lies.append(f"cancel ended with {code}: {errors[-400:]}")
+        code, _, errors = self.ended(second, out)
         if code == 6:
-            code, _, said = self.run("launch", "grid.yaml", "--wait", "--plain")
+            code, _, errors = self.run("launch", "grid.yaml", "--wait", "--plain")
         if code != 3:
-            self.lies.append(f"the launch ended with {code}, not 3: {said[-400:]}")
-        code, _, said = self.run("retry", NAME, "--wait", "--plain")
+            self.lies.append(f"the launch ended with {code}, not 3: {errors[-400:]}")
+        code, _, errors = self.run("retry", NAME, "--wait", "--plain")
         if code == 0 and self.fault is not None and self.fault.kind == "stale":
             # A lagging listing shows none that has failed.
-            code, _, said = self.run("retry", NAME, "--wait", "--plain")
+            code, _, errors = self.run("retry", NAME, "--wait", "--plain")
         if code == 0 and self.fault is not None:
             # It was requested before, by a command that then ended because the store was
             # unavailable.
-            code, _, said = self.run("launch", "grid.yaml", "--wait", "--plain")
+            code, _, errors = self.run("launch", "grid.yaml", "--wait", "--plain")
         for words in (("retry", NAME), ("launch", "grid.yaml")):
             if self.fault is not None and self.fault.kind == "stale" and not self.made_good():
                 # Nor does it show the request to the launcher that was started for it.
-                code, _, said = self.run(*words, "--wait", "--plain")
+                code, _, errors = self.run(*words, "--wait", "--plain")
         if code != 3:  # of the run that was cancelled
-            self.lies.append(f"retry ended with {code}, not 3: {said[-400:]}")
+            self.lies.append(f"retry ended with {code}, not 3: {errors[-400:]}")
         self.until(lambda: not self.cluster.ask(op="at_work"), "the workers to end")
         self.look(over=True)
         return self.verdict()
@@ -485,13 +485,15 @@ class Trial:
         states = {run["id"]: run["state"] for run in json.loads(shown)["runs"]}
         if over:
             _, listed, _ = self.run("ls", NAME, "--json")
-            found = {run["id"]: run["state"] for run in json.loads(listed)["runs"]}
+            listed_states = {run["id"]: run["state"] for run in json.loads(listed)["runs"]}
             want = {"plain": "succeeded", "first:fail": "succeeded", "waits": "cancelled"}
             truth = {run: want[mode] for mode, run in self.runs().items()}
             if self.fault is not None and self.fault.kind == "stale":
                 return
-            if states != truth or found != truth or code != 3:
-                self.lies.append(f"status ({code}) says {states}, ls {found}: it is {truth}")
+            if states != truth or listed_states != truth or code != 3:
+                self.lies.append(
+                    f"status ({code}) says {states}, ls {listed_states}: it is {truth}"
+                )
         elif code != 4:
             self.lies.append(f"status ended with {code} while a run is at work: {states}")
         elif self.fault is None or self.fault.kind != "stale":
@@ -508,9 +510,9 @@ class Trial:
         runs = self.runs()
         expected = {runs["waits"]: State.CANCELLED}
         store, rows = open_store(self.root), read_ledger(self.ledger)
-        found = judge(store, NAME, rows, STEPS, expected=expected)
+        by_ledger = judge(store, NAME, rows, STEPS, expected=expected)
         registry = Registry(self.root, cache=False)
-        lost, doubled = [*found.lost], [*found.doubled]
+        lost, doubled = [*by_ledger.lost], [*by_ledger.doubled]
         for mode in ("plain", "first:fail"):
             steps = registry.metrics(runs[mode], keys=["loss"])["step"].tolist()
             if steps != list(range(STEPS)):
@@ -524,7 +526,7 @@ class Trial:
         left = [path.name for path in self.folder.glob("home/spool/*/toys/unsynced/*")]
         if left:
             lost.append(f"not brought into the store: {left}")
-        return found._replace(lost=tuple(lost), doubled=tuple(doubled))
+        return by_ledger._replace(lost=tuple(lost), doubled=tuple(doubled))
 
     def close(self) -> None:
         self.cluster.close()
@@ -534,13 +536,13 @@ class Trial:
 Story = Callable[[Trial], Verdict]
 
 
-def _is_told(shown: str, said: str) -> bool:
+def _names_the_store(shown: str, errors: str) -> bool:
     """Return whether an end because of the store says so: in a line, or in the
     output of `--json`.
     """
-    if shown.startswith("{") and not said:
+    if shown.startswith("{") and not errors:
         return any("s3://" in problem for problem in json.loads(shown)["problems"])
-    return "s3://" in said or "another launcher" in said
+    return "s3://" in errors or "another launcher" in errors
 
 
 def _begin(folder: Path, upstream: str, fault: Fault | None, story: Story) -> tuple[int, int]:
@@ -554,9 +556,9 @@ def _begin(folder: Path, upstream: str, fault: Fault | None, story: Story) -> tu
             with suppress(OSError, AttributeError):  # if there is such a call
                 ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             os.close(reading)
-            told = _play(folder, upstream, fault, story)
+            outcome = _play(folder, upstream, fault, story)
             with os.fdopen(writing, "wb") as file:
-                file.write(json.dumps([*told, str(folder), time.monotonic() - began]).encode())
+                file.write(json.dumps([*outcome, str(folder), time.monotonic() - began]).encode())
         finally:
             os._exit(0)
     os.close(writing)
@@ -564,18 +566,18 @@ def _begin(folder: Path, upstream: str, fault: Fault | None, story: Story) -> tu
 
 
 def _play(folder: Path, upstream: str, fault: Fault | None, story: Story) -> list[Any]:
-    one = Trial(folder, upstream, fault)
-    found = Verdict((), (), ())
+    trial = Trial(folder, upstream, fault)
+    verdict = Verdict((), (), ())
     try:
-        found = story(one)
+        verdict = story(trial)
     except Wrong as error:
-        one.lies.append(str(error))
+        trial.lies.append(str(error))
     except Exception as error:  # noqa: BLE001 - it is told where somebody looks for it
-        one.lies.append(f"{type(error).__name__}: {error}")
+        trial.lies.append(f"{type(error).__name__}: {error}")
     finally:
-        requests = list(one.proxy.requests)
-        one.close()
-    return [requests, found, one.lies]
+        requests = list(trial.proxy.requests)
+        trial.close()
+    return [requests, verdict, trial.lies]
 
 
 def trials(

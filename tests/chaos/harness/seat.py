@@ -29,10 +29,10 @@ class Client:
             try:
                 line.request("POST", f"/api/v1/{path}", json.dumps(body), self.headers)
                 answer = line.getresponse()
-                found = json.loads(answer.read())
+                content = json.loads(answer.read())
                 if answer.status not in (200, 408):
-                    raise SystemExit(f"{path}: {answer.status}: {found}")
-                return answer.status, found
+                    raise SystemExit(f"{path}: {answer.status}: {content}")
+                return answer.status, content
             except (OSError, ValueError):
                 time.sleep(0.5)
             finally:
@@ -47,17 +47,17 @@ def main(ledger: str, seconds: str, log_path: str) -> int:
     session = client.post("create_session", {"tags": [], "user_metadata": about})[1]["session_id"]
     request = {"session_id": session, "model_seq_id": 0, "base_model": "tiny/qwen3"}
     promised = client.post("create_model", {**request, "lora_config": {"rank": 1}})[1]
-    said = False
+    reported = False
     while True:
         status, answer = client.post("retrieve_future", {"request_id": promised["request_id"]})
         if status == 200 and "model_id" in answer:
             break
         if status == 200:
             raise SystemExit(f"no training client: {answer}")
-        if answer.get("queue_state_reason") and not said:  # as the SDK says it, but at once
+        if answer.get("queue_state_reason") and not reported:  # as the SDK says it, but at once
             reason = answer["queue_state_reason"]
             print(f"Model creation for tiny/qwen3 is paused. Reason: {reason}.", flush=True)
-            said = True
+            reported = True
         client.post("session_heartbeat", {"session_id": session})
     write(ledger, f"{run} {attempt} 0\n")
     write(os.path.join(log_path, "metrics.jsonl"), '{"step": 0}\n')

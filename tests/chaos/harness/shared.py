@@ -78,9 +78,9 @@ class Sweeping(World):
         self.done = False
 
     def job(self, run: str, attempt: int, ending: str) -> Job:
-        found = Seated(self, run, attempt, ending)
-        found.seconds *= self.length
-        return found
+        job = Seated(self, run, attempt, ending)
+        job.seconds *= self.length
+        return job
 
     @property
     def at_work(self) -> int:
@@ -133,7 +133,7 @@ class Account:
     def run(self, until: Callable[[], bool] | None = None, *, most: float = 20_000.0) -> None:
         """Let time pass until all is done, or `until` says so."""
         deadline = self.clock.now + most
-        while not all(one.done for one in self.sweeps):
+        while not all(sweep.done for sweep in self.sweeps):
             assert self.clock.now < deadline, "stuck"
             self.tick()
             if until is not None and until():
@@ -142,32 +142,32 @@ class Account:
     def tick(self) -> None:
         """Simulate half a second of each launcher and each job."""
         self.clock.sleep(TICK)
-        for one in self.random.sample(self.sweeps, len(self.sweeps)):
-            if not one.done:
-                self._step(one)
-        for one in self.sweeps:
-            one.act()
-        work = [one.at_work for one in self.sweeps]
+        for sweep in self.random.sample(self.sweeps, len(self.sweeps)):
+            if not sweep.done:
+                self._step(sweep)
+        for sweep in self.sweeps:
+            sweep.act()
+        work = [sweep.at_work for sweep in self.sweeps]
         self.most_over = max(self.most_over, sum(work) - self.over)
-        if all(len(set(one.backend.submitted)) < len(one.ids) for one in self.sweeps):
+        if all(len(set(sweep.backend.submitted)) < len(sweep.ids) for sweep in self.sweeps):
             self.ticks += 1
             for number, jobs in enumerate(work):
                 self.had[number] += jobs * TICK
 
-    def _step(self, one: Sweeping) -> None:
-        if one.scheduler is None and self.clock.now < one.start_at:
+    def _step(self, sweep: Sweeping) -> None:
+        if sweep.scheduler is None and self.clock.now < sweep.start_at:
             return
         try:
-            if one.scheduler is None:
-                one.scheduler = self._launcher(one)
-            if one.scheduler.step().finished and not one.jobs:
-                one.scheduler._parts.parallelism.leave()
-                one.done = True
+            if sweep.scheduler is None:
+                sweep.scheduler = self._launcher(sweep)
+            if sweep.scheduler.step().finished and not sweep.jobs:
+                sweep.scheduler._parts.parallelism.leave()
+                sweep.done = True
         except (Killed, StoreError) as error:
             self.kills += isinstance(error, Killed)
-            one.scheduler, one.start_at = None, self.clock.now + self.random.uniform(0, 10)
+            sweep.scheduler, sweep.start_at = None, self.clock.now + self.random.uniform(0, 10)
 
-    def _launcher(self, one: Sweeping) -> Scheduler:
+    def _launcher(self, sweep: Sweeping) -> Scheduler:
         faults = self._deal()
         settings = account.Quota(self.place.root, self._slots)
         record = FaultyStore(self.place, faults)
@@ -175,11 +175,11 @@ class Account:
             mock.patch.object(parallelism, "quota_settings", lambda: settings),
             mock.patch.object(parallelism, "open_store", lambda _: record),
         ):
-            return one.launcher(faults)
+            return sweep.launcher(faults)
 
     def verdicts(self) -> list[Verdict]:
         """Return the verdict on each sweep."""
-        return [one.result(once=True).verdict for one in self.sweeps]
+        return [sweep.result(once=True).verdict for sweep in self.sweeps]
 
 
 DEADLY = (Fault.KILL, Fault.KILL_AFTER, Fault.POWER)

@@ -276,9 +276,9 @@ class World:
         """Record wrong reports of launchers."""
         with suppress(NotFound):
             path = self.folder.observations
-            told = read_observations(read_json(self.store, path), path).observed
+            observed = read_observations(read_json(self.store, path), path).observed
             quiet = {run for run, _ in (*self.silent, *self._withdrawn())}
-            for run, (kind, *_) in told.items():
+            for run, (kind, *_) in observed.items():
                 if kind in self.never or (kind is Kind.STALE and run not in quiet):
                     self.lies.append(f"{run}: was told to be {kind}")
 
@@ -312,7 +312,9 @@ class World:
     def launcher(self, faults: Faults) -> Scheduler:
         """Make a launcher whose store and backend fail according to `faults`."""
         store = FaultyStore(self.store, faults)
-        backends = {place: FaultyBackend(one, faults) for place, one in self.backends.items()}
+        backends = {
+            place: FaultyBackend(backend, faults) for place, backend in self.backends.items()
+        }
         clocks = {"clock": self.clock, "sleep": self.sleep, "wall": self.wall}
         return Scheduler(Context(SweepFolder(store, SWEEP), backends, **clocks))
 
@@ -363,10 +365,10 @@ class World:
         for run, happened in SweepFolder(self.store, SWEEP).read_events().items():
             lost = {attempt for attempt, event in happened if event is Event.LOST}
             quiet = (*self.silent, *self._withdrawn())
-            alive = lost - {attempt for one, attempt in quiet if one == run}
+            alive = lost - {attempt for silent_run, attempt in quiet if silent_run == run}
             self.lies += [f"{run}: attempt {attempt} was thought lost" for attempt in alive]
         there = [set(backend.submitted) for backend in self.backends.values()]
-        twice = set[str]().union(*(one & two for one, two in combinations(there, 2)))
+        twice = set[str]().union(*(a & b for a, b in combinations(there, 2)))
         self.lies += [f"{job}: was submitted to two places" for job in sorted(twice)]
         verdict = verdict._replace(wrong=verdict.wrong + tuple(self.lies))
         kills = (self.launcher_kills, self.worker_kills)

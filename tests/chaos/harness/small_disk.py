@@ -49,10 +49,10 @@ class SmallDisk:
 
     def _unfinished(self) -> set[Path]:
         """Return files that are being written."""
-        found = os.walk(self.folder)
+        tree = os.walk(self.folder)
         return {
             Path(folder, name)
-            for folder, _, names in found
+            for folder, _, names in tree
             for name in names
             if name.startswith(TEMPORARY)
         }
@@ -69,8 +69,8 @@ class SmallDisk:
         remount, which ignores files that are open for writing."""
         place = str(self.folder)
         for words in (["--bind", place, place], ["-o", "remount,ro,bind", place]):
-            told = _mount(*words)
-            assert told.returncode == 0, told.stderr
+            error = _mount(*words)
+            assert error.returncode == 0, error.stderr
         self.cut |= self._unfinished()
         try:
             yield
@@ -94,8 +94,8 @@ def small_disk(folder: Path, lacks: str = "bytes") -> Generator[SmallDisk]:
     folder.mkdir(parents=True, exist_ok=True)
     if shutil.which("mount") is None:
         pytest.skip("there is no mount")
-    told = _mount("-t", "tmpfs", "-o", _OPTIONS[lacks], "none", str(folder))
-    if told.returncode:
+    error = _mount("-t", "tmpfs", "-o", _OPTIONS[lacks], "none", str(folder))
+    if error.returncode:
         pytest.skip("small file systems can be mounted by root only")
     try:
         yield SmallDisk(folder, lacks)
