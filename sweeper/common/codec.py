@@ -367,26 +367,37 @@ def _record(kind: type[Any]) -> Read:
         add, get = values.append, document.get
         key = ""
         try:
-            for field in _fields(kind):
-                key = field.key
+            for key, as_is, default, field in _steps(kind):
                 item = get(key)
-                if item.__class__ is field.as_is:
+                if type(item) is as_is:
                     add(item)
-                elif field.special is not None:
-                    add(_special(field, kind, document))
-                elif item is not None:
-                    add(field.read(item))
-                elif field.default is not _REQUIRED:
-                    add(field.default)
-                elif key in document:
-                    add(field.read(None))
+                elif item is None and default is not _REQUIRED:
+                    add(default)
                 else:
-                    add(_missing(field.read))
+                    add(_value_of_field(field, item, kind, document))
         except Wrong as error:
             raise error.within(key) from None
         return kind._make(values)
 
     return read_record
+
+
+@cache
+def _steps(kind: type[Any]) -> tuple[tuple[str, type | None, object, _Field], ...]:
+    """Return what most values of a record need, without a look at each field: a plan has thousands
+    of records."""
+    return tuple(
+        (field.key, field.as_is, _REQUIRED if field.special else field.default, field)
+        for field in _fields(kind)
+    )
+
+
+def _value_of_field(field: _Field, item: object, kind: type[Any], document: dict[str, Any]) -> Any:
+    if field.special is not None:
+        return _special(field, kind, document)
+    if item is None and field.key not in document:
+        return _missing(field.read)
+    return field.read(item)
 
 
 def _special(field: _Field, kind: type[Any], document: dict[str, Any]) -> object:
