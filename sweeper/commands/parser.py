@@ -1,6 +1,5 @@
 """Builds the `parser` of the command line, also for help, and parses the command line with it."""
 
-import argparse
 import functools
 import os
 import re
@@ -10,6 +9,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from sweeper.commands import PARENTS, VERBS, load, parts
+from sweeper.common.light_argparse import argparse
 
 _REPEATABLE = ("overrides", "runs", "sweeps")
 """Arguments that may be given any number of times."""
