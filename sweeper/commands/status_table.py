@@ -13,7 +13,6 @@ from sweeper.results.selectors import pick
 from sweeper.results.status import NOBODY, Status, alarms_of
 from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import plural
-from sweeper.sweep.race import sentence as race_sentence
 from sweeper.sweep.states import OPEN, State
 from sweeper.terminal import duration, print_json, print_table, say, shortened
 
@@ -134,8 +133,8 @@ def _print_table(
 def _print_sweep(sweep: "Sweep", seen: Status) -> None:
     """Print how many runs are in each state, and why the sweep does not proceed, if so."""
     say(f"{sweep.name}: {counted({state.value: n for state, n in seen.counts.items()})}")
-    if (race := race_sentence(sweep.plan)) is not None:
-        say(race)
+    if sweep.race is not None:
+        say(sweep.race)
     if seen.unreachable:
         say(f"the launcher waits: {seen.unreachable}")
     if seen.limit is not None:

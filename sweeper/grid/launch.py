@@ -48,7 +48,8 @@ def _declared() -> Iterator[tuple[Field, Setting]]:
     for name, hint in get_type_hints(Launch, include_extras=True).items():
         for setting in hint.__metadata__:
             if isinstance(setting, Setting):
-                option = Option(_KINDS.get(name) or kind_of(name, hint), *setting[:2])
+                kind = _KINDS.get(name) or kind_of(name, hint)
+                option = Option(kind, setting.doc, setting.example)
                 default = None if setting.example is not None else getattr(_DEFAULT, name)
                 yield option_field(name, option, default), setting
 

@@ -5,7 +5,7 @@ import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from sweeper.common.json_values import table_of
 from sweeper.errors import NotFound, StoreError
@@ -106,11 +106,11 @@ class HasOrigin(Protocol):
         ...
 
 
-class Executed(NamedTuple):
+class Executed:
     """A launch, as `differences` needs it."""
 
-    name: str
-    origin: Origin | None
+    def __init__(self, name: str, origin: Origin | None) -> None:
+        self.name, self.origin = name, origin
 
 
 class Difference:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper.common.html import table, title
 from sweeper.errors import Damaged, NotFound, StoreError
 from sweeper.results.selectors import current
 from sweeper.sweep import labels
@@ -64,6 +63,8 @@ class Status(NamedTuple):
 
     def _repr_html_(self) -> str:
         """Return the number of runs in each state as HTML for a notebook."""
+        from sweeper.common.html import table, title
+
         words = "finished" if self.finished else "at work" if self.at_work else "not finished"
         rows = [(state.value, count) for state, count in self.counts.items()]
         return title(self.sweep, self.held or words) + table(("state", "runs"), rows)

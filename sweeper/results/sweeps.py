@@ -18,7 +18,6 @@ from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.folder import INFORMATIVE, SweepFolder
 from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.plan import Run
-from sweeper.sweep.race import sentence
 from sweeper.sweep.states import OUTCOMES, Event, RunState, State, fold, is_finished
 from sweeper.sweep.usage import NO_USAGE, Usage
 
@@ -90,6 +89,15 @@ class Sweep:
     def path(self) -> str:
         """The folder of the sweep: a local path, or an address on a remote store."""
         return self.store.local_path(self.name) or f"{self.root.rstrip('/')}/{self.name}"
+
+    @property
+    def race(self) -> str | None:
+        """The state of its race for seeds; None if there is no race."""
+        if self.plan.race is None:
+            return None
+        from sweeper.sweep.race import sentence  # few sweeps race
+
+        return sentence(self.plan)
 
     @functools.cached_property
     def launches(self) -> Launches:
@@ -193,7 +201,7 @@ class SweepRun(RecordedRun):
     @property
     def race(self) -> str | None:
         """The state of the sweep's race for seeds; None if there is no race."""
-        return sentence(self._sweep.plan)
+        return self._sweep.race
 
     def folders(self) -> list[str]:
         attempts = range(1, max(self.attempts, self._state.attempt) + 1)

@@ -53,13 +53,12 @@ _MODELS_DOC = (
 )
 
 
-class Setting(NamedTuple):
+class Setting:
     """How a grid has a field of `Launch`, in `Annotated`: a sentence for people, an example, shown
     in place of the default, and whether a stage may set it for its own runs."""
 
-    doc: str
-    example: object = None
-    by_stage: bool = False
+    def __init__(self, doc: str, example: object = None, *, by_stage: bool = False) -> None:
+        self.doc, self.example, self.by_stage = doc, example, by_stage
 
 
 MOST_PANES = 12

@@ -1,12 +1,12 @@
 """Documents that a launcher writes besides events: where the runs' environment is, its
-observations, the attempts whose alarms are complete, and its own identity."""
+observations, and the attempts whose alarms are complete."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple
 
 from sweeper.common import codec
-from sweeper.common.codec import Check, Parse, Whole
+from sweeper.common.codec import Parse, Whole
 from sweeper.errors import Damaged
 from sweeper.sweep.observation import Published
 from sweeper.sweep.usage import SweepUsage
@@ -99,23 +99,6 @@ def read_judged(document: object, place: str) -> set[tuple[str, int]]:
     """Read `judged.json`, the file `place`: the attempts (run, attempt) whose alarms are all
     recorded. Raises `StoreError`."""
     return set(codec.read(_Judged, document, place).attempts)
-
-
-def _is_pid(number: int) -> bool:
-    return 0 < number < 2**31
-
-
-class Who(NamedTuple):
-    """The holder of a sweep's lease: a process on a host, and when it began there."""
-
-    host: str
-    pid: Annotated[int, Check(_is_pid, "a process number")]
-    began: str | None
-
-
-def read_who(document: object, place: str) -> Who:
-    """Read an epoch of a lease, the file `place`. Raises `StoreError`."""
-    return codec.read(Who, document, place)
 
 
 def held_of(observations: Observations) -> str | None:

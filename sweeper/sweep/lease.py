@@ -21,8 +21,7 @@ from typing import NamedTuple
 from sweeper.errors import AlreadyExists, AnotherLauncher, NotFound, StoreError
 from sweeper.store.documents import read_as
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.launcher import read_who
-from sweeper.sweep.process import is_gone, machine, this_process
+from sweeper.sweep.process import is_gone, machine, read_who, this_process
 from sweeper.sweep.settled import CHANGING, put_changing
 
 LEASE_SECONDS = 30.0

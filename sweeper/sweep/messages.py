@@ -16,9 +16,8 @@ from sweeper.common.codec import SCHEMA
 from sweeper.errors import AlreadyExists, Damaged, NotFound
 from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.launcher import read_who
 from sweeper.sweep.notify import Message, read_message
-from sweeper.sweep.process import is_gone, this_process
+from sweeper.sweep.process import is_gone, read_who, this_process
 
 _MESSAGE = re.compile(r"([A-Za-z0-9_-]+)\.json")
 _TRY = re.compile(r"([A-Za-z0-9_-]+)\.([a-z]+)\.([1-9][0-9]*)\.(begun|ended)\.json")

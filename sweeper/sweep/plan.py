@@ -16,7 +16,6 @@ from sweeper.common.codec import (
     Whole,
     written,
 )
-from sweeper.common.html import table, title
 from sweeper.common.json_values import is_table, table_of
 from sweeper.errors import Damaged
 from sweeper.sweep.launch_settings import Launch
@@ -329,6 +328,8 @@ class Plan(NamedTuple):
 
     def _repr_html_(self) -> str:
         """Show the axes and the runs in a notebook."""
+        from sweeper.common.html import table, title
+
         recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
         summary = f"{len(self.runs)} runs of {recipes}"
         keys = list(self.axes)

@@ -2,8 +2,27 @@
 machine need not wait for a lease to expire."""
 
 import os
+from typing import Annotated, NamedTuple
 
-from sweeper.sweep.launcher import Who
+from sweeper.common import codec
+from sweeper.common.codec import Check
+
+
+def _is_pid(number: int) -> bool:
+    return 0 < number < 2**31
+
+
+class Who(NamedTuple):
+    """The holder of a sweep's lease: a process on a host, and when it began there."""
+
+    host: str
+    pid: Annotated[int, Check(_is_pid, "a process number")]
+    began: str | None
+
+
+def read_who(document: object, place: str) -> Who:
+    """Read an epoch of a lease, the file `place`. Raises `StoreError`."""
+    return codec.read(Who, document, place)
 
 
 def this_process() -> Who:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 from sweeper.common import codec
 from sweeper.common.codec import SCHEMA, Clamp, Default, Parse, Unstored, value_of, written
-from sweeper.sweep.launcher import Who
+from sweeper.sweep.process import Who
 
 
 class Learned(NamedTuple):

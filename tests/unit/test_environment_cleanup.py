@@ -12,7 +12,7 @@ from sweeper.launcher.kept_environments import remove_unneeded_environment
 from sweeper.store.documents import encode
 from sweeper.sweep import environment_file, process
 from sweeper.sweep.folder import SweepFolder, token
-from sweeper.sweep.launcher import Who
+from sweeper.sweep.process import Who
 from sweeper.sweep.states import Event
 from sweeper.testing import FakeClock
 

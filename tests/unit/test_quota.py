@@ -26,7 +26,7 @@ from sweeper.store.documents import encode
 from sweeper.store.local import LocalStore
 from sweeper.sweep import process
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.launcher import Who
+from sweeper.sweep.process import Who
 from sweeper.sweep.quota import Learned, Member, Page
 from sweeper.sweep.states import Event
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
