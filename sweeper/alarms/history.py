@@ -109,6 +109,14 @@ class Evidence(NamedTuple):
     message: str
 
 
+class Failed(NamedTuple):
+    """Why an attempt failed: the reason of its outcome, and the outcome's detail, or else the last
+    line that it printed."""
+
+    reason: str | None
+    line: str
+
+
 class Vitals(NamedTuple):
     """The state of an attempt by the launcher's clock, in seconds. None is unknown.
 
@@ -117,8 +125,7 @@ class Vitals(NamedTuple):
     sweep. `is_command`: it may record no step at all. `lacks_folder`: it does not get the folder of
     its run. `paused` says why the service holds it back, `paused_s` for how long. `beat_quiet` is
     the time since the last heartbeat. The bytes are those of the worker's machine, `host`. `failed`
-    is the last line that it printed, once it has failed; `metric` is the grid's metric, once it has
-    succeeded.
+    says why it failed, once it has; `metric` is the grid's metric, once it has succeeded.
     """
 
     quiet: float = 0.0
@@ -134,7 +141,7 @@ class Vitals(NamedTuple):
     disk_free: float | None = None
     memory_free: float | None = None
     memory_total: float | None = None
-    failed: str | None = None
+    failed: Failed | None = None
     metric: str | None = None
 
 

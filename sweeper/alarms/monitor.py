@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.alarms.actions import AlarmActions, Watched
+from sweeper.alarms.history import Failed
 from sweeper.alarms.records import Alarm, names, put, read
 from sweeper.alarms.stack_requests import StackRequests
 from sweeper.alarms.watcher import STALLED, Criteria, Found, Seen, Watcher
@@ -48,16 +49,15 @@ class _MachineAlarm(NamedTuple):
 
 class AlarmMonitor:
     """The part of a launcher that raises the alarms of one sweep. `lines` are for people: the
-    newest alarms, and failures of `on_alarm`. `last_words` gives the last line that a failed run
-    printed. `raised` is called with each recorded alarm, at the first check also with those of
-    earlier launchers."""
+    newest alarms, and failures of `on_alarm`. `failed` says why a run failed. `raised` is called
+    with each recorded alarm, at the first check also with those of earlier launchers."""
 
     def __init__(
         self,
         watched: Watched,
         heartbeats: Heartbeats,
         *,
-        last_words: Callable[[str], str | None],
+        failed: Callable[[str], Failed | None],
         env_file: str | None = None,
         raised: Callable[[Alarm], None] | None = None,
         listed: ListedOnce | None = None,
@@ -67,7 +67,7 @@ class AlarmMonitor:
         self._folder = folder.with_metrics_in(plan.launch.metrics_dir)
         self._run_table = run_table
         self._heartbeats = heartbeats
-        self._last_words = last_words
+        self._failed = failed
         self._clock = clock
         remote = folder.store.is_remote
         sync_s = plan.launch.sync_s if remote else 0.0
@@ -225,7 +225,7 @@ class AlarmMonitor:
                 continue
             over = state.attempt and state.state not in OPEN
             if over and (run, state.attempt) not in self._judged and len(ended) < _MOST_ENDED:
-                failed = self._last_words(run) if state.state is State.FAILED else None
+                failed = self._failed(run) if state.state is State.FAILED else None
                 done = state.state is State.SUCCEEDED
                 seen = Seen(run, state.attempt, False, failed=failed, succeeded=done)
                 ended.append(self._with_config(seen)._replace(metric=self._metric(run)))

@@ -333,8 +333,8 @@ ROW_RULES = (
 
 _GB = 1e9
 _KEYS = 6
-_NOBODY = re.compile(
-    r"(?:service|engine) at \S+ (?:is gone|does not answer|was restarted)"
+_NO_ANSWER = re.compile(
+    r"service at \S+ is gone"
     r"|connection (?:error|refused|reset|aborted|timed out)"
     r"|connect(?:ion)?error|connecttimeout|name or service not known|name resolution"
     r"|no route to host|server disconnected|apitimeouterror|error code: 50[234]\b"
@@ -400,12 +400,12 @@ def _heartbeat(history: History, thresholds: Mapping[str, float]) -> Evidence | 
 
 
 def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run has failed because a service went away, by the last line that it
-    printed."""
-    line = history.vitals.failed
-    if line is None or not _NOBODY.search(line):
+    """Return evidence if a run has failed because its service did not answer: by its outcome, which
+    knows that of the engine, or by its last line."""
+    failed = history.vitals.failed
+    if failed is None or (failed.reason != "service" and not _NO_ANSWER.search(failed.line)):
         return None
-    return Evidence(None, history.step, None, None, f"it has failed: {line}")
+    return Evidence(None, history.step, None, None, f"it has failed: {failed.line}")
 
 
 def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:

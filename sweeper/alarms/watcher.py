@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, cast
 
-from sweeper.alarms.history import Evidence, History, Vitals, median
+from sweeper.alarms.history import Evidence, Failed, History, Vitals, median
 from sweeper.alarms.rules import JUDGE_FAILED, judge, judge_clock
 from sweeper.common.alarm_thresholds import Limits
 from sweeper.common.json_values import table_of
@@ -121,7 +121,7 @@ a run stands still now."""
 class Seen(NamedTuple):
     """An attempt as the launcher sees it. `running`: a worker executes it; `quiet`: seconds since
     its last heartbeat, whose contents are `beat`; `stopping`: a user wants it to end. `failed`
-    is the last line that it printed, if it has failed; `succeeded` says that it has succeeded.
+    says why it failed, if it has; `succeeded` says that it has succeeded.
     `metric` is its metric, unless all attempts have the same; `model` is the name of its model.
     `drifts`: it changes the policy several times within a step."""
 
@@ -131,7 +131,7 @@ class Seen(NamedTuple):
     quiet: float = 0.0
     beat: Mapping[str, object] | None = None
     stopping: bool = False
-    failed: str | None = None
+    failed: Failed | None = None
     succeeded: bool = False
     metric: str | None = None
     model: str | None = None

@@ -375,7 +375,7 @@ class Components:
         return AlarmMonitor(
             Watched(context.folder, context.plan, self.run_table, context.clock),
             self.heartbeats,
-            last_words=self.outcomes.last_words,
+            failed=self.outcomes.failed,
             env_file=service.env_file,
             raised=None if self.notifier is None else self.notifier.raised,
             listed=context.listed,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from sweeper.alarms.history import Failed
 from sweeper.backends.base import Backend
 from sweeper.common.backoff import delay
 from sweeper.common.last_line import cause, last_line
@@ -251,9 +252,12 @@ class Outcomes:
         line = "" if end.outcome.detail else cause(self._tail(log))
         return failure_of(end.outcome, line)
 
-    def last_words(self, run: str) -> str | None:
-        """Return the last line that a failed run printed; None while its end is unknown."""
-        return self.failure(run).line if run in self._ends else None
+    def failed(self, run: str) -> Failed | None:
+        """Return why a run failed, as alarms need it; None while its end is unknown."""
+        if run not in self._ends:
+            return None
+        failure = self.failure(run)
+        return Failed(failure.reason, failure.line)
 
     def _passed(self, outcome: Outcome, most: float) -> float:
         """Return how many seconds of a delay have passed, by the time in the outcome, at most

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sweeper.alarms.history import Evidence, History, Vitals, deviation, median, role_of
+from sweeper.alarms.history import Evidence, Failed, History, Vitals, deviation, median, role_of
 from sweeper.alarms.rules import CLOCK_RULES, ROW_RULES, judge, judge_clock
 from sweeper.alarms.watcher import summarise
 from sweeper.common.alarm_thresholds import RULES, WINDOW, resolve
@@ -337,8 +337,6 @@ def test_heartbeat() -> None:
     ("line", "raised"),
     [
         ("error: the service at http://127.0.0.1:1 is gone ([Errno 111] Connection refused)", True),
-        ("the engine at http://127.0.0.1:1 does not answer any more", True),
-        ("the engine at http://127.0.0.1:1 was restarted during the run", True),
         ("tinker.APIConnectionError: Connection error.", True),
         ("httpx.ConnectError: [Errno -3] Temporary failure in name resolution", True),
         ("tinker.InternalServerError: 503 Service Unavailable", True),
@@ -351,7 +349,12 @@ def test_heartbeat() -> None:
     ],
 )
 def test_service(line: str, raised: bool) -> None:
-    assert set(vital(failed=line)) == ({"service"} if raised else set())
+    assert set(vital(failed=Failed("error", line))) == ({"service"} if raised else set())
+
+
+def test_an_outcome_that_blames_the_engine_is_evidence_whatever_its_words() -> None:
+    evidence = vital(failed=Failed("service", "the engine at http://h:1 has moved"))["service"]
+    assert evidence.message == "it has failed: the engine at http://h:1 has moved"
 
 
 def test_disk_and_memory() -> None:
