@@ -12,9 +12,8 @@ from sweeper.results.registry import Registry
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with an empty home and no default root."""
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SWEEPER_ROOT", raising=False)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -33,7 +32,7 @@ def names_in(root: Path) -> list[str]:
     return [f"{run.sweep}/{run.name}" for run in Registry(str(root), cache=False).handles()]
 
 
-def test_links_below_the_root_are_followed_once_and_never_round(here: Path, tmp_path: Path):
+def test_links_below_a_root_are_followed_once(here: Path, tmp_path: Path):
     root, disk = here / "root", tmp_path / "disk"
     runs_in(root / "own", 1.0, "a")
     runs_in(disk / "exp", 2.0, "x", "y")
@@ -51,7 +50,7 @@ def test_links_below_the_root_are_followed_once_and_never_round(here: Path, tmp_
     assert registry.sql_rows("select count(*) from metrics")[1] == [(3,)]
 
 
-def test_every_reading_verb_reads_a_linked_folder(
+def test_reading_verbs_read_a_linked_folder(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     runs_in(tmp_path / "disk", 2.0)
@@ -69,7 +68,7 @@ def test_every_reading_verb_reads_a_linked_folder(
 
 
 @pytest.mark.parametrize("name", ["exp", "exp/"])
-def test_a_name_means_the_folder_of_the_root_before_one_of_the_current_folder(
+def test_a_folder_of_the_root_precedes_one_of_the_current_folder(
     here: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ):
     root = tmp_path / "R"
@@ -85,7 +84,7 @@ def test_a_name_means_the_folder_of_the_root_before_one_of_the_current_folder(
     assert {run["value"] for run in json.loads(capsys.readouterr().out)["runs"]} == {1.0, 2.0}
 
 
-def test_a_dot_means_the_requested_root_and_else_the_current_folder(
+def test_a_dot_means_the_given_root_or_the_current_folder(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     runs_in(tmp_path / "R", 5.0)
@@ -97,7 +96,7 @@ def test_a_dot_means_the_requested_root_and_else_the_current_folder(
     assert {run["value"] for run in json.loads(capsys.readouterr().out)["runs"]} == {1.0, 2.0}
 
 
-def test_a_sweep_of_the_root_comes_before_one_of_the_current_folder(
+def test_a_sweep_of_the_root_precedes_one_of_the_current_folder(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     for folder, value in ((tmp_path / "R", 5.0), (here, 1.0)):
@@ -131,7 +130,7 @@ def eval_store(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("below", ["", "evals"])
-def test_the_evaluations_of_an_eval_store_are_runs_with_items(
+def test_evaluations_of_an_eval_store_are_runs_with_items(
     here: Path, below: str, capsys: pytest.CaptureFixture[str]
 ):
     eval_store(here / "root" / below)
@@ -174,7 +173,7 @@ def test_an_eval_store_within_a_run_belongs_to_the_run(here: Path):
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", '{"benchmarks": ['])
-def test_other_metadata_in_a_run_are_no_evaluation(here: Path, text: str):
+def test_other_metadata_files_are_not_evaluations(here: Path, text: str):
     runs_in(here / "root", 1.0, "exp/a")
     (here / "root" / "exp" / "a" / "metadata.json").write_text(text)
     registry = Registry(str(here / "root"), cache=False)
@@ -182,7 +181,7 @@ def test_other_metadata_in_a_run_are_no_evaluation(here: Path, text: str):
     assert registry.problems == []
 
 
-def test_a_stored_score_replaces_the_recorded_one_of_the_same_weights(here: Path):
+def test_a_stored_score_replaces_a_recorded_one_of_the_same_weights(here: Path):
     folder = here / "root" / "exp" / "a"
     place = folder / "evals" / "runs" / "one"
     (place / "q").mkdir(parents=True)
@@ -207,8 +206,5 @@ def test_an_eval_store_is_found_on_a_remote_store_too(monkeypatch: pytest.Monkey
         if path.is_file():
             files.pipe(f"/bucket/{path.relative_to(here / 'store')}", path.read_bytes())
     runs = Registry("memory://bucket", cache=False).handles()
-    assert sorted(f"{run.sweep}/{run.name}" for run in runs) == [
-        "exp/a",
-        "runs/step10_a",
-        "runs/step20_b",
-    ]
+    names = ["exp/a", "runs/step10_a", "runs/step20_b"]
+    assert sorted(f"{run.sweep}/{run.name}" for run in runs) == names

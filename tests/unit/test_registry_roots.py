@@ -1,8 +1,7 @@
-"""Several roots, and several sweeps with the same runs: nothing is mixed, and nothing is picked
-without a word."""
+"""Several roots, and sweeps with the same runs: nothing is mixed or silently picked."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import written
@@ -16,10 +15,9 @@ Roots = tuple[str, str]
 
 
 @pytest.fixture
-def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roots:
+def roots(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roots:
     """Two roots. Each has a sweep `one` with the same runs, and the first also has `two`. Their
     losses are 0, 100 and 50."""
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("SWEEPER_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     for root, name, loss in (("A", "one", 0.0), ("A", "two", 50.0), ("B", "one", 100.0)):
@@ -32,13 +30,8 @@ def roots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roots:
     return str(tmp_path / "A"), str(tmp_path / "B")
 
 
-def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, object]]]:
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.parametrize("table", ["metrics", "checkpoints"])
-def test_the_key_of_a_run_is_unique_in_every_table(roots: Roots, table: str):
+def test_runs_of_two_roots_are_joined_without_duplicates(roots: Roots, table: str):
     registry = Registry(*roots)
     count = "select count(*), count(distinct (runs.root, sweep, run)) from runs join"
     assert registry.sql_rows(f"{count} {table} using (run, sweep, root)")[1] == [(18, 18)]
@@ -47,7 +40,7 @@ def test_the_key_of_a_run_is_unique_in_every_table(roots: Roots, table: str):
         assert registry.sql_rows(low.format(least) + where)[1] == [(True,)]
 
 
-def test_every_table_has_the_root_and_a_metric_of_that_name_gives_way(roots: Roots):
+def test_every_table_has_a_root_column(roots: Roots):
     registry = Registry(*roots)
     for frame in (registry.metrics(), registry.checkpoints(), registry.rollouts()):
         assert list(frame.columns[:3]) == ["run", "sweep", "root"]
@@ -56,7 +49,7 @@ def test_every_table_has_the_root_and_a_metric_of_that_name_gives_way(roots: Roo
     assert list(registry.items().columns[:3]) == ["run", "sweep", "root"]
 
 
-def test_a_join_by_ids_that_are_not_unique_is_reported(roots: Roots):
+def test_a_join_by_ambiguous_ids_warns(roots: Roots):
     registry = Registry(*roots)
     with pytest.warns(UserWarning, match=r"using \(run, sweep, root\)"):
         registry.sql("select min(loss) from runs join metrics using (run)")
@@ -68,11 +61,11 @@ def test_a_join_by_ids_that_are_not_unique_is_reported(roots: Roots):
     assert not single.problems  # the ids of one sweep are unique
 
 
-def test_a_name_that_two_roots_have_is_an_error_that_names_both(roots: Roots):
+def test_an_ambiguous_name_is_refused_with_both_roots(roots: Roots):
     registry = Registry(*roots)
-    for ask in (registry.run, registry.sweep):
+    for find, name in ((registry.run, "one/x=1,seed=0"), (registry.sweep, "one")):
         with pytest.raises(UsageError) as raised:
-            ask("one/x=1,seed=0" if ask == registry.run else "one")
+            find(name)
         assert all(f"{root}/one" in str(raised.value) for root in roots)
     assert registry.run(f"{roots[1]}/one/x=1,seed=0").root == roots[1]
     assert registry.sweep(f"{roots[1]}/one").root == roots[1]
@@ -81,23 +74,25 @@ def test_a_name_that_two_roots_have_is_an_error_that_names_both(roots: Roots):
     assert set(registry.runs(f"{roots[1]}/on*")["root"]) == {roots[1]}
 
 
-def test_compare_does_not_pool_the_cells_of_two_roots(roots: Roots):
+def test_compare_keeps_the_cells_of_two_roots_apart(roots: Roots):
     comparison = analysis.compare(Registry(*roots).runs())
     assert len(comparison.cells) == 6
     assert set(comparison.cells["n"]) == {3}
     assert comparison.best == f"{roots[0]}/one/x=1"
 
 
-def test_reading_verbs_read_several_roots(roots: Roots, capsys: pytest.CaptureFixture[str]):
+def test_reading_verbs_read_several_roots(
+    roots: Roots, ask: Any, capsys: pytest.CaptureFixture[str]
+):
     both = [word for root in roots for word in ("--root", root)]
-    assert {run["root"] for run in ask(capsys, "ls", *both)["runs"]} == set(roots)
-    assert len(ask(capsys, "ls", "one", *both)["runs"]) == 12
-    assert len(ask(capsys, "ls", f"{roots[1]}/one", *both)["runs"]) == 6
+    assert {run["root"] for run in ask("ls", *both)["runs"]} == set(roots)
+    assert len(ask("ls", "one", *both)["runs"]) == 12
+    assert len(ask("ls", f"{roots[1]}/one", *both)["runs"]) == 6
     assert main(["ls", *both, "--limit", "1"]) == 0
     assert roots[0] in capsys.readouterr().out  # or rows of two roots would look alike
     query = "select root, count(*) from runs group by 1 order by 1"
-    assert ask(capsys, "sql", query, *both)["rows"] == [[roots[0], 12], [roots[1], 6]]
-    named = [cost["value"] for cost in ask(capsys, "costs", "one", *both)["costs"]]
+    assert ask("sql", query, *both)["rows"] == [[roots[0], 12], [roots[1], 6]]
+    named = [cost["value"] for cost in ask("costs", "one", *both)["costs"]]
     assert len(named) == len(set(named)) == 4
     assert main(["show", "one/x=1,seed=0", *both]) == 2
     assert main(["show", f"{roots[1]}/one/x=1,seed=0", *both]) == 0
@@ -106,7 +101,7 @@ def test_reading_verbs_read_several_roots(roots: Roots, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     "verb", [["pause", "one"], ["sweep", "delete", "one"], ["launch", "g.yaml"]]
 )
-def test_verbs_that_act_on_one_root_refuse_two(
+def test_verbs_that_change_a_sweep_refuse_two_roots(
     roots: Roots, verb: list[str], capsys: pytest.CaptureFixture[str]
 ):
     with pytest.raises(SystemExit) as raised:
@@ -115,20 +110,18 @@ def test_verbs_that_act_on_one_root_refuse_two(
     assert "--root is given twice" in capsys.readouterr().err
 
 
-def test_sweeps_of_one_name_in_two_roots_are_compared_with_each_other(
-    roots: Roots, capsys: pytest.CaptureFixture[str]
-):
-    document = ask(capsys, "compare", "A/one", "B/one")
-    assert [round(cell["difference"]) for cell in document["cells"]] == [100, 100]  # type: ignore[call-overload]
-    document = ask(capsys, "compare", "A/one/x=1", "B/one/x=2")
-    assert [round(cell["difference"]) for cell in document["cells"]] == [100]  # type: ignore[call-overload]
+def test_sweeps_of_one_name_in_two_roots_can_be_compared(roots: Roots, ask: Any):
+    document = ask("compare", "A/one", "B/one")
+    assert [round(cell["difference"]) for cell in document["cells"]] == [100, 100]
+    document = ask("compare", "A/one/x=1", "B/one/x=2")
+    assert [round(cell["difference"]) for cell in document["cells"]] == [100]
     report = analysis.analyze(
         Registry(*roots), [f"{root}/one" for root in roots], out="report", pictures=False
     )
     assert len(report.cells) == 4
 
 
-def test_compare_says_that_a_named_run_stands_for_its_cell(
+def test_compare_reports_that_a_run_stands_for_its_cell(
     roots: Roots, capsys: pytest.CaptureFixture[str]
 ):
     of_root = ["--root", roots[0]]

@@ -35,9 +35,8 @@ def summary(iteration: int, group: int, index: int, reward: float, **more: Any) 
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, home: Path) -> Path:
     """A sweep of two runs, the second with a second attempt, and folders that belong to none."""
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     folder = tmp_path / "root"
     sweep = written.Written(folder, "s", {"lr": [1, 2]}, metric={"name": "loss"})
     sweep.run({"lr": 1}, 0, ROWS)
@@ -65,11 +64,9 @@ def test_sql_joins_runs_and_metrics(root: Path):
     assert list(Registry(str(root)).sql(query)["m"]) == [2.0, 4.0, 7.0, 7.0]
 
 
-def test_sql_tells_nothing_from_nan_and_keeps_what_is_no_number(root: Path):
+def test_sql_keeps_null_nan_and_texts_apart(root: Path):
     registry = Registry(str(root))
-    query = (
-        'select step, loss, "mixed", "mixed.text", note, "LOSS_1", big from metrics where run = '
-    )
+    query = 'select step, loss, mixed, "mixed.text", note, "LOSS_1", big from metrics where run = '
     run = registry.run("s/lr=1,seed=0").id
     rows = registry.sql_rows(f"{query} '{run}' order by step")[1]
     assert str(rows) == str(
@@ -135,14 +132,14 @@ def test_sql_tells_nothing_from_nan_and_keeps_what_is_no_number(root: Path):
         "select nothing from runs",
     ],
 )
-def test_sql_reaches_nothing_but_its_tables(root: Path, tmp_path: Path, query: str):
+def test_sql_cannot_reach_files_or_settings(root: Path, tmp_path: Path, query: str):
     out = tmp_path / "out"
     with pytest.raises(UsageError, match="sql: "):
         Registry(str(root)).sql_rows(query.replace("{out}", str(out)))
     assert not out.exists()
 
 
-def test_sql_asks_its_tables_in_any_way(root: Path):
+def test_sql_accepts_any_query_of_its_tables(root: Path):
     registry = Registry(str(root))
     for query in (
         "with best as (select min(lr) m from runs) select m from best",
@@ -172,11 +169,11 @@ def test_sql_asks_its_tables_in_any_way(root: Path):
         ("summarize metrics", True),
     ],
 )
-def test_which_queries_want_every_column(query: str, everything: bool):
+def test_queries_that_need_every_column_are_recognised(query: str, everything: bool):
     assert mentions_all(query, "metrics") is everything
 
 
-def test_rollouts_are_rows_and_the_later_attempt_has_its_iterations(root: Path):
+def test_rollouts_are_rows_with_later_attempts_replacing_iterations(root: Path):
     registry = Registry(str(root))
     frame = registry.rollouts("s/lr=2,seed=0")
     assert list(frame.columns[:6]) == ["run", "sweep", "root", "name", "split", "tags"]
@@ -186,14 +183,13 @@ def test_rollouts_are_rows_and_the_later_attempt_has_its_iterations(root: Path):
     assert [line for line in registry.problems if "2 malformed lines" in line]
     assert set(registry.rollouts(iteration=-1)["iteration"]) == {1}
     assert len(registry.rollouts(iteration=-3)) == len(registry.rollouts(iteration=9)) == 0
-    means = registry.sql(
-        "select run, avg(total_reward) m, any_value(split) s from rollouts group by 1"
-    )
+    query = "select run, avg(total_reward) m, any_value(split) s from rollouts group by 1"
+    means = registry.sql(query)
     assert means["m"].tolist() == [1.125] and means["s"].tolist() == ["train"]
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_rollouts_that_change_are_read_again(root: Path, cached: bool):
+def test_changed_rollouts_are_read_again(root: Path, cached: bool):
     [path] = root.glob("s/runs/*.2/iteration_000001/*.jsonl")
     old = path.stat().st_mtime - 1000
     for file in root.rglob("*"):
@@ -207,8 +203,8 @@ def test_rollouts_that_change_are_read_again(root: Path, cached: bool):
     assert "other" in set(frame["split"])
 
 
-def test_a_folder_has_succeeded_if_its_last_checkpoint_is_a_final_one(tmp_path: Path):
-    """However that is said: tinker-cookbook calls it so by its name."""
+def test_a_folder_with_a_final_last_checkpoint_has_succeeded(tmp_path: Path):
+    """A record marks it `final`, or has that name, as in tinker-cookbook."""
     for name, records in {
         "named": [{"name": "000010"}, {"name": "final", "batch": 0, "epoch": 1}],
         "marked": [{"name": "x", "final": True}],
@@ -266,7 +262,7 @@ def test_folders_of_other_programs_are_runs(root: Path):
         registry.handles("nowhere")
 
 
-def test_what_is_new_is_told_once(root: Path):
+def test_a_follower_reports_new_rows_once(root: Path):
     registry = Registry(str(root))
     follower = registry.follow()
     assert follower.poll() == []
@@ -292,7 +288,7 @@ def test_what_is_new_is_told_once(root: Path):
     assert follower.poll() == []
 
 
-def test_a_file_that_cannot_be_read_takes_nothing_from_the_others(root: Path, unreadable: set[str]):
+def test_an_unreadable_file_does_not_hide_rows_of_others(root: Path, unreadable: set[str]):
     unreadable.add(str(root / "alone" / "metrics.jsonl"))
     registry = Registry(str(root))
     follower = registry.follow()
@@ -308,7 +304,7 @@ def test_a_file_that_cannot_be_read_takes_nothing_from_the_others(root: Path, un
     assert follower.poll() == []
 
 
-def test_metrics_say_what_they_skipped(root: Path):
+def test_skipped_lines_are_reported(root: Path):
     (root / "alone" / "metrics.jsonl").write_text('{"step": 0, "loss": 1}\nbad\n{"step')
     registry = Registry(str(root))
     assert registry.metrics("./alone", keys=["loss"])["loss"].tolist() == [1.0]
@@ -317,7 +313,7 @@ def test_metrics_say_what_they_skipped(root: Path):
     ]
 
 
-def test_a_cache_of_other_processes_serves_and_may_vanish(root: Path, tmp_path: Path):
+def test_the_cache_may_vanish(root: Path, tmp_path: Path):
     first = Registry(str(root)).metrics()
     for path in sorted((tmp_path / "home").rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -328,7 +324,7 @@ def test_a_cache_of_other_processes_serves_and_may_vanish(root: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_what_large_files_are_judged_by_is_what_small_ones_are(root: Path, cached: bool):
+def test_large_files_give_the_same_value_as_small_ones(root: Path, cached: bool):
     rows = ['{"step": 4, "loss": 1.5}', '{"loss": 9}', f'{{"step": 5, "loss": {2**60}}}', "bad"]
     small = "\n".join([*rows, '{"step": 6, "loss": "x"}\n'])
     large = small.replace("bad", "bad" * 100_000)
@@ -363,7 +359,7 @@ class Far(LocalStore):
 
 
 @pytest.mark.parametrize("cached", [True, False])
-def test_a_remote_root_tells_the_same_and_is_not_read_twice(
+def test_a_remote_root_gives_the_same_and_is_read_once(
     root: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
 ):
     near = Registry(str(root), cache=False)
@@ -389,8 +385,8 @@ def test_a_remote_root_tells_the_same_and_is_not_read_twice(
     assert Registry("far://root", cache=cached).metrics("./alone")["loss"].tolist() == [7.0]
 
 
-def test_a_setting_with_numbers_and_words_has_its_numbers_as_numbers(tmp_path: Path):
-    """One sweep with `auto` must not break queries that compare the numbers of all others."""
+def test_a_setting_with_numbers_and_words_is_two_columns(tmp_path: Path):
+    """A sweep with `auto` must not break queries that compare numbers."""
     sweep = written.Written(tmp_path, "s", {"rank": [4, 16, "auto", True]})
     for rank in (4, 16, "auto", True):
         sweep.run({"rank": rank}, 0, [{"step": 0, "test/nll": 1.0}])
@@ -415,7 +411,7 @@ def test_sql_lists_its_tables_and_suggests_one(root: Path):
         registry.sql("select * from run")
 
 
-def test_a_condition_on_the_metric_is_told_of_value(root: Path):
+def test_a_condition_on_the_metric_suggests_value(root: Path):
     registry = Registry(str(root), cache=False)
     with pytest.raises(
         UsageError, match="no run has 'loss'; `value` is the run's value of the metric"

@@ -9,24 +9,15 @@ from sweeper.results.where import parse_where, select
 
 RUNS: list[dict[str, Any]] = [
     {
-        "id": "aa11",
-        "name": "a",
-        "state": "succeeded",
-        "value": 0.5,
+        **{"id": "aa11", "name": "a", "state": "succeeded", "value": 0.5},
         "config": {"lr": 1e-4, "opt.name": "adam"},
     },
     {
-        "id": "bb22",
-        "name": "b",
-        "state": "failed",
-        "value": None,
+        **{"id": "bb22", "name": "b", "state": "failed", "value": None},
         "config": {"lr": 1e-3, "opt.name": "sgd", "run": 5},
     },
     {
-        "id": "cc33",
-        "name": "c",
-        "state": "failed",
-        "value": 0.1,
+        **{"id": "cc33", "name": "c", "state": "failed", "value": 0.1},
         "config": {"lr": 1e-2, "name": "x", "on": True},
     },
 ]
@@ -72,7 +63,7 @@ def chosen(text: str) -> str:
         ("name = and", ""),
     ],
 )
-def test_a_condition_selects(text: str, expected: str):
+def test_a_condition_selects_runs(text: str, expected: str):
     assert chosen(text) == expected
 
 
@@ -83,22 +74,19 @@ def test_a_condition_selects(text: str, expected: str):
      "lr is 1", "lr is not", "lr not 1", "(" * 9000 + "lr < 1", "name = a,b", "()",
      "__import__('os')"],
 )  # fmt: skip
-def test_what_is_no_condition_is_refused_in_one_line(text: str):
+def test_a_malformed_condition_is_refused_in_one_line(text: str):
     with pytest.raises(UsageError) as caught:
         parse_where(text)
     assert "\n" not in str(caught.value)
 
 
-def test_an_unknown_key_is_an_error_that_names_the_nearest():
+def test_an_unknown_key_is_refused_with_a_suggestion():
     with pytest.raises(UsageError, match=r"did you mean 'state'"):
         chosen("sate = failed")
+    assert select(parse_where("anything = 1"), []) == []  # without runs no key is unknown
 
 
-def test_nothing_is_unknown_of_no_runs():
-    assert select(parse_where("anything = 1"), []) == []
-
-
-def test_a_nested_configuration_is_asked_by_the_keys_that_show_prints() -> None:
+def test_nested_keys_are_written_with_dots() -> None:
     nested = {"id": "1", "name": "a", "config": {"data": {"size": 8, "path": {}}, "lr": 1}}
     for text in ("data.size = 8", "config.data.size < 9", "lr = 1"):
         assert select(parse_where(text), [nested]) == [nested]
@@ -106,7 +94,7 @@ def test_a_nested_configuration_is_asked_by_the_keys_that_show_prints() -> None:
 
 
 def test_values_are_compared_by_type():
-    """Grids and ids hold true and 1 apart, so conditions must, too: cancel takes them."""
+    """As in grids and ids, true and 1 differ: `cancel` takes conditions too."""
     records = [{"config": {"x": value}} for value in (True, 1, 1.0, "true", False, 0, None)]
 
     def fitting(text: str) -> list[object]:
