@@ -1,5 +1,4 @@
-"""What a second launch of a sweep does to the runs of the first: their names, and their place in
-the sweep."""
+"""What a second launch does to the runs of the first: their names and their place."""
 
 import sys
 from pathlib import Path
@@ -20,8 +19,7 @@ BROKEN = [sys.executable, "-c", "1/0", "{lr}", "{log_path}"]
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+def here(tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -31,19 +29,14 @@ def grid(command: list[str], *lrs: float) -> dict[str, Any]:
 
 
 def names(retired: bool = False) -> list[str]:
-    return [
-        r.name
-        for r in SweepFolder(LocalStore("sweeps"), "g").read_plan().runs
-        if r.retired is retired
-    ]
+    runs = SweepFolder(LocalStore("sweeps"), "g").read_plan().runs
+    return [run.name for run in runs if run.retired is retired]
 
 
-def test_a_mended_command_takes_over_the_names_of_runs_that_all_failed() -> None:
+def test_a_corrected_command_takes_over_the_names_of_failed_runs() -> None:
     launch(grid(BROKEN, 1, 2))
-    assert [p.run.name for p in preview.survey(plan(grid(OK, 1, 2)), LocalStore("sweeps"))[2]] == [
-        "lr=1",
-        "lr=2",
-    ]
+    survey = preview.survey(plan(grid(OK, 1, 2)), LocalStore("sweeps"))
+    assert [shown.run.name for shown in survey.previews] == ["lr=1", "lr=2"]
     summary = launch(grid(OK, 1, 2)).summary
     assert summary is not None and summary.counts
     assert names() == ["lr=1", "lr=2"]
@@ -59,7 +52,7 @@ def test_a_run_with_a_result_keeps_its_name() -> None:
     assert names(retired=True) == ["lr=1", "lr=2"]
 
 
-def test_a_launch_that_would_drop_finished_runs_is_refused_without_consent(
+def test_dropping_finished_runs_needs_consent(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     launch(grid(OK, 1, 2))
@@ -73,10 +66,8 @@ def test_a_launch_that_would_drop_finished_runs_is_refused_without_consent(
         "grid: {lr: [1, 2]}\nlaunch: {backend: local}\n"
     )
     assert main(["plan", "g.yaml", "lr=[1,3]"]) == 0
-    assert (
-        "1 finished run of this sweep not in the grid now: a launch drops"
-        in capsys.readouterr().out
-    )
+    dropped = "1 finished run of this sweep not in the grid now: a launch drops"
+    assert dropped in capsys.readouterr().out
     assert main(["launch", "g.yaml", "lr=[1,3]", "--wait", "--plain"]) == 2
     assert "Launch with --drop if you mean that" in capsys.readouterr().err
     assert main(["launch", "g.yaml", "lr=[1,3]", "--wait", "--plain", "--drop"]) == 0
@@ -85,7 +76,7 @@ def test_a_launch_that_would_drop_finished_runs_is_refused_without_consent(
     assert main(["launch", "g.yaml", "lr=[1,3]", "--wait", "--plain"]) == 0
 
 
-def test_runs_without_a_result_may_leave_without_a_question() -> None:
+def test_runs_without_a_result_are_dropped_silently() -> None:
     launch(grid(BROKEN, 1, 2))
     launch(grid(BROKEN, 1))
     assert names() == ["lr=1"]

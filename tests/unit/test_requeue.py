@@ -1,5 +1,4 @@
-"""A job that its backend has started again by itself, and what a launch refuses where jobs run
-elsewhere."""
+"""Jobs that their backend starts again by itself, and jobs that run elsewhere."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.job import read
 from sweeper.sweep.launch_settings import Launch
-from sweeper.sweep.states import Event, State, fold
+from sweeper.sweep.states import Event, State, fold, parse_name
 from sweeper.testing import FAKE
 from sweeper.worker.claim import reopen, restarts
 
@@ -30,7 +29,7 @@ ELSEWHERE = Capabilities(here=False, files=False, python="python", secrets=froze
     ("first", "value", "count"),
     [(1, "1", 0), (1, "3", 2), (1, None, 0), (1, "x", 0), (0, "2", 2), (0, None, 0)],
 )
-def test_restarts_are_counted(first: int, value: str | None, count: int) -> None:
+def test_restarts_are_read_from_the_environment(first: int, value: str | None, count: int) -> None:
     environ = {} if value is None else {"COUNT": value}
     assert restarts("COUNT", first, environ) == count
     assert restarts("", first, environ) == 0
@@ -54,7 +53,7 @@ def _events(folder: SweepFolder) -> set[tuple[int, Event]]:
     return folder.read_events()[RUN]
 
 
-def test_the_next_attempt_is_opened(folder: SweepFolder) -> None:
+def test_the_next_attempt_is_opened_with_the_job_and_code_of_the_last(folder: SweepFolder) -> None:
     before = {(1, Event.INTENT), (1, Event.SUBMITTED), (1, Event.CLAIMED)}
     _happened(folder, *before)
     for _ in range(2):  # killed in between, it does it again
@@ -66,7 +65,28 @@ def test_the_next_attempt_is_opened(folder: SweepFolder) -> None:
     assert fold(_events(folder)).state is State.PREEMPTED  # until it is claimed
 
 
-def test_it_goes_on_though_its_intent_is_damaged(folder: SweepFolder) -> None:
+@pytest.mark.parametrize(
+    ("before", "number", "after"),
+    [
+        ("1.intent 1.submitted", 3, "2.intent 3.intent"),  # the second never began
+        ("1.claimed 1.preempted", 2, "2.intent"),  # the worker has said so itself
+        *(
+            (f"1.claimed 1.{end}", 2, None)
+            for end in ("succeeded", "failed", "cancelled", "cancel")
+        ),
+    ],
+)
+def test_an_attempt_is_reopened_only_if_it_has_not_ended(
+    folder: SweepFolder, before: str, number: int, after: str | None
+) -> None:
+    events = [parse_name(f"{name}.json") for name in before.split()]
+    _happened(folder, *(event for event in events if event))
+    assert reopen(folder, RUN, 1, number) is (after is not None)
+    opened = [parse_name(f"{name}.json") for name in (after or "").split()]
+    assert _events(folder) == {*events, *opened}
+
+
+def test_an_attempt_with_a_damaged_intent_is_reopened(folder: SweepFolder) -> None:
     _happened(folder, (1, Event.CLAIMED))
     folder.store.create(folder.event(RUN, 1, Event.INTENT), b"")
     assert reopen(folder, RUN, 1, 2)
@@ -74,21 +94,8 @@ def test_it_goes_on_though_its_intent_is_damaged(folder: SweepFolder) -> None:
     assert "place" not in read_json(folder.store, folder.event(RUN, 2, Event.INTENT))
 
 
-def test_an_attempt_in_between_that_never_began(folder: SweepFolder) -> None:
-    _happened(folder, (1, Event.INTENT), (1, Event.SUBMITTED))
-    assert reopen(folder, RUN, 1, 3)
-    intents = {(number, Event.INTENT) for number in (1, 2, 3)}
-    assert _events(folder) == intents | {(1, Event.SUBMITTED)}
-
-
-def test_what_a_worker_said_stands(folder: SweepFolder) -> None:
-    _happened(folder, (1, Event.CLAIMED), (1, Event.PREEMPTED))
-    assert reopen(folder, RUN, 1, 2)
-    assert _events(folder) == {(1, Event.CLAIMED), (1, Event.PREEMPTED), (2, Event.INTENT)}
-
-
-def test_the_launcher_was_quicker(folder: SweepFolder) -> None:
-    """Two jobs for one attempt: of them one will claim it."""
+def test_an_attempt_that_the_launcher_opened_is_left_as_it_is(folder: SweepFolder) -> None:
+    """Of two jobs for one attempt, one will claim it."""
     _happened(folder, (1, Event.CLAIMED), (1, Event.LOST), (2, Event.INTENT))
     folder.store.replace(folder.job(RUN, 2), encode({"its": "own"}))
     assert reopen(folder, RUN, 1, 2)
@@ -96,17 +103,7 @@ def test_the_launcher_was_quicker(folder: SweepFolder) -> None:
     assert (1, Event.PREEMPTED) not in _events(folder)
 
 
-@pytest.mark.parametrize(
-    "ended", [(Event.SUCCEEDED,), (Event.FAILED,), (Event.CANCELLED,), (Event.CANCEL,)]
-)
-def test_nothing_to_go_on_with(folder: SweepFolder, ended: tuple[Event, ...]) -> None:
-    _happened(folder, (1, Event.CLAIMED), *((1, event) for event in ended))
-    before = _events(folder)
-    assert not reopen(folder, RUN, 1, 2)
-    assert _events(folder) == before
-
-
-def test_terms_of_backends() -> None:
+def test_capabilities_of_backends() -> None:
     assert capabilities_of("local") == capabilities_of("tmux") == Capabilities()
     with pytest.raises(UsageError, match="no backend 'unheard-of'"):
         capabilities_of("unheard-of")
@@ -118,7 +115,7 @@ def test_terms_of_backends() -> None:
 
 
 class _S3:
-    """As far as it is looked at: it has no folder here."""
+    """A store without a folder on this machine."""
 
     root = "s3://bucket/x"
     is_remote = True
@@ -134,7 +131,7 @@ def _admit(store: Any, **more: Any) -> Capabilities:
         return preflight.admit(Launch("fake"), store, service, secrets, **given)
 
 
-def test_what_jobs_elsewhere_cannot_reach(
+def test_a_launch_is_refused_if_jobs_elsewhere_cannot_reach_something(
     folder: SweepFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("SWEEPER_ENGINE_URL", "SWEEPER_ENGINE_TOKEN"):
@@ -158,7 +155,7 @@ def test_what_jobs_elsewhere_cannot_reach(
     assert preflight.engine_url(Capabilities()) is None
 
 
-def test_what_a_job_elsewhere_is_told() -> None:
+def test_a_job_elsewhere_gets_no_paths_of_this_machine() -> None:
     about = {
         "run": "a",
         "name": "a",
@@ -183,7 +180,7 @@ def test_what_a_job_elsewhere_is_told() -> None:
     assert "/here/secret.json" not in argv
 
 
-def test_code_that_cannot_travel() -> None:
+def test_code_that_cannot_be_sent_is_refused_or_warned_of() -> None:
     warnings: list[str] = []
     without = CodeCopy(None, "not in a git checkout")
     with pytest.raises(UsageError, match=r"toy\.py: .*git init"):
@@ -198,11 +195,8 @@ def test_code_that_cannot_travel() -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_late_restart_leaves_the_job_that_took_over_alone(
-    folder: SweepFolder, ended: bool
-) -> None:
-    """The launcher has submitted attempt 2, which trains, when the backend starts attempt 1's job
-    for a third time."""
+def test_a_late_restart_does_not_disturb_the_newer_job(folder: SweepFolder, ended: bool) -> None:
+    """Attempt 2 trains when the backend starts the job of attempt 1 a third time."""
     first = {(1, Event.INTENT), (1, Event.SUBMITTED), (1, Event.CLAIMED), (1, Event.PREEMPTED)}
     _happened(folder, *first, (2, Event.INTENT), (2, Event.SUBMITTED))
     folder.store.create(folder.event(RUN, 2, Event.CLAIMED), encode({"submitted": 2}))

@@ -27,12 +27,11 @@ launch:
 
 
 @pytest.fixture
-def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def checkout(tmp_path: Path, config_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "checkout"
     folder.mkdir()
     subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return folder
 
 
@@ -49,12 +48,12 @@ def _refused(checkout: Path, file: str, text: str | None = None) -> list[str]:
     return list(caught.value.problems)
 
 
-def test_a_file_that_is_not_there(checkout: Path) -> None:
+def test_a_missing_file_is_refused_at_its_place(checkout: Path) -> None:
     (mistake,) = _refused(checkout, "needs.txt")
     assert mistake == f"grid.yaml:7:17: launch.requirements: no file {checkout}/needs.txt"
 
 
-def test_a_file_that_does_not_come_with_the_checkout(checkout: Path) -> None:
+def test_a_file_outside_the_checkout_is_refused(checkout: Path) -> None:
     (mistake,) = _refused(checkout, "../needs.txt", "a==1\n")
     assert "grid.yaml:7:17: " in mistake and f"is outside the checkout {checkout}" in mistake
     (checkout / ".gitignore").write_text("*.txt\n")
@@ -62,7 +61,7 @@ def test_a_file_that_does_not_come_with_the_checkout(checkout: Path) -> None:
     assert "git ignores" in mistake
 
 
-def test_lines_that_mean_something_here_alone(checkout: Path) -> None:
+def test_lines_that_mean_something_only_here_are_refused(checkout: Path) -> None:
     text = (
         "# what we need\n"
         "-r others.txt\n"
@@ -88,37 +87,34 @@ def test_lines_that_mean_something_here_alone(checkout: Path) -> None:
     )
 
 
-def test_where_jobs_see_this_machines_files_it_does_not_count(checkout: Path) -> None:
+def test_a_backend_that_sees_this_machines_files_ignores_the_file(checkout: Path) -> None:
     planned = _planned(checkout, "needs.txt", backend="local")
     assert any("needs.txt" not in w and "launch.python" in w for w in planned.warnings)
 
 
-def test_what_is_taken_along(checkout: Path, tmp_path: Path) -> None:
-    """The source, once; the file by its path below the checkout, wherever `launch` is typed."""
+def test_the_file_and_the_source_are_bundled_once(checkout: Path, tmp_path: Path) -> None:
+    """The source once, the file by its path below the checkout."""
     planned = _planned(checkout, "needs.txt", "--no-index\na==1\n")
     store = open_store(str(tmp_path / "root"))
-    made = snapshot.make(SweepFolder(store, "s"), str(checkout))
-    bundle = job_bundle.carry(SweepFolder(store, planned.name), planned, made)
+    folder = SweepFolder(store, planned.name)
+    made = snapshot.make(folder, str(checkout))
+    bundle = job_bundle.carry(folder, planned, made)
     assert bundle is not None
     assert dict(bundle.files) == {"needs.txt": "needs.txt"}
     assert bundle.packages[0] == "--no-index"
     assert store.exists(bundle.archive)
-    assert job_bundle.carry(SweepFolder(store, planned.name), planned, made) == bundle
+    assert job_bundle.carry(folder, planned, made) == bundle
     named = planned._replace(carried=bundle, created="now")
-    assert json.loads(json.dumps(named.document()))["carried"]["files"] == {
-        "needs.txt": "needs.txt"
-    }
+    document = json.loads(json.dumps(named.document()))
+    assert document["carried"]["files"] == {"needs.txt": "needs.txt"}
     with pytest.raises(UsageError, match="not in the copy of the code: --live"):
-        job_bundle.carry(
-            SweepFolder(store, planned.name), planned, snapshot.CodeCopy(None, "--live")
-        )
+        job_bundle.carry(folder, planned, snapshot.CodeCopy(None, "--live"))
 
 
-def test_what_all_jobs_begin_with_is_in_the_plan_once(checkout: Path) -> None:
+def test_the_shared_part_of_jobs_is_in_the_plan_once(checkout: Path) -> None:
     (checkout / "needs.txt").write_text("a==1\n")
-    (checkout / "grid.yaml").write_text(
-        (GRID % ("beaker", "needs.txt")).replace("[1]", "[1, 2, 3]")
-    )
+    grid = GRID % ("beaker", "needs.txt")
+    (checkout / "grid.yaml").write_text(grid.replace("[1]", "[1, 2, 3]"))
     planned, store = plan("grid.yaml"), open_store("memory://plans")
     surveyed = survey(planned, store)
     shown: Any = document(surveyed)
@@ -130,9 +126,7 @@ def test_what_all_jobs_begin_with_is_in_the_plan_once(checkout: Path) -> None:
         assert whole == builder.spec(preview.run, 1, "beaker").argv
     text = json.dumps(shown)
     assert text.count(json.dumps(shown["bare"][3])) == 1
-    (checkout / "grid.yaml").write_text(
-        (GRID % ("beaker", "needs.txt")).replace("  requirements: needs.txt\n", "")
-    )
+    (checkout / "grid.yaml").write_text(grid.replace("  requirements: needs.txt\n", ""))
     shown = document(survey(plan("grid.yaml"), store))
     assert shown["bare"] == [] and [run["job"]["bare"] for run in shown["runs"]] == [False]
 
@@ -154,43 +148,36 @@ def _mistakes(folder: Path, line: str) -> tuple[str, ...]:
         "a[b]>=1; platform_machine != 'x/y'",
     ],
 )
-def test_what_jobs_elsewhere_have_as_well(tmp_path: Path, line: str) -> None:
+def test_lines_that_other_machines_understand_are_accepted(tmp_path: Path, line: str) -> None:
     assert not _mistakes(tmp_path, line)
 
 
-@pytest.mark.parametrize(
-    "address", ["u:p/w@h/simple", "u:p@w@h/simple", "u:1234@h/simple", "token@h/simple"]
-)
-def test_a_password_is_seen_up_to_the_last_at(tmp_path: Path, address: str) -> None:
-    for line in (f"--index-url https://{address}", f"a @ git+https://{address}"):
-        (mistake,) = _mistakes(tmp_path, line)
-        assert "a password in an address" in mistake and "h/simple" not in mistake
+PASSWORDS = ["u:p/w@h/simple", "u:p@w@h/simple", "u:1234@h/simple", "token@h/simple"]
+PATHS = ["libs/mylib", "libs/mylib[more]", ".", "..", ".[dev]", "a.tar.bz2"]
 
 
 @pytest.mark.parametrize(
-    "line", ["libs/mylib", "libs/mylib[more]", ".", "..", ".[dev]", "a.tar.bz2"]
+    ("line", "problem"),
+    [
+        *((f"--index-url https://{address}", "a password in an address") for address in PASSWORDS),
+        *((f"a @ git+https://{address}", "a password in an address") for address in PASSWORDS),
+        *((path, "a path of this machine") for path in PATHS),
+    ],
 )
-def test_a_path_of_this_machine(tmp_path: Path, line: str) -> None:
+def test_passwords_and_paths_of_this_machine_are_refused(
+    tmp_path: Path, line: str, problem: str
+) -> None:
     (mistake,) = _mistakes(tmp_path, line)
-    assert "a path of this machine" in mistake
+    assert problem in mistake and "h/simple" not in mistake
 
 
-def test_what_says_where_packages_come_from_is_kept_as_written(tmp_path: Path) -> None:
-    text = (
-        "--index-url https://h/simple?sig=abc\n"
-        "--extra-index-url=https://h/more?sig=abc\n"
-        "--trusted-host h\n"
-        "-f\t/opt/wheels\n"
-        "-f/opt/more\n"
-    )
-    (tmp_path / "needs.txt").write_text(text)
-    assert read(str(tmp_path / "needs.txt")) == (
-        (
-            "--index-url https://h/simple?sig=abc",
-            "--extra-index-url https://h/more?sig=abc",
-            "--trusted-host h",
-            "-f /opt/wheels",
-            "-f /opt/more",
-        ),
-        (),
-    )
+def test_index_options_are_kept(tmp_path: Path) -> None:
+    options = {
+        "--index-url https://h/simple?sig=abc": "--index-url https://h/simple?sig=abc",
+        "--extra-index-url=https://h/more?sig=abc": "--extra-index-url https://h/more?sig=abc",
+        "--trusted-host h": "--trusted-host h",
+        "-f\t/opt/wheels": "-f /opt/wheels",
+        "-f/opt/more": "-f /opt/more",
+    }
+    (tmp_path / "needs.txt").write_text("".join(f"{line}\n" for line in options))
+    assert read(str(tmp_path / "needs.txt")) == (tuple(options.values()), ())

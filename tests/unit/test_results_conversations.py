@@ -1,4 +1,4 @@
-"""Whose the words of a transcript are: what is shown is a trajectory's own, or said not to be."""
+"""Transcripts are assigned to their trajectory, or marked as the group's."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -73,7 +73,7 @@ def answers(group: Sequence[Transcript]) -> list[tuple[str, str]]:
     ]
 
 
-def test_answers_that_came_in_another_order_are_told_apart_by_their_rewards():
+def test_reordered_answers_are_assigned_by_their_rewards():
     """Trajectories run side by side: the first to end is logged first."""
     records = [record((9, 3), reward=r) for r in (0.0, 1.0, 0.0)]
     parts = [*answered("4", 1.0), *answered("three", 0.0), *answered("five", 0.0)]
@@ -86,13 +86,13 @@ def test_answers_that_came_in_another_order_are_told_apart_by_their_rewards():
     assert {whose for _, whose in answers(transcripts((alike, records))[0])} == {"trajectory"}
 
 
-def test_an_answer_that_a_trajectory_has_logged_is_its_own():
+def test_a_logged_answer_belongs_to_its_trajectory():
     records = [record((9, 3), response="b"), record((9, 3), response="a")]
     parts = [*answered("a", 0.0), *answered("b", 0.0)]
     assert answers(transcripts((parts, records))[0]) == [("b", "trajectory"), ("a", "trajectory")]
 
 
-def test_completions_with_a_number_are_those_of_that_trajectory():
+def test_numbered_completions_belong_to_that_trajectory():
     """Preferences: all completions of a group are logged together, then how they compare."""
     records = [record((9, n)) for n in (1, 2, 3)]
     parts = section(
@@ -108,7 +108,7 @@ def test_completions_with_a_number_are_those_of_that_trajectory():
     assert {transcript.whose for transcript in group} == {"trajectory"}
 
 
-def test_paragraphs_are_words_and_those_of_a_whole_group_are_called_so():
+def test_paragraphs_of_a_group_are_marked_as_the_groups():
     lines = [
         node("p", "Turn 1 - Player: Is it &lt;big&gt;?"),
         node("p", "Turn 1 - Answerer: no"),
@@ -124,7 +124,7 @@ def test_paragraphs_are_words_and_those_of_a_whole_group_are_called_so():
     assert transcripts((lines, several))[0] == [Transcript(words, "group")] * 2
 
 
-def test_a_group_that_the_summaries_leave_out_shifts_nobody_s_words():
+def test_a_group_without_summaries_does_not_shift_the_others():
     """Groups whose rewards are all the same may not be trained on, and are then in no summary."""
     dropped = [record((5, 1)), record((5, 2))]
     summarised = [record((7, 3), reward=1.0), record((7, 4))]
@@ -137,7 +137,7 @@ def test_a_group_that_the_summaries_leave_out_shifts_nobody_s_words():
     assert list(by_group) == [0]
 
 
-def test_numbers_alone_are_no_words():
+def test_numbers_alone_make_an_empty_transcript():
     assert (
         transcripts(([], [record((9, 3)), record((9, 4))]))[0] == [Transcript([], "trajectory")] * 2
     )

@@ -7,7 +7,7 @@ import pytest
 from sweeper.results.items import Answered, ItemFile, by_task, item_files, parse_answers
 
 
-def test_an_evaluation_that_ended_has_a_result_and_the_latest_comes_last():
+def test_files_of_items_are_listed_with_the_latest_last():
     paths = {
         "e/runs/step100_a/gsm8k/trajectories.jsonl": 5,
         "e/runs/step100_a/gsm8k/result.json": 5,
@@ -55,7 +55,7 @@ def test_a_file_of_items_keeps_the_last_step_of_each_task():
     assert tasks[0].prompts == {"a": "Why?"} and tasks[0].clusters == {"a": "p1"}
 
 
-def test_the_cookbooks_store_scores_rewards_above_zero_and_counts_errors():
+def test_an_eval_store_scores_rewards_above_zero_and_counts_errors():
     turns = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
     (answered,) = of(
         "store",
@@ -69,8 +69,7 @@ def test_the_cookbooks_store_scores_rewards_above_zero_and_counts_errors():
     assert answered.errors == 1 and answered.prompts == {"q-1": "2 + 2?"} and not answered.training
 
 
-def test_the_turns_of_a_named_item_are_one_answer():
-    """Tasks of many turns may be asked for in the same words."""
+def test_all_turns_of_an_item_are_one_answer():
     turns = [{"item": "o/door", "question": "Open it.", "response": "ls"}, {"response": "open"}]
     row = {"total_reward": 0.5, "steps": [{"logs": logs} for logs in turns]}
     file = ItemFile("summaries", "test", (), "x", 1)
@@ -80,7 +79,7 @@ def test_the_turns_of_a_named_item_are_one_answer():
 
 
 @pytest.mark.parametrize("judged", [True, False])
-def test_summaries_are_told_by_their_question(judged: bool):
+def test_summaries_are_grouped_by_question(judged: bool):
     def row(reward: float, right: float, **logs: str) -> dict[str, object]:
         metrics = {"correct": right} if judged or reward else {}
         return {"total_reward": reward, "steps": [{"logs": logs, "metrics": metrics}]}

@@ -17,9 +17,7 @@ COLLECTED = "POST /v1/traces"
 def episode(task, reward, group, stop="done", turns=3):
     steps = [
         {
-            "ob_len": 10 * (n + 1),
-            "ac_len": 4,
-            "reward": reward * (n == turns - 1),
+            **{"ob_len": 10 * (n + 1), "ac_len": 4, "reward": reward * (n == turns - 1)},
             "metrics": {"seconds": 0.5},
             "logs": {"response": f"ls {n}", "output": "a\n"},
         }
@@ -29,18 +27,14 @@ def episode(task, reward, group, stop="done", turns=3):
     steps[1]["metrics"] |= {"stop/max_tokens": 1.0, "parse_error": 1.0}
     about = {"solved": float(reward >= 1), "seconds": 2.0, "ended_at": 1_700_000_000.5}
     return {
-        "iteration": 0,
-        "group_idx": group,
-        "traj_idx": 0,
-        "tags": ["t", task],
-        "total_reward": reward,
-        "trajectory_metrics": about | {f"stop/{stop}": 1.0},
+        **{"iteration": 0, "group_idx": group, "traj_idx": 0, "tags": ["t", task]},
+        **{"total_reward": reward, "trajectory_metrics": about | {f"stop/{stop}": 1.0}},
         "steps": steps,
     }
 
 
 @pytest.fixture
-def sweep(tmp_path, monkeypatch):
+def sweep(home, tmp_path, monkeypatch):
     sweep = written.Written(tmp_path / "sweeps", "shells", {"rate": [1]}, None)
     run = sweep.run({"rate": 1}, 0, [{"step": 0}])
     folder = sweep.folder / "runs" / f"{run}.1" / "iteration_000000"
@@ -49,11 +43,10 @@ def sweep(tmp_path, monkeypatch):
     (folder / "train_rollout_summaries.jsonl").write_text(written.dump(episodes))
     sweep.save()
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "sweeps"))
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     return "shells/rate=1,seed=0"
 
 
-def test_a_line_of_json_a_step(sweep, capsys, tmp_path):
+def test_export_writes_one_json_line_per_step(sweep, capsys, tmp_path):
     assert main(["rollouts", sweep, "--export", "-"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 2, 0, 1]
@@ -77,7 +70,7 @@ def test_a_line_of_json_a_step(sweep, capsys, tmp_path):
     assert f"2 steps of 1 trajectory: {path}" in capsys.readouterr().out
 
 
-def test_spans_go_to_a_collector(sweep, collector, capsys, monkeypatch):
+def test_spans_are_sent_to_a_collector(sweep, collector, capsys, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=a%20b")
     url = collector.url
     assert main(["rollouts", sweep, "--otlp", url]) == 0
@@ -113,20 +106,20 @@ def test_spans_go_to_a_collector(sweep, collector, capsys, monkeypatch):
     assert f"the collector at {url}/v1/traces answered 503" in capsys.readouterr().err
 
 
-def test_what_is_no_address_is_told(sweep, capsys):
+def test_a_malformed_address_or_path_is_refused(sweep, capsys):
     assert main(["rollouts", sweep, "--otlp", "localhost:4318"]) == 2
     assert "--otlp localhost:4318: write http://HOST:4318" in capsys.readouterr().err
     assert main(["rollouts", sweep, "--export", "/no/such/place"]) == 2
     assert "--export /no/such/place: No such file" in capsys.readouterr().err
 
 
-def test_an_address_with_a_password_is_refused_without_repeating_it():
+def test_an_address_with_a_password_is_refused():
     with pytest.raises(UsageError) as refused:
         address_of("http://user:secret@host:4318")
     assert "secret" not in str(refused.value) and "OTEL_EXPORTER_OTLP_HEADERS" in str(refused.value)
 
 
-def test_a_run_ends_though_its_collector_never_answers():
+def test_a_silent_collector_does_not_keep_a_run_from_ending():
     script = (
         "import socket\n"
         "from sweeper.telemetry import Telemetry, live\n"

@@ -8,7 +8,7 @@ from support import written
 from sweeper.cli import main
 
 
-def test_runs_that_wait_for_a_launcher_are_told_of(
+def test_retry_points_to_resume_if_runs_wait_for_a_launcher(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = written.Written(tmp_path, "study", {"lr": [0.1, 0.2]})

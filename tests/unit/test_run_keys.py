@@ -1,4 +1,4 @@
-"""Keys of a run's own are no settings: names, places, times and seeds."""
+"""Keys of a single run are not settings: names, places, times and seeds."""
 
 import json
 from pathlib import Path
@@ -35,7 +35,7 @@ OWN = ["run_name", "output_dir", "exp_name", "timestamp", "created_at", "job_id"
 @pytest.mark.parametrize(
     "key", [*OWN, "run_id", "wandb_name", "session_name", "logging.output_dir"]
 )
-def test_a_key_with_a_value_of_its_own_in_each_run_makes_no_cells(tmp_path: Path, key: str):
+def test_keys_that_differ_in_each_run_make_no_cells(tmp_path: Path, key: str):
     runs = [
         {"lr": lr, "seed": seed, key: f"{key}-{lr}-{seed}"} for lr in (1, 2) for seed in range(3)
     ]
@@ -49,24 +49,24 @@ def test_a_key_with_a_value_of_its_own_in_each_run_makes_no_cells(tmp_path: Path
 
 
 @pytest.mark.parametrize("key", SEEDS)
-def test_a_seed_of_another_name_makes_replicates(tmp_path: Path, key: str):
+def test_a_seed_under_another_name_makes_replicates(tmp_path: Path, key: str):
     folder = written_runs(tmp_path, [{"lr": lr, key: s} for lr in (1, 2) for s in range(3)])
     report = analysis.analyze(str(tmp_path), folder, "loss", pictures=False)
     assert cells(report) == {"lr=1": 3, "lr=2": 3}
     assert sorted(run["seed"] for run in report.document["runs"]) == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_label_of_groups_of_runs_is_a_setting():
+def test_a_name_shared_by_groups_of_runs_is_a_setting():
     runs = [{"exp_name": name, "seed": seed} for name in ("old", "new") for seed in range(3)]
     assert own_keys(runs).left_out == ()
 
 
-def test_a_key_that_is_called_a_seed_and_holds_no_integers_is_a_setting():
+def test_a_seed_without_integers_is_a_setting():
     assert own_keys([{"seed": "a"}, {"seed": "b"}]).seeds == ()
     assert own_keys([{"proceed": 1}, {"proceed": 2}]).seeds == ()
 
 
-def test_other_keys_are_left_out_if_they_are_named(
+def test_ignore_and_seed_options_name_other_keys(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     runs = [{"lr": lr, "luck": s, "ckpt": f"{lr}{s}.pt"} for lr in (1, 2) for s in range(3)]
@@ -84,20 +84,22 @@ def test_other_keys_are_left_out_if_they_are_named(
     assert "--ignore chkpt: no configuration has this key" in capsys.readouterr().err
 
 
-def test_cells_of_a_sweep_are_those_of_its_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_ignore_is_refused_for_a_sweep_with_a_grid(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     written.measured(tmp_path, [({"lr": 1}, [0.5, 0.6])])
     assert main(["analyze", "demo", "--root", str(tmp_path), "--ignore", "lr"]) == 2
     assert "demo has the cells of its grid" in capsys.readouterr().err
 
 
-def test_settings_that_look_alike_name_cells_of_their_own(tmp_path: Path):
+def test_settings_that_look_alike_make_two_cells(tmp_path: Path):
     folder = written_runs(
         tmp_path, [{"lr": 1, "pack": p, "seed": s} for p in (True, "true") for s in (0, 1)]
     )
     assert len(cells(analysis.analyze(str(tmp_path), folder, "loss", pictures=False))) == 2
 
 
-def test_names_copies_and_texts_made_of_axes_are_no_settings(tmp_path: Path):
+def test_texts_and_copies_of_axes_are_not_settings(tmp_path: Path):
     grid = (
         "recipe: sft\nbase: {title: '${lr} at ${rank}', wandb_name: 'lr ${lr}'}\n"
         "grid: {lr: [1, 2], rank: [8]}\nseeds: 2\n"
@@ -114,7 +116,7 @@ def test_names_copies_and_texts_made_of_axes_are_no_settings(tmp_path: Path):
     assert "undeclared" not in {f["kind"] for f in report.document["findings"]}
 
 
-def test_a_name_that_alone_tells_cells_apart_is_a_setting(tmp_path: Path):
+def test_a_name_that_alone_distinguishes_cells_is_a_setting(tmp_path: Path):
     cells = [({"exp_name": name}, [loss, loss + 0.1]) for name, loss in (("a", 1), ("b", 2))]
     written.measured(tmp_path, cells, axes=())
     report = analysis.analyze(str(tmp_path), "demo", pictures=False)
