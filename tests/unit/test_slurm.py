@@ -18,11 +18,12 @@ from sweeper.testing import FakeClock
 
 MARK = "0123456789abcdef"
 TABLE = "aaaaaaaaaaaa"
+TOKEN = "cccccccccccc-a1"
 
 
 def _line(
     job: str, state: str, code: str = "0", restarts: int = 0, task: str = "N/A", why: str = "None",
-    label: str = "cccccccccccc-a1", mark: str = MARK,
+    label: str = TOKEN, mark: str = MARK,
 ) -> str:  # fmt: skip
     about = f"{job}|{task}|{job}|{state}|{code}|{restarts}"
     return f"{about}|sweeper:{mark}:{TABLE}:{label}|n7|1790000000|{why}|"
@@ -48,7 +49,7 @@ def _line(
         ("NEW_STATE", "?", (JobState.RUNNING, None, None, False)),
     ],
 )
-def test_what_a_state_means(state: str, code: str, expected: object) -> None:
+def test_states_of_slurm_are_translated(state: str, code: str, expected: object) -> None:
     (job,) = slurm_commands.queue_of(_line("7", state, code, why="Resources"), MARK)
     status = slurm_commands.status_of(job)
     assert status[:4] == expected
@@ -58,7 +59,7 @@ def test_what_a_state_means(state: str, code: str, expected: object) -> None:
     )
 
 
-def test_only_the_sweeps_own_jobs_are_seen() -> None:
+def test_jobs_of_other_sweeps_are_ignored() -> None:
     lines = [
         _line("1", "RUNNING"),
         _line("2", "RUNNING", mark="f" * 16),
@@ -74,15 +75,15 @@ def test_only_the_sweeps_own_jobs_are_seen() -> None:
     ]
 
 
-def test_what_an_array_was_when_it_was_taken_back() -> None:
-    """As Slurm 22.05 shows it: the tasks that had begun, and one line for all the others."""
+def test_a_cancelled_array_lists_the_tasks_that_had_begun() -> None:
+    """Slurm 22.05 shows the tasks that had begun, and one line for all others."""
     states = {"N/A": "CANCELLED", "0": "FAILED", "1": "RUNNING"}
     lines = [_line("5", state, task=task, label="array") for task, state in states.items()]
     jobs = slurm_commands.queue_of("\n".join(lines), MARK)
     assert [(job.id, job.task) for job in jobs] == [("5_0", 0), ("5_1", 1)]
 
 
-def test_a_line_of_ours_that_cannot_be_read_is_no_absence() -> None:
+def test_an_unreadable_line_of_the_queue_is_not_an_absent_job() -> None:
     (job,) = slurm_commands.queue_of(_line("7", "PENDING", why="a|b"), MARK)
     assert job.reason == "a|b"
     for line in (_line("7", "RUNNING", label="cccc"), _line("7", "RUNNING").rpartition("|None")[0]):
@@ -94,7 +95,7 @@ def test_a_line_of_ours_that_cannot_be_read_is_no_absence() -> None:
 
 
 class FakeSlurm(slurm_commands.Slurm):
-    """Remembers how it was called; `answer` is what squeue says."""
+    """Records its calls; `answer` is what squeue prints."""
 
     def __init__(self, answer: str = "") -> None:
         super().__init__()
@@ -129,7 +130,7 @@ def _tokens(count: int) -> list[str]:
     return [f"{number:012x}-a1" for number in range(count)]
 
 
-def test_arrays_are_split_and_those_that_ask_alike_go_together(tmp_path: Path) -> None:
+def test_jobs_with_equal_options_are_submitted_as_arrays(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     backend = SlurmBackend(slurm, "sweep", str(tmp_path), {"qos": "low", "throttle": 2})
     jobs = [_job(token, mem="1G") for token in _tokens(9)] + [_job("d" * 12 + "-a1", mem="2G")]
@@ -143,12 +144,12 @@ def test_arrays_are_split_and_those_that_ask_alike_go_together(tmp_path: Path) -
     assert sorted(len(table["tasks"]) for table in tables) == [1, 1, 4, 4]
 
 
-def test_a_refused_submission_leaves_no_table_and_a_lost_one_does(tmp_path: Path) -> None:
+def test_only_an_unconfirmed_submission_leaves_a_table(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     backend = SlurmBackend(slurm, "sweep", str(tmp_path))
     slurm.refusal = "slurm: sbatch: Invalid account"
     with pytest.raises(EnvironmentFailure):
-        backend.submit([_job("a" * 12 + "-a1")])
+        backend.submit([_job(TOKEN)])
     assert list(tmp_path.glob("slurm/*")) == []
 
     class Lost(FakeSlurm):
@@ -156,11 +157,11 @@ def test_a_refused_submission_leaves_no_table_and_a_lost_one_does(tmp_path: Path
             raise Unreachable("no answer")
 
     with pytest.raises(Unreachable):
-        SlurmBackend(Lost(), "sweep", str(tmp_path)).submit([_job("a" * 12 + "-a1")])
+        SlurmBackend(Lost(), "sweep", str(tmp_path)).submit([_job(TOKEN)])
     assert len(list(tmp_path.glob("slurm/*.json"))) == 1
 
 
-def test_no_room_for_all(tmp_path: Path) -> None:
+def test_an_array_is_halved_until_it_fits(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     slurm.configured = "MaxArraySize=100\nSchedulerParameters = max_array_tasks=8,bf_interval=2"
     backend = SlurmBackend(slurm, "sweep", str(tmp_path))
@@ -189,7 +190,7 @@ class Choosy(FakeSlurm):
 
 
 @pytest.mark.parametrize("refuses", [slurm_commands.Full, slurm_commands.Closed])
-def test_what_is_refused_for_now_keeps_nothing_else_out(
+def test_jobs_refused_for_now_do_not_keep_others_out(
     tmp_path: Path, refuses: type[Unreachable]
 ) -> None:
     slurm = Choosy()
@@ -204,8 +205,8 @@ def test_what_is_refused_for_now_keeps_nothing_else_out(
     assert len(list(tmp_path.glob("slurm/*.json"))) == 2
 
 
-def test_what_was_accepted_without_an_answer_is_not_handed_in_again(tmp_path: Path) -> None:
-    """Also where squeue takes so long that its last answer is still used: it is from before."""
+def test_an_unconfirmed_submission_is_not_repeated(tmp_path: Path) -> None:
+    """Also if squeue is so slow that an answer from before is still used."""
     first, second = _tokens(2)
     mark = Tables(str(tmp_path)).mark
 
@@ -232,7 +233,7 @@ def test_what_was_accepted_without_an_answer_is_not_handed_in_again(tmp_path: Pa
     assert [call[2] for call in slurm.sent("sbatch")] == [f"--job-name={second}"]
 
 
-def test_an_array_with_a_throttle_is_not_taken_apart(tmp_path: Path) -> None:
+def test_an_array_with_a_throttle_is_not_split(tmp_path: Path) -> None:
     slurm = FakeSlurm()
     slurm.room = 3
     with pytest.raises(slurm_commands.Full):
@@ -243,7 +244,7 @@ def test_an_array_with_a_throttle_is_not_taken_apart(tmp_path: Path) -> None:
 
 
 class Accounted(FakeSlurm):
-    """With accounting, which says `accounts` unless it is out of reach."""
+    """Slurm with accounting, whose sacct prints `accounts`; None means that it does not answer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,26 +261,25 @@ class Accounted(FakeSlurm):
         return self.accounts
 
 
-def test_accounting_that_does_not_answer_says_nothing_of_a_job(tmp_path: Path) -> None:
+def test_silent_accounting_means_unreachable(tmp_path: Path) -> None:
     slurm = Accounted()
     slurm.accounts = None
     now = 100.0
     mark = Tables(str(tmp_path)).mark
     accounting = Accounting(slurm, mark, lambda: now)
-    token = "c" * 12 + "-a1"
     for _ in range(3):  # it is left alone for some seconds
         with pytest.raises(Unreachable, match="Problem talking"):
-            accounting.over({token})
+            accounting.over({TOKEN})
     assert len(slurm.sent("sacct")) == 1
-    slurm.accounts = f"7|COMPLETED|0:0|sweeper:{mark}:{TABLE}:{token}"
+    slurm.accounts = f"7|COMPLETED|0:0|sweeper:{mark}:{TABLE}:{TOKEN}"
     now += 60
-    assert [job.token for job in accounting.over({token})] == [token]
+    assert [job.token for job in accounting.over({TOKEN})] == [TOKEN]
 
 
-def test_accounting_is_asked_again_for_what_has_been_in_the_queue_since(tmp_path: Path) -> None:
+def test_accounting_is_asked_again_for_jobs_seen_in_the_queue(tmp_path: Path) -> None:
     slurm = Accounted()
     accounting = Accounting(slurm, Tables(str(tmp_path)).mark, lambda: 100.0)
-    first, second = "c" * 12 + "-a1", "d" * 12 + "-a1"
+    first, second = TOKEN, "d" * 12 + "-a1"
     counts: list[int] = []
     for missed in ({first}, {second}, {first}, {first, second}):  # by `poll` and `find`, in turn
         accounting.over(missed)
@@ -298,24 +298,22 @@ def test_accounting_is_asked_again_for_what_has_been_in_the_queue_since(tmp_path
         "AccountingStorageType = accounting_storage/slurmdbd\nAccountingStoreFlags = (null)",
     ],
 )
-def test_accounting_that_knows_no_comments_is_not_asked(tmp_path: Path, configured: str) -> None:
+def test_accounting_without_comments_is_not_asked(tmp_path: Path, configured: str) -> None:
     slurm = Accounted()
     slurm.configured, slurm.accounts = configured, None
-    token = "c" * 12 + "-a1"
-    assert SlurmBackend(slurm, "s", str(tmp_path)).poll([token])[token].state is JobState.ABSENT
+    assert SlurmBackend(slurm, "s", str(tmp_path)).poll([TOKEN])[TOKEN].state is JobState.ABSENT
     assert slurm.sent("sacct") == []
 
 
 def test_cancelling_needs_no_accounting(tmp_path: Path) -> None:
     slurm = Accounted()
     slurm.accounts = None
-    token = "c" * 12 + "-a1"
-    slurm.answer = _line("7", "RUNNING", label=token, mark=Tables(str(tmp_path)).mark)
-    SlurmBackend(slurm, "s", str(tmp_path)).cancel([token, "d" * 12 + "-a1"])
+    slurm.answer = _line("7", "RUNNING", label=TOKEN, mark=Tables(str(tmp_path)).mark)
+    SlurmBackend(slurm, "s", str(tmp_path)).cancel([TOKEN, "d" * 12 + "-a1"])
     assert [call[-1] for call in slurm.sent("scancel")] == ["7"]
 
 
-def test_a_job_that_was_started_again_serves_the_next_attempts(tmp_path: Path) -> None:
+def test_a_requeued_job_serves_the_next_attempts(tmp_path: Path) -> None:
     tables = Tables(str(tmp_path))
     run = "c" * 12
     answer = _line("7", "PENDING", restarts=2, mark=tables.mark, label=f"{run}-a2")
@@ -329,10 +327,10 @@ def test_a_job_that_was_started_again_serves_the_next_attempts(tmp_path: Path) -
     assert [call[2] for call in slurm.sent("sbatch")] == [f"--job-name={run}-a5"]
 
 
-def test_an_array_whose_table_is_gone_is_no_reason_to_call_its_jobs_absent(tmp_path: Path) -> None:
+def test_an_array_without_its_table_is_unreachable(tmp_path: Path) -> None:
     answer = _line("7", "RUNNING", task="0", label="array", mark=Tables(str(tmp_path)).mark)
     with pytest.raises(Unreachable, match=r"which run 7_0 is running: `scancel 7`"):
-        SlurmBackend(FakeSlurm(answer), "sweep", str(tmp_path)).poll(["c" * 12 + "-a1"])
+        SlurmBackend(FakeSlurm(answer), "sweep", str(tmp_path)).poll([TOKEN])
 
 
 @pytest.mark.parametrize(
@@ -346,30 +344,20 @@ def test_an_array_whose_table_is_gone_is_no_reason_to_call_its_jobs_absent(tmp_p
         ("echo 'scancel: error: Access/permission denied' >&2; exit 1", False),
     ],
 )
-def test_a_job_that_ends_before_it_is_cancelled(
+def test_cancelling_a_job_that_has_ended_is_fine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, is_over: bool
 ) -> None:
-    answer = _line("7", "RUNNING", mark=Tables(str(tmp_path / "s")).mark, label="c" * 12 + "-a1")
+    answer = _line("7", "RUNNING", mark=Tables(str(tmp_path / "s")).mark, label=TOKEN)
     for name, text in (("squeue", f"echo '{answer}'"), ("scancel", end)):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     backend = SlurmBackend(slurm_commands.Slurm(), "sweep", str(tmp_path / "s"))
     with contextlib.nullcontext() if is_over else pytest.raises(Unreachable, match="denied"):
-        backend.cancel(["c" * 12 + "-a1"])
+        backend.cancel([TOKEN])
 
 
-def test_what_is_suspended_cannot_be_stopped_yet(tmp_path: Path) -> None:
-    token, other = _tokens(2)
-    mark = Tables(str(tmp_path)).mark
-    lines = [_line("7", "SUSPENDED", label=token, mark=mark)]
-    lines += [_line("8", "RUNNING", label=other, mark=mark)]
-    slurm = FakeSlurm("\n".join(lines))
-    assert SlurmBackend(slurm, "sweep", str(tmp_path)).cancel([token, other]) == [token]
-    assert [call[-1] for call in slurm.sent("scancel")] == ["8"]
-
-
-def test_cancelling_asks_once_for_an_array(tmp_path: Path) -> None:
+def test_an_array_is_cancelled_by_one_call(tmp_path: Path) -> None:
     tables = Tables(str(tmp_path))
     name = tables.write([_job(token) for token in _tokens(300)], requeue=True)
     states = ["PENDING" if number % 3 else "RUNNING" for number in range(300)]
@@ -403,25 +391,25 @@ _EARLY = "start: its batch script ended before the worker"
         ("768", "", f"{_EARLY}: nothing printed"),
     ],
 )
-def test_what_only_a_jobs_output_tells(
+def test_reasons_are_read_from_the_output_of_a_job(
     tmp_path: Path, code: str, printed: str, reason: str | None
 ) -> None:
-    token = "c" * 12 + "-a1"
-    slurm = FakeSlurm(_line("7", "FAILED", code, mark=Tables(str(tmp_path)).mark, label=token))
+    slurm = FakeSlurm(_line("7", "FAILED", code, mark=Tables(str(tmp_path)).mark, label=TOKEN))
     (tmp_path / "slurm").mkdir()
-    (tmp_path / "slurm" / f"{TABLE}.out").write_text(printed.format(token))
-    assert SlurmBackend(slurm, "s", str(tmp_path)).poll([token])[token].reason == reason
+    (tmp_path / "slurm" / f"{TABLE}.out").write_text(printed.format(TOKEN))
+    assert SlurmBackend(slurm, "s", str(tmp_path)).poll([TOKEN])[TOKEN].reason == reason
 
 
-def test_what_is_suspended_is_not_signalled(tmp_path: Path) -> None:
+def test_a_suspended_job_is_not_signalled_but_reported_as_not_stopped(tmp_path: Path) -> None:
     tables = Tables(str(tmp_path))
     states = ["SUSPENDED", "STOPPED", "RUNNING", "NEW_STATE", "REQUEUE_HOLD", "COMPLETED"]
+    tokens = _tokens(6)
     lines = [
         _line(str(number), state, mark=tables.mark, label=token)
-        for number, (state, token) in enumerate(zip(states, _tokens(6), strict=True))
+        for number, (state, token) in enumerate(zip(states, tokens, strict=True))
     ]
     slurm = FakeSlurm("\n".join(lines))
-    SlurmBackend(slurm, "sweep", str(tmp_path)).cancel(_tokens(6))
+    assert SlurmBackend(slurm, "sweep", str(tmp_path)).cancel(tokens) == tokens[:2]
     waiting, running = slurm.sent("scancel")
     assert waiting == ("scancel", "--state=PENDING", "4")
     assert running == ("scancel", "-b", "-s", "TERM", "2", "3")
@@ -429,14 +417,14 @@ def test_what_is_suspended_is_not_signalled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("state", ["FAILED", "PENDING"])
-def test_an_array_that_is_not_at_work_needs_no_table(tmp_path: Path, state: str) -> None:
+def test_an_array_that_has_ended_needs_no_table(tmp_path: Path, state: str) -> None:
     answer = _line("7", state, task="0", label="array", mark=Tables(str(tmp_path)).mark)
     (status,) = SlurmBackend(FakeSlurm(answer), "s", str(tmp_path)).poll(_tokens(1)).values()
     assert status.state is JobState.ABSENT
 
 
 @pytest.mark.parametrize(("number", "passes"), [(errno.ENOSPC, True), (errno.EACCES, False)])
-def test_a_full_disk_may_have_room_later(
+def test_a_full_disk_is_a_passing_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, passes: bool
 ) -> None:
     def full(_: int) -> None:
@@ -444,7 +432,7 @@ def test_a_full_disk_may_have_room_later(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(EnvironmentFailure, match="cannot write") as caught:
-        Tables(str(tmp_path)).write([_job("a" * 12 + "-a1")], requeue=True)
+        Tables(str(tmp_path)).write([_job(TOKEN)], requeue=True)
     assert isinstance(caught.value, Unreachable) is passes
     assert list(tmp_path.glob("slurm/*")) == []
 
@@ -453,7 +441,7 @@ def test_a_full_disk_may_have_room_later(
     "message",
     ["slurm: sbatch: unrecognized option '--frob'", "there is no sbatch on this machine: launch"],
 )
-def test_what_preflight_passes_on(tmp_path: Path, message: str) -> None:
+def test_preflight_passes_on_the_refusal(tmp_path: Path, message: str) -> None:
     slurm = FakeSlurm()
     slurm.refusal = message
     with pytest.raises(EnvironmentFailure, match=message):
@@ -464,7 +452,7 @@ def test_what_preflight_passes_on(tmp_path: Path, message: str) -> None:
     ("nodes", "passes"), [("gpu 0\ngpu 2", True), ("gpu 0", False), ("", False)]
 )
 def test_a_trial_waits_for_nodes_that_are_away(tmp_path: Path, nodes: str, passes: bool) -> None:
-    """With all nodes up the same words mean that there is none that would do."""
+    """With all nodes up the same message means that no node would do."""
     closed = slurm_commands.Closed("Requested node configuration is not available")
 
     class Away(FakeSlurm):

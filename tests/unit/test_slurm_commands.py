@@ -19,8 +19,7 @@ Answer = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], None]:
-    """A function that takes what the programs answer to their arguments and environment: an exit
-    code, output and errors."""
+    """A function that sets the exit code, output and errors of programs by their arguments."""
 
     def answer_with(answer: Answer) -> None:
         def run(argv: list[str], env: dict[str, str], **_: Any) -> object:
@@ -47,7 +46,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], None]:
         (1, f"sbatch: error: QOSMaxWallDurationPerJobLimit\n{_POLICY}", True),
     ],
 )
-def test_what_refuses_for_good(
+def test_refusals_for_good_and_passing_errors(
     answers: Callable[[Answer], None], code: int, errors: str, for_good: bool
 ) -> None:
     answers(lambda *_: (code, "", errors))
@@ -59,7 +58,7 @@ def test_what_refuses_for_good(
     assert "MaxSubmit" not in errors or "(QOSMaxSubmitJobPerUserLimit)" in str(caught.value)
 
 
-def test_a_closed_partition_has_refused_and_a_timeout_has_not(
+def test_a_closed_partition_is_a_refusal_and_a_timeout_is_not(
     answers: Callable[[Answer], None],
 ) -> None:
     """Only what was refused leaves no job behind."""
@@ -72,14 +71,14 @@ def test_a_closed_partition_has_refused_and_a_timeout_has_not(
         assert isinstance(caught.value, slurm_commands.Closed) is closed
 
 
-def test_a_configuration_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_slurm_conf_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
     with pytest.raises(EnvironmentFailure, match="SLURM_CONF names /nowhere") as caught:
         slurm_commands.Slurm().configuration()
     assert not isinstance(caught.value, Unreachable)
 
 
-def test_what_commands_get_of_the_environment(
+def test_commands_get_only_slurms_settings_of_the_environment(
     answers: Callable[[Answer], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[str, str] = {}
@@ -94,7 +93,7 @@ def test_what_commands_get_of_the_environment(
     assert {name for name in seen if name.startswith(ours)} == {*passed, "SLURM_TIME_FORMAT"}
 
 
-def test_what_accounting_says() -> None:
+def test_lines_of_accounting_are_parsed() -> None:
     mark = "0123456789abcdef"
     comment = f"sweeper:{mark}:aaaaaaaaaaaa"
     text = "\n".join(
@@ -125,7 +124,7 @@ def test_what_accounting_says() -> None:
         (None, None, "gpu", False),
     ],
 )
-def test_nodes_that_are_away_count_where_the_job_would_go(
+def test_down_nodes_count_only_in_the_jobs_partition(
     answers: Callable[[Answer], None], monkeypatch: pytest.MonkeyPatch, partition: str | None,
     variable: str | None, away: str, expected: bool,
 ) -> None:  # fmt: skip

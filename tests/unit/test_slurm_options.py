@@ -17,12 +17,8 @@ from sweeper.launcher import kept_environments
 from sweeper.sweep import environment_file
 
 
-def test_a_configuration_that_is_nested_too_deep(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    (tmp_path / "sweeper").mkdir()
-    (tmp_path / "sweeper" / "config.toml").write_text(f"a = {'[' * 5000}{']' * 5000}")
+def test_a_configuration_nested_too_deep_is_refused(config_file: Path) -> None:
+    config_file.write_text(f"a = {'[' * 5000}{']' * 5000}")
     with pytest.raises(EnvironmentFailure, match=r"config\.toml: .*recursion"):
         configured(slurm.BACKEND)
     problems = Problems()
@@ -34,7 +30,7 @@ def _arguments(**given: object) -> list[str]:
     return sbatch.arguments_of(sbatch.asked_of({}, given))
 
 
-def test_options() -> None:
+def test_options_become_arguments_of_sbatch() -> None:
     assert _arguments(partition="gpu", cpus=4, time_s=5400.0, extra=["--nice=3"]) == [
         *("--partition=gpu", "--cpus-per-task=4", "--time=1:30:00", "--signal=B:TERM@120"),
         *("--requeue", "--nice=3"),
@@ -44,12 +40,12 @@ def test_options() -> None:
     assert "--signal=B:TERM@30" in _arguments(signal_s=30.0)
 
 
-def test_a_signal_of_the_configuration_files_is_half_of_a_grids_time_at_most() -> None:
+def test_a_configured_signal_is_at_most_half_of_a_grids_time() -> None:
     options = sbatch.asked_of({"signal_s": 600.0, "mem": "1G"}, {"time_s": 120.0, "mem": "2G"})
     assert (options.signal_s, options.mem) == (60.0, "2G")
 
 
-def test_the_script_holds_nothing_of_a_grids_but_setup() -> None:
+def test_the_script_contains_only_setup_of_a_grid() -> None:
     text = sbatch.script(["module load 'a b' \\"], "/s/it's a folder/t.json")
     lines = text.splitlines()
     assert lines[0] == "#!/bin/bash" and lines[2:4] == ["module load 'a b' \\", ""]
@@ -57,7 +53,7 @@ def test_the_script_holds_nothing_of_a_grids_but_setup() -> None:
     assert len(sbatch.script([], "/t").splitlines()) == 2
 
 
-def test_what_a_run_asks_for() -> None:
+def test_overrides_apply_to_matching_runs() -> None:
     options = {
         "mem": "4G",
         "overrides": [
@@ -73,7 +69,7 @@ def test_what_a_run_asks_for() -> None:
     assert unused == "overrides: no run has rank, opt.name"
 
 
-def test_what_a_recipe_sees_of_a_jobs_environment() -> None:
+def test_a_job_passes_on_variables_that_it_changed() -> None:
     import base64
 
     before = base64.b64encode(b"A=1\0B=2\0").decode()
@@ -84,30 +80,28 @@ def test_what_a_recipe_sees_of_a_jobs_environment() -> None:
     assert "SWEEPER_BEFORE" not in environment and environment["A"] == "1"
 
 
-def test_an_environment_beside_the_sweep_is_private_and_found_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_environment_beside_the_sweep_is_private_and_collected(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("A_SECRET", "the value of it")
     sweep = tmp_path / "sweeps" / "s"
     place = sweep / "launcher" / "environment.json"
     written = environment_file.write(str(sweep), {}, str(place))
     assert written == str(place) and place.stat().st_mode & 0o777 == 0o600
     assert "the value of it" in place.read_text()
-    (note,) = (tmp_path / "home" / "environments").iterdir()
+    (note,) = (home / "environments").iterdir()
     assert "the value of it" not in note.read_text()
     os.utime(note, (0, 0))
     assert list(kept_environments.unused_files(but=str(sweep))) == []
     assert list(kept_environments.unused_files()) == [str(place)]
     environment_file.forget(str(place))
-    assert (
-        list(kept_environments.unused_files()) == []
-    )  # nothing of the sweep is there: is it away?
+    # Nothing of the sweep is there: its disk may be away.
+    assert list(kept_environments.unused_files()) == []
     (place.parent / "lock").touch()
     assert list(kept_environments.unused_files()) == [str(note)]
 
 
-def test_options_from_the_command_line_and_from_a_file_that_is_extended(tmp_path: Path) -> None:
+def test_options_are_merged_from_command_line_and_extended_file(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("recipe: r\nlaunch: {slurm: {mem: 4G, qos: low, cpus: 2}}")
     text = "extends: a.yaml\nlaunch: {slurm: {mem: 8G, qos: null}}"
     given = ["launch.slurm.partition=gpu", "launch.slurm.cpus=4"]

@@ -83,7 +83,7 @@ def test_all_attempts_of_all_runs_count(written_sweep: Any) -> None:
     assert not paused.is_over
 
 
-def test_a_lost_attempt_counts_as_its_worker_said_last(written_sweep: Any) -> None:
+def test_a_lost_attempt_counts_as_last_reported(written_sweep: Any) -> None:
     lost = written_sweep.run({"lr": 1}, 0, state="lost")
     sweep = Sweep(written_sweep)
     sweep.beat(lost, 1, usage=used(70), up_s=60, paused_s=-5)
@@ -93,7 +93,7 @@ def test_a_lost_attempt_counts_as_its_worker_said_last(written_sweep: Any) -> No
     assert sweep.reached(spending) is not None
 
 
-def test_what_was_seen_counts_though_it_cannot_be_read_for_a_moment(written_sweep: Any) -> None:
+def test_usage_counts_while_its_files_cannot_be_read(written_sweep: Any) -> None:
     run = written_sweep.run({"lr": 1}, 0, state="running")
     sweep = Sweep(written_sweep)
     sweep.beat(run, 1, usage=used(90), up_s=60)
@@ -107,7 +107,7 @@ def test_what_was_seen_counts_though_it_cannot_be_read_for_a_moment(written_swee
     assert "95 of 80" in (sweep.reached(spending) or "")
 
 
-def test_what_the_recipe_counted_is_newer_than_a_heartbeat(written_sweep: Any) -> None:
+def test_usage_files_are_newer_than_heartbeats(written_sweep: Any) -> None:
     run = written_sweep.run({"lr": 1}, 0, state="failed")
     sweep = Sweep(written_sweep)
     sweep.beat(run, 1, usage=used(10))
@@ -117,18 +117,13 @@ def test_what_the_recipe_counted_is_newer_than_a_heartbeat(written_sweep: Any) -
     assert "30 of 30" in (sweep.reached(sweep.spending(tokens=30)) or "")
 
 
-def test_dollars_need_prices(
-    written_sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+def test_a_budget_in_dollars_needs_prices(written_sweep: Any, config_file: Path) -> None:
     written_sweep.run({"lr": 1}, 0, usage=used(2_000_000))
     sweep = Sweep(written_sweep)
     assert "no price known for m" in (sweep.reached(sweep.spending(usd=5000)) or "")
-    (tmp_path / "sweeper").mkdir()
-    table = tmp_path / "sweeper" / "prices.json"
-    table.write_text(
-        json.dumps({"date": "2026-11-01", "models": [{"tinker_id": "m", "train": 1000}]})
-    )
+    table = config_file.with_name("prices.json")
+    prices = {"date": "2026-11-01", "models": [{"tinker_id": "m", "train": 1000}]}
+    table.write_text(json.dumps(prices))
     assert sweep.reached(sweep.spending(usd=2000.01)) is None
     message = sweep.reached(sweep.spending(usd=1999)) or ""
     assert "2,000.00 of 1,999.00 dollars, by prices of 2026-11-01" in message
@@ -161,8 +156,7 @@ class Accounts:
         return sweep, sweep.spending(account)
 
     def spent(self, name: str) -> int:
-        """The tokens that the account has spent, as far as the last launcher of this sweep
-        knows."""
+        """Return the tokens of the account that the last launcher of this sweep knows of."""
         return self.accounts[name].spent.usage.counts.tokens
 
     def reached(self, launcher: tuple[Sweep, Spending]) -> str | None:
@@ -170,7 +164,7 @@ class Accounts:
         return launcher[0].reached(launcher[1])
 
 
-def test_all_sweeps_of_an_account_have_one_budget(tmp_path: Path) -> None:
+def test_all_sweeps_of_an_account_share_its_budget(tmp_path: Path) -> None:
     accounts = Accounts(tmp_path, Budget(tokens=1000))
     first, second = accounts.launcher("first", 600), accounts.launcher("second", 399)
     assert accounts.reached(first) is None
@@ -185,7 +179,7 @@ def test_all_sweeps_of_an_account_have_one_budget(tmp_path: Path) -> None:
     assert accounts.reached(again) == message
 
 
-def test_a_budget_of_a_day_or_a_month(tmp_path: Path) -> None:
+def test_a_budget_per_day_or_month_starts_anew(tmp_path: Path) -> None:
     for per, seconds in (("day", 86_400), ("month", 32 * 86_400)):
         accounts = Accounts(tmp_path / per, Budget(hours=1.0, on_reach="pause"), per)
         first = accounts.launcher("first", 1)
@@ -195,7 +189,7 @@ def test_a_budget_of_a_day_or_a_month(tmp_path: Path) -> None:
         assert accounts.reached(first) is None
 
 
-def test_a_sweep_that_was_removed_and_made_anew_counts_both(tmp_path: Path) -> None:
+def test_a_sweep_made_anew_adds_to_what_the_removed_one_spent(tmp_path: Path) -> None:
     accounts = Accounts(tmp_path, Budget(tokens=1000))
     first = accounts.launcher("s", 600)
     assert accounts.reached(first) is None
@@ -204,7 +198,7 @@ def test_a_sweep_that_was_removed_and_made_anew_counts_both(tmp_path: Path) -> N
     assert "1,100 of 1,000 tokens" in (accounts.reached(again) or "")
 
 
-def test_a_place_that_does_not_answer_keeps_what_was_known(tmp_path: Path) -> None:
+def test_known_spending_counts_while_the_record_is_away(tmp_path: Path) -> None:
     accounts = Accounts(tmp_path, Budget(tokens=1000))
     first = accounts.launcher("first", 600)
     accounts.reached(accounts.launcher("second", 500))
@@ -213,8 +207,8 @@ def test_a_place_that_does_not_answer_keeps_what_was_known(tmp_path: Path) -> No
     assert accounts.reached(first) is not None
 
 
-def test_while_what_an_account_has_spent_cannot_be_read_nothing_starts(tmp_path: Path) -> None:
-    """All that can be read counts all the same, and what we have used ourselves."""
+def test_nothing_starts_while_an_accounts_spending_is_unreadable(tmp_path: Path) -> None:
+    """What can be read, and what this sweep has used, still counts."""
     accounts = Accounts(tmp_path, Budget(tokens=1000))
     first = accounts.launcher("first", 300)
     assert accounts.reached(first) is None
@@ -233,16 +227,15 @@ def test_while_what_an_account_has_spent_cannot_be_read_nothing_starts(tmp_path:
         (folder / f"{name}.json").unlink()
     spent_file.write_text("{")  # of a launcher before us: it is not written over
     again = accounts.driving(first[0])
-    with pytest.raises(
-        Unreachable, match=r"cannot report this sweep's spending to the account: .*damaged"
-    ):
+    message = r"cannot report this sweep's spending to the account: .*damaged"
+    with pytest.raises(Unreachable, match=message):
         accounts.reached(again)
     assert spent_file.read_text() == "{"
     third = accounts.launcher("third", 800)
     assert "1,000 of 1,000 tokens" in (accounts.reached(third) or "")
 
 
-def test_what_a_launcher_saw_last_is_told_when_it_ends(tmp_path: Path) -> None:
+def test_the_last_spending_is_reported_when_a_launcher_ends(tmp_path: Path) -> None:
     accounts = Accounts(tmp_path, Budget(tokens=1000))
     made = written.Written(tmp_path / "root", "first", {"lr": [1]})
     run = made.run({"lr": 1}, 0, state="running")
@@ -259,7 +252,7 @@ def test_what_a_launcher_saw_last_is_told_when_it_ends(tmp_path: Path) -> None:
     assert "1,000 of 1,000 tokens" in (accounts.reached(second) or "")
 
 
-def test_what_was_told_before_sweeps_had_an_identity_counts_once(tmp_path: Path) -> None:
+def test_spending_reported_under_the_old_name_counts_once(tmp_path: Path) -> None:
     accounts = Accounts(tmp_path, Budget(tokens=1000))
     first = accounts.launcher("first", 600)
     assert accounts.reached(first) is None
@@ -271,7 +264,7 @@ def test_what_was_told_before_sweeps_had_an_identity_counts_once(tmp_path: Path)
     assert accounts.spent("first") == 600
 
 
-def test_a_sweep_that_was_moved_or_copied_counts_once(tmp_path: Path) -> None:
+def test_a_moved_or_copied_sweep_counts_once(tmp_path: Path) -> None:
     accounts = Accounts(tmp_path, Budget(tokens=1000))
     first = accounts.launcher("first", 600)
     assert accounts.reached(first) is None
@@ -304,30 +297,25 @@ def test_a_sweep_that_was_moved_or_copied_counts_once(tmp_path: Path) -> None:
         ("[budget\n", "cannot be read"),
     ],
 )
-def test_a_budget_in_the_configuration_that_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, message: str
+def test_a_malformed_budget_in_the_configuration_is_refused(
+    config_file: Path, text: str, message: str
 ) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert configured_budget() is None
-    (tmp_path / "sweeper").mkdir()
-    file = tmp_path / "sweeper" / "config.toml"
-    file.write_text("[budget]\nusd = 20\nper = 'month'\n")
+    config_file.write_text("[budget]\nusd = 20\nper = 'month'\n")
     assert configured_budget() == (Budget(usd=20.0), "month")
-    file.write_text(text)
+    config_file.write_text(text)
     with pytest.raises(EnvironmentFailure) as caught:
         configured_budget()
     assert message in str(caught.value)
-    assert str(file) in str(caught.value)
+    assert str(config_file) in str(caught.value)
 
 
-def test_a_launcher_that_does_not_know_what_is_left_starts_nothing_and_goes_on(
-    make_scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_launcher_starts_nothing_until_the_spending_is_readable(
+    make_scene: Any, tmp_path: Path, config_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = make_scene()
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv(account.PLACE, str(tmp_path / "quota"))
-    (tmp_path / "config" / "sweeper").mkdir(parents=True)
-    (tmp_path / "config" / "sweeper" / "config.toml").write_text("[budget]\ntokens = 1000\n")
+    config_file.write_text("[budget]\ntokens = 1000\n")
     plan = read_json(scene.store, scene.folder.plan) | {"service": "tinker"}
     scene.store.replace(scene.folder.plan, encode(plan))
     scene.scheduler = scene.new_scheduler()

@@ -20,11 +20,8 @@ from sweeper.sweep.states import (
 EVENTS = st.lists(st.tuples(st.integers(1, 4), st.sampled_from(list(Event))), max_size=12)
 
 
-def test_no_events_is_planned() -> None:
-    assert fold([]) == RunState(State.PLANNED, 0, 0, None)
-
-
 def test_an_intent_opens_an_attempt_and_changes_no_state() -> None:
+    assert fold([]) == RunState(State.PLANNED, 0, 0, None)
     before = [(1, Event.CLAIMED), (1, Event.FAILED)]
     after = fold([*before, (2, Event.INTENT)])
     assert after == RunState(State.FAILED, 1, 2, Event.FAILED)
@@ -46,7 +43,7 @@ def test_an_intent_opens_an_attempt_and_changes_no_state() -> None:
         ("intent submitted claimed preempted cancelled", State.CANCELLED),
     ],
 )
-def test_one_attempt(events: str, state: State) -> None:
+def test_the_state_of_an_attempt_in_any_order_of_events(events: str, state: State) -> None:
     pairs = [(1, Event(name)) for name in events.split()]
     for order in itertools.permutations(pairs):
         assert fold(order).state is state
@@ -76,31 +73,12 @@ TRANSITIONS: dict[State, frozenset[State]] = {
         {State.SUCCEEDED, State.FAILED, State.PREEMPTED, State.CANCELLED, State.LOST}
     ),
     # The worker came back before a newer attempt, or a newer attempt was submitted.
-    State.LOST: frozenset(
-        {
-            State.RUNNING,
-            State.SUCCEEDED,
-            State.FAILED,
-            State.PREEMPTED,
-            State.CANCELLED,
-            State.SUBMITTED,
-        }
-    ),
+    State.LOST: frozenset(State) - {State.PLANNED, State.LOST},
     State.PREEMPTED: frozenset({State.SUBMITTED, State.RUNNING, State.FAILED, State.CANCELLED}),
     State.FAILED: frozenset({State.SUBMITTED, State.RUNNING, State.CANCELLED, State.SUCCEEDED}),
     # A retry takes a cancel back: the run is again what it was without it. And a worker that was
     # thought lost, or whose launcher had just opened the attempt, may tell what it has done.
-    State.CANCELLED: frozenset(
-        {
-            State.PLANNED,
-            State.SUBMITTED,
-            State.RUNNING,
-            State.PREEMPTED,
-            State.LOST,
-            State.FAILED,
-            State.SUCCEEDED,
-        }
-    ),
+    State.CANCELLED: frozenset(State) - {State.CANCELLED},
     State.SUCCEEDED: frozenset(),
 }
 """Which state may follow which as events arrive. The launcher's word that a job failed can be
@@ -118,9 +96,7 @@ CAUSES = {
 
 
 @given(EVENTS)
-def test_every_change_is_in_the_table(events: list[tuple[int, Event]]) -> None:
-    """However the events of an attempt follow from one another, what a reader sees follows the
-    table of transitions."""
+def test_states_change_only_as_in_the_table(events: list[tuple[int, Event]]) -> None:
     seen: list[tuple[int, Event]] = []
     for attempt, event in events:
         before = fold(seen)
@@ -137,7 +113,7 @@ def test_every_change_is_in_the_table(events: list[tuple[int, Event]]) -> None:
             assert after.state in TRANSITIONS[before.state]
 
 
-def test_names() -> None:
+def test_file_names_of_events_are_parsed() -> None:
     assert parse_name("12.claimed.json") == (12, Event.CLAIMED)
     for name in ("1.exploded.json", "claimed.json", "x.claimed.json", "1.claimed", ".tmp-1.2.json"):
         assert parse_name(name) is None
@@ -156,7 +132,7 @@ def test_names() -> None:
         ({(1, Event.SUCCEEDED)}, 0, True, True),
     ],
 )
-def test_when_nothing_more_is_to_come(
+def test_when_a_run_is_finished(
     events: set[tuple[int, Event]], retries: int, finished: bool, retired: bool
 ) -> None:
     """`retired`: the same of a run that the grid has no more."""
@@ -164,9 +140,8 @@ def test_when_nothing_more_is_to_come(
     assert is_finished(events, retries, retired=True) == retired
 
 
-def test_only_its_own_request_starts_a_run_again_after_a_success() -> None:
-    """A `retry` of an attempt that was thought lost must not train a run twice once the attempt
-    has succeeded after all; `again` does, once, and from nothing."""
+def test_only_again_restarts_a_run_after_a_success() -> None:
+    """A `retry` must not train a run twice that has succeeded after all; `again` does."""
     events = {(1, Event.CLAIMED), (1, Event.LOST), (1, Event.RETRY), (1, Event.SUCCEEDED)}
     assert not wants_attempt(events, 3) and is_finished(events, 3)
     again = events | {(1, Event.AGAIN)}

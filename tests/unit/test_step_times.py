@@ -9,8 +9,10 @@ from sweeper import analysis
 from sweeper.cli import main
 from sweeper.results.step_times import mean_times, of_rows
 
+METRIC = {"name": "loss", "goal": "minimize", "at": "last"}
 
-def test_the_parts_of_a_step_are_means_over_its_steps_the_longest_first():
+
+def test_parts_are_means_over_steps_longest_first():
     rows = [
         {"step": 0, "time/total": 4.0, "time/reward": 1.0, "time/sampling": 2.0},
         {"step": 1, "time/total": 2.0, "time/sampling": 2.0},
@@ -21,7 +23,7 @@ def test_the_parts_of_a_step_are_means_over_its_steps_the_longest_first():
     assert times.share("reward") == 0.5 / 3
 
 
-def test_sums_of_spans_are_parts_and_their_other_statistics_are_not():
+def test_only_totals_of_spans_are_parts():
     row = {
         "time/total": 10.0,
         "time/train_step": 4.0,
@@ -38,14 +40,14 @@ def test_sums_of_spans_are_parts_and_their_other_statistics_are_not():
     assert times.parts == {"sample": 6.0, "train_step": 4.0, "odd": 0.0}
 
 
-def test_without_a_whole_step_or_without_parts_nothing_is_told():
+def test_steps_without_total_or_parts_give_nothing():
     assert of_rows([{"time/sampling": 1.0}]) is None
     assert of_rows([{"time/total": 1.0}]) is None
     assert of_rows([{"time/total": 0.0, "time/sampling": 0.0}]) is None
     assert of_rows([]) is None
 
 
-def test_a_part_that_a_run_does_not_have_took_it_no_time():
+def test_a_part_missing_in_a_run_counts_as_zero():
     times = [of_rows([{"time/total": 2.0, "time/eval": 1.0}])]
     times.append(of_rows([{"time/total": 4.0, "time/save": 3.0}]))
     mean = mean_times([each for each in times if each])
@@ -54,9 +56,7 @@ def test_a_part_that_a_run_does_not_have_took_it_no_time():
 
 
 def test_a_report_has_a_row_of_shares_for_each_cell(tmp_path, capsys):
-    sweep = written.Written(tmp_path, "timed", {"lr": [1, 2]}, {
-        "name": "loss", "goal": "minimize", "at": "last",
-    })  # fmt: skip
+    sweep = written.Written(tmp_path, "timed", {"lr": [1, 2]}, METRIC)
     for lr in (1, 2):
         row = {"loss": lr, "time/total": 2.0, "time/sampling": lr / 2, "time/save": 0.5}
         sweep.run({"lr": lr}, 0, [{"step": step, **row} for step in range(3)])
@@ -74,15 +74,12 @@ def test_a_report_has_a_row_of_shares_for_each_cell(tmp_path, capsys):
     assert main(["show", "timed/lr=2", "--root", str(tmp_path)]) == 0
     shown = capsys.readouterr().out.partition("a step's time")[2]
     words = ["part", "seconds", "share", "whole", "step", "2", "sampling", "1", "50%"]
-    assert [word for word in shown.split() if "\N{BOX DRAWINGS LIGHT HORIZONTAL}" not in word][
-        :9
-    ] == words
+    line = "\N{BOX DRAWINGS LIGHT HORIZONTAL}"
+    assert [word for word in shown.split() if line not in word][:9] == words
 
 
 def test_the_newest_timelines_of_a_run_are_linked(tmp_path, written, capsys):
-    sweep = written.Written(tmp_path, "timed", {"lr": [1, 2]}, {
-        "name": "loss", "goal": "minimize", "at": "last",
-    })  # fmt: skip
+    sweep = written.Written(tmp_path, "timed", {"lr": [1, 2]}, METRIC)
     row = {"loss": 1, "time/total": 2.0, "time/sampling": 1.0}
     first, _ = (sweep.run({"lr": lr}, 0, [{"step": 0, **row}]) for lr in (1, 2))
     sweep.save()
