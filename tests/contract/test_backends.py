@@ -254,7 +254,6 @@ class TestBackends(BackendContract):
 def test_names(tmp_path: Path) -> None:
     assert {"aws-batch", "beaker", "local", "ray", "slurm", "ssh", "tmux"} <= set(backend_names())
     with pytest.raises(
-        UsageError,
-        match=r"no backend 'slrum': use aws-batch, beaker, .*; did you mean 'slurm'\?",
+        UsageError, match=r"no backend 'slrum': use aws-batch, beaker, .*; did you mean 'slurm'\?"
     ):
         open_backend("slrum", "sweep", os.fspath(tmp_path))

@@ -12,12 +12,7 @@ import pytest
 from harness.real import until  # pyright: ignore[reportMissingImports]
 
 from sweeper.backends.base import JobSpec, JobState
-from sweeper.backends.tmux.backend import (
-    MOST_ENDED,
-    TmuxBackend,
-    open_backend,
-    panes_in,
-)
+from sweeper.backends.tmux.backend import MOST_ENDED, TmuxBackend, open_backend, panes_in
 from sweeper.backends.tmux.server import TmuxServer
 from sweeper.commands.doctor import examine
 from sweeper.errors import EnvironmentFailure, Unreachable

@@ -5,11 +5,7 @@ from typing import Any
 import pytest
 
 from sweeper.backends.base import JobState, JobStatus
-from sweeper.errors import (
-    EnvironmentFailure,
-    NoRoom,
-    Unreachable,
-)
+from sweeper.errors import EnvironmentFailure, NoRoom, Unreachable
 from sweeper.results.sweeps import Sweep
 from sweeper.scheduler.failures import SERVICE_TRIES
 from sweeper.store.documents import read_json

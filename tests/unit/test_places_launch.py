@@ -64,11 +64,7 @@ def launched(pair: Any, home: Path) -> tuple[Any, Callable[..., None]]:
 def test_places_may_be_added_and_change_their_order(launched: Any) -> None:
     scene, again = launched
     again(THERE, {"backend": "third"}, HERE)
-    assert scene.folder.read_service().places == (
-        THERE,
-        {"backend": "third"},
-        HERE,
-    )
+    assert scene.folder.read_service().places == (THERE, {"backend": "third"}, HERE)
     # An older version knows of one place, and takes this for another than any of them.
     assert read_json(scene.store, scene.folder.service)["place"] == {"backend": "fake+spare"}
 
@@ -296,10 +292,7 @@ def test_an_override_replaces_the_list_of_places() -> None:
     ("text", "line"),
     [
         ("{backend: tmux, backends: [local]}", "launch has both backend and backends: remove"),
-        (
-            "{backends: [local, slrum]}",
-            "launch.backends[1]: no backend 'slrum': use aws-batch",
-        ),
+        ("{backends: [local, slrum]}", "launch.backends[1]: no backend 'slrum': use aws-batch"),
         (
             "{backends: [{tmux: {partition: a}}]}",
             "'partition' is not an option of tmux, but of slurm",
@@ -309,18 +302,9 @@ def test_an_override_replaces_the_list_of_places() -> None:
             "unknown key 'partitoin' in launch.backends[0].slurm",
         ),
         ("{backends: [local, local]}", "launch.backends[1]: local is given twice"),
-        (
-            "{backends: [local, slurm], slurm: {mem: 8G}}",
-            "launch.slurm: with backends, write a",
-        ),
-        (
-            "{backends: []}",
-            "launch.backends is an empty list; it takes a list of backends: NAME",
-        ),
-        (
-            "{backends: local}",
-            "launch.backends is a string; it takes a list of backends: NAME",
-        ),
+        ("{backends: [local, slurm], slurm: {mem: 8G}}", "launch.slurm: with backends, write a"),
+        ("{backends: []}", "launch.backends is an empty list; it takes a list of backends: NAME"),
+        ("{backends: local}", "launch.backends is a string; it takes a list of backends: NAME"),
         (
             "{backends: [{local: {max_parallel: 0}}]}",
             "launch.backends[0].local.max_parallel is 1 to",

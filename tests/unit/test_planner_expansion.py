@@ -80,10 +80,7 @@ def test_included_cells_stand_over_base_after_the_others():
 
 
 def test_an_axis_over_mappings_sets_several_values():
-    planned = make(
-        base={"opt": {"wd": 1, "lr": 3}},
-        grid={"opt": [{"lr": 1}, {"lr": 2, "wd": 0}]},
-    )
+    planned = make(base={"opt": {"wd": 1, "lr": 3}}, grid={"opt": [{"lr": 1}, {"lr": 2, "wd": 0}]})
     assert [run.config for run in planned.runs] == [{"opt.lr": 1}, {"opt.lr": 2, "opt.wd": 0}]
     assert planned.axes == {"opt": [{"lr": 1}, {"lr": 2, "wd": 0}]}
 
@@ -149,10 +146,7 @@ def test_warnings_worth_having():
             "command: command: {seed} needs seeds",
         ),
         ({"command": ["echo", "{"]}, "command: command: stray brace in '{'; write {{ for a brace"),
-        (
-            {"launch": {"window": "{nope}"}},
-            "launch.window: launch.window: there is no {nope}",
-        ),
+        ({"launch": {"window": "{nope}"}}, "launch.window: launch.window: there is no {nope}"),
         (
             {"launch": {"window": "{w}"}, "grid": {"a": [1, 2]}, "include": [{"a": 1, "w": 2}]},
             "launch.window: launch.window: there is no {w} in cell a=1",

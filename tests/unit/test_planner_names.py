@@ -47,9 +47,7 @@ def test_without_axes():
 
 def test_an_included_cell_is_named_by_all_that_it_has():
     run_names = names(
-        base={"a": 1, "b": 2},
-        grid={"a": [1, 3]},
-        include=[{"b": 5}, {"c": 0}, {"a": 3, "b": 4}],
+        base={"a": 1, "b": 2}, grid={"a": [1, 3]}, include=[{"b": 5}, {"c": 0}, {"a": 3, "b": 4}]
     )
     assert run_names == ["a=1", "a=3", "a=1,b=5", "a=1,b=2,c=0", "a=3,b=4"]
 

@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from sweeper.errors import StoreError
-from sweeper.scheduler.account import (
-    StoredRecord,
-)
+from sweeper.scheduler.account import StoredRecord
 from sweeper.store.documents import encode
 from sweeper.store.local import LocalStore
 from sweeper.sweep import process
@@ -153,9 +151,7 @@ def test_an_identity_is_made_once(tmp_path: Path) -> None:
         assert folder.ensure_identity() == made
 
 
-def test_a_hidden_process_of_another_user_counts_as_alive(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_hidden_process_of_another_user_counts_as_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     here = process.machine()
     nobody = 2**22 + 1  # above the largest that Linux gives
 

@@ -111,10 +111,7 @@ def test_conversations_are_read_and_split(tmp_path):
             '2: not JSON: the key "answer" is given twice',
         ),
         ('{"prompt": "q", "answer": "a", "tools": []}', '2: "tools" would not be seen'),
-        (
-            '{"prompt": "q", "answer": "a", "weight": 0}',
-            '2: "weight" would have no effect',
-        ),
+        ('{"prompt": "q", "answer": "a", "weight": 0}', '2: "weight" would have no effect'),
         ('{"prompt": "\\ud83d", "answer": "a"}', '2: "prompt" is not valid text'),
         ('{"Prompt": "q", "answer": "a"}', "2: expected"),
         ('{"prompt": "q", "answer": "a"', "2: not JSON"),

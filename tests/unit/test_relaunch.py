@@ -52,9 +52,7 @@ def test_a_run_with_a_result_keeps_its_name() -> None:
     assert names(retired=True) == ["lr=1", "lr=2"]
 
 
-def test_dropping_finished_runs_needs_consent(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_dropping_finished_runs_needs_consent(capsys: pytest.CaptureFixture[str]) -> None:
     launch(grid(OK, 1, 2))
     with pytest.raises(UsageError, match="1 finished run of this sweep not in the grid now"):
         launch(grid(OK, 1))

@@ -66,14 +66,7 @@ def test_names_keep_the_spelling_of_numbers_in_the_grid(tmp_path: Path):
         f"command: [echo, '{{rate}}']\ngrid: {{rate: {rates}}}\ninclude: [{{rate: 7.50}}]"
     )
     names = [run.name for run in plan(str(grid)).runs]
-    assert names == [
-        "rate=2e-3",
-        "rate=3e-2",
-        "rate=0.10",
-        "rate=1E-4",
-        "rate=5",
-        "rate=7.50",
-    ]
+    assert names == ["rate=2e-3", "rate=3e-2", "rate=0.10", "rate=1E-4", "rate=5", "rate=7.50"]
     typed = plan(str(grid), ["rate=[4e-02,0.4]"])
     assert [run.name for run in typed.runs] == ["rate=4e-02", "rate=0.4", "rate=7.50"]
     other = plan(str(grid), ["rate=[0.002,0.03]"])

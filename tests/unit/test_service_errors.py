@@ -43,15 +43,15 @@ def detail(line: str) -> str:
 
 
 @pytest.mark.parametrize(("line", "advice"), ADVICE.items())
-def test_an_error_of_the_service_is_explained(line: str, advice: str) -> None:
+def test_an_error_of_the_service_gets_advice(line: str, advice: str) -> None:
     assert detail(line).startswith(line[:60]) and advice in detail(line)[len(line[:150]) :]
 
 
 @pytest.mark.parametrize("line", OTHERS)
-def test_another_error_is_left_as_it_is(line: str) -> None:
+def test_other_errors_are_not_changed(line: str) -> None:
     assert detail(line) == line
 
 
-def test_a_run_that_was_stopped_has_no_advice() -> None:
+def test_a_stopped_run_gets_no_advice() -> None:
     outcome = judge(Ending(1, None, stopped=signal.SIGTERM, tail=b"Error code: 503"))
     assert outcome["detail"] is None

@@ -1,4 +1,4 @@
-"""Listings of settled sweeps are used again, and never show anything else than the store has."""
+"""Cached listings of settled sweeps always equal what the store has."""
 
 import itertools
 import uuid
@@ -28,12 +28,11 @@ WHOLE = (Event.INTENT, Event.SUBMITTED, Event.CLAIMED, Event.SUCCEEDED)
 
 
 class Killed(BaseException):
-    """The process was killed: it writes nothing more."""
+    """Raised where the process is killed."""
 
 
 class Watched(RemoteStore):
-    """A store that calls `seen` around each write with the number of the instant, and `listed`
-    before it lists a folder."""
+    """A store that calls `seen` around each write and `listed` before each listing."""
 
     def __init__(self, store: RemoteStore) -> None:
         self.__dict__ = store.__dict__ | {"instant": 0}
@@ -125,7 +124,7 @@ def _true(store: Watched) -> set[Entry]:
 
 
 def _others(store: Watched) -> Watched:
-    """The same files, as another process reaches them."""
+    """Return the same files as another process reaches them."""
     return Watched(cast(RemoteStore, open_store(store.root)))
 
 
@@ -143,11 +142,10 @@ def test_a_settled_sweep_is_listed_once(store: Watched, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_a_writer_is_seen_at_each_instant_and_wherever_it_is_killed(
+def test_readers_see_each_write_even_if_the_writer_is_killed(
     store: Watched, tmp_path: Path, story: Callable[[SweepFolder], None]
 ) -> None:
-    """A reader looks before and after every write of a launch, a retry, a note or an upload. Then
-    each again with a kill there, after which two readers look."""
+    """Readers look around every write; then again with a kill at each write."""
     names = 0
 
     def once(kill: int) -> int:
@@ -184,7 +182,7 @@ def test_a_writer_is_seen_at_each_instant_and_wherever_it_is_killed(
 
 @pytest.mark.parametrize("story", STORIES)
 @pytest.mark.parametrize("when", ["s/launcher", "s/notes", "s"])
-def test_a_reader_that_is_overtaken_shows_it_at_the_next_look(
+def test_a_reader_overtaken_by_a_writer_catches_up(
     store: Watched, tmp_path: Path, story: Callable[[SweepFolder], None], when: str
 ) -> None:
     """The whole write happens just before one of a reader's requests."""
@@ -225,13 +223,11 @@ def _paths(*names: str) -> list[str]:
         (["launcher/changing.abc"], False),
     ],
 )  # fmt: skip
-def test_a_sweep_is_settled_when_nothing_may_write_to_it(names: list[str], settled: bool) -> None:
+def test_which_sweeps_are_settled(names: list[str], settled: bool) -> None:
     assert is_settled(_paths(*names)) is settled
 
 
-def test_the_next_launcher_removes_the_mark_of_a_killed_command(
-    store: Watched, tmp_path: Path
-) -> None:
+def test_a_launcher_removes_the_mark_of_a_killed_command(store: Watched, tmp_path: Path) -> None:
     folder = SweepFolder(store, "s")
     store.replace("s/launcher/changing.x", b'{"host": "elsewhere", "pid": 1, "began": "1"}')
     with changing(folder):

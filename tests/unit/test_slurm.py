@@ -337,10 +337,7 @@ def test_an_array_without_its_table_is_unreachable(tmp_path: Path) -> None:
     ("end", "is_over"),
     [
         ("exit 229", True),  # ESLURM_ALREADY_DONE, of which scancel prints nothing
-        (
-            "echo 'scancel: error: on job id 7: Invalid job id specified' >&2; exit 1",
-            True,
-        ),
+        ("echo 'scancel: error: on job id 7: Invalid job id specified' >&2; exit 1", True),
         ("echo 'scancel: error: Access/permission denied' >&2; exit 1", False),
     ],
 )

@@ -66,10 +66,7 @@ def test_a_report_has_a_row_of_shares_for_each_cell(tmp_path, capsys):
     rows = markdown.partition("## Where the time goes")[2].partition("##")[0].split("\n")
     cells = [[text.strip() for text in row.strip("|").split("|")] for row in rows if "|" in row]
     assert cells[0] == ["cell", "seconds", "sampling", "save"]
-    assert [row[1:] for row in cells[2:]] == [
-        ["2.00", "25 %", "25 %"],
-        ["2.00", "50 %", "25 %"],
-    ]
+    assert [row[1:] for row in cells[2:]] == [["2.00", "25 %", "25 %"], ["2.00", "50 %", "25 %"]]
     assert "Where the time goes" in Path(report.html_path).read_text()
     assert main(["show", "timed/lr=2", "--root", str(tmp_path)]) == 0
     shown = capsys.readouterr().out.partition("a step's time")[2]

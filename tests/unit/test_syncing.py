@@ -1,5 +1,4 @@
-"""From the spool into a store: each byte once in parts and once as a whole, whatever goes wrong.
-The store is a folder here, which `Sync` does not know."""
+"""From the spool into a store: each byte once in parts and once whole, whatever goes wrong."""
 
 import json
 import os
@@ -63,13 +62,10 @@ class Recipe:
         return {path: self.store.read(path) for path in self.store.names("s")}
 
     def readable(self) -> list[int]:
-        """The steps that a reader finds now."""
+        """Return the steps that a reader finds now."""
         source = Files(self.store, "s/runs").source(METRICS)
-        return [] if source is None else [json.loads(x)["step"] for x in _lines(source.read(0)[1])]
-
-
-def _lines(data: bytes) -> list[bytes]:
-    return data.splitlines()
+        lines = [] if source is None else source.read(0)[1].splitlines()
+        return [json.loads(line)["step"] for line in lines]
 
 
 @pytest.fixture
@@ -78,7 +74,7 @@ def recipe(tmp_path: Path) -> Recipe:
 
 
 class Counting:
-    """How much of a store's calls goes up and comes down."""
+    """Counts the calls of a store, and the bytes that go up and down."""
 
     def __init__(self, store: LocalStore) -> None:
         self.up, self.down, self.calls = 0, 0, 0
@@ -98,7 +94,7 @@ class Counting:
         return call
 
 
-def test_every_byte_goes_up_at_most_twice_and_none_comes_down(recipe: Recipe) -> None:
+def test_each_byte_is_uploaded_at_most_twice(recipe: Recipe) -> None:
     counting = Counting(recipe.store)
     sync = recipe.sync(store=counting)
     (recipe.folder / "config.json").write_text("{}")
@@ -121,7 +117,7 @@ def test_every_byte_goes_up_at_most_twice_and_none_comes_down(recipe: Recipe) ->
     assert counting.calls == calls  # nothing is left to do
 
 
-def test_half_a_line_waits_and_half_a_log_does_not(recipe: Recipe) -> None:
+def test_half_a_line_of_metrics_waits_but_not_of_a_log(recipe: Recipe) -> None:
     sync = recipe.sync()
     (recipe.folder / "metrics.jsonl").write_text('{"step": 0}\n{"st')
     recipe.spool.append(LOG, b"50%\r60")
@@ -132,7 +128,7 @@ def test_half_a_line_waits_and_half_a_log_does_not(recipe: Recipe) -> None:
     assert recipe.arrived()[METRICS] == b'{"step": 0}\n{"st'
 
 
-def test_a_checkpoint_comes_after_the_metrics_that_it_vouches_for(recipe: Recipe) -> None:
+def test_a_checkpoint_is_uploaded_after_its_metrics(recipe: Recipe) -> None:
     faults = Faults()
     sync = recipe.sync(store=FaultyStore(recipe.store, faults))
     recipe.steps(3)
@@ -145,7 +141,7 @@ def test_a_checkpoint_comes_after_the_metrics_that_it_vouches_for(recipe: Recipe
     assert f"{METRICS}.parts/0" in made[:-1]
 
 
-def test_other_files_go_up_once_they_keep_still(recipe: Recipe) -> None:
+def test_other_files_are_uploaded_once_unchanged(recipe: Recipe) -> None:
     sync = recipe.sync()
     path = f"{FOLDER}/config.json"
     (recipe.folder / "config.json").write_text("{")
@@ -161,7 +157,7 @@ def test_other_files_go_up_once_they_keep_still(recipe: Recipe) -> None:
 
 
 @pytest.mark.parametrize("how", ["shorter", "longer", "another file"])
-def test_a_file_that_is_written_anew_replaces_what_was_sent(recipe: Recipe, how: str) -> None:
+def test_a_rewritten_file_replaces_the_uploaded_one(recipe: Recipe, how: str) -> None:
     sync = recipe.sync()
     recipe.steps(20)
     sync.step()
@@ -180,7 +176,7 @@ def test_a_file_that_is_written_anew_replaces_what_was_sent(recipe: Recipe, how:
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY, Fault.TWICE, Fault.KILL_AFTER])
-def test_interrupted_at_every_call(tmp_path: Path, fault: Fault) -> None:
+def test_a_sync_interrupted_at_any_call_is_completed(tmp_path: Path, fault: Fault) -> None:
     struck = 0
     for number in range(1, 200):
         recipe = Recipe(tmp_path / str(number))
@@ -212,7 +208,7 @@ def test_interrupted_at_every_call(tmp_path: Path, fault: Fault) -> None:
     assert struck >= 12
 
 
-def test_two_who_sync_the_same_file(recipe: Recipe) -> None:
+def test_two_syncs_of_one_attempt_agree(recipe: Recipe) -> None:
     first, second = recipe.sync(), recipe.sync(fresh=False)
     for turn in range(12):
         recipe.steps(3)
@@ -225,10 +221,7 @@ def test_two_who_sync_the_same_file(recipe: Recipe) -> None:
     assert recipe.arrived() == recipe.written()
 
 
-def test_the_end_comes_though_somebody_goes_on_writing(
-    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process that the recipe left behind, say."""
+def test_finish_ends_though_a_process_continues_to_write(recipe: Recipe) -> None:
     ending = list[bool]()
 
     class Meanwhile(LocalStore):
@@ -246,7 +239,7 @@ def test_the_end_comes_though_somebody_goes_on_writing(
     assert len(recipe.readable()) >= 3
 
 
-def test_what_cannot_be_read_stays_behind_and_is_told(recipe: Recipe) -> None:
+def test_unreadable_files_are_left_and_reported(recipe: Recipe) -> None:
     recipe.steps(2)
     (recipe.folder / os.fsdecode(b"n\xff.bin")).write_bytes(b"1")
     (recipe.folder / "gone").symlink_to("nowhere")
@@ -258,7 +251,7 @@ def test_what_cannot_be_read_stays_behind_and_is_told(recipe: Recipe) -> None:
     assert METRICS in recipe.arrived()
 
 
-def test_a_long_outage_delays_and_loses_nothing(recipe: Recipe) -> None:
+def test_a_long_outage_loses_nothing(recipe: Recipe) -> None:
     down = threading.Event()
     down.set()
     tried = threading.Event()
@@ -290,7 +283,7 @@ def test_a_long_outage_delays_and_loses_nothing(recipe: Recipe) -> None:
     assert "not synced yet" in lines[0]
 
 
-def test_parts_with_a_gap_end_before_it() -> None:
+def test_parts_behind_a_gap_are_ignored() -> None:
     sizes = {"f/0": 5, "f/5": 5, "f/12": 3, "f/3": 4, "f/x": 9, "g/10": 2}
     assert contiguous("f", sizes) == [(0, "f/0", 5), (3, "f/3", 4), (5, "f/5", 5)]
 
@@ -299,7 +292,7 @@ def test_parts_with_a_gap_end_before_it() -> None:
 
 
 class Remote(LocalStore):
-    """A folder that says it is elsewhere."""
+    """A local folder that claims to be remote."""
 
     is_remote = True
 
@@ -328,7 +321,7 @@ def _write(folder: Path, count: int) -> None:
     (folder / "checkpoints.jsonl").write_text('{"name": "1", "batch": 1}\n')
 
 
-def test_what_a_dead_worker_left_is_brought_home(remote: Remote, tmp_path: Path) -> None:
+def test_files_of_a_dead_worker_are_recovered(remote: Remote, tmp_path: Path) -> None:
     home = str(tmp_path / "home")
     spool, syncing, folder = _attempt(remote, home, 1)
     _write(folder, 9)
@@ -343,7 +336,7 @@ def test_what_a_dead_worker_left_is_brought_home(remote: Remote, tmp_path: Path)
     assert not folder.exists()
 
 
-def test_what_a_dead_worker_left_does_not_make_a_deleted_sweep_anew(
+def test_files_of_a_dead_worker_do_not_recreate_a_deleted_sweep(
     remote: Remote, tmp_path: Path
 ) -> None:
     spool, syncing, folder = _attempt(remote, str(tmp_path / "home"), 1)
@@ -359,7 +352,7 @@ def test_what_a_dead_worker_left_does_not_make_a_deleted_sweep_anew(
 
 
 def _let_go(spool: SweepFolder) -> None:
-    """What the kernel does when the worker dies."""
+    """Close the lock of the worker, as the kernel does when the worker dies."""
     mark = os.stat(Path(spool.store.root, f"s/unsynced/{RUN}.1"))
     for descriptor in range(3, 256):
         try:
@@ -388,7 +381,7 @@ def test_an_attempt_on_another_machine_starts_from_the_store(
     assert (fetched / "checkpoints.jsonl").exists()
 
 
-def test_a_run_that_succeeded_leaves_no_copies(remote: Remote, tmp_path: Path) -> None:
+def test_a_successful_run_leaves_no_copies(remote: Remote, tmp_path: Path) -> None:
     _, syncing, folder = _attempt(remote, str(tmp_path / "home"), 1)
     _write(folder, 3)
     syncing.forget(succeeded=True)

@@ -1,4 +1,4 @@
-"""A store that is elsewhere, that answers, and that does not take some file for good."""
+"""A remote store that answers but refuses some files for good."""
 
 import itertools
 from collections.abc import Callable
@@ -16,11 +16,12 @@ from sweeper.worker import syncing as syncing_module
 from sweeper.worker.outcome import Ending, judge
 from sweeper.worker.syncing import Sync, Syncing
 
+Begin = Callable[..., tuple[SweepFolder, Sync, Syncing]]
 RUN, OTHER = "0123456789ab", "ba9876543210"
 
 
 class Refusing(LocalStore):
-    """A folder that says it is elsewhere; refuses files whose path has one of `words` in it."""
+    """A local folder that claims to be remote, and refuses paths that contain one of `words`."""
 
     is_remote = True
     words: tuple[str, ...] = ()
@@ -53,14 +54,12 @@ def remote(tmp_path: Path, no_sync: None) -> Refusing:
 
 
 @pytest.fixture
-def begin(remote: Refusing, tmp_path: Path) -> Callable[..., tuple[SweepFolder, Sync, Syncing]]:
-    """Begin an attempt that has written three plots, metrics and a checkpoint. Its worker holds no
-    lock, as if it were dead."""
+def begin(remote: Refusing, tmp_path: Path) -> Begin:
+    """A function that begins an attempt with several files whose worker is dead."""
 
     def begin(run: str = RUN) -> tuple[SweepFolder, Sync, Syncing]:
-        spool = spooling.arrange(
-            SweepFolder(remote, "s"), run, 1, str(tmp_path / "home"), resume=True
-        )
+        sweep = SweepFolder(remote, "s")
+        spool = spooling.arrange(sweep, run, 1, str(tmp_path / "home"), resume=True)
         folder = Path(spool.store.root, spool.log_path(run, 1))
         folder.mkdir(parents=True)
         for name in ("a.png", "b.png", "c.png"):
@@ -85,7 +84,7 @@ def _names(store: Store) -> set[str]:
 ALL = {"a.png", "b.png", "c.png", "metrics.jsonl", "checkpoints.jsonl"}
 
 
-def test_what_is_refused_holds_up_no_other(remote: Refusing, begin: Callable[..., tuple]) -> None:
+def test_a_refused_file_does_not_hold_up_others(remote: Refusing, begin: Begin) -> None:
     remote.words = (".png",)
     _, sync, _ = begin()
     for _ in range(3):  # three in a row may be an outage: what was not tried comes first then
@@ -102,8 +101,8 @@ def test_what_is_refused_holds_up_no_other(remote: Refusing, begin: Callable[...
     assert (_names(remote), sync.missing) == (ALL, None)
 
 
-def test_while_it_runs_what_is_refused_holds_up_no_other(
-    remote: Refusing, begin: Callable[..., tuple]
+def test_a_refused_file_does_not_hold_up_others_during_the_run(
+    remote: Refusing, begin: Begin
 ) -> None:
     remote.words = ("a.png",)
     _, sync, _ = begin()
@@ -114,9 +113,7 @@ def test_while_it_runs_what_is_refused_holds_up_no_other(
     assert _names(remote) == {"b.png", "c.png", "0"}
 
 
-def test_a_store_that_takes_nothing_more_is_not_waited_for(
-    remote: Refusing, begin: Callable[..., tuple]
-) -> None:
+def test_refused_files_are_given_up_after_a_while(remote: Refusing, begin: Begin) -> None:
     remote.words = ("a.png",)
     spool, _, syncing = begin()
     clock = itertools.count(step=syncing_module.REFUSED_SECONDS / 3)
@@ -128,7 +125,7 @@ def test_a_store_that_takes_nothing_more_is_not_waited_for(
     assert _names(spool.store) == ALL
 
 
-def test_an_outage_is_waited_out(remote: Refusing, begin: Callable[..., tuple]) -> None:
+def test_an_outage_at_the_end_is_waited_out(remote: Refusing, begin: Begin) -> None:
     remote.words = ("s/",)
     spool, _, syncing = begin()
     clock = itertools.count(step=syncing_module.REFUSED_SECONDS)
@@ -145,7 +142,7 @@ def test_an_outage_is_waited_out(remote: Refusing, begin: Callable[..., tuple]) 
     assert _names(spool.store) == set()
 
 
-def test_who_cancels_does_not_wait(remote: Refusing, begin: Callable[..., tuple]) -> None:
+def test_a_cancelled_run_does_not_wait_for_refused_files(remote: Refusing, begin: Begin) -> None:
     remote.words = ("a.png",)
     spool, _, syncing = begin()
     problem = syncing.finish(lambda: True, 0.01, lambda: True)
@@ -154,9 +151,7 @@ def test_who_cancels_does_not_wait(remote: Refusing, begin: Callable[..., tuple]
     assert spooling.abandoned(spool) == (0, 1)
 
 
-def test_who_cancels_in_an_outage_loses_nothing(
-    remote: Refusing, begin: Callable[..., tuple]
-) -> None:
+def test_a_cancel_during_an_outage_loses_nothing(remote: Refusing, begin: Begin) -> None:
     remote.words = ("s/",)
     _, _, syncing = begin()
     beats: list[bool] = []
@@ -170,8 +165,8 @@ def test_who_cancels_in_an_outage_loses_nothing(
     assert _names(remote) == ALL
 
 
-def test_what_dead_workers_left_and_is_refused_holds_up_no_other(
-    remote: Refusing, begin: Callable[..., tuple], tmp_path: Path
+def test_a_refused_file_of_a_dead_worker_does_not_hold_up_others(
+    remote: Refusing, begin: Begin, tmp_path: Path
 ) -> None:
     spool, *_ = begin()
     begin(OTHER)
@@ -180,9 +175,8 @@ def test_what_dead_workers_left_and_is_refused_holds_up_no_other(
     assert spooling.recover(remote, spool, tell=lines.append) == 1
     assert len(lines) == 1
     assert lines[0].startswith(f"s: {RUN}.1: stays in {spool.store.root}: ")
-    spooling.arrange(
-        SweepFolder(remote, "s"), RUN, 2, str(tmp_path / "home"), resume=True
-    )  # it can go on
+    folder = SweepFolder(remote, "s")
+    spooling.arrange(folder, RUN, 2, str(tmp_path / "home"), resume=True)  # it can go on
     remote.words = ("s/",)
     with pytest.raises(StoreError):
         spooling.recover(remote, spool)
@@ -199,7 +193,7 @@ def test_what_dead_workers_left_and_is_refused_holds_up_no_other(
         (Ending(1, None, unsynced="x", timeout_s=1.0), Event.FAILED),
     ],
 )
-def test_the_outcome_says_what_is_not_there(ending: Ending, event: Event) -> None:
+def test_the_outcome_names_files_missing_in_the_store(ending: Ending, event: Event) -> None:
     outcome = judge(ending)
     assert (outcome["event"], outcome.get("unsynced")) == (event, "x")
     assert str(outcome["detail"]).endswith("not in the store, but stored on this machine: x")

@@ -28,8 +28,7 @@ def lines(*rows: object) -> str:
 
 
 class Desk:
-    """A file that is written, and readers of it, each as in a new process. Its clock says how
-    long ago the file was written."""
+    """A metrics file and readers of it in new processes; `later` shifts their clock."""
 
     def __init__(self, folder: Path) -> None:
         self.store = LocalStore(str(folder / "root"))
@@ -86,7 +85,7 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(tmp_path)
 
 
-def test_what_has_not_changed_is_not_read_again(desk: Desk):
+def test_an_unchanged_file_is_not_parsed_again(desk: Desk):
     desk.write(lines({"step": 0, "a": 1.0}, {"step": 1, "a": 2.0, "note": "x"}))
     assert desk.values() == [1.0, 2.0] and desk.parsed > 0
     assert desk.values() == [1.0, 2.0] and desk.parsed == 0
@@ -121,7 +120,7 @@ REWRITES: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("rewrite", REWRITES.values(), ids=REWRITES)
 @pytest.mark.parametrize("moment", ["just now", "growing", "long ago", "long ago, time put back"])
 @pytest.mark.parametrize("keys", [None, ["a"]])
-def test_a_file_that_was_rewritten_is_read_again(
+def test_a_rewritten_file_is_read_again(
     desk: Desk, rewrite: Callable[[str], str], moment: str, keys: list[str] | None
 ):
     text = lines(*({"step": i, "a": i} for i in range(300)))
@@ -140,14 +139,14 @@ def test_a_file_that_was_rewritten_is_read_again(
     ]
 
 
-def test_a_file_that_was_rewritten_within_a_tick_of_the_clock_is_read_again(desk: Desk):
+def test_a_file_rewritten_within_a_clock_tick_is_read_again(desk: Desk):
     desk.later = 0
     for value in range(100, 200):  # several of them within a tick
         desk.file.write_text(lines({"step": 0, "a": value}))
         assert desk.values() == [value]
 
 
-def test_a_file_that_was_replaced_by_a_longer_one_is_read_again(desk: Desk):
+def test_a_replaced_file_is_read_again(desk: Desk):
     desk.write(lines({"step": 0, "a": 1}))
     desk.columns()
     other = desk.file.with_name("new")
@@ -156,7 +155,7 @@ def test_a_file_that_was_replaced_by_a_longer_one_is_read_again(desk: Desk):
     assert desk.values() == [2.0, 3.0]
 
 
-def test_a_damaged_cache_is_no_cache(desk: Desk):
+def test_a_damaged_cache_is_ignored(desk: Desk):
     desk.write(lines({"step": 0, "a": 1.5}, {"step": 1, "a": 2.5}))
     desk.columns()
     [cached] = Path(desk.cache).rglob("*.parquet")
@@ -173,7 +172,7 @@ def test_a_damaged_cache_is_no_cache(desk: Desk):
             assert desk.columns().column("a").tolist() == [1.5, 2.5]
 
 
-def test_the_cache_may_go_at_any_time_and_need_not_be_writable(desk: Desk):
+def test_the_cache_may_vanish_or_be_unwritable(desk: Desk):
     desk.write(lines({"step": 0, "a": 1.5}))
     reader = Reader(Folder(desk.store.root, desk.cache))
     for _ in range(3):
@@ -185,7 +184,7 @@ def test_the_cache_may_go_at_any_time_and_need_not_be_writable(desk: Desk):
     assert desk.values() == [1.5]
 
 
-def test_where_the_cache_lies(monkeypatch: pytest.MonkeyPatch):
+def test_the_path_of_the_cache(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("SWEEPER_HOME", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
     assert paths.cache() == "/x/sweeper"
@@ -219,7 +218,7 @@ class Remote:
         return self.files[path][start:end]
 
 
-def test_parts_are_one_file_and_the_whole_goes_before_them(tmp_path: Path):
+def test_parts_are_read_as_one_file_until_the_whole_arrives(tmp_path: Path):
     store: Any = Remote()
     first, second, three = (lines({"step": i, "a": i}).encode() for i in range(3))
     parts = {0: first[:5], 5: first[5:] + second, len(first + second) + 3: b"behind a gap"}
@@ -244,7 +243,7 @@ def test_parts_are_one_file_and_the_whole_goes_before_them(tmp_path: Path):
     assert rows() == [0, 1, 2] and not store.read
 
 
-def test_the_index_forgets_what_has_changed_and_what_changed_just_now(desk: Desk, tmp_path: Path):
+def test_the_index_forgets_changed_and_very_new_files(desk: Desk, tmp_path: Path):
     folder, file = Folder("root", str(tmp_path / "cache"), desk.clock), tmp_path / "file"
     desk.later = -MOMENT
     calls: list[int] = []
@@ -268,7 +267,7 @@ def test_the_index_forgets_what_has_changed_and_what_changed_just_now(desk: Desk
     assert [recall(), recall()] == [6, 6]
 
 
-def test_parts_on_this_machine_are_told_as_files_are(desk: Desk):
+def test_changed_parts_on_this_machine_are_read_again(desk: Desk):
     first, second = lines({"step": 0, "a": 1}).encode(), lines({"step": 1, "a": 2}).encode()
     folder = desk.file.with_name(f"{desk.file.name}.parts")
     folder.mkdir()

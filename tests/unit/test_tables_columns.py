@@ -1,4 +1,4 @@
-"""The quick ways to read metrics: whatever a file holds, what the slow parser makes of it."""
+"""Quick readers of metrics give what the slow parser gives, whatever a file contains."""
 
 import json
 import math
@@ -58,8 +58,7 @@ def as_rows(columns: Columns) -> list[dict[str, Any]]:
 
 
 def normal(value: Any) -> str:
-    """Equal for equal values, NaN among them; 1 and 1.0 are one number, 1 and True are not; the
-    text "NaN" is a number."""
+    """Return equal texts for equal values: NaN, 1 and 1.0; not for 1 and True."""
     if isinstance(value, str) and as_number(value) is not None:
         value = as_number(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53:
@@ -78,7 +77,7 @@ def same(read: Sequence[dict[str, Any]], wanted: Sequence[dict[str, Any]]) -> bo
     data=files,
     keys=st.sampled_from([None, ["step", "a"], ["step", "late", "\u00e9"], ["step", *KEYS]]),
 )
-def test_columns_hold_what_the_slow_parser_reads(data: bytes, keys: list[str] | None):
+def test_columns_equal_the_rows_of_the_slow_parser(data: bytes, keys: list[str] | None):
     slow, quick = parse(data), parse_columns(data, keys)
     wanted = [{k: v for k, v in row.items() if keys is None or k in keys} for row in slow.rows]
     assert same(as_rows(quick), wanted)
@@ -87,7 +86,7 @@ def test_columns_hold_what_the_slow_parser_reads(data: bytes, keys: list[str] | 
 
 @settings(max_examples=60)
 @given(attempts=st.lists(files, max_size=3))
-def test_attempts_in_columns_merge_as_rows_do(attempts: list[bytes]):
+def test_merged_columns_equal_merged_rows(attempts: list[bytes]):
     slow = merge([parse(data) for data in attempts])
     quick = merge_columns([parse_columns(data) for data in attempts])
     wanted = [
@@ -106,25 +105,25 @@ def test_a_key_that_first_appears_at_step_50000_is_kept(keys: list[str] | None):
     assert keys is not None or columns.column("a")[-1] == 2
 
 
-def test_a_key_in_need_of_escapes_is_read_from_a_last_line_without_its_end():
+def test_an_escaped_key_is_read_from_a_line_without_newline():
     columns = parse_columns(b'{"a\\"b": 1.0}\n{"a\\"b": 2.0}', ['a"b'])
     assert columns.column('a"b').tolist() == [1, 2]
 
 
-def test_a_recorded_nan_is_there_and_an_absent_number_is_not():
+def test_a_recorded_nan_differs_from_an_absent_number():
     columns = parse_columns(b'{"a":NaN}\n{"b":1}\n')
     assert present(columns.column("a")).tolist() == [True, False]
     assert math.isnan(columns.column("a")[0]) and math.isnan(ABSENT)
     assert columns.has("b").tolist() == [False, True] and not columns.has("c").any()
 
 
-def test_a_key_that_was_only_expected_is_not_there():
+def test_an_expected_key_without_values_is_absent():
     columns = parse_columns(b'{"a":1}\n{"a":2,"note":"x"}\n', None, ("a", "b", "note"))
     assert list(columns.values) == ["a", "note"]
     assert columns.odd == {"note": {1: "x"}} and columns.column("a").tolist() == [1, 2]
 
 
-def test_the_order_of_keys_does_not_tell_what_was_expected():
+def test_expected_keys_do_not_change_the_order_of_columns():
     rows: list[dict[str, Any]] = [{"b": 1, "a": 2}, {"a": 1, "z": math.nan, "y": "text"}, {"c": 1}]
     data = "".join(json.dumps(row) + "\n" for row in rows).encode()
     hints = [(), ("a", "b"), ("c", "z", "y", "x", "b"), ("z", "y")]

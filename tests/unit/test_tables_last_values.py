@@ -1,4 +1,4 @@
-"""The last number without parsing all: what all lines say, or nothing."""
+"""The last number of a file without parsing it all: right, or left to the parser."""
 
 import json
 import math
@@ -56,27 +56,24 @@ def by_parsing(data: bytes) -> Point:
 
 
 @pytest.mark.parametrize("name", READ)
-def test_what_is_told_is_what_all_lines_say(name: str):
+def test_a_quick_value_equals_the_parsed_one(name: str):
     point = last_number(READ[name], "loss")
     assert repr(point) == repr(by_parsing(READ[name]))
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_what_a_look_does_not_tell_is_left(name: str):
+def test_ambiguous_files_are_left_to_the_parser(name: str):
     assert last_number(LEFT[name], "loss") is None
 
 
-def test_a_key_that_is_not_near_the_end_is_left():
-    assert last_number(lines({"step": 0, "rare": 1.0}, *PLAIN[1:]), "rare") is None
-
-
-def test_a_key_of_every_tenth_row_is_told_where_the_last_rows_lack_it_as_others_did():
+def test_a_sparse_key_is_read_if_its_gap_is_usual():
     every = [row if row["step"] % 10 == 0 else {"step": row["step"]} for row in PLAIN]
     assert last_number(lines(*every), "loss") == Point(190.0, 190 / 7)
     assert last_number(lines(*every, {"step": 200}, {"step": 201}), "loss") is None
+    assert last_number(lines({"step": 0, "rare": 1.0}, *PLAIN[1:]), "rare") is None
 
 
-def test_any_line_that_is_changed_somewhere_is_told_right_or_left():
+def test_a_file_damaged_anywhere_is_read_right_or_left_to_the_parser():
     rng = random.Random(4)
     plain = lines(*PLAIN[:12])
     count = 0

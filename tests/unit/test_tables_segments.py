@@ -93,7 +93,7 @@ def desk(tmp_path: Path) -> Desk:
 
 
 @pytest.mark.parametrize("keys", [None, ["a"], ["n", "none"]])
-def test_what_comes_from_a_segment_is_what_is_in_the_files(desk: Desk, keys: list[str] | None):
+def test_a_segment_equals_its_files(desk: Desk, keys: list[str] | None):
     alone = desk.alone(keys)
     assert desk.read(keys) == alone
     [segment] = desk.segments()
@@ -101,7 +101,7 @@ def test_what_comes_from_a_segment_is_what_is_in_the_files(desk: Desk, keys: lis
     assert desk.segments() == [segment]
 
 
-def test_in_any_order_and_any_part(desk: Desk):
+def test_files_are_read_in_any_order_and_selection(desk: Desk):
     desk.read(None, ["odd"])
     everything = dict(zip(TEXTS, desk.alone(), strict=True))
     assert desk.read(None, ["bad", "odd", "bad"]) == [everything[n] for n in ("bad", "odd", "bad")]
@@ -109,7 +109,7 @@ def test_in_any_order_and_any_part(desk: Desk):
     assert desk.read(None, [*reversed(TEXTS)]) == desk.alone()[::-1]
 
 
-def test_a_file_that_has_changed_is_read_again(desk: Desk):
+def test_a_changed_file_of_a_segment_is_read_again(desk: Desk):
     desk.read()
     text = '{"step": 0, "a": 9.5}\n{"step": 1, "a": 8}\n'
     desk.write("plain", text, OLD + 1)
@@ -121,8 +121,8 @@ def test_a_file_that_has_changed_is_read_again(desk: Desk):
     assert desk.read() == desk.alone()
 
 
-def test_many_small_segments_become_few(tmp_path: Path):
-    """On a remote store, of which even the smallest files are kept."""
+def test_small_segments_are_merged(tmp_path: Path):
+    """On a remote store, where even the smallest files are cached."""
     desk = Desk(tmp_path, open_store(f"memory://{uuid.uuid4().hex}"))
     most = 0
     for step in range(40):
@@ -137,7 +137,7 @@ def test_many_small_segments_become_few(tmp_path: Path):
     assert 10 < most < 20
 
 
-def test_a_reader_that_began_before_another_one_wrote_reads_the_same(desk: Desk):
+def test_a_reader_overtaken_by_a_writer_reads_the_same(desk: Desk):
     early = desk.reader()
     files = Files(desk.store, "runs")
     assert early.columns(files, "runs/plain/metrics.jsonl") is not None
@@ -147,7 +147,7 @@ def test_a_reader_that_began_before_another_one_wrote_reads_the_same(desk: Desk)
     assert desk.read() == desk.alone()
 
 
-def test_what_is_being_written_is_read_by_the_same_reader(desk: Desk):
+def test_a_reader_reads_what_it_is_still_writing(desk: Desk):
     reader, files = desk.reader(), Files(desk.store, "runs")
     writer = reader.cache(files)
     assert writer is not None
@@ -188,7 +188,7 @@ def test_files_of_other_keys_are_kept_apart(desk: Desk):
     assert sum(path.stat().st_size for path in desk.segments()) < 2_000_000
 
 
-def test_the_keys_of_a_file_and_no_others(desk: Desk):
+def test_keys_of_each_file_are_kept_apart(desk: Desk):
     def keys() -> list[set[str]]:
         reader, files = desk.reader(), Files(desk.store, "runs")
         read = [{*reader.keys(files, f"runs/{name}/metrics.jsonl")} for name in TEXTS]

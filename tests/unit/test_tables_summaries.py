@@ -16,7 +16,7 @@ AWKWARD: list[Any] = [None, True, "text", [], {}, 2**60 + 1, 10**400, -1.5, math
 
 
 def record(rng: random.Random, turns: int = 1, awkward: float = 0.0) -> dict[str, Any]:
-    """A summary as recipes write it; of its values such a part is anything."""
+    """Return a summary as recipes write it, with a share of `awkward` values."""
 
     def value(usual: Any) -> Any:
         return rng.choice(AWKWARD) if rng.random() < awkward else usual
@@ -87,7 +87,7 @@ def as_rows(columns: Columns, texts: list[tuple[str, ...]]) -> list[dict[str, st
 
 @pytest.mark.parametrize("awkward", [0.0, 0.01, 0.2])
 @pytest.mark.parametrize("turns", [(1,), (0, 1, 3), (2,)])
-def test_what_is_read_quickly_is_what_is_read_by_record(awkward: float, turns: tuple[int, ...]):
+def test_quick_summaries_equal_those_read_record_by_record(awkward: float, turns: tuple[int, ...]):
     rng = random.Random(f"{awkward} {turns}")
     for _ in range(12):
         files: list[tuple[SummaryFile, bytes]] = []

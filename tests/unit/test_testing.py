@@ -28,7 +28,7 @@ def _store(root: Path, fault: Fault, number: int = 1) -> tuple[FaultyStore, Loca
         (Fault.POWER, Killed, True),
     ],
 )
-def test_a_create_that_goes_wrong(
+def test_each_fault_of_a_create_does_what_it_says(
     tmp_path: Path, fault: Fault, raised: type[BaseException], written: bool
 ) -> None:
     store, plain, faults = _store(tmp_path, fault)
@@ -41,7 +41,7 @@ def test_a_create_that_goes_wrong(
     assert plain.read("b") == b"2"
 
 
-def test_an_error_is_an_answer_that_may_be_lost_too(tmp_path: Path) -> None:
+def test_a_lost_reply_also_hides_an_error(tmp_path: Path) -> None:
     store, _, _ = _store(tmp_path, Fault.LOSE_REPLY)
     with pytest.raises(StoreError, match="reply was lost"):
         store.read("nothing")
@@ -50,7 +50,7 @@ def test_an_error_is_an_answer_that_may_be_lost_too(tmp_path: Path) -> None:
         store.read("nothing")
 
 
-def test_a_power_cut_takes_what_was_not_promised(tmp_path: Path) -> None:
+def test_a_power_cut_loses_writes_that_were_not_durable(tmp_path: Path) -> None:
     store, plain, _ = _store(tmp_path, Fault.POWER, number=6)
     store.replace("kept", b"old")
     store.replace("kept", b"new", durable=False)
@@ -65,7 +65,7 @@ def test_a_power_cut_takes_what_was_not_promised(tmp_path: Path) -> None:
     assert plain.read("event") == b"e"
 
 
-def test_which_call_may_be_a_function_of_what_is_called(tmp_path: Path) -> None:
+def test_a_function_may_choose_the_faulty_call(tmp_path: Path) -> None:
     faults = Faults(lambda _, what: Fault.FAIL if what.endswith("submitted.json") else None)
     store = FaultyStore(LocalStore(str(tmp_path)), faults)
     store.create("s/1.intent.json", b"")
@@ -73,7 +73,7 @@ def test_which_call_may_be_a_function_of_what_is_called(tmp_path: Path) -> None:
         store.create("s/1.submitted.json", b"")
 
 
-def test_a_backend_that_goes_wrong() -> None:
+def test_each_fault_of_a_backend_does_what_it_says() -> None:
     plain = FakeBackend()
     faults = Faults({1: Fault.TWICE, 2: Fault.LOSE_REPLY, 3: Fault.FAIL, 5: Fault.KILL})
     backend = FaultyBackend(plain, faults)

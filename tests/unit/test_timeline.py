@@ -31,7 +31,7 @@ def spans(tmp_path, capsys):
     return export
 
 
-def test_each_attempt_waits_and_works(tmp_path, spans):
+def test_attempts_are_spans_of_waiting_and_working(tmp_path, spans):
     sweep = written.Written(tmp_path, "s", {"lr": [1, 2]})
     sweep.run({"lr": 1}, 0, state="preempted", wall_s=30.0)
     sweep.run({"lr": 1}, 0, attempt=2, wall_s=60.0, paused_s=12.0)
@@ -71,7 +71,7 @@ def test_pauses_are_spans_within_their_attempt(tmp_path, spans):
     assert by_run["lr=2,seed=0"][2] == first | {"tid": by_run["lr=2,seed=0"][1]["tid"]}
 
 
-def test_what_has_not_ended_lasts_until_now_and_what_was_not_begun_is_not_there(tmp_path, spans):
+def test_open_attempts_last_until_now_and_planned_runs_are_absent(tmp_path, spans):
     sweep = written.Written(tmp_path, "s", {"lr": [1, 2, 3]})
     sweep.run({"lr": 1}, 0, state="running")
     sweep.run({"lr": 2}, 0, state="submitted")

@@ -1,4 +1,4 @@
-"""`wandb:` in a grid: what a run is told of it, and where W&B shows it."""
+"""`wandb:` and `track:` in a grid: variables of runs, and links to W&B."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ def taking(**types: str) -> Plan:
     return launched()._replace(recipe=NONE.recipe._replace(takes=takes))
 
 
-def test_what_a_run_is_told() -> None:
+def test_variables_of_a_run_name_project_group_and_config() -> None:
     environment = variables(launched(), RUN)
     assert (environment["WANDB_PROJECT"], environment["WANDB_ENTITY"]) == ("p q", "us")
     assert (environment["WANDB_RUN_GROUP"], environment["WANDB_NAME"]) == ("s", "lr=1,seed=0")
@@ -45,14 +45,14 @@ def test_what_a_run_is_told() -> None:
     assert variables(NONE, RUN) == {} == fields(NONE, RUN)
 
 
-def test_a_configuration_that_no_variable_can_hold_is_left_out() -> None:
+def test_a_configuration_too_large_for_a_variable_is_left_out() -> None:
     environment = variables(launched(), RUN._replace(config={"text": "x" * 200_000}))
     assert "WANDB_CONFIG" not in environment
     assert environment["WANDB_PROJECT"] == "p q"
 
 
-def test_an_id_is_of_a_run_and_a_sweep() -> None:
-    """Of the sweep, not of its name: one that was removed and launched anew is another."""
+def test_the_id_of_a_run_depends_on_run_and_sweep() -> None:
+    """A sweep that was removed and launched anew is another one."""
     ids = {run_id(launched()._replace(**more), run) for run in ("a", "b") for more in (
         {}, {"name": "t"}, {"created": "2027-01-01T00:00:00Z"})}  # fmt: skip
     assert len(ids) == 6
@@ -61,7 +61,7 @@ def test_an_id_is_of_a_run_and_a_sweep() -> None:
     assert variables(launched(), RUN)["WANDB_RUN_ID"] == run_id(launched(), RUN.id)
 
 
-def test_links() -> None:
+def test_links_lead_to_the_run_on_wandb() -> None:
     there = f"https://wandb.ai/us/p%20q/runs/{run_id(launched(), 'a')}"
     assert link(launched(), "a") == there
     assert link(launched(entity="them"), "a") == there.replace("/us/", "/them/")
@@ -70,12 +70,11 @@ def test_links() -> None:
     unknown = recorded(SECTION, {})
     assert link(launched()._replace(wandb=unknown), "a") is None
     self_hosted = recorded(SECTION._replace(entity="e"), {"WANDB_BASE_URL": "https://wb.example/"})
-    assert (link(launched()._replace(wandb=self_hosted), "a") or "").startswith(
-        "https://wb.example/e/p%20q/"
-    )
+    address = link(launched()._replace(wandb=self_hosted), "a") or ""
+    assert address.startswith("https://wb.example/e/p%20q/")
 
 
-def test_the_fields_of_recipes_that_have_them() -> None:
+def test_recipes_with_wandb_fields_get_them() -> None:
     planned = taking(wandb_project="str | None", wandb_name="Optional[str]")
     assert fields(planned, RUN) == {"wandb_project": "p q", "wandb_name": "lr=1,seed=0"}
     assert fields(planned, RUN._replace(config={"wandb_name": "mine"})) == {"wandb_project": "p q"}
@@ -83,7 +82,7 @@ def test_the_fields_of_recipes_that_have_them() -> None:
     assert fields(launched(), RUN) == {}
 
 
-def test_a_key_that_nobody_has_is_told(tmp_path: Path) -> None:
+def test_a_missing_api_key_is_reported(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     assert "WANDB_API_KEY" in (keyless(SECTION, home) or "")
     assert keyless(SECTION, home | {"WANDB_API_KEY": "k"}) is None
@@ -93,13 +92,13 @@ def test_a_key_that_nobody_has_is_told(tmp_path: Path) -> None:
     assert keyless(SECTION, home | {"WANDB_BASE_URL": "https://wb.example"}) is not None
 
 
-def test_the_section() -> None:
+def test_the_section_of_a_grid_is_read() -> None:
     text = "recipe: r\nwandb: {project: p, tags: [a, a, b]}"
     assert parse_grid(text, "g.yaml").wandb == Wandb("p", tags=("a", "b"))
     assert parse_grid("recipe: r", "g.yaml").wandb is None
 
 
-def test_every_mistake_has_its_place() -> None:
+def test_mistakes_of_the_section_are_refused_at_their_place() -> None:
     text = (
         "recipe: r\nlaunch: {env: {WANDB_MODE: offline, WANDB_RUN_ID: x, WANDB_SILENT: 'true'}}\n"
         "wandb:\n  projct: p\n  tags: ['', 'a,b', 3]\n  mode: on\n"
@@ -122,7 +121,7 @@ def test_every_mistake_has_its_place() -> None:
     ]
 
 
-def test_other_trackers() -> None:
+def test_other_trackers_get_their_variables() -> None:
     text = "recipe: r\ntrack: [trackio, tensorboard, trackio]"
     assert parse_grid(text, "g.yaml").track == ("trackio", "tensorboard")
     alone = NONE._replace(track=("trackio", "tensorboard"))
@@ -143,22 +142,29 @@ def test_other_trackers() -> None:
     assert fields(cookbook, RUN) == {"wandb_project": "s"}
 
 
-def test_every_mistake_in_the_list_of_trackers_has_its_place(tmp_path: Path) -> None:
-    grids = {
-        "recipe: r\ntrack: []": "2:8: track is an empty list",
-        "recipe: r\ntrack: wandb": "2:8: track is a string; it takes a list of wandb, trackio, "
-        "tensorboard",
-        "recipe: r\ntrack: [trakio]": "2:9: track: 'trakio' is not one of wandb, trackio, "
-        "tensorboard; did you mean 'trackio'?",
-        "recipe: r\ntrack: [wandb]": "2:8: track: wandb needs its section too: add `wandb: "
-        "{project: NAME}`",
-        "recipe: r\ntrack: [trackio]\nwandb: {project: p}": "3:8: track does not list wandb, whose "
-        "section this is: add it, or remove the section",
-    }
-    for text, problem in grids.items():
-        with pytest.raises(GridError) as caught:
-            parse_grid(text, "g.yaml")
-        assert list(caught.value.problems) == [f"g.yaml:{problem}"]
+TRACKERS = {
+    "track: []": "2:8: track is an empty list",
+    "track: wandb": "2:8: track is a string; it takes a list of wandb, trackio, tensorboard",
+    "track: [trakio]": (
+        "2:9: track: 'trakio' is not one of wandb, trackio, tensorboard; did you mean 'trackio'?"
+    ),
+    "track: [wandb]": "2:8: track: wandb needs its section too: add `wandb: {project: NAME}`",
+    "track: [trackio]\nwandb: {project: p}": (
+        "3:8: track does not list wandb, whose section this is: add it, or remove the section"
+    ),
+}
+
+
+@pytest.mark.parametrize(("lines", "problem"), TRACKERS.items())
+def test_mistakes_in_the_list_of_trackers_are_refused_at_their_place(
+    lines: str, problem: str
+) -> None:
+    with pytest.raises(GridError) as caught:
+        parse_grid(f"recipe: r\n{lines}", "g.yaml")
+    assert list(caught.value.problems) == [f"g.yaml:{problem}"]
+
+
+def test_a_tracker_that_is_not_installed_is_refused(tmp_path: Path) -> None:
     grid = {"name": "g", "track": ["tensorboard"]}
     with pytest.raises(GridError, match="has no tensorboardX: pip install"):
         plan(grid | {"recipe": "sft", "launch": {"python": _bare_python(tmp_path)}})
@@ -175,7 +181,7 @@ def _bare_python(folder: Path) -> str:
     return str(script)
 
 
-def test_ids_of_runs_do_not_know_of_it(tmp_path: Path) -> None:
+def test_ids_of_runs_do_not_depend_on_tracking(tmp_path: Path) -> None:
     grid = {"name": "s", "command": ["echo", "{x}"], "grid": {"x": [1, 2]}}
     tracked = plan(grid | {"wandb": {"project": "p"}}, validate=False)
     assert [run.id for run in tracked.runs] == [run.id for run in plan(grid, validate=False).runs]

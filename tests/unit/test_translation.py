@@ -1,5 +1,4 @@
-"""Sweep files of other programs, written for these tests after public ones, become grids that
-plan without an edit: `sweeper init --from`. `expected.json` has their runs and remarks."""
+"""`sweeper init --from` makes grids of other sweep files; `expected.json` has their runs."""
 
 import json
 import shutil
@@ -54,7 +53,7 @@ def translated(name, capsys):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_becomes_these_runs(name, folder, capsys):
+def test_a_file_is_translated_to_the_expected_runs(name, folder, capsys):
     assert translated(name, capsys) == EXPECTED[name]
 
 
@@ -87,7 +86,7 @@ def test_a_damaged_file_is_translated_or_refused_in_one_line(name, folder, capsy
         ("x.sh", "python 'a", "x.sh: cannot be read: No closing quotation"),
     ],
 )
-def test_what_cannot_be_translated_at_all_is_one_line(
+def test_an_untranslatable_file_is_refused_in_one_line(
     name, text, message, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
@@ -99,19 +98,17 @@ def test_what_cannot_be_translated_at_all_is_one_line(
     assert "cannot read missing.yaml: No such file" in capsys.readouterr().err
 
 
-def test_the_file_itself_is_not_overwritten(folder, capsys):
+def test_neither_the_source_nor_a_grid_is_overwritten(folder, capsys):
     before = (folder / "wandb_grid.yaml").read_text()
     assert main(["init", "--from", "wandb_grid.yaml"]) == 0
     assert (folder / "wandb_grid.yaml").read_text() == before
-    assert (
-        "# Translated from wandb_grid.yaml (a W&B sweep)"
-        in (folder / "wandb_grid_grid.yaml").read_text()
-    )
+    header = "# Translated from wandb_grid.yaml (a W&B sweep)"
+    assert header in (folder / "wandb_grid_grid.yaml").read_text()
     assert main(["init", "--from", "wandb_grid.yaml"]) == 2
     assert "wandb_grid_grid.yaml exists already" in capsys.readouterr().err
 
 
-def test_remarks_are_comments_of_the_grid(folder, capsys):
+def test_remarks_are_also_comments_of_the_grid(folder, capsys):
     assert main(["init", "--from", "wandb_bayes.yaml", "--out", "-"]) == 0
     out, err = capsys.readouterr()
     remarks = err.replace("sweeper: ", "").splitlines()
@@ -120,7 +117,7 @@ def test_remarks_are_comments_of_the_grid(folder, capsys):
         assert f"#   {remark}\n" in out
 
 
-def test_secrets_are_named_and_never_written(tmp_path, monkeypatch, capsys):
+def test_secrets_are_named_but_not_written(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("WANDB_API_KEY", "HF_TOKEN"):
         monkeypatch.setenv(name, "do-not-tell")
@@ -133,13 +130,13 @@ def test_secrets_are_named_and_never_written(tmp_path, monkeypatch, capsys):
     assert plan("x.yaml").secrets == ("WANDB_API_KEY", "HF_TOKEN")
 
 
-def test_thirty_files_nearly_all_of_which_plan_without_an_edit():
+def test_most_of_the_thirty_files_plan_without_an_edit():
     planned = [name for name in FILES if "runs" in EXPECTED[name]]
     assert len(FILES) == len(EXPECTED) == 30
     assert len(planned) >= 27
 
 
-def test_control_characters_reach_neither_the_terminal_nor_the_grid(tmp_path, monkeypatch, capsys):
+def test_control_characters_are_removed(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.sh").write_text(
         "conda activate \x1b[31mred\nfor a in 1 2; do true\x1b[2J; a $a; done\n"

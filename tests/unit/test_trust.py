@@ -1,5 +1,4 @@
-"""A plan that somebody else recorded is executed only once its user has seen what that would be:
-by `retry`, and by a launch that goes on with it."""
+"""A plan that another user recorded runs only after its new user has seen and agreed to it."""
 
 import io
 import json
@@ -24,18 +23,17 @@ PLAN = {"schema": 1, "name": "s", "runs": [{"id": "a", "config": {"x": 1e-4, "y"
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def identity(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user with an empty home and no identity of their own."""
     monkeypatch.delenv("SWEEPER_IDENTITY", raising=False)
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "root"))
-    return tmp_path / "home"
 
 
 def _read_back(document: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(document))
 
 
-def test_what_a_home_has_written_is_its_own_until_it_is_changed(home: Path) -> None:
+def test_a_sealed_plan_is_ours_until_it_is_changed(home: Path) -> None:
     assert not is_ours(PLAN) and not is_ours(PLAN | {"seal": ""}) and not home.exists()
     mine = _read_back(sealed(PLAN))
     assert is_ours(mine)
@@ -45,7 +43,7 @@ def test_what_a_home_has_written_is_its_own_until_it_is_changed(home: Path) -> N
     assert stat.S_IMODE(os.stat(home / "identity").st_mode) == 0o600
 
 
-def test_another_home_is_another_user_unless_it_has_the_identity(
+def test_another_home_is_another_user_without_the_identity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = sealed(PLAN)
@@ -62,7 +60,7 @@ def test_another_home_is_another_user_unless_it_has_the_identity(
         is_ours(mine)
 
 
-def test_agreement_is_remembered_for_just_that_document() -> None:
+def test_agreement_is_remembered_for_one_document() -> None:
     with pytest.raises(UsageError, match="add --trust"):
         require(PLAN, "r/s", refuse)
     questions: list[Any] = []
@@ -102,7 +100,7 @@ def _files(folder: Path) -> set[Path]:
 
 
 @pytest.mark.parametrize("verb", ["retry", "launch"])
-def test_without_a_terminal_it_is_refused_and_shown(
+def test_a_foreign_plan_is_refused_without_a_terminal(
     theirs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str
 ) -> None:
     before = _files(theirs)
@@ -129,14 +127,10 @@ def _refuse(*_: object) -> Backend:
     ("flags", "answer", "code"),
     [(["--trust"], "", 6), ([], "y\n", 6), ([], "n\n", 2), ([], "\n", 2), ([], "", 2)],
 )
-def test_who_types_it_answers(
-    theirs: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    flags: list[str],
-    answer: str,
-    code: int,
+def test_the_user_agrees_by_flag_or_answer(
+    theirs: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], answer: str, code: int
 ) -> None:
-    """Once it is agreed to, the backend is opened, which refuses here."""
+    """After agreement the backend is opened, which fails here."""
     screen = io.StringIO() if flags else Typed()
     monkeypatch.setattr("sys.stdin", Typed(answer))
     monkeypatch.setenv("TERM", "xterm")
@@ -147,7 +141,7 @@ def test_who_types_it_answers(
     assert not list(theirs.rglob("*.retry.json"))
 
 
-def test_a_launch_that_was_agreed_to_makes_it_ours(theirs: Path, tmp_path: Path) -> None:
+def test_an_agreed_launch_makes_the_plan_ours(theirs: Path, tmp_path: Path) -> None:
     grid = str(tmp_path / "grid.yaml")
     request = launching.LaunchRequest(planned(grid), str(tmp_path / "root"))
     launching.launch_plan(request, launching.User(agree=lambda _: True))
@@ -156,10 +150,10 @@ def test_a_launch_that_was_agreed_to_makes_it_ours(theirs: Path, tmp_path: Path)
     assert trust.refuse(()) is False
 
 
-def test_a_cancel_calls_no_address_that_somebody_elses_plan_names(
+def test_cancel_does_not_contact_addresses_of_a_foreign_plan(
     theirs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A server of Ray would get the user's token."""
+    """A Ray server would get the token of the user."""
     plan = json.loads((theirs / "sweep.json").read_text())
     plan["launch"] |= {"backend": "ray", "ray": {"address": "127.0.0.1:9"}}
     (theirs / "sweep.json").write_text(json.dumps(plan))

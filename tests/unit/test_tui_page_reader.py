@@ -4,10 +4,7 @@ from typing import Any
 
 from sweeper.errors import StoreError
 from sweeper.sweep.states import Event
-from sweeper.tui.model import (
-    RunView,
-    best_run,
-)
+from sweeper.tui.model import RunView, best_run
 from sweeper.tui.panels import PageData
 from sweeper.tui.run_page import PageReader
 

@@ -1,5 +1,4 @@
-"""The tests' own conftest.py, in the environment of somebody who uses AWS behind a proxy, and whose
-sweeps are not to be touched."""
+"""The tests' conftest.py under a user's AWS profile, proxy, sweeps and tmux."""
 
 import importlib.util
 import os
@@ -15,7 +14,7 @@ TESTS = Path(__file__).parents[1]
 CONFTEST = TESTS / "conftest.py"
 
 
-def test_no_profile_and_no_proxy_of_the_user_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_and_proxy_of_the_user_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"AWS_PROFILE": "nosuch", "HTTP_PROXY": "http://127.0.0.1:9", "no_proxy": "intranet"}
     theirs = {"HOME": "/home/somebody", "SWEEPER_ROOT": "/theirs", "PYTEST_XDIST_WORKER": "gw0"}
     monkeypatch.setattr(os, "environ", given | theirs)
@@ -31,8 +30,8 @@ def test_no_profile_and_no_proxy_of_the_user_counts(monkeypatch: pytest.MonkeyPa
     assert os.environ["HOME"] == "/home/somebody"  # the one that all workers of pytest share
 
 
-def test_programs_of_tests_have_a_tmux_folder_of_their_own() -> None:
-    """A server of the user's is not theirs to end, and a dead socket stays."""
+def test_programs_of_tests_use_their_own_tmux_folder() -> None:
+    """They must not end a server of the user, or leave dead sockets."""
     programs = {
         path.relative_to(TESTS).as_posix(): text
         for path in TESTS.rglob("*.py")
@@ -43,7 +42,7 @@ def test_programs_of_tests_have_a_tmux_folder_of_their_own() -> None:
     assert {name for name in ours if not re.search(r"\bwith .*own_tmux()", programs[name])} == set()
 
 
-def test_servers_of_programs_end_and_leave_no_sockets(tmux_socket: str) -> None:
+def test_tmux_servers_of_programs_end_without_sockets(tmux_socket: str) -> None:
     shown = ["tmux", "-L", tmux_socket, "new-session", "-d", "-P", "-F", "#{pid}", "sleep", "600"]
     theirs = subprocess.run(shown, capture_output=True, text=True, check=True)
     before = dict(os.environ)

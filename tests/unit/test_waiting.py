@@ -42,7 +42,7 @@ def test_a_store_that_stops_answering_is_reported_once_and_read_again() -> None:
     assert [pause > 0 for pause in pauses] == [True, True, True, False, True, False]
 
 
-def test_a_store_that_never_answered_raises_and_so_does_one_with_nobody_to_tell() -> None:
+def test_a_store_that_never_answered_raises() -> None:
     with pytest.raises(StoreError, match="never"):
         _live(iter([StoreError("never")]), [], tell=print).poll()
     live = _live(iter([1, StoreError("gone")]), [], pause=lambda _: 0.0)
@@ -50,7 +50,7 @@ def test_a_store_that_never_answered_raises_and_so_does_one_with_nobody_to_tell(
         live.run()
 
 
-def test_slow_polls_are_far_apart_and_a_timeout_ends_the_wait() -> None:
+def test_slow_polls_are_rare_and_a_timeout_ends_the_wait() -> None:
     def read() -> int:
         time.sleep(0.02)
         return 1

@@ -1,9 +1,6 @@
 """The parts of the worker, each by itself."""
 
-import itertools
-import json
 import os
-import random
 import signal
 import threading
 import time
@@ -13,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import StoreError
-from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
+from sweeper.provenance.redaction import Redactor
 from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import Event
 from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
-from sweeper.worker.checkpoint_resume import has_final_checkpoint, read_records, seed
+from sweeper.worker.checkpoint_resume import has_final_checkpoint, seed
 from sweeper.worker.claim import claim
 from sweeper.worker.job import with_backend_variables
 from sweeper.worker.outcome import Ending, MemoryKills, judge
@@ -48,13 +45,8 @@ def _attempt(store: LocalStore, number: int, **files: str) -> Path:
 def test_the_nearest_earlier_attempt_is_copied(store: LocalStore, folder: SweepFolder) -> None:
     _attempt(store, 1, checkpoints_jsonl='{"name": "old"}\n')
     answered = '{"item": "a", "score": 1}\n'
-    _attempt(
-        store,
-        2,
-        checkpoints_jsonl='{"name": "new"}\n{"na',
-        items_jsonl=answered + '{"it',
-        config_json="{}",
-    )
+    files = {"checkpoints_jsonl": '{"name": "new"}\n{"na', "items_jsonl": answered + '{"it'}
+    _attempt(store, 2, **files, config_json="{}")
     _attempt(store, 3)  # ended before it had been seeded itself
     target = _attempt(store, 5)  # the fourth never made a folder
     assert seed(folder, "r", 5, "auto") == 2
@@ -64,20 +56,14 @@ def test_the_nearest_earlier_attempt_is_copied(store: LocalStore, folder: SweepF
 
 
 @pytest.mark.parametrize(("mode", "copied"), [("auto", None), ("always", 1)])
-def test_without_a_checkpoint(
+def test_an_attempt_without_a_checkpoint_is_copied_only_on_request(
     store: LocalStore, folder: SweepFolder, mode: str, copied: int | None
 ) -> None:
     _attempt(store, 1, metrics_jsonl='{"step": 0}\n')
+    assert seed(folder, "r", 1, mode) is None  # nothing came before
     target = _attempt(store, 2)
     assert seed(folder, "r", 2, mode) == copied
     assert (target / "metrics.jsonl").exists() is (mode == "always")
-
-
-def test_the_first_attempt_has_nothing_to_start_from(
-    store: LocalStore, folder: SweepFolder
-) -> None:
-    _attempt(store, 1)
-    assert seed(folder, "r", 1, "auto") is None
 
 
 @pytest.mark.parametrize(
@@ -93,121 +79,12 @@ def test_the_first_attempt_has_nothing_to_start_from(
         ("[1, 2]\nnonsense\n", False),
     ],
 )
-def test_final_checkpoints(tmp_path: Path, text: str | None, final: bool | None) -> None:
+def test_a_final_checkpoint_is_recognised(
+    tmp_path: Path, text: str | None, final: bool | None
+) -> None:
     if text is not None:
         (tmp_path / "checkpoints.jsonl").write_text(text)
     assert has_final_checkpoint(str(tmp_path)) is final
-
-
-def test_records_of_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert read_records(str(tmp_path / "none")) == []
-
-
-# Secrets
-
-
-def _shown(redactor: Redactor, pieces: list[bytes]) -> bytes:
-    return b"".join(redactor.feed(piece) for piece in pieces) + redactor.end()
-
-
-def _cut(data: bytes, random_: random.Random) -> list[bytes]:
-    cuts = sorted(random_.choices(range(len(data) + 1), k=random_.randint(0, 6)))
-    ends = [0, *cuts, len(data)]
-    return [data[a:b] for a, b in itertools.pairwise(ends)]
-
-
-def test_secrets_are_replaced_wherever_the_stream_is_cut() -> None:
-    """Against a definition that knows the whole text: every byte of every occurrence is masked,
-    a run of overlapping ones by one mask, and nothing else is touched."""
-    random_ = random.Random(5)
-    for _ in range(1500):
-        secrets = ["".join(random_.choices("ab", k=random_.randint(2, 5))) for _ in range(2)]
-        data = "".join(random_.choices("abc", k=random_.randint(0, 30)))
-        spans = sorted(
-            (at, at + len(secret))
-            for secret in set(secrets)
-            for at in range(len(data))
-            if data.startswith(secret, at)
-        )
-        merged: list[tuple[int, int]] = []
-        for start, end in spans:
-            if merged and start < merged[-1][1]:
-                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-            else:
-                merged.append((start, end))
-        expected, at = "", 0
-        for start, end in merged:
-            expected += data[at:start] + "***"
-            at = end
-        expected += data[at:]
-        shown = _shown(Redactor(secrets), _cut(data.encode(), random_))
-        assert shown.decode() == expected, (secrets, data)
-
-
-def test_secrets_are_known_in_the_ways_that_programs_write_them() -> None:
-    secret = 'p/ä"s\\s\nw d'
-    forms = [secret, json.dumps(secret), repr(secret), "x=p%2F%C3%A4%22s%5Cs%0Aw%20d"]
-    shown = _shown(Redactor([secret]), ["|".join(forms).encode()]).decode()
-    assert shown == "***|\"***\"|'***'|x=***"
-    assert Redactor([secret]).text(f"no {secret}!") == "no ***!"
-
-
-def test_what_is_kept_back_is_bounded() -> None:
-    redactor, fed, shown = Redactor(["abcabcabcd"]), 0, 0
-    for _ in range(1000):
-        fed += 300
-        shown += len(redactor.feed(b"abc" * 100))
-        assert fed - shown < 10
-
-
-def test_which_variables_are_secrets() -> None:
-    environment = {
-        "GIVEN": "1234",
-        "SHORT": "123",
-        "WANDB_API_KEY": "12345678",
-        "hf_token": "abcdefgh",
-        "DB_PASSWORD": "1234567",  # a word that a log may hold by chance
-        "MAX_TOKENS": "1000000000",
-        "TOKENIZERS_PARALLELISM": "false-----",
-        "HOME": "/home/me/somewhere",
-    }
-    assert secret_values(environment, ["GIVEN", "SHORT"]) == ["1234", "12345678", "abcdefgh"]
-
-
-_SECRETS = """
-PGPASSWORD OPENAI_APIKEY OPENAI_API_KEY OPENAI_API_KEY_2 OPENAI_API_KEY_PROD ANTHROPIC_API_KEY
-AWS_SECRET_ACCESS_KEY AWS_SESSION_TOKEN HF_TOKEN HF_TOKEN_READ HUGGING_FACE_HUB_TOKEN HFTOKEN
-WANDB_API_KEY COMET_API_KEY NEPTUNE_API_TOKEN GITHUB_TOKEN GH_TOKEN GITHUB_PAT NPM_TOKEN
-MYSQL_PWD MYSQL_ROOT_PASSWORD DB_PASS SMTP_PASSWD SSHPASS REDISCLI_AUTH RESTIC_PASSWORD
-BORG_PASSPHRASE AZURE_CLIENT_SECRET AZURE_STORAGE_KEY AZURE_STORAGE_CONNECTION_STRING
-SLACK_WEBHOOK_URL SECRET_KEY_BASE DJANGO_SECRET_KEY JWT_SECRET PRIVATE_KEY
-GOOGLE_APPLICATION_CREDENTIALS TWILIO_AUTH_TOKEN TINKER_API_KEY SWEEPER_ENGINE_TOKEN openai.api_key
-openaiApiKey api-key --api-key service/password SSH_PRIVATE_KEY ENCRYPTIONKEY
-"""
-_INNOCENT = """
-TOKENIZERS_PARALLELISM KEYBOARD KEYBOARD_LAYOUT MONKEY DONKEY TURKEY HOTKEY HOT_KEY KEYMAP PWD
-OLDPWD INIT_CWD MAX_TOKENS NUM_TOKENS TOKENS_PER_STEP TOKENIZER EOS_TOKEN PAD_TOKEN SSH_AUTH_SOCK
-SSH_ASKPASS XAUTHORITY GIT_AUTHOR_NAME GNOME_KEYRING_CONTROL BYPASS COMPASS PASSENGERS
-AWS_WEB_IDENTITY_TOKEN_FILE AWS_SHARED_CREDENTIALS_FILE AWS_ACCESS_KEY_ID RESTIC_PASSWORD_FILE
-SECRETARY PASSWORD_LENGTH PUBLIC_KEY METRIC_KEY PATH PATTERN PAT SSL_KEY_FILE KEY_REPEAT TERM
-TOKEN_COUNT AUTHOR AUTHORITY HOME EDITOR PASSIVE HF_HUB_OFFLINE CUDA_VISIBLE_DEVICES LR max_tokens
-"""
-
-
-def test_secrets_are_known_by_their_names_and_innocents_stay() -> None:
-    assert [name for name in _SECRETS.split() if not is_secret_name(name)] == []
-    assert [name for name in _INNOCENT.split() if is_secret_name(name)] == []
-
-
-def test_a_password_within_an_address_is_a_secret() -> None:
-    environment = {
-        "DATABASE_URL": "postgres://me:correct%2Dhorse@host/db",
-        "HTTPS_PROXY": "http://user:short@proxy:3128",
-        "PIP_INDEX_URL": "https://ghp_0123456789abcdefghij@index.example/simple",
-        "DOCS": "https://example.org/a@b",
-    }
-    secrets = secret_values(environment, [])
-    assert secrets == ["correct%2Dhorse", "correct-horse", "ghp_0123456789abcdefghij"]
 
 
 # Outcomes
@@ -239,7 +116,7 @@ def test_a_password_within_an_address_is_a_secret() -> None:
         (Ending(-9, None, timeout_s=3.0, stopped=signal.SIGTERM), Event.FAILED, "timeout"),
     ],
 )
-def test_what_an_ending_means(ending: Ending, event: Event, reason: str | None) -> None:
+def test_endings_are_judged(ending: Ending, event: Event, reason: str | None) -> None:
     outcome = judge(ending)
     assert (outcome["event"], outcome["reason"]) == (event, reason)
     if ending.code is not None and ending.code < 0:
@@ -248,7 +125,7 @@ def test_what_an_ending_means(ending: Ending, event: Event, reason: str | None) 
         assert (outcome["code"], outcome["signal"]) == (ending.code, None)
 
 
-def test_a_program_that_crashes_while_it_ends_keeps_its_reason() -> None:
+def test_a_crash_at_the_end_keeps_the_reason() -> None:
     tail = b"step 1\nerror: no such model: a/b\nnanobind: leaked 2 instances!\n"
     outcome = judge(Ending(-signal.SIGABRT, None, tail=tail))
     assert outcome["reason"] == "error"
@@ -267,7 +144,7 @@ def test_a_program_that_crashes_while_it_ends_keeps_its_reason() -> None:
         ("", False),
     ],
 )
-def test_what_is_a_matter_of_quota(tail: str, quota: bool) -> None:
+def test_quota_errors_are_recognised(tail: str, quota: bool) -> None:
     assert is_quota_error(tail.encode()) is quota
 
 
@@ -293,7 +170,7 @@ def test_memory_kills_are_counted(tmp_path: Path, membership: str, counter: str)
 
 
 @pytest.mark.parametrize("membership", ["", "nonsense", "0::/nowhere\n", "3:cpu:/\n"])
-def test_where_nobody_counts_memory_kills(tmp_path: Path, membership: str) -> None:
+def test_memory_kills_are_zero_without_a_counter(tmp_path: Path, membership: str) -> None:
     (tmp_path / "mine").write_text(membership)
     assert MemoryKills(str(tmp_path), str(tmp_path / "mine")).count() == 0
     assert MemoryKills(str(tmp_path), str(tmp_path / "none")).count() == 0
@@ -308,8 +185,11 @@ CAPACITY = (
 )
 
 
+Paused = tuple[Pauses, FakeClock, Path]
+
+
 @pytest.fixture
-def pauses(tmp_path: Path) -> tuple[Pauses, FakeClock, Path]:
+def pauses(tmp_path: Path) -> Paused:
     clock, metrics = FakeClock(), tmp_path / "metrics.jsonl"
     return Pauses(str(tmp_path), clock=clock), clock, metrics
 
@@ -329,8 +209,8 @@ def _reason(pauses: Pauses) -> str | None:
         (b"paused for breath\nstep 429\n", None),
     ],
 )
-def test_what_a_recipe_waits_for(
-    pauses: tuple[Pauses, FakeClock, Path], line: bytes, reason: str | None
+def test_pauses_are_recognised_in_the_output(
+    pauses: Paused, line: bytes, reason: str | None
 ) -> None:
     pausing, _, _ = pauses
     for byte in range(len(line)):  # however it arrives
@@ -338,7 +218,7 @@ def test_what_a_recipe_waits_for(
     assert _reason(pausing) == reason
 
 
-def test_a_pause_ends_when_the_metrics_grow(pauses: tuple[Pauses, FakeClock, Path]) -> None:
+def test_a_pause_ends_when_the_metrics_grow(pauses: Paused) -> None:
     pausing, clock, metrics = pauses
     metrics.write_text("{}\n")
     pausing.feed(TRAINING)
@@ -352,7 +232,7 @@ def test_a_pause_ends_when_the_metrics_grow(pauses: tuple[Pauses, FakeClock, Pat
     assert pausing.seconds() == 120
 
 
-def test_a_pause_ends_when_nobody_speaks_of_it(pauses: tuple[Pauses, FakeClock, Path]) -> None:
+def test_a_pause_ends_when_it_is_not_repeated(pauses: Paused) -> None:
     pausing, clock, _ = pauses
     pausing.feed(TRAINING)
     clock.sleep(30)
@@ -362,9 +242,7 @@ def test_a_pause_ends_when_nobody_speaks_of_it(pauses: tuple[Pauses, FakeClock, 
     assert (_reason(pausing), pausing.seconds()) == (None, 30 + VOUCHED_SECONDS)
 
 
-def test_a_pause_that_is_heard_of_ends_when_it_is_over(
-    pauses: tuple[Pauses, FakeClock, Path],
-) -> None:
+def test_a_pause_reported_by_the_sdk_ends_on_its_word(pauses: Paused) -> None:
     pausing, clock, _ = pauses
     pausing.hear(None)
     pausing.hear("rate_limit")
@@ -379,9 +257,7 @@ def test_a_pause_that_is_heard_of_ends_when_it_is_over(
     assert _reason(pausing) == "capacity"
 
 
-def test_the_longest_pauses_are_listed_in_their_order(
-    pauses: tuple[Pauses, FakeClock, Path],
-) -> None:
+def test_the_longest_pauses_are_listed(pauses: Paused) -> None:
     pausing, clock, _ = pauses
     for seconds in range(1, 81):
         pausing.hear("rate_limit")
@@ -395,7 +271,7 @@ def test_the_longest_pauses_are_listed_in_their_order(
     assert pausing.seconds() == 3240.5
 
 
-def test_a_pause_is_told_when_it_begins(tmp_path: Path) -> None:
+def test_the_begin_of_a_pause_calls_back_once(tmp_path: Path) -> None:
     calls: list[int] = []
     pausing = Pauses(str(tmp_path), begun=lambda: calls.append(1))
     pausing.feed(b"step 1\n" + TRAINING + TRAINING)
@@ -406,7 +282,7 @@ def test_a_pause_is_told_when_it_begins(tmp_path: Path) -> None:
 # The log
 
 
-def test_a_log_that_cannot_be_kept_says_where_it_has_gaps(tmp_path: Path) -> None:
+def test_gaps_of_the_log_are_marked(tmp_path: Path) -> None:
     full = Faults(lambda number, _: Fault.FAIL if 2 <= number <= 3 else None)
     store = FaultyStore(LocalStore(str(tmp_path)), full)
     output = Output(store, "log", Redactor(()), Pauses("none"))
@@ -418,19 +294,22 @@ def test_a_log_that_cannot_be_kept_says_where_it_has_gaps(tmp_path: Path) -> Non
         os.write(pipe, piece)
         while not output.tail.endswith(piece):
             time.sleep(0.001)
-    for descriptor in (pipe, ending):
-        os.close(descriptor)
+    _close(pipe, ending)
     copying.join()
-    for descriptor in (source, over):
-        os.close(descriptor)
+    _close(source, over)
     text = (tmp_path / "log").read_text()
     assert text.startswith("one\n\n[sweeper: 10 bytes are missing here: ")
     assert text.endswith("]\nfour\n")
     assert (output.lost, output.tail) == (10, b"one\ntwo\nthree\nfour\n")
 
 
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
 @pytest.mark.parametrize("printed", [b"", b"the reason why\n", b"x" * 50_000])
-def test_what_was_printed_before_the_end_is_copied_whoever_keeps_the_pipe(
+def test_output_is_copied_though_another_process_keeps_the_pipe(
     tmp_path: Path, printed: bytes
 ) -> None:
     output = Output(LocalStore(str(tmp_path)), "log", Redactor(()), Pauses("none"))
@@ -440,8 +319,7 @@ def test_what_was_printed_before_the_end_is_copied_whoever_keeps_the_pipe(
     os.close(ending)
     output.copy(source, over)
     assert (tmp_path / "log").read_bytes() == b"begun\n" + printed
-    for descriptor in (source, pipe, over):
-        os.close(descriptor)
+    _close(source, pipe, over)
 
 
 # The claim
@@ -452,7 +330,7 @@ def _claimed(store: FaultyStore) -> bool:
 
 
 def _striking(calls: dict[str, Fault]) -> Callable[[int, str], Fault | None]:
-    """Each fault at the first call of that kind."""
+    """Let each fault strike the first call of its kind."""
 
     def choose(number: int, what: str) -> Fault | None:
         del number
@@ -479,7 +357,7 @@ def test_a_claim_survives_a_bad_connection(
     assert not claim(folder, "r", 1)
 
 
-def test_a_lost_reply_is_no_claim_when_another_was_first(
+def test_a_failed_create_is_no_claim_if_another_was_first(
     store: LocalStore, folder: SweepFolder
 ) -> None:
     assert claim(folder, "r", 1)
@@ -493,7 +371,7 @@ def test_a_store_that_never_answers_is_an_error(store: LocalStore) -> None:
         _claimed(FaultyStore(store, Faults(lambda *_: Fault.FAIL)))
 
 
-def test_nothing_is_claimed_when_a_newer_attempt_was_opened(
+def test_an_attempt_is_not_claimed_once_a_newer_was_opened(
     store: LocalStore, folder: SweepFolder
 ) -> None:
     store.create(folder.event("r", 2, Event.INTENT), encode({"schema": 1}))
@@ -501,8 +379,7 @@ def test_nothing_is_claimed_when_a_newer_attempt_was_opened(
     assert not store.exists(folder.event("r", 1, Event.CLAIMED))
 
 
-def test_what_a_recipe_has_of_its_job_and_what_not_of_the_launch() -> None:
-    """Whatever the backend: it says so itself."""
+def test_a_recipe_gets_variables_of_its_job_and_not_of_the_launch() -> None:
     launch = {"A": "1", "CLUSTER_JOB": "7", "CLUSTER_NODE": "a", "GPU": "0"}
     ours = {"SWEEPER_KEEP": "CLUSTER_JOB\nGPU\nABSENT", "CLUSTER_JOB": "8", "GPU": "1", "B": "2"}
     assert with_backend_variables(launch, ours) == launch | {"CLUSTER_JOB": "8", "GPU": "1"}
