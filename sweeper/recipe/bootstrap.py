@@ -1,4 +1,4 @@
-"""Runs in the recipe's interpreter, by path: `bootstrap.py check` answers a JSON request on stdin,
+"""Runs in the recipe's interpreter, by start.py: `start.py check` answers a JSON request on stdin,
 `run CHILD.json` becomes the recipe, and `serve STATUS` is the fork server. Standard library and chz
 only."""
 

@@ -1,4 +1,4 @@
-"""The fork server (`python bootstrap.py serve STATUS`): has imported what recipes import, and forks
+"""The fork server (`python start.py serve STATUS`): has imported what recipes import, and forks
 their processes. It refuses if a fork could differ from a new process. Standard library only."""
 
 # The server forks one keeper for each recipe. A keeper waits for its recipe, and kills the recipe's

@@ -1,4 +1,4 @@
-"""Sends one request to the recipe's interpreter, by `bootstrap.py check` in a process that can be
+"""Sends one request to the recipe's interpreter, by `start.py check` in a process that can be
 started before the request is known. Loaded first, so it imports little."""
 
 import os

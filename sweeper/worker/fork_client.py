@@ -41,7 +41,7 @@ _AGAIN_SECONDS = 600.0
 _OF_A_RUN = ("SWEEPER_", "WANDB_", "TINKER_TAGS")
 """Prefixes of variables that differ between runs. Imports do not depend on them."""
 PARTS = (
-    *("bootstrap.py", "fork_server.py", "fork_protocol.py", "fresh_process.py"),
+    *("start.py", "bootstrap.py", "fork_server.py", "fork_protocol.py", "fresh_process.py"),
     *("own_packages.py", "meter.py", "inspection.py", "function_recipes.py", "stack_signal.py"),
 )
 """The source files of the server and of its children. A new version of one needs a new server."""

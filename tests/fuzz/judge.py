@@ -83,7 +83,7 @@ class Watch:
                 self.did.append(f"open {path!r}")
         elif event == "subprocess.Popen":
             command = list(arguments[1])
-            asks = [os.path.basename(str(a)) for a in command[1:2]] == ["bootstrap.py"]
+            asks = [os.path.basename(str(a)) for a in command[1:2]] == ["start.py"]
             if not asks and command != bubblewrap.trial():  # which plans look for what may lack
                 self.did.append(f"{event} {command}")
         elif event in _DEEDS and event != "os.killpg":  # which ends the interpreter that was asked

@@ -34,7 +34,7 @@ RANKS = [
 RANK = {module: rank for rank, modules in enumerate(RANKS) for module in modules}
 # Loaded by path in the recipe's interpreter, which may have no sweeper: import nothing of ours, but
 # for types alone.
-ALONE = {"bootstrap.py", "inspection.py", "checking.py", "function_recipes.py",
+ALONE = {"start.py", "bootstrap.py", "inspection.py", "checking.py", "function_recipes.py",
          "meter.py", "recipe_hooks.py", "fork_server.py", "fork_protocol.py",
          "fresh_process.py", "own_packages.py"}  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,8 +17,17 @@ def _imported_early() -> list[str]:
     for status in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has just ended
             if int(status.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                commands.append((status.parent / "cmdline").read_text().split("\0")[:-1])
+                commands.append(_command(status.parent))
     return [word for words in commands if "check" in words for word in words[4:]]
+
+
+def _command(process: Path) -> list[str]:
+    """Return the command line of a process. It is empty for an instant after its start."""
+    for _ in range(500):
+        if words := (process / "cmdline").read_text().split("\0")[:-1]:
+            return words
+        time.sleep(0.01)
+    return []
 
 
 @pytest.mark.parametrize(
