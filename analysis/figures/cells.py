@@ -54,7 +54,7 @@ def cells_figure(ranking: Ranking, metric: str) -> dict[str, Any] | None:
     for row, cell in enumerate(cells):
         tone, summary = colours[cell.name], cell.summary
         parts: list[tuple[str, list[float | None], float, str]] = [
-            ("band", [summary.low, summary.high], 0, ""),
+            ("band", [summary.low, summary.high], 0, "circle"),
             ("run", [*cell.values], 12, "line-ns"),
             ("mean", [summary.mean], 9, "circle"),
         ]
