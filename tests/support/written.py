@@ -158,6 +158,18 @@ def curve(
     return rows
 
 
+def three_runs(root: Path) -> tuple[str, str, str]:
+    """Write the sweep `s`: two runs that succeeded and one that failed; returns their ids."""
+    sweep = Written(root, "s", {"lr": [1, 2]})
+    ids = []
+    for rate in (1, 2):
+        rows = [{"step": 0, "test/nll": 3.0}, {"step": 1, "test/nll": float(rate), "x": "t"}]
+        ids.append(sweep.run({"lr": rate}, 0, rows, checkpoints=checkpoint("c")))
+    failed = sweep.run({"lr": 3}, 0, "bad\n", "failed", reason="oom")
+    sweep.save()
+    return ids[0], ids[1], failed
+
+
 def checkpoint(run: str, step: int = 80, **more: Any) -> list[dict[str, Any]]:
     """Return the record of a finished run."""
     path = f"tinker://{run}/sampler_weights/final"

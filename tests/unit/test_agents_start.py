@@ -28,7 +28,7 @@ SECRET = "sesame-0123456789"
 SETTING = Setting("m-1", ["python3", "/sweeper/bridge.py"], "/sweeper/mcp.json", "/p.md", True)
 
 
-def test_known_programs_get_the_model_and_the_tools() -> None:
+def test_known_programs_get_the_model_and_the_tools():
     claude = CLIS["claude"].argv(SETTING)
     assert claude[:2] == ["claude", "--print"] and claude[claude.index("--model") + 1] == "m-1"
     assert claude[claude.index("--mcp-config") + 1] == "/sweeper/mcp.json"
@@ -44,20 +44,20 @@ def test_known_programs_get_the_model_and_the_tools() -> None:
     assert "workspace-write" in CLIS["codex"].argv(here)
 
 
-def test_a_program_gets_the_address_of_its_service() -> None:
+def test_a_program_gets_the_address_of_its_service():
     given = {"ANTHROPIC_BASE_URL": "http://127.0.0.1:1", "ANTHROPIC_OTHER": "x"}
     claude = CLIS["claude"].environment(given)
     assert claude["ANTHROPIC_BASE_URL"] == "http://127.0.0.1:1" and "ANTHROPIC_OTHER" not in claude
     assert "ANTHROPIC_BASE_URL" not in CLIS["claude"].environment({})
 
 
-def test_another_program_gets_what_it_names() -> None:
+def test_another_program_gets_the_placeholders_it_names():
     cli = find_cli("my-agent --llm={model} 'a b' {mcp} {prompt}")
     words = ["my-agent", "--llm=m-1", "a b", "/sweeper/mcp.json", "/p.md"]
     assert (cli.name, cli.argv(SETTING), cli.secrets) == ("my-agent", words, ())
 
 
-def test_a_transcript_has_no_secret_wherever_it_is_cut(tmp_path: Path) -> None:
+def test_a_transcript_has_no_secret_wherever_it_is_cut(tmp_path):
     store = LocalStore(str(tmp_path))
     made = Transcript(store, "a", [SECRET])
     first = Session("a", "claude", "m", "local", "2026-01-01T00:00:00Z")
@@ -78,7 +78,7 @@ def test_a_transcript_has_no_secret_wherever_it_is_cut(tmp_path: Path) -> None:
     assert read_session(store, "a").state == "finished"
 
 
-def test_every_agent_is_told_its_limits_and_where_to_begin() -> None:
+def test_every_agent_is_told_its_limits_and_where_to_begin():
     text = prompts.whole_prompt("# Task\n", "/w", 2.5, "runs=6")
     assert text.startswith("# Task\n") and "You have 2.5 hours" in text and "use: runs=6" in text
     about = " ".join(text.split())
@@ -87,22 +87,19 @@ def test_every_agent_is_told_its_limits_and_where_to_begin() -> None:
     assert "only plan and read" in prompts.whole_prompt("x", "/w", 1, "")
 
 
-def test_every_prompt_follows_the_template(capsys: pytest.CaptureFixture[str]) -> None:
-    def headings(name: str) -> list[str]:
-        text = prompts.shipped_prompt(name)
-        return [line for line in text.splitlines() if line.startswith("## ")]
-
+def test_every_prompt_follows_the_template(capsys):
     names = prompts.prompt_names()
-    expected = ["template", "aime", "arithmetic", "gsm8k", "instruction-following", "mbpp"]
-    assert names == expected
-    assert all(headings(name) == headings("template") for name in names)
+    assert names == ["template", "aime", "arithmetic", "gsm8k", "instruction-following", "mbpp"]
+    lines = [prompts.shipped_prompt(name).splitlines() for name in names]
+    headings = [[line for line in text if line.startswith("## ")] for text in lines]
+    assert headings == [headings[0]] * len(names)
     assert main(["agent", "prompts"]) == 0
-    assert all(name in capsys.readouterr().out for name in ["gsm8k"])
+    assert "gsm8k" in capsys.readouterr().out
     assert main(["agent", "prompts", "mbpp"]) == 0
     assert capsys.readouterr().out == prompts.shipped_prompt("mbpp")
 
 
-def test_the_skills_are_where_agents_look_and_others_are_kept(tmp_path: Path) -> None:
+def test_skills_are_installed_without_replacing_changed_files(tmp_path):
     assert session.prepare(str(tmp_path)) == session.prepare(str(tmp_path)) == []
     path = tmp_path
     for place in session.SKILL_FOLDERS:
@@ -139,19 +136,16 @@ WRONG: list[tuple[list[str], int, str]] = [
 
 
 @pytest.mark.parametrize(("words", "code", "message"), WRONG)
-def test_what_is_wrong_costs_a_line(
-    words: list[str],
-    code: int,
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_wrong_options_of_agent_start_cost_one_line(
+    words, code, message, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHORT", "abc")
     for name in ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "CODEX_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("sweeper.environments.containers.missing", lambda _: None)
+    (tmp_path / "podman").write_text("#!/bin/sh\n")
+    (tmp_path / "podman").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     (tmp_path / "empty.md").write_text(" \n")
     (tmp_path / "template.md").write_text(prompts.shipped_prompt("template"))
     given = ["--model", "m", "--prompt", "gsm8k", "--agent", "true", "--in", "local"]
@@ -161,7 +155,7 @@ def test_what_is_wrong_costs_a_line(
     assert not (tmp_path / "agents").exists() and not (tmp_path / "sweeps").exists()
 
 
-def test_the_configuration_of_tools_is_the_usual_one(tmp_path: Path) -> None:
+def test_the_tool_configuration_has_the_common_format(tmp_path):
     """As Claude Code and others read it."""
     start = session.Start(
         *("a", "m", find_cli("true"), Sandbox("local"), "task", str(tmp_path)),
@@ -178,7 +172,7 @@ def test_the_configuration_of_tools_is_the_usual_one(tmp_path: Path) -> None:
     assert not private.exists()
 
 
-def test_files_of_a_sandbox_stay_within_the_agents_folder(tmp_path: Path) -> None:
+def test_files_of_a_sandbox_stay_within_the_agents_folder(tmp_path):
     """Both sides send what they have written, and not what they got."""
     outside = tmp_path / "outside"
     outside.write_text("mine")
@@ -203,15 +197,11 @@ def test_files_of_a_sandbox_stay_within_the_agents_folder(tmp_path: Path) -> Non
         b"sweeper: .venv is not copied: a folder of that name\n",
         b"sweeper: large is not copied: above 10 MB\n",
     ]
-    assert unpack(frame("put", b"\x00\xff", name="x")) == (
-        {"kind": "put", "data": "AP8=", "name": "x"},
-        b"\x00\xff",
-    )
+    head = {"kind": "put", "data": "AP8=", "name": "x"}
+    assert unpack(frame("put", b"\x00\xff", name="x")) == (head, b"\x00\xff")
 
 
-def test_a_store_that_fails_for_a_while_loses_nothing_of_a_transcript(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_fails_for_a_while_loses_nothing_of_a_transcript(tmp_path, monkeypatch):
     """And the agent works on meanwhile."""
     fails = [True]
     faults = Faults(lambda _, call: Fault.FAIL if fails[0] and "transcript" in call else None)
@@ -235,9 +225,7 @@ def test_a_store_that_fails_for_a_while_loses_nothing_of_a_transcript(
     assert b"".join(read_output(store, "a")) == data + b"the end!"
 
 
-def test_a_container_gets_folders_of_any_name_and_is_removed_after_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_gets_folders_of_any_name_and_is_removed_after_a_kill(tmp_path, monkeypatch):
     """By the cleaner, which outlives this process."""
     (tmp_path / "podman").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\n')
     (tmp_path / "podman").chmod(0o755)
@@ -246,7 +234,6 @@ def test_a_container_gets_folders_of_any_name_and_is_removed_after_a_kill(
     work.mkdir()
     room = Room(Sandbox("podman", "an-image"), str(work))
     room.start(["true"], {}, {}, subprocess.DEVNULL).communicate()
-    assert room.cleaner.stdin is not None
     room.cleaner.stdin.close()  # as the end of this process does
     room.cleaner.wait(60)
     run, removal = (tmp_path / "calls").read_text().splitlines()

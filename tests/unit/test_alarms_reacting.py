@@ -29,6 +29,16 @@ def running(scene: Scene, runs: int = 1) -> None:
         scene.beat(run)
 
 
+def end(scene: Scene, run: str, event: Event = Event.SUCCEEDED, attempt: int = 1, **body: Any):
+    """End a job that has been claimed."""
+    scene.worker(run, attempt, event, **body)
+    scene.backend.end(f"{run}-a{attempt}")
+
+
+def metrics(scene: Scene, run: str, row: bytes) -> None:
+    scene.store.append(f"{scene.folder.log_path(run, 1)}/metrics.jsonl", row)
+
+
 def with_on_alarm(scene: Scene, **sections: Any) -> None:
     plan: Any = read_json(scene.store, scene.folder.plan)
     scene.store.replace(scene.folder.plan, encode(plan | sections))
@@ -45,17 +55,14 @@ def killed_after_the_alarm(scene: Scene) -> None:
         scene.step(2.5)
 
 
-def test_a_launcher_says_it_once_whoever_restarts(scene: Scene) -> None:
+def test_an_alarm_is_raised_once_across_launcher_restarts(scene):
     running(scene)
     diverging(scene, scene.ids[0])
     summary = scene.step(2.5)
     [alarm] = alarms(scene.folder)
     assert (alarm.run, alarm.name, alarm.attempt) == (scene.ids[0], "x=0", 1)
     assert (alarm.rule, alarm.key, alarm.step) == ("divergence", "loss", 5)
-    assert alarm.value is not None
-    assert alarm.bound is not None
-    assert alarm.value > alarm.bound
-    assert alarm.advice
+    assert alarm.value > alarm.bound and alarm.advice
     assert summary.alarms == (f"alarm: x=0: divergence: {alarm.message}",)
     scene.scheduler = scene.new_scheduler()
     assert scene.step(2.5).alarms == ()
@@ -63,12 +70,11 @@ def test_a_launcher_says_it_once_whoever_restarts(scene: Scene) -> None:
     assert names(scene.folder) == [(scene.ids[0], 1, "divergence")]
 
 
-def test_a_run_that_failed_for_want_of_the_service(scene: Scene) -> None:
+def test_a_run_that_lost_the_service_raises_the_service_alarm(scene):
     running(scene, 2)
     for run, line in zip(scene.ids, ("x\nerror: Connection refused\n", "bad\n"), strict=False):
         scene.log(run, line)
-        scene.worker(run, 1, Event.FAILED, reason="error", code=1)
-        scene.backend.end(f"{run}-a1")
+        end(scene, run, Event.FAILED, reason="error", code=1)
     scene.step(2.5)
     scene.step(2.5)
     [alarm] = alarms(scene.folder)
@@ -76,17 +82,16 @@ def test_a_run_that_failed_for_want_of_the_service(scene: Scene) -> None:
     assert alarm.message == "it has failed: Connection refused"
 
 
-def test_a_run_that_did_not_record_what_it_is_judged_by(scene: Scene) -> None:
+def test_a_run_without_its_metric_raises_an_alarm(scene):
     with_on_alarm(scene, metric={"name": "test/nl", "goal": "minimize", "at": "last"})
     running(scene, 3)
     rows = (b'{"step": 0, "loss": 1, "test/nll": 2}\n', b'{"step": 0, "test/nl": null}\n')
     for run, row in zip(scene.ids, rows, strict=False):
-        scene.store.append(f"{scene.folder.log_path(run, 1)}/metrics.jsonl", row)
+        metrics(scene, run, row)
     scene.step(2.5)
     assert alarms(scene.folder) == []  # it may come at the end
     for run in scene.ids[:3]:
-        scene.worker(run, 1, Event.SUCCEEDED)
-        scene.backend.end(f"{run}-a1")
+        end(scene, run)
     scene.step(2.5)
     scene.step(2.5)
     by_run = {alarm.run: alarm for alarm in alarms(scene.folder)}
@@ -98,14 +103,13 @@ def test_a_run_that_did_not_record_what_it_is_judged_by(scene: Scene) -> None:
     }
 
 
-def test_a_command_that_is_not_given_its_folder_is_told_why_it_has_no_metrics(scene: Scene) -> None:
+def test_the_alarm_explains_a_command_without_log_path(scene):
     plan: Any = read_json(scene.store, scene.folder.plan)
     recipe = plan["recipe"] | {"kind": "command", "command": ["train.py", "{x}"]}
     metric = {"name": "loss", "goal": "minimize", "at": "last"}
     with_on_alarm(scene, metric=metric, recipe=recipe)
     running(scene)
-    scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
-    scene.backend.end(f"{scene.ids[0]}-a1")
+    end(scene, scene.ids[0])
     scene.step(2.5)
     scene.step(2.5)
     [alarm] = alarms(scene.folder)
@@ -115,49 +119,47 @@ def test_a_command_that_is_not_given_its_folder_is_told_why_it_has_no_metrics(sc
     )
 
 
-def test_a_metric_may_be_called_anything(scene: Scene) -> None:
+def test_hostile_metric_names_are_escaped(scene):
     running(scene)
-    path = f"{scene.folder.log_path(scene.ids[0], 1)}/metrics.jsonl"
-    scene.store.append(path, b'{"step": 0, "a\\u001b[2J\\u0000\\n": NaN}\n')
+    metrics(scene, scene.ids[0], b'{"step": 0, "a\\u001b[2J\\u0000\\n": NaN}\n')
     scene.step(2.5)
     [alarm] = alarms(scene.folder)
-    assert alarm.key == "a\\x00\\n"
-    assert alarm.message == "a\\x00\\n is NaN at step 0"
+    assert (alarm.key, alarm.message) == ("a\\x00\\n", "a\\x00\\n is NaN at step 0")
 
 
-def test_rules_that_are_off_say_nothing(scene: Scene) -> None:
-    with_on_alarm(scene, alarms={"divergence": None, "spike": None})
+@pytest.mark.parametrize("starting", [True, False])  # False: it only stops runs
+def test_rules_that_are_off_and_launchers_that_only_stop_raise_no_alarm(scene, starting):
+    with_on_alarm(scene, alarms={"divergence": None, "spike": None} if starting else {})
     running(scene)
     diverging(scene, scene.ids[0])
+    scene.scheduler = scene.new_scheduler(starting=starting)
     assert scene.step(2.5).alarms == ()
 
 
-def test_what_an_attempt_wrote_last_is_judged_when_the_next_has_begun(make_scene: Any) -> None:
+def test_the_last_rows_of_an_attempt_are_judged_after_the_next_began(make_scene):
     scene = make_scene(1)
     run = scene.ids[0]
     running(scene)
     scene.step(2.5)
     diverging(scene, run)
-    scene.worker(run, 1, Event.PREEMPTED, reason="terminated")
-    scene.backend.end(f"{run}-a1")
+    end(scene, run, Event.PREEMPTED, reason="terminated")
     scene.step(0.5)
     assert scene.step(0.5).counts[State.SUBMITTED] == 1
     scene.step(2.5)
     assert [(a.attempt, a.rule) for a in alarms(scene.folder)] == [(1, "divergence")]
 
 
-def test_the_last_look_is_after_the_last_run(make_scene: Any) -> None:
+def test_the_watcher_looks_once_more_after_the_last_run(make_scene):
     scene = make_scene(1)
     running(scene)
     scene.step(2.5)
     diverging(scene, scene.ids[0])
-    scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
-    scene.backend.end(f"{scene.ids[0]}-a1")
+    end(scene, scene.ids[0])
     assert scene.scheduler.run().finished
     assert [a.rule for a in alarms(scene.folder)] == ["divergence"]
 
 
-def test_on_alarm_stops_the_run_once(scene: Scene) -> None:
+def test_on_alarm_stops_the_run_once(scene):
     with_on_alarm(scene, on_alarm={"stop": "run", "run": None, "rules": ["divergence"]})
     running(scene, 2)
     diverging(scene, scene.ids[0])
@@ -168,8 +170,7 @@ def test_on_alarm_stops_the_run_once(scene: Scene) -> None:
     request = read_json(scene.store, scene.folder.event(scene.ids[0], 1, Event.CANCEL))
     assert request["by"] == "the launcher, because of the alarm divergence"
     # A user who starts it again is not overruled by the alarm of the attempt before.
-    scene.worker(scene.ids[0], 1, Event.CANCELLED)
-    scene.backend.end(f"{scene.ids[0]}-a1")
+    end(scene, scene.ids[0], Event.CANCELLED)
     scene.worker(scene.ids[0], 1, Event.RETRY)
     scene.scheduler = scene.new_scheduler()
     scene.step(2.5)
@@ -178,25 +179,17 @@ def test_on_alarm_stops_the_run_once(scene: Scene) -> None:
     assert (2, Event.CANCEL) not in scene.events(scene.ids[0])
 
 
-def test_on_alarm_stops_the_sweep(scene: Scene) -> None:
-    with_on_alarm(scene, on_alarm={"stop": "sweep", "run": None, "rules": None})
+@pytest.mark.parametrize(("rules", "stopped"), [(None, True), (["nan"], False)])
+def test_on_alarm_stops_the_sweep_if_its_rules_name_that_alarm(scene, rules, stopped):
+    with_on_alarm(scene, on_alarm={"stop": "sweep", "run": None, "rules": rules})
     running(scene, 2)
     diverging(scene, scene.ids[0])
     scene.step(2.5)
-    for run in scene.ids:
-        assert (1, Event.CANCEL) in scene.events(run)
+    assert bool(alarms(scene.folder)[0].actions) == stopped
+    assert {(1, Event.CANCEL) in scene.events(run) for run in scene.ids} == {stopped}
 
 
-def test_on_alarm_not_asked_for_by_that_rule(scene: Scene) -> None:
-    with_on_alarm(scene, on_alarm={"stop": "sweep", "run": None, "rules": ["nan"]})
-    running(scene)
-    diverging(scene, scene.ids[0])
-    scene.step(2.5)
-    assert alarms(scene.folder)[0].actions == ()
-    assert (1, Event.CANCEL) not in scene.events(scene.ids[0])
-
-
-def test_what_an_alarm_set_off_is_taken_up_by_the_next_launcher(scene: Scene) -> None:
+def test_the_next_launcher_finishes_the_actions_of_an_alarm(scene):
     with_on_alarm(scene, on_alarm={"stop": "run", "run": None, "rules": None})
     running(scene)
     diverging(scene, scene.ids[0])
@@ -207,7 +200,7 @@ def test_what_an_alarm_set_off_is_taken_up_by_the_next_launcher(scene: Scene) ->
     assert (1, Event.CANCEL) in scene.events(scene.ids[0])
 
 
-def test_a_command_that_is_no_more_does_not_go_on_for_ever(scene: Scene) -> None:
+def test_an_alarm_command_removed_from_the_grid_is_not_run(scene):
     """Launched again without it, before it was begun."""
     with_on_alarm(scene, on_alarm={"stop": None, "run": ["true"], "rules": None})
     running(scene)
@@ -216,13 +209,11 @@ def test_a_command_that_is_no_more_does_not_go_on_for_ever(scene: Scene) -> None
     with_on_alarm(scene, on_alarm=None)
     scene.step(2.5)
     action = read_json(scene.store, scene.folder.action(scene.ids[0], 1, "divergence"))
-    assert (action["command"], action["outcome"]) == (
-        None,
-        "not run: the grid has no such command now",
-    )
+    assert action["command"] is None
+    assert action["outcome"] == "not run: the grid has no such command now"
 
 
-def test_a_command_that_does_not_start_is_told(scene: Scene) -> None:
+def test_an_alarm_command_that_does_not_start_is_reported(scene):
     with_on_alarm(scene, on_alarm={"stop": None, "run": ["/no/such"], "rules": None})
     running(scene)
     diverging(scene, scene.ids[0])
@@ -243,9 +234,9 @@ def test_a_command_that_does_not_start_is_told(scene: Scene) -> None:
         ("printf %s $THE_KEY; head -c 16380 /dev/zero | tr '\\0' k", None),
     ],
 )
-def test_what_a_command_says_goes_on_record_without_secrets(
-    make_scene: Any, monkeypatch: pytest.MonkeyPatch, script: str, output: str | None
-) -> None:
+def test_output_of_an_alarm_command_is_recorded_without_secrets(
+    make_scene, monkeypatch, script, output
+):
     scene = make_scene(1)
     secrets = {"THE_KEY": "key-abcdefg", "OWN": "1234", "PLAIN": "4321", "QUERY_TOKEN": "a b/c+d&e"}
     for name, value in (secrets | {"LINES_SECRET": "-----BEGIN\nabcdef\nEND-----"}).items():
@@ -257,15 +248,14 @@ def test_what_a_command_says_goes_on_record_without_secrets(
     running(scene)
     diverging(scene, scene.ids[0])
     scene.step(2.5)
-    scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
-    scene.backend.end(f"{scene.ids[0]}-a1")
+    end(scene, scene.ids[0])
     assert scene.scheduler.run().finished  # it waits for the command
     action = read_json(scene.store, scene.folder.action(scene.ids[0], 1, "divergence"))
     assert action["outcome"] == "ended with 3" + (f": {output}" if output else "")
 
 
 @pytest.mark.parametrize("fault", [Fault.FAIL, Fault.LOSE_REPLY])
-def test_a_store_that_fails_delays_an_alarm_and_ends_no_loop(scene: Scene, fault: Fault) -> None:
+def test_a_failing_store_delays_an_alarm_without_ending_the_launcher(scene, fault):
     running(scene)
     diverging(scene, scene.ids[0])
     struck: list[str] = []
@@ -278,13 +268,11 @@ def test_a_store_that_fails_delays_an_alarm_and_ends_no_loop(scene: Scene, fault
 
     scene.scheduler = scene.new_scheduler(Faults(choose))
     scene.step(2.5)
-    assert struck
-    assert len(scene.step(2.5).alarms) == 1
-    assert len(alarms(scene.folder)) == 1
+    assert struck and len(scene.step(2.5).alarms) == len(alarms(scene.folder)) == 1
 
 
 @pytest.mark.parametrize("fault", [Fault.KILL, Fault.KILL_AFTER])
-def test_a_launcher_may_be_killed_at_any_call(make_scene: Any, fault: Fault) -> None:
+def test_alarms_survive_a_launcher_killed_at_any_call(make_scene, fault):
     """Whatever was done by then, in the end it was said once and the run was stopped."""
     scene = make_scene(1)
     with_on_alarm(scene, on_alarm={"stop": "run", "run": None, "rules": None})
@@ -305,7 +293,7 @@ def test_a_launcher_may_be_killed_at_any_call(make_scene: Any, fault: Fault) -> 
     assert action["actions"] == ["stop run"]
 
 
-def test_a_broken_look_is_told_and_ends_no_loop(scene: Scene) -> None:
+def test_an_error_in_the_watcher_is_reported_and_does_not_end_the_launcher(scene):
     def broken(call: str) -> None:
         if call.startswith("store.names s/alarms"):
             raise ZeroDivisionError("x")
@@ -318,7 +306,7 @@ def test_a_broken_look_is_told_and_ends_no_loop(scene: Scene) -> None:
     assert scene.states()[0] is State.RUNNING
 
 
-def test_a_low_disk_is_said_once_for_a_machine(scene: Scene) -> None:
+def test_a_low_disk_raises_one_alarm_per_machine(scene):
     scene.step()
     for run in scene.ids[:2]:
         scene.worker(run, 1, Event.CLAIMED, host="node7")
@@ -326,8 +314,7 @@ def test_a_low_disk_is_said_once_for_a_machine(scene: Scene) -> None:
     scene.beat(scene.ids[0], host="node7", machine=full, pid=1)
     scene.step(2.5)
     [alarm] = alarms(scene.folder)
-    assert (alarm.rule, alarm.key) == ("disk", "disk_free_bytes")
-    assert "node7" in alarm.message
+    assert (alarm.rule, alarm.key) == ("disk", "disk_free_bytes") and "node7" in alarm.message
     for again in (False, True):  # and once more by the next launcher
         scene.scheduler = scene.new_scheduler() if again else scene.scheduler
         scene.beat(scene.ids[1], host="node7", machine=full, pid=1)
@@ -336,11 +323,8 @@ def test_a_low_disk_is_said_once_for_a_machine(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_low_disk_is_said_again_once_that_attempt_is_over(
-    make_scene: Any, *, restarted: bool
-) -> None:
-    """Of another run there, and of the same when it is tried again: what was said of an attempt
-    before is not shown of it. What is to be done about the machine was done the first time."""
+def test_a_low_disk_raises_an_alarm_again_for_later_attempts(make_scene, *, restarted):
+    """Of another run there, and of the same one when it is tried again."""
     scene = make_scene(2, retries=1)
     with_on_alarm(scene, on_alarm={"run": ["/no/such"]})
     first, second = scene.ids
@@ -353,8 +337,7 @@ def test_a_low_disk_is_said_again_once_that_attempt_is_over(
     expected = {(first, 1)}
     assert {(a.run, a.attempt) for a in alarms(scene.folder)} == expected
     for ended, attempt, alarmed in ((first, 1, (second, 1)), (second, 1, (first, 2))):
-        scene.worker(ended, attempt, Event.PREEMPTED, reason="terminated")
-        scene.backend.end(f"{ended}-a{attempt}")
+        end(scene, ended, Event.PREEMPTED, attempt, reason="terminated")
         scene.step(0.5)
         scene.scheduler = scene.new_scheduler() if restarted else scene.scheduler
         scene.step(2.5)
@@ -369,7 +352,7 @@ def test_a_low_disk_is_said_again_once_that_attempt_is_over(
     assert acted == dict.fromkeys(expected, ()) | {(first, 1): ("run",)}
 
 
-def test_a_full_disk_stops_one_run_and_none_that_takes_its_place(make_scene: Any) -> None:
+def test_a_full_disk_stops_one_run_and_not_its_successors(make_scene):
     """By the same launcher, or by one of those that follow it."""
     scene = make_scene(12, max_parallel=3)
     with_on_alarm(scene, on_alarm={"stop": "run"})
@@ -387,8 +370,7 @@ def test_a_full_disk_stops_one_run_and_none_that_takes_its_place(make_scene: Any
                 scene.beat(run, number, host="node7", machine=full)
                 continue
             stopped = (number, Event.CANCEL) in events
-            scene.worker(run, number, Event.CANCELLED if stopped else Event.SUCCEEDED)
-            scene.backend.end(job)
+            end(scene, run, Event.CANCELLED if stopped else Event.SUCCEEDED, number)
         scene.step(2.5)
 
     for turn in range(12):
@@ -404,7 +386,7 @@ def test_a_full_disk_stops_one_run_and_none_that_takes_its_place(make_scene: Any
     assert (2, Event.CANCEL) in scene.events(alarm.run)
 
 
-def test_an_alarm_that_cannot_be_said_holds_up_no_other(scene: Scene) -> None:
+def test_an_alarm_that_cannot_be_stored_does_not_block_others(scene):
     def refuse(call: str) -> None:
         if call.startswith(f"store.create s/alarms/{scene.ids[0]}"):
             raise KeyError("advice")
@@ -417,11 +399,10 @@ def test_an_alarm_that_cannot_be_said_holds_up_no_other(scene: Scene) -> None:
     assert [alarm.run for alarm in alarms(scene.folder)] == [scene.ids[1]]
 
 
-def test_paused_is_observed_and_is_not_stalled(scene: Scene) -> None:
+def test_a_paused_run_is_not_stalled(scene):
     running(scene)
-    path = f"{scene.folder.log_path(scene.ids[0], 1)}/metrics.jsonl"
     for step in range(3):
-        scene.store.append(path, json.dumps({"step": step, "loss": 1.0}).encode() + b"\n")
+        metrics(scene, scene.ids[0], b'{"step": %d, "loss": 1.0}\n' % step)
         scene.beat(scene.ids[0])
         scene.step(2.5)
     pause = {"reason": "rate_limit", "since": "2026-01-01T12:00:03Z"}
@@ -434,12 +415,11 @@ def test_paused_is_observed_and_is_not_stalled(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_stalled_waits_for_the_stacks_but_not_for_ever(scene: Scene, answers: bool) -> None:
+def test_the_stalled_alarm_waits_a_limited_time_for_stacks(scene, answers):
     running(scene)
     run = scene.ids[0]
-    path = f"{scene.folder.log_path(run, 1)}/metrics.jsonl"
     for _ in range(3):
-        scene.store.append(path, b'{"step": 0, "loss": 1.0}\n')
+        metrics(scene, run, b'{"step": 0, "loss": 1.0}\n')
         scene.beat(run)
         scene.step(3.0)
     scene.beat(run)
@@ -454,20 +434,16 @@ def test_stalled_waits_for_the_stacks_but_not_for_ever(scene: Scene, answers: bo
         scene.beat(run)
         scene.step(3.0)
     [alarm] = alarms(scene.folder)
-    if not answers:
-        assert alarm.stacks is None
-        return
-    assert alarm.stacks is not None
-    assert alarm.stacks.startswith("Thread 0:\n  File a\n")
-    assert len(alarm.stacks) <= 8000
-    assert "\x1b" not in alarm.stacks
-    assert alarm.document()["stacks"] == alarm.stacks
+    assert (alarm.stacks is not None) == answers
+    if answers:
+        assert alarm.stacks.startswith("Thread 0:\n  File a\n")
+        assert len(alarm.stacks) <= 8000 and "\x1b" not in alarm.stacks
+        assert alarm.document()["stacks"] == alarm.stacks
 
 
-def test_stalled_is_observed_as_often_as_it_is_so_and_said_once(scene: Scene) -> None:
+def test_a_run_may_stall_repeatedly_and_raises_one_alarm(scene):
     running(scene)
     run = scene.ids[0]
-    path = f"{scene.folder.log_path(run, 1)}/metrics.jsonl"
     pause = {"paused": {"reason": "rate_limit", "since": "2026-01-01T12:00:03Z"}}
 
     def seen(seconds: float, **beat: Any) -> str | None:
@@ -478,7 +454,7 @@ def test_stalled_is_observed_as_often_as_it_is_so_and_said_once(scene: Scene) ->
 
     for wait in (40, 2000):
         for _ in range(3):
-            scene.store.append(path, b'{"step": 0, "loss": 1.0}\n')
+            metrics(scene, run, b'{"step": 0, "loss": 1.0}\n')
             assert seen(3.0) is None
         assert seen(wait) == "stalled"
         scene.step(0.5)  # no look is due
@@ -490,14 +466,7 @@ def test_stalled_is_observed_as_often_as_it_is_so_and_said_once(scene: Scene) ->
     assert run not in scene.observed()["observed"]
 
 
-def test_a_launcher_that_only_stops_runs_raises_no_alarm(scene: Scene) -> None:
-    running(scene)
-    diverging(scene, scene.ids[0])
-    scene.scheduler = scene.new_scheduler(starting=False)
-    assert scene.step(2.5).alarms == ()
-
-
-def test_a_store_error_in_the_listing_is_asked_again(scene: Scene) -> None:
+def test_a_failed_listing_of_alarms_is_retried(scene):
     down = [True]
 
     def fail(call: str) -> None:

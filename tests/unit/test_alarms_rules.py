@@ -49,23 +49,18 @@ def both(**columns: list[float]) -> list[dict[str, float]]:
     return [{names.get(k, k): v[n] for k, v in columns.items()} for n in range(count)]
 
 
-def test_a_run_that_learns_is_left_alone() -> None:
+def test_a_run_that_learns_raises_no_alarm():
     rewards = [0.1, 0.15, 0.1, 0.3, 0.25, 0.4, 0.35, 0.5, 0.45, 0.6, 0.55, 0.7, 0.6, 0.8, 0.9, 0.9]
     size = len(rewards)
     rows = both(
-        reward=rewards,
-        mixed=[0.6] * size,
-        good=[0.1] * size,
-        length=[4.0, 4.2] * (size // 2),
-        entropy=[1.0 - n / 20 for n in range(size)],
-        kl=[1e-3] * size,
-    )
-    assert run(rows) == {}
-    assert run(of(LOSS, [*FALLING, 0.21, 0.16, 0.05, 0.15, 0.04])) == {}
+        reward=rewards, mixed=[0.6] * size, good=[0.1] * size, length=[4.0, 4.2] * (size // 2),
+        entropy=[1.0 - n / 20 for n in range(size)], kl=[1e-3] * size,
+    )  # fmt: skip
+    assert run(rows) == {} and run(of(LOSS, [*FALLING, 0.21, 0.16, 0.05, 0.15, 0.04])) == {}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_nan(value: float) -> None:
+def test_non_finite_values_raise_nan(value):
     raised = run([{LOSS: 1.0, "any/key": 2.0}, {LOSS: 0.9, "any/key": value}])
     assert raised["nan"][:2] == ("any/key", 1)
     assert raised["nan"].value == pytest.approx(value, nan_ok=True)
@@ -75,13 +70,13 @@ def test_nan(value: float) -> None:
 
 
 @pytest.mark.parametrize(("text", "value"), [("NaN", math.nan), ("-inf", -math.inf)])
-def test_a_text_for_nan_is_nan(text: str, value: float) -> None:
+def test_texts_for_non_finite_values_raise_nan(text, value):
     """Programs that write strict JSON write texts for what it does not have."""
     evidence = run([{LOSS: 1.0}, {LOSS: text}])["nan"]
     assert evidence[:2] == (LOSS, 1) and evidence.value == pytest.approx(value, nan_ok=True)
 
 
-def test_null_after_numbers_may_be_nan() -> None:
+def test_null_after_numbers_raises_nan():
     """Others write null; but null is also what tables have where an evaluation is rare."""
     evidence = run([{LOSS: value} for value in (3.0, 2.0, 1.5, None)])["nan"]
     assert evidence[:2] == (LOSS, 3)
@@ -93,46 +88,40 @@ def test_null_after_numbers_may_be_nan() -> None:
     assert "nan" in run([{LOSS: value} for value in [*rare, None]])
 
 
-def test_divergence() -> None:
+def test_a_rising_loss_raises_divergence():
     evidence = run(of(LOSS, [7.11, 4.21, 170, 27.4, 54.8, 163, 40.3]))["divergence"]
-    assert evidence.step == 5
-    assert evidence.value == 54.8
-    assert evidence.bound == pytest.approx(2 * 7.11)
-    assert "7.11 at the start" in evidence.message
+    assert evidence.step == 5 and evidence.value == 54.8
+    assert evidence.bound == pytest.approx(2 * 7.11) and "7.11 at the start" in evidence.message
     given_back = run(of(LOSS, [*FALLING, *([4.5] * 6)]))["divergence"]
-    assert given_back.bound is not None
-    assert given_back.bound < 4.5
+    assert given_back.bound is not None and given_back.bound < 4.5
     assert "divergence" not in run(of(LOSS, [*FALLING, 4.5, 4.5, 0.3, 0.2, 0.2, 0.2]))
     assert run(of(LOSS, [1.0, 1.3, 0.8, 1.2, 0.9, 1.3, 1.2, 0.8, 1.3, 1.25, 1.2, 1.3])) == {}
 
 
-def test_a_loss_below_zero_does_not_diverge_by_its_ratio() -> None:
+def test_a_loss_below_zero_does_not_diverge_by_its_ratio():
     assert run(of("loss", [-0.01, 0.02, -0.03, 0.05, 0.04, -0.05, 0.06, 0.05, 0.06])) == {}
 
 
-def test_spike() -> None:
+def test_a_jump_of_the_loss_raises_spike():
     raised = run(of(LOSS, [*FALLING, 9.0, 0.2, 0.2]))
-    assert set(raised) == {"spike"}
-    assert raised["spike"].step == len(FALLING)
+    assert set(raised) == {"spike"} and raised["spike"].step == len(FALLING)
     assert run(of(LOSS, [*FALLING, 0.9, 0.2, 0.2])) == {}  # large beside 0.2, small beside 7
     assert run(of(LOSS, [7.0, 5.0, 60.0, 4.0, 3.0, 2.0])) == {}  # too early to tell
     assert run(of(LOSS, [*FALLING, 9.0]), given={"spike": {"lost": 2.0}}) == {}
 
 
-def test_collapse() -> None:
+def test_a_lost_reward_raises_collapse():
     evidence = run(of(REWARD, [0.3, 0.4, 0.5, *([0.6] * 20), *([0.02] * 12)]))["collapse"]
-    assert evidence.bound == pytest.approx(0.3 * 0.6)
-    assert evidence.step is not None
+    assert evidence.bound == pytest.approx(0.3 * 0.6) and evidence.step is not None
     assert evidence.step <= 33
     noisy = [0.0, 0.3, 0.1, 0.0, 0.2, 0.3, 0.0, 0.1, 0.3, 0.2] * 3
-    assert run(of(REWARD, noisy)) == {}
-    assert run(of(REWARD, [0.0] * 30)) == {}
+    assert run(of(REWARD, noisy)) == {} and run(of(REWARD, [0.0] * 30)) == {}
     worse = run(of("reward", [-5.0, -4.0, -3.0, -2.0, *([-1.0] * 20), *([-5.0] * 12)]))
     assert set(worse) == {"collapse"}
     assert run(of("reward", [-5.0, -4.0, -3.0, -2.0, -1.0, -1.0, -1.0] * 2)) == {}
 
 
-def test_a_sparse_reward_has_not_collapsed() -> None:
+def test_a_sparse_reward_has_not_collapsed():
     draw = random.Random(0)
     for share in (0.05, 0.1, 0.2, 0.4):
         raised = run(of(REWARD, [float(draw.random() < share) for _ in range(150)]))
@@ -141,7 +130,7 @@ def test_a_sparse_reward_has_not_collapsed() -> None:
     assert "collapse" in run(of(REWARD, [*learned, *([0.0] * 15)]))
 
 
-def test_a_loss_that_leaps_about_zero_does_not_diverge() -> None:
+def test_a_loss_that_leaps_about_zero_does_not_diverge():
     draw, raised = random.Random(0), list[bool]()
     for _ in range(10):
         noise = [draw.gauss(0.02, 0.02) for _ in range(200)]
@@ -152,7 +141,7 @@ def test_a_loss_that_leaps_about_zero_does_not_diverge() -> None:
     assert wild["divergence"].step == 6
 
 
-def test_entropy() -> None:
+def test_low_entropy_without_success_raises_entropy():
     low = [2.0, 1.0, 0.5, *([0.001] * 8)]
     assert set(run(both(entropy=low, reward=[0.2] * 11))) == {"entropy"}
     assert run(both(entropy=low, reward=[0.97] * 11)) == {}  # it is sure, and right
@@ -168,7 +157,7 @@ def test_entropy() -> None:
      ([0.0005, 0.001, 0.006], 2), ([0.00001, 0.0002, 0.0009], None), ([0.003] * 9, None),
      ([0.001, 0.004, 0.01, 0.05, 0.2], None)],
 )  # fmt: skip
-def test_mismatch(values: list[float], step: int | None) -> None:
+def test_a_sampler_that_differs_from_the_trainer_raises_mismatch(values, step):
     """Later it is drift of the policy, which the rule kl judges."""
     evidence = run(of("optim/kl_sample_train_v2", values)).get("mismatch")
     assert (evidence and evidence.step) == step
@@ -179,7 +168,7 @@ def test_mismatch(values: list[float], step: int | None) -> None:
         assert f"more than 0.001; its first value is {first:.2g}" in evidence.message
 
 
-def test_gradient() -> None:
+def test_growing_gradients_raise_gradient():
     key, usual = "optim/unclipped_grad_l2:mean", [1.0, 1.4, 0.8, 1.1, 0.9] * 3
     evidence = run(of(key, [*usual, 30.0, 45.0, 60.0]))["gradient"]
     assert (evidence.key, evidence.step, evidence.bound) == (key, 17, 10.0)
@@ -190,7 +179,7 @@ def test_gradient() -> None:
     assert run(of("grad_norm", [*usual, 30.0, 45.0, 60.0]), given={"gradient": None}) == {}
 
 
-def test_kl() -> None:
+def test_a_large_kl_raises_kl():
     key = "kl_policy_base"
     assert set(run(of(key, [0.001, 0.7, 0.8, 0.9]))) == {"kl"}
     assert run(of(key, [0.6, 0.07, 0.05, 0.02])) == {}
@@ -198,7 +187,7 @@ def test_kl() -> None:
     assert run(of(key, [5.0] * 5), given={"kl": None}) == {}
 
 
-def test_no_signal() -> None:
+def test_groups_without_mixed_rewards_raise_no_signal():
     evidence = run(both(mixed=[0.0] * 8, good=[0.0] * 8))["no_signal"]
     assert (evidence.key, evidence.step, evidence.value) == (MIXED, 7, 0.0)
     assert run(both(mixed=[0.0] * 7, good=[0.0] * 7)) == {}
@@ -208,8 +197,7 @@ def test_no_signal() -> None:
     message = run([shares] * 8)["no_signal"].message
     assert "(75% were all wrong, 25% were all right)" in message
     inverted = of("frac_reward_zero_std", [1.0] * 8)
-    assert set(run(inverted)) == {"no_signal"}
-    assert run(of("frac_reward_zero_std", [0.5] * 12)) == {}
+    assert set(run(inverted)) == {"no_signal"} and run(of("frac_reward_zero_std", [0.5] * 12)) == {}
 
 
 @pytest.mark.parametrize(
@@ -219,7 +207,7 @@ def test_no_signal() -> None:
         "own/frac_reward_failed",
     ],
 )  # fmt: skip
-def test_answers_that_cannot_be_judged_are_told_at_the_first_step(key: str) -> None:
+def test_answers_that_cannot_be_judged_raise_judge_failed(key):
     bound = {"judge_failed": {"raises": 0.1}}
     evidence = run(of(key, [0.0, 0.0625, 0.875]), given=bound)["judge_failed"]
     assert (evidence.key, evidence.step, evidence.value, evidence.bound) == (key, 2, 0.875, 0.1)
@@ -229,14 +217,14 @@ def test_answers_that_cannot_be_judged_are_told_at_the_first_step(key: str) -> N
     assert run(of(key, [0.875]), given=given) == {}
 
 
-def test_one_answer_on_which_a_reward_function_raises_is_enough() -> None:
+def test_one_raising_reward_function_raises_judge_failed():
     evidence = run(of("env/all/frac_reward_failed", [0.0, 1 / 256]))["judge_failed"]
     assert (evidence.step, evidence.bound) == (1, 0.0)
     assert "0.39% of the answers could not be judged" in evidence.message
     assert run(of("env/all/frac_verifier_failed", [1 / 256] * 12)) == {}
 
 
-def test_plateau() -> None:
+def test_a_metric_without_progress_raises_plateau():
     draw = random.Random(0)
     level = [draw.gauss(0.3, 0.05) for _ in range(200)]
     evidence = run(of(REWARD, level))["plateau"]
@@ -256,7 +244,7 @@ def test_plateau() -> None:
     assert "plateau" not in run(rl)
 
 
-def test_length() -> None:
+def test_longer_answers_without_more_reward_raise_length():
     grown = [4.0] * 10 + [6.0, 9.0, 12.0, 14.0, 16.0, 18.0, 20.0]
     evidence = run(both(length=grown, reward=[0.3] * 17))["length"]
     assert evidence.bound == 12
@@ -265,14 +253,14 @@ def test_length() -> None:
     assert set(run(both(length=grown))) == {"length"}
 
 
-def test_truncation() -> None:
+def test_many_truncated_answers_raise_truncation():
     rows = [{REWARD: 0.3}] * 12
     assert set(run(rows, {"truncated": [0.9] * 12})) == {"truncation"}
     assert run(rows, {"truncated": [0.9, 0.5, 0.3, 0.2] + [0.1] * 8}) == {}
     assert set(run(of("completions/clipped_ratio", [0.8] * 8))) == {"truncation"}
 
 
-def test_rollouts_tell_what_metrics_do_not() -> None:
+def test_rollout_summaries_fill_in_missing_metrics():
     def line(group: int, reward: float, **metrics: float) -> bytes:
         turn = {"ac_len": 6, "metrics": metrics}
         row = {"group_idx": group, "total_reward": reward, "steps": [turn]}
@@ -303,7 +291,7 @@ def vital(given: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, E
     return judge_clock(history, resolve(given), no_failure)
 
 
-def test_stalled() -> None:
+def test_a_run_without_steps_raises_stalled():
     assert vital() == {}
     evidence = vital(quiet=31.0)["stalled"]
     assert (evidence.step, evidence.value, evidence.bound) == (7, 31.0, 30.0)
@@ -313,7 +301,7 @@ def test_stalled() -> None:
     assert vital(quiet=150.0, beat_quiet=100.0) == {}  # its worker is silent: not this rule's
 
 
-def test_stalled_before_the_first_step() -> None:
+def test_stalled_before_the_first_step():
     assert vital(quiet=100.0, longest=None, others=4.0) != {}
     assert vital(quiet=100.0, longest=None, others=60.0) == {}
     assert vital(quiet=1799.0, longest=None) == {}
@@ -321,15 +309,14 @@ def test_stalled_before_the_first_step() -> None:
     assert vital(quiet=1e6, longest=None, is_command=True) == {}  # it may write no metrics
 
 
-def test_paused() -> None:
+def test_a_long_pause_raises_paused():
     assert vital(paused="capacity since 12:00", paused_s=3599.0) == {}
     assert set(vital(paused="capacity since 12:00", paused_s=3601.0)) == {"paused"}
     assert vital(given={"paused": None}, paused="quota", paused_s=1e6) == {}
 
 
-def test_heartbeat() -> None:
-    assert vital(beat_quiet=179.0) == {}
-    assert set(vital(beat_quiet=181.0)) == {"heartbeat"}
+def test_a_missing_heartbeat_raises_heartbeat():
+    assert vital(beat_quiet=179.0) == {} and set(vital(beat_quiet=181.0)) == {"heartbeat"}
     assert vital(beat_quiet=181.0, lease=600.0) == {}
 
 
@@ -348,16 +335,16 @@ def test_heartbeat() -> None:
         ("", False),
     ],
 )
-def test_service(line: str, raised: bool) -> None:
+def test_a_service_error_in_the_log_raises_service(line, raised):
     assert set(vital(failed=Failed("error", line))) == ({"service"} if raised else set())
 
 
-def test_an_outcome_that_blames_the_engine_is_evidence_whatever_its_words() -> None:
+def test_an_outcome_that_blames_the_engine_is_evidence_whatever_its_words():
     evidence = vital(failed=Failed("service", "the engine at http://h:1 has moved"))["service"]
     assert evidence.message == "it has failed: the engine at http://h:1 has moved"
 
 
-def test_disk_and_memory() -> None:
+def test_low_disk_and_memory_raise_alarms():
     assert vital(disk_free=2e9, memory_free=2e9, memory_total=16e9) == {}
     assert set(vital(disk_free=0.5e9)) == {"disk"}
     assert set(vital(memory_free=0.4e9, memory_total=16e9)) == {"memory"}
@@ -365,7 +352,7 @@ def test_disk_and_memory() -> None:
     assert set(vital(given={"disk": {"below": 5}}, disk_free=4e9)) == {"disk"}
 
 
-def test_a_rule_that_fails_does_not_silence_the_others() -> None:
+def test_a_rule_that_fails_does_not_silence_the_others():
     history, failed = History(), list[str]()
     history.add({"step": 0, LOSS: 1.0, "x": math.nan})
     limits = resolve() | {"divergence": {}}
@@ -377,23 +364,22 @@ def test_a_rule_that_fails_does_not_silence_the_others() -> None:
     assert set(failed) == {"divergence"}
 
 
-def test_rules_thresholds_and_advice_belong_together() -> None:
+def test_rules_thresholds_and_advice_belong_together():
     assert {rule.name for rule in ROW_RULES} | set(CLOCK_RULES) == set(RULES)
     for rule in RULES.values():
         for threshold in rule.thresholds.values():
             assert threshold.least <= threshold.default <= threshold.most
 
 
-def test_thresholds_in_force() -> None:
+def test_thresholds_in_force():
     thresholds = resolve({"kl": {"above": 2, "newer": 3}, "spike": None, "newer": {"x": 1}})
-    assert thresholds["kl"] == {"above": 2.0, "steps": 3.0}
-    assert "spike" not in thresholds
+    assert thresholds["kl"] == {"above": 2.0, "steps": 3.0} and "spike" not in thresholds
     assert "newer" not in thresholds
     assert set(resolve()) == set(RULES)
 
 
 @pytest.mark.parametrize(("rule", "key"), [("length", LENGTH), ("collapse", REWARD)])
-def test_more_steps_than_two_stretches_take_count_as_the_most(rule: str, key: str) -> None:
+def test_more_steps_than_two_stretches_take_count_as_the_most(rule, key):
     """As a plan has them that was recorded when they were allowed."""
     assert resolve({rule: {"steps": 50}})[rule]["steps"] == WINDOW // 2
     good, bad = (4.0, 400.0) if rule == "length" else (1.0, 0.0)
@@ -401,7 +387,7 @@ def test_more_steps_than_two_stretches_take_count_as_the_most(rule: str, key: st
     assert rule in run(rows, given={rule: {"steps": 50}})
 
 
-def test_keys_are_known_by_name() -> None:
+def test_metric_keys_get_roles_by_name():
     assert role_of("loss", ["lr", "train/loss", "test/loss"]) == "train/loss"
     assert role_of("loss", ["test/nll", "eval_loss"]) is None
     assert role_of("loss", ["actor/total_loss"]) == "actor/total_loss"
@@ -426,9 +412,7 @@ def test_keys_are_known_by_name() -> None:
         ("collapse", REWARD, (0.9, 0.0), {"lost": 0.65}, WINDOW + 19),  # 20 of the 30
     ],
 )
-def test_what_is_remembered_is_enough_for_every_threshold(
-    rule: str, key: str, values: tuple[float, float], given: dict[str, float], step: int
-) -> None:
+def test_the_history_suffices_for_every_threshold(rule, key, values, given, step):
     """The most steps that a rule takes which compares two stretches of them, and no fewer."""
     most = RULES[rule].thresholds["steps"].most
     rows = of(key, [*([values[0]] * WINDOW), *([values[1]] * WINDOW)])
@@ -436,28 +420,24 @@ def test_what_is_remembered_is_enough_for_every_threshold(
     assert most == WINDOW // 2 == 30
 
 
-def test_a_reward_that_is_gone_has_lost_all() -> None:
+def test_a_collapse_threshold_of_1_means_all_reward_lost():
     rows = of(REWARD, [*([0.5] * 20), *([0.0] * 20)])
     assert set(run(rows, given={"collapse": {"lost": 1}})) == {"collapse"}
 
 
-def test_history_stays_small() -> None:
+def test_history_stays_small():
     history = History()
     for step in range(500):
         history.add({"step": step, LOSS: 1.0})
-    assert len(history.series["loss"].values) == 60
-    assert history.series["loss"].count == 500
+    assert len(history.series["loss"].values) == 60 and history.series["loss"].count == 500
 
 
-def test_statistics() -> None:
-    assert median([3, 1, 2]) == 2
-    assert median([4, 1, 2, 3]) == 2.5
-    assert math.isnan(median([]))
-    assert deviation([1, 1, 1, 100]) == 0
-    assert deviation([1, 2, 3, 4, 5]) == pytest.approx(1.4826)
+def test_median_and_deviation_are_robust():
+    assert median([3, 1, 2]) == 2 and median([4, 1, 2, 3]) == 2.5 and math.isnan(median([]))
+    assert deviation([1, 1, 1, 100]) == 0 and deviation([1, 2, 3, 4, 5]) == pytest.approx(1.4826)
 
 
-def test_the_documentation_has_every_rule_and_default() -> None:
+def test_the_documentation_has_every_rule_and_default():
     text = (Path(__file__).parents[2] / "docs" / "alarms.md").read_text()
     for name, rule in RULES.items():
         row = next(line for line in text.splitlines() if line.startswith(f"| `{name}` |"))

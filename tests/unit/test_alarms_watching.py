@@ -46,12 +46,9 @@ class Folder:
 
     def watcher(self, **given: Any) -> Watcher:
         return Watcher(
-            self.folder,
-            Criteria(resolve(given), lease=60.0, is_command=False, metric="loss"),
-            set(),
-            clock=lambda: self.now,
-            tell=self.told.append,
-        )
+            self.folder, Criteria(resolve(given), lease=60.0, is_command=False, metric="loss"),
+            set(), clock=lambda: self.now, tell=self.told.append,
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -64,35 +61,30 @@ def rows(*steps: int, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("most", [30, 64, 10**6])
-def test_rows_come_whole_whatever_is_read_at_a_time(folder: Folder, most: int) -> None:
+def test_rows_come_whole_whatever_is_read_at_a_time(folder, most):
     folder.write(rows(0, 1, 2, 3) + '{"step": 4, "lo')
     assert folder.tail(1, most) == [(n, False) for n in range(4)]
 
 
-def test_a_line_without_end_is_passed_over(folder: Folder) -> None:
+def test_an_overlong_line_is_skipped(folder):
     folder.write('{"step": 0, "x": "' + "x" * 500 + '"}\n' + rows(1, 2))
     assert folder.tail(1, 100) == [(1, False), (2, False)]
 
 
-def test_only_what_is_new_is_read(folder: Folder) -> None:
+def test_only_what_is_new_is_read(folder):
     folder.write(rows(0, 1))
     tail = Tail(folder.folder, "r", 1)
-    assert len(tail.read(1000).rows) == 2
-    assert tail.read(1000).size == 0
+    assert len(tail.read(1000).rows) == 2 and tail.read(1000).size == 0
     folder.write(rows(2))
     fresh = tail.read(1000)
-    assert [row["step"] for row, _ in fresh.rows] == [2]
-    assert fresh.size == len(rows(2))
+    assert [row["step"] for row, _ in fresh.rows] == [2] and fresh.size == len(rows(2))
     folder.store.replace("s/runs/r.1/metrics.jsonl", rows(0).encode())
     fresh = tail.read(1000)
-    assert fresh.again
-    assert [row["step"] for row, _ in fresh.rows] == [0]
+    assert fresh.again and [row["step"] for row, _ in fresh.rows] == [0]
 
 
 @pytest.mark.parametrize("more", [(), (7, 8, 9)])
-def test_a_file_that_is_written_anew_in_place_is_read_anew(
-    folder: Folder, more: tuple[int, ...]
-) -> None:
+def test_a_file_rewritten_in_place_is_read_again(folder, more):
     """As long as before or longer: by its inode and its size it goes on."""
     folder.write(rows(0, 1, 2))
     tail = Tail(folder.folder, "r", 1)
@@ -103,14 +95,13 @@ def test_a_file_that_is_written_anew_in_place_is_read_anew(
         file.write(rows(3, 4, 5, *more))
     os.utime(path)
     fresh = tail.read(1000)
-    assert fresh.again
-    assert [row["step"] for row, _ in fresh.rows] == [3, 4, 5, *more]
+    assert fresh.again and [row["step"] for row, _ in fresh.rows] == [3, 4, 5, *more]
     folder.write(rows(10))
     fresh = tail.read(1000)
     assert not fresh.again and [row["step"] for row, _ in fresh.rows] == [10]
 
 
-def test_parts_and_then_the_whole_on_a_store_that_is_elsewhere() -> None:
+def test_parts_and_then_the_whole_on_a_store_that_is_elsewhere():
     store = open_store(f"memory://{uuid.uuid4().hex}")
     folder = SweepFolder(store, "s")
     path = f"{folder.log_path('r', 1)}/metrics.jsonl"
@@ -130,7 +121,7 @@ def test_parts_and_then_the_whole_on_a_store_that_is_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("most", [40, 10**6])
-def test_copies_of_the_attempt_before_are_marked(folder: Folder, most: int) -> None:
+def test_copies_of_the_attempt_before_are_marked(folder, most):
     folder.write(rows(0, 1) + NAN + rows(3, 4))
     folder.write(rows(0, 1) + NAN + rows(3, time=2) + rows(4), attempt=2)
     expected = [(0, True), (1, True), (1, True), (3, False), (4, False)]
@@ -146,23 +137,18 @@ def test_copies_of_the_attempt_before_are_marked(folder: Folder, most: int) -> N
         (None, "and counted as wrong"),
     ],
 )
-def test_the_alarm_of_a_broken_reward_has_its_error(
-    folder: Folder, written: str | None, message: str
-) -> None:
+def test_the_alarm_of_a_broken_reward_has_its_error(folder, written, message):
     """Who reads the alarm shall not have to look for what the function raised."""
     if written is not None:
         path = f"{folder.folder.log_path('r', 1)}/iteration_000001/reward_failures.jsonl"
         folder.store.append(path, written.encode())
     folder.write(rows(0) + rows(1, **{"env/all/frac_reward_failed": 1.0}))
     raised, _ = folder.watcher().look([Seen("r", 1, running=True)])
-    [alarm] = [new for new in raised if new.rule == "judge_failed"]
-    assert alarm.evidence.message.endswith(message)
-    assert "\n" not in alarm.evidence.message
+    [shown] = [new.evidence.message for new in raised if new.rule == "judge_failed"]
+    assert shown.endswith(message) and "\n" not in shown
 
 
-def test_sampler_against_trainer_is_compared_with_the_other_runs_of_the_model(
-    folder: Folder,
-) -> None:
+def test_sampler_against_trainer_is_compared_with_the_other_runs_of_the_model(folder):
     """Whichever is read first: of a mixture of experts ten times as much is healthy."""
     key = "optim/kl_sample_train_v2"
     first = {"faulty": 0.004, "a": 0.0002, "b": 0.00021, "mixture": 0.004, "c": 0.002}
@@ -177,12 +163,8 @@ def test_sampler_against_trainer_is_compared_with_the_other_runs_of_the_model(
         for run in first
     ]
     raised = watcher.look(runs)[0]
-    folder.store.append(
-        f"{folder.folder.log_path('faulty', 1)}/metrics.jsonl", rows(*range(2, 9)).encode()
-    )
-    folder.store.append(
-        f"{folder.folder.log_path('faulty', 1)}/metrics.jsonl", rows(9, **{key: 0.004}).encode()
-    )
+    later = rows(*range(2, 9)) + rows(9, **{key: 0.004})
+    folder.store.append(f"{folder.folder.log_path('faulty', 1)}/metrics.jsonl", later.encode())
     raised += watcher.look(runs)[0]
     assert [(alarm.run, alarm.rule) for alarm in raised] == [("faulty", "mismatch")]
     assert (
@@ -190,13 +172,13 @@ def test_sampler_against_trainer_is_compared_with_the_other_runs_of_the_model(
     )
 
 
-def test_an_attempt_that_began_anew_has_no_copies(folder: Folder) -> None:
+def test_an_attempt_that_began_anew_has_no_copies(folder):
     folder.write(rows(0, 1, time=1))
     folder.write(rows(0, 1, time=2), attempt=2)
     assert folder.tail(2) == [(0, False), (1, False)]
 
 
-def test_what_was_copied_is_not_said_again(folder: Folder) -> None:
+def test_rows_copied_by_a_resume_raise_no_second_alarm(folder):
     folder.write(rows(0) + NAN)
     watcher = folder.watcher()
     assert [f.rule for f in watcher.look([Seen("r", 1, True)])[0]] == ["nan"]
@@ -208,14 +190,14 @@ def test_what_was_copied_is_not_said_again(folder: Folder) -> None:
     assert watcher.look([Seen("r", 2, True)])[0] == []
 
 
-def test_an_end_is_judged_when_it_is_read(folder: Folder) -> None:
+def test_an_ended_attempt_is_reported_once_read(folder):
     folder.write(rows(*range(40)))
     watcher = folder.watcher()
     assert watcher.look([Seen("r", 1, False)]) == ([], {("r", 1)})
     assert watcher.look([Seen("none", 1, False)]) == ([], {("none", 1)})
 
 
-def test_a_look_reads_no_more_than_it_may(folder: Folder) -> None:
+def test_a_look_reads_a_bounded_number_of_bytes(folder):
     row = json.dumps({"step": 0, "note": "x" * 10_000}) + "\n"
     folder.write(row * (3 * MOST_BYTES // len(row)) + NAN)
     watcher, looks, over = folder.watcher(), 0, set[tuple[str, int]]()
@@ -228,7 +210,7 @@ def test_a_look_reads_no_more_than_it_may(folder: Folder) -> None:
     assert looks >= 3
 
 
-def test_stalled_by_its_own_pace_and_never_while_paused(folder: Folder) -> None:
+def test_stalled_by_its_own_pace_and_never_while_paused(folder):
     watcher = folder.watcher()
     for step in range(10):
         folder.write(rows(step))
@@ -244,11 +226,10 @@ def test_stalled_by_its_own_pace_and_never_while_paused(folder: Folder) -> None:
     assert watcher.look([Seen("r", 1, True, 0.0, {})])[0] == []
     folder.now += 20
     raised, _ = watcher.look([Seen("r", 1, True, 0.0, {})])
-    assert [f.rule for f in raised] == ["stalled"]
-    assert raised[0].evidence.bound == 50
+    assert [f.rule for f in raised] == ["stalled"] and raised[0].evidence.bound == 50
 
 
-def test_who_stands_still_is_known_whether_it_was_said_or_not(folder: Folder) -> None:
+def test_stalled_runs_are_listed_even_after_their_alarm(folder):
     watcher, key = folder.watcher(), ("r", 1)
     for step in range(4):
         folder.write(rows(step))
@@ -274,9 +255,7 @@ def test_who_stands_still_is_known_whether_it_was_said_or_not(folder: Folder) ->
 @pytest.mark.parametrize(
     ("last", "seconds"), [({"progress": 1.0}, 600), ({"progress": 57.0}, 0), ({}, 0)]
 )
-def test_work_after_the_last_step_is_no_standstill(
-    folder: Folder, last: dict[str, float], seconds: int
-) -> None:
+def test_work_after_the_last_step_is_not_stalled(folder, last, seconds):
     """Ten minutes more, where the metrics tell that it is the last: in percent they do not."""
     watcher = folder.watcher()
     for step in range(10):
@@ -292,9 +271,7 @@ def test_work_after_the_last_step_is_no_standstill(
 @pytest.mark.parametrize(
     ("more", "pace"), [({}, 5.0), ({"time/total": 8.0}, 8.0), ({"time/step": 8.0}, 8.0)]
 )
-def test_the_pace_is_of_the_last_50_steps(
-    folder: Folder, more: dict[str, float], pace: float
-) -> None:
+def test_the_stall_limit_follows_the_slowest_of_the_last_50_steps(folder, more, pace):
     watcher = folder.watcher(stalled={"after": 1, "factor": 1})
     folder.write(rows(0, **more))
     watcher.look([Seen("r", 1, True)])
@@ -309,14 +286,18 @@ def test_the_pace_is_of_the_last_50_steps(
     assert alarm.evidence.bound == pace
 
 
-def test_a_heartbeat_may_hold_anything(folder: Folder) -> None:
-    odd = {"paused": 3, "machine": [1], "host": None, "time": {}}
-    assert folder.watcher().look([Seen("r", 1, True, 0.0, odd)])[0] == []
-    wrong = {"paused": {"reason": 1}, "machine": {"disk_free_bytes": "x"}, "time": 5}
-    assert folder.watcher().look([Seen("r", 1, True, 0.0, wrong)])[0] == []
+@pytest.mark.parametrize(
+    "beat",
+    [
+        {"paused": 3, "machine": [1], "host": None, "time": {}},
+        {"paused": {"reason": 1}, "machine": {"disk_free_bytes": "x"}, "time": 5},
+    ],
+)
+def test_a_heartbeat_may_hold_anything(folder, beat):
+    assert folder.watcher().look([Seen("r", 1, True, 0.0, beat)])[0] == []
 
 
-def test_rollouts_are_read_where_there_are_some(folder: Folder) -> None:
+def test_rollouts_are_read_where_there_are_some(folder):
     turn = {"ac_len": 3, "metrics": {"stop/max_tokens": 1.0}}
     for step in range(10):
         path = f"s/runs/r.1/iteration_{step:06d}/train_rollout_summaries.jsonl"
@@ -327,12 +308,11 @@ def test_rollouts_are_read_where_there_are_some(folder: Folder) -> None:
     assert [(f.rule, f.evidence.step) for f in raised] == [("truncation", 7)]
 
 
-def test_records_are_read_once_where_the_caller_remembers(folder: Folder) -> None:
+def test_records_are_read_once_where_the_caller_remembers(folder):
     from sweeper.alarms.records import Alarm, put
 
     alarm = Alarm("r", "a/b", 2, "nan", "2026-01-01T00:00:00Z", "x", 3, math.inf, None, "m", "a")
-    assert put(folder.folder, alarm)
-    assert not put(folder.folder, alarm)
+    assert put(folder.folder, alarm) and not put(folder.folder, alarm)
     remembered: dict[str, Alarm] = {}
     assert read(folder.folder, known=remembered) == [alarm]
     os.truncate(f"{folder.store.root}/s/alarms/r.2.nan.json", 0)
@@ -346,7 +326,7 @@ def test_records_are_read_once_where_the_caller_remembers(folder: Folder) -> Non
     assert names(folder.folder) == [("r", 2, "nan")]
 
 
-def test_what_is_left_of_a_machine(tmp_path: Path) -> None:
+def test_heartbeats_report_free_disk_and_memory(tmp_path):
     facts = heartbeat.facts(str(tmp_path))
     assert 0 < facts["disk_free_bytes"] <= facts["disk_total_bytes"]
     assert 0 < facts["memory_free_bytes"] <= facts["memory_total_bytes"]
@@ -382,9 +362,7 @@ def test_what_is_left_of_a_machine(tmp_path: Path) -> None:
         (rows(1, 2) + '{"step": 3, "loss": "NaN"}\n', None),
     ],
 )  # fmt: skip
-def test_a_run_that_succeeded_without_its_metric_is_told_of_with_what_it_recorded(
-    folder: Folder, text: str, words: str | None
-) -> None:
+def test_the_metric_alarm_says_what_the_run_recorded_instead(folder, text, words):
     folder.write(text)
     raised, over = folder.watcher().look([Seen("r", 1, running=False, succeeded=True)])
     messages = [new.evidence.message for new in raised if new.rule == "metric"]

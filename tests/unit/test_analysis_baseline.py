@@ -1,9 +1,11 @@
 """What the best is compared with: a cell of the grid, or another sweep's winner."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support import written
 
 from sweeper.analysis.findings.baselines import with_baseline
@@ -35,11 +37,7 @@ def _study(root: Path, name: str) -> Study:
     return study(with_baseline(data, registry))
 
 
-def _against(root: Path, name: str) -> str:
-    return _study(root, name).verdict.against or ""
-
-
-def test_the_verdict_says_by_how_much_the_best_beats_the_baseline(tmp_path: Path) -> None:
+def test_the_verdict_says_by_how_much_the_best_beats_the_baseline(tmp_path):
     baseline = {"cell": "lr=0.3,of=demo"}
     _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3, 0.3: 1.5}, baseline=baseline)
     study = _study(tmp_path, "demo")
@@ -53,13 +51,23 @@ def test_the_verdict_says_by_how_much_the_best_beats_the_baseline(tmp_path: Path
     assert document(study)["verdict"]["baseline"] == "lr=0.3,of=demo"
 
 
-def test_a_baseline_that_nothing_beats_is_said_to_be_best(tmp_path: Path) -> None:
-    _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"cell": "lr=0.1,of=demo"})
-    against = _against(tmp_path, "demo")
-    assert against == "the baseline lr=0.1,of=demo is not beaten by any cell"
+@pytest.mark.parametrize(
+    ("baseline", "message"),
+    [
+        ({"cell": "lr=0.1,of=demo"}, "the baseline lr=0.1,of=demo is not beaten by any cell"),
+        ({"cell": "eval/base"},
+         "the baseline eval/base is not a cell: the best is compared with nothing"),
+        ({"sweep": "gone"},
+         "of the baseline gone: no sweep 'gone'.*; the best is compared with nothing"),
+    ],
+)  # fmt: skip
+def test_the_verdict_explains_why_a_baseline_is_not_beaten(tmp_path, baseline, message):
+    _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline=baseline)
+    against = _study(tmp_path, "demo").verdict.against
+    assert against is not None and re.fullmatch(message, against)
 
 
-def test_the_winner_of_another_sweep_stands_among_the_cells(tmp_path: Path) -> None:
+def test_the_winner_of_a_baseline_sweep_is_listed_with_the_cells(tmp_path):
     _sweep(tmp_path, "old", {0.1: 1.6, 0.2: 1.7})
     _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"sweep": "old"})
     study = _study(tmp_path, "demo")
@@ -72,20 +80,7 @@ def test_the_winner_of_another_sweep_stands_among_the_cells(tmp_path: Path) -> N
     assert "6 of 6 runs" in json.dumps(report["verdict"]["checks"])
 
 
-def test_a_baseline_sweep_that_is_not_there_is_told(tmp_path: Path) -> None:
-    _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"sweep": "gone"})
-    against = _against(tmp_path, "demo")
-    assert against.startswith("of the baseline gone: no sweep 'gone'")
-    assert against.endswith("; the best is compared with nothing")
-
-
-def test_a_baseline_that_is_no_cell_is_told(tmp_path: Path) -> None:
-    _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3}, baseline={"cell": "eval/base"})
-    message = "the baseline eval/base is not a cell: the best is compared with nothing"
-    assert _against(tmp_path, "demo") == message
-
-
-def test_without_a_baseline_nothing_is_said_of_one(tmp_path: Path) -> None:
+def test_no_baseline_no_comparison_with_one(tmp_path):
     _sweep(tmp_path, "demo", {0.1: 1.0, 0.2: 1.3})
     assert _study(tmp_path, "demo").verdict.against is None
 
@@ -96,7 +91,7 @@ def _cells(**grid: Any) -> tuple[Baseline | None, list[str]]:
     return planned.baseline, [run.name for run in planned.runs]
 
 
-def test_the_cell_of_a_baseline_runs_once_beside_the_others() -> None:
+def test_the_cell_of_a_baseline_runs_once_beside_the_others():
     lrs = {"grid": {"lr": [1, 2]}}
     assert _cells(**lrs, baseline={"cell": {"lr": 5}}) == (
         Baseline("lr=5"),
@@ -109,7 +104,7 @@ def test_the_cell_of_a_baseline_runs_once_beside_the_others() -> None:
     assert cells[0] == Baseline("base") and cells[1][-2:] == ["seed=0", "seed=1"]
 
 
-def test_the_base_model_is_the_baseline_of_a_stage() -> None:
+def test_the_base_model_is_the_baseline_of_a_stage():
     sft = {"command": ["echo"], "base": {"model_name": "m"}, "grid": {"lr": [1, 2]}}
     later = {"command": ["echo"], "baseline": "base"}
     both = [{"stage": "sft", "take": "each"}, {"base": True}]

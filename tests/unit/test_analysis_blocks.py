@@ -1,7 +1,6 @@
 """Parts of a sweep that are judged each by itself."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support import written
@@ -17,22 +16,19 @@ from sweeper.errors import UsageError
 from sweeper.results.registry import Registry
 
 
-def test_holes_with_other_settings_each_have_one_order(tmp_path: Path):
-    """A set of rows is iterated by hashes, which differ from process to process."""
+def test_holes_with_other_settings_each_have_one_order(tmp_path):
     keys = [f"x{i}" for i in range(6)]
     alone = [({"model": "a", key: "nan"}, [0.5, 0.6]) for key in keys]
     whole = ({"model": "b"} | dict.fromkeys(keys, "nan"), [0.4, 0.5])
     written.measured(tmp_path, [*alone, whole], axes=("model",))
     ranking = rank(load(Registry(str(tmp_path)), "demo", None, None))
     blocks = find_blocks(ranking, 1.0, "model")
-    assert blocks is not None
     (block,) = [candidate for candidate in blocks.blocks if candidate.value == "b"]
     assert block.holes == tuple(((key, "nan"),) for key in keys)
 
 
-def test_an_edge_in_one_of_many_blocks_pays_for_their_number(tmp_path: Path):
-    """Of six models the first ends 2.4 standard errors better than the value before (p = 0.02, of
-    one model alone told at 5 %), the second 6."""
+def test_edges_in_blocks_are_corrected_for_their_number(tmp_path):
+    """The first model ends 2.4 standard errors better than the value before, the second 6."""
     ends = {"a": 0.304, "b": 1.51} | dict.fromkeys("cdef", 2.6)
     cells = [
         ({"model": model, "lr": lr}, [level + noise for noise in (-0.1, 0, 0.1)])
@@ -43,14 +39,13 @@ def test_an_edge_in_one_of_many_blocks_pays_for_their_number(tmp_path: Path):
     data = load(Registry(str(tmp_path)), "demo", None, None)
     ranking = rank(data)
     blocks = find_blocks(ranking, 1.0, "model")
-    assert blocks is not None
     edges = {block.value: [edge.told for edge in block.edges] for block in blocks.blocks}
     assert edges == {"a": [False], "b": [True]} | {model: [] for model in "cdef"}
     kinds = {finding.kind for finding in find(data, ranking, blocks)}
     assert "at_end" in kinds and "edge" not in kinds
 
 
-def test_a_setting_that_all_cells_have_alike_makes_no_blocks(tmp_path: Path):
+def test_a_setting_that_all_cells_have_alike_makes_no_blocks(tmp_path):
     """As the grid that confirms cells of one model has it."""
     sweep = written.Written(tmp_path, "demo", {"lr": [1, 2]})
     for lr in (1, 2):
@@ -62,7 +57,7 @@ def test_a_setting_that_all_cells_have_alike_makes_no_blocks(tmp_path: Path):
         find_blocks(ranking, 1.0, "modle")
 
 
-def test_blocks_by_two_settings_have_a_best_for_each_combination(tmp_path: Path):
+def test_blocks_by_two_settings_have_a_best_for_each_combination(tmp_path):
     best = {("a", 4): 1, ("a", 8): 2, ("b", 4): 2, ("b", 8): 1}
     cells = [
         ({"model": model, "rank": rank, "lr": lr}, [level + noise for noise in (-0.01, 0, 0.01)])
@@ -84,9 +79,8 @@ def test_blocks_by_two_settings_have_a_best_for_each_combination(tmp_path: Path)
 
 
 @pytest.mark.parametrize("axis", [None, "model"])
-def test_the_command_that_makes_a_report_again_says_its_blocks(tmp_path: Path, axis: str | None):
-    metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
-    metric |= {} if axis is None else {"by": axis}
+def test_the_command_that_makes_a_report_again_says_its_blocks(tmp_path, axis):
+    metric = written.METRIC | ({} if axis is None else {"by": axis})
     written.measured(tmp_path, [({"lr": 1, "model": "a"}, [0.5])], metric=metric)
     data = load(Registry(str(tmp_path)), "demo", None, None)
     assert data.metric is not None and "--by" not in analysing(data, {})

@@ -20,15 +20,10 @@ def episode(task, reward, turns=3, stop="done", group=0, **fields):
     if stop != "done":
         steps[-1]["metrics"] = {f"stop/{stop}": 1.0}
     about = {"solved": float(reward >= 1), f"stop/{stop}": 1.0} | fields
-    return {
-        "group_idx": group,
-        "total_reward": reward,
-        "trajectory_metrics": about,
-        "steps": steps,
-    }
+    return {"group_idx": group, "total_reward": reward, "trajectory_metrics": about, "steps": steps}
 
 
-def test_what_is_known_of_an_episode():
+def test_an_episode_is_parsed_from_its_rollout():
     row = episode("a", 0.5, stop="max_turns", seconds=2.5, environment_failures=2, episodes_lost=1)
     row["steps"][1]["metrics"] = {"stop/max_tokens": 1.0}
     (parsed,) = parse_rollouts([row], 0, "train")
@@ -44,10 +39,8 @@ def test_what_is_known_of_an_episode():
 def test_the_p_of_a_task_is_that_of_an_analysis_of_variance():
     groups = [[0.1, 0.2, 0.35], [0.5, 0.55], [0.3, 0.1, 0.2, 0.4]]
     assert f_test(groups) == pytest.approx(stats.f_oneway(*groups).pvalue, abs=1e-12)
-    assert f_test([[1.0, 1.0], [0.0, 0.0]]) == 0.0
-    assert f_test([[1.0, 1.0], [1.0, 1.0]]) == 1.0
-    assert f_test([[1.0], [0.0]]) is None
-    assert f_test([[1.0, 0.5]]) is None
+    assert f_test([[1.0, 1.0], [0.0, 0.0]]) == 0.0 and f_test([[1.0, 1.0], [1.0, 1.0]]) == 1.0
+    assert f_test([[1.0], [0.0]]) is f_test([[1.0, 0.5]]) is None
 
 
 @pytest.fixture
@@ -67,10 +60,8 @@ def episodes_study(tmp_path):
                     episode("telling", [0.1, 1.0][rate - 1] - seed / 50, group=2),
                     episode("once", float(rate == 1 and iteration == 0), group=3),
                 ]
-                in_group[2]["trajectory_metrics"] |= {
-                    "environment_failures": 1,
-                    "solved": rate - 1.0,
-                }
+                about = {"environment_failures": 1, "solved": rate - 1.0}
+                in_group[2]["trajectory_metrics"] |= about
                 path = sweep.folder / "runs" / f"{run}.1" / f"iteration_{iteration:06d}"
                 path.mkdir(parents=True)
                 lines = "".join(json.dumps(row) + "\n" for row in in_group)
@@ -79,15 +70,13 @@ def episodes_study(tmp_path):
     return analysis.analyze(str(tmp_path), "shells", out=tmp_path / "report", pictures=True)
 
 
-def test_cells_and_tasks(episodes_study):
+def test_the_report_compares_cells_and_tasks_of_episodes(episodes_study):
     """The figures of the document, and what the page and the text say of them."""
     (entry,) = episodes_study.document["episodes"]
     assert (entry["split"], entry["read"], entry["iterations"]) == ("train", 32, 2)
     tasks = {task["task"]: task for task in entry["tasks"]}
-    assert next(iter(tasks)) == "telling"
-    assert tasks["hard"]["solved_by"] == []
-    assert tasks["once"]["solved_by"] == ["rate=1"]
-    assert tasks["telling"]["solved_by"] == ["rate=2"]
+    assert next(iter(tasks)) == "telling" and tasks["hard"]["solved_by"] == []
+    assert tasks["once"]["solved_by"] == ["rate=1"] and tasks["telling"]["solved_by"] == ["rate=2"]
     assert tasks["telling"]["p"] < 0.01 < tasks["easy"]["p"] == 1.0
     assert tasks["telling"]["gap"] == pytest.approx(0.9)
     best, other = entry["cells"]

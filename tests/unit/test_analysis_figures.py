@@ -1,7 +1,6 @@
 """Learning curves: which runs make the mean, and what is left out of it."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ from sweeper.analysis.reading.series import Series
 from sweeper.results.registry import Registry
 
 
-def test_the_mean_is_over_the_runs_that_count(tmp_path: Path):
+def test_the_mean_is_over_the_runs_that_count(tmp_path):
     sweep = written.Written(tmp_path, axes={"lr": [1]})
     ends = [(1.0, "succeeded"), (3.0, "succeeded"), (math.nan, "succeeded"), (90.0, "failed")]
     for seed, (end, state) in enumerate(ends):
@@ -24,10 +23,8 @@ def test_the_mean_is_over_the_runs_that_count(tmp_path: Path):
         sweep.run({"lr": 1}, seed, rows, state)
     sweep.save()
     figure = curves(rank(load(Registry(str(tmp_path)), "demo", None, None)), "test/nll")
-    assert figure is not None
     drawn = {trace["meta"]["role"]: trace for trace in figure["data"]}
-    assert drawn["mean"]["y"] == [2.0, 2.0]
-    assert drawn["mean"]["name"].endswith("(mean of 2)")
+    assert drawn["mean"]["y"] == [2.0, 2.0] and drawn["mean"]["name"].endswith("(mean of 2)")
     assert drawn["band"]["y"] == [2.0, 3.0, 1.0, 2.0]
     # The succeeded runs in one line with gaps, the failed one dotted.
     whole, failed = (trace for trace in figure["data"] if trace["meta"]["role"] == "run")
@@ -38,22 +35,21 @@ def test_the_mean_is_over_the_runs_that_count(tmp_path: Path):
     assert drawn["end"]["y"] == [50.0]
 
 
-def test_values_near_the_largest_float_are_drawn_or_left_out(tmp_path: Path):
+def test_values_near_the_largest_float_are_drawn_or_left_out(tmp_path):
     sweep = written.Written(tmp_path)
     rows = [{"step": s, "test/nll": v} for s, v in enumerate((1.0, 1.7976931348623157e308, 2.0))]
     sweep.run({}, 0, rows)
     sweep.save()
     figure = curves(rank(load(Registry(str(tmp_path)), "demo", None, None)), "test/nll")
-    assert figure is not None and figure["data"][0]["y"] == [1.0, None, 2.0]
+    assert figure["data"][0]["y"] == [1.0, None, 2.0]
 
 
-def test_smoothed_is_one_window_for_runs_mean_and_band(tmp_path: Path):
+def test_smoothed_is_one_window_for_runs_mean_and_band(tmp_path):
     sweep = written.Written(tmp_path)
     for seed in range(3):
         sweep.run({}, seed, written.curve(0.2 + seed / 100, steps=200, every=1, noise=0.3))
     sweep.save()
     figure = curves(rank(load(Registry(str(tmp_path)), "demo", None, None)), "test/nll")
-    assert figure is not None
     drawn = {trace["meta"]["role"]: trace for trace in figure["data"]}
     even = {role: trace["meta"]["smooth"][WINDOWS.index(0.05)] for role, trace in drawn.items()}
     count = len(drawn["mean"]["x"])
@@ -69,12 +65,11 @@ def test_smoothed_is_one_window_for_runs_mean_and_band(tmp_path: Path):
     assert (runs[0][0], runs[0][-1]) == (raw[0], raw[-1])
 
 
-def test_many_cells_in_grey_are_one_line_each_of_one_trace(tmp_path: Path):
+def test_many_cells_in_grey_are_one_line_each_of_one_trace(tmp_path):
     means = {(1e-4 * i, 8): i / 10 for i in range(1, 41)}
     written.grid_of_means(tmp_path, means, seeds=2)
     ranking = rank(load(Registry(str(tmp_path)), "demo", None, None))
     figure = curves(ranking, "test/nll")
-    assert figure is not None
     grey = [trace for trace in figure["data"] if trace["meta"]["tone"] < 0]
     (trace,) = grey
     assert trace["meta"]["cells"] == list(range(8, 40)) and len(figure["data"]) == 1 + 3 * 8

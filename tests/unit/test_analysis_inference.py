@@ -20,18 +20,17 @@ from sweeper.analysis.statistics.inference import (
 A, B, C = [24.0, 28.5, 25.1], [27.9, 31.0, 33.2, 30.4], [24.1, 24.3, 24.9, 25.0]
 
 
-def test_a_contrast_of_two_groups_is_welchs_test():
-    result = contrast([A, B], [1, -1])
-    expected = stats.ttest_ind(A, B, equal_var=False)
+@pytest.mark.parametrize(
+    ("groups", "weights", "expected"),
+    [
+        ([A, B], [1, -1], stats.ttest_ind(A, B, equal_var=False)),
+        ([B], [1], stats.ttest_1samp(B, 0)),
+    ],
+)
+def test_a_contrast_of_one_or_two_groups_is_a_t_test(groups, weights, expected):
+    result = contrast(groups, weights)
     bounds = expected.confidence_interval(0.95)
-    assert result.p == pytest.approx(expected.pvalue, abs=1e-9)
-    assert result.df == pytest.approx(expected.df, abs=1e-9)
-    assert (result.low, result.high) == pytest.approx((bounds.low, bounds.high), abs=1e-9)
-
-
-def test_a_contrast_of_one_group_is_students_interval():
-    result = contrast([B], [1])
-    bounds = stats.ttest_1samp(B, 0).confidence_interval(0.95)
+    assert (result.p, result.df) == pytest.approx((expected.pvalue, expected.df), abs=1e-9)
     assert (result.low, result.high) == pytest.approx((bounds.low, bounds.high), abs=1e-9)
 
 
@@ -47,14 +46,10 @@ def test_a_contrast_of_three_groups_by_hand():
     assert (result.low, result.high) == pytest.approx((value - reach, value + reach), abs=1e-9)
 
 
-@pytest.mark.parametrize("values", [[5.0], [5.0, 5.0]])
-def test_without_noise_there_is_no_interval(values: list[float]):
-    assert contrast([A, values], [1, -1])[1:] == (None,) * 5
-    assert contrast([A, values], [1, 0]).low is not None
-
-
-def test_enormous_values_give_no_warning():
-    assert contrast([[1e308, -1e308], [1.0, 2.0]], [1, -1]).low is None
+@pytest.mark.parametrize("values", [[5.0], [5.0, 5.0], [1e308, -1e308]])
+def test_without_finite_noise_there_is_no_interval(values):
+    assert contrast([A, values], [1, -1]).low is None
+    assert contrast([A, values], [1, 0]).low is not None or values[0] > 1e300
 
 
 def test_paired_differences_are_a_paired_t_test_over_what_is_shared():
@@ -62,7 +57,6 @@ def test_paired_differences_are_a_paired_t_test_over_what_is_shared():
     result = paired(first, second)
     expected = stats.ttest_rel([1.0, 2.5, 2.0], [0.7, 1.9, 1.1])
     bounds = expected.confidence_interval(0.95)
-    assert result is not None
     assert result.p == pytest.approx(expected.pvalue, abs=1e-9)
     assert (result.low, result.high) == pytest.approx((bounds.low, bounds.high), abs=1e-9)
 
@@ -74,7 +68,7 @@ def test_one_pair_and_pairs_that_differ_alike_have_no_interval():
 
 
 @pytest.mark.parametrize(("count", "trials"), [(0, 10), (3, 10), (10, 10), (1, 1), (17, 96)])
-def test_wilsons_interval(count: int, trials: int):
+def test_wilsons_interval(count, trials):
     # The score interval, from its definition.
     z, p = stats.norm.ppf(0.975), count / trials
     centre = (p + z * z / (2 * trials)) / (1 + z * z / trials)
@@ -84,12 +78,11 @@ def test_wilsons_interval(count: int, trials: int):
 
 def test_holm_adjusts_in_order():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-    assert holm([]) == []
+    assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == []
 
 
 @pytest.mark.parametrize(("answers", "right", "k"), [(5, 2, 1), (5, 2, 3), (6, 0, 2), (4, 3, 2)])
-def test_pass_at_k_is_the_share_of_choices_with_a_right_one(answers: int, right: int, k: int):
+def test_pass_at_k_is_the_share_of_choices_with_a_right_one(answers, right, k):
     marks = [True] * right + [False] * (answers - right)
     chosen = [any(choice) for choice in itertools.combinations(marks, k)]
     assert pass_at_k(answers, right, k) == pytest.approx(sum(chosen) / len(chosen), abs=1e-12)

@@ -1,7 +1,6 @@
 """Pictures: what is drawn where on them, and the marks of their axes."""
 
 import math
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -80,7 +79,7 @@ def test_texts_have_places_and_turn_where_they_are_too_long_to_stand_side_by_sid
     assert {label.get_rotation() for label in short.get_xticklabels()} == {0}
 
 
-def test_the_cells_have_a_row_each_with_their_runs_mean_and_interval(tmp_path: Path):
+def test_the_cells_have_a_row_each_with_their_runs_mean_and_interval(tmp_path):
     written.measured(tmp_path, [({"lr": lr}, [lr, lr + 0.1, lr + 0.3]) for lr in (3, 1, 2)])
     ranking = rank(load(Registry(str(tmp_path)), "demo", None, None))
     figure = cells_figure(ranking, "loss")
@@ -116,9 +115,7 @@ def test_the_same_figure_gives_the_same_bytes_whatever_its_texts_and_the_users_s
         (0.0, 5.0, ""),
     ],
 )
-def test_the_marks_of_a_logarithmic_axis_are_round_and_whole_numbers(
-    low: float, high: float, texts: str
-):
+def test_the_marks_of_a_logarithmic_axis_are_round_and_whole_numbers(low, high, texts):
     assert " ".join(map(tick_text, log_ticks(low, high))) == texts
 
 

@@ -1,6 +1,5 @@
 """What tells cells apart, and so what they are called."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +19,24 @@ def shown_settings(*configs: dict[str, Any], axes: tuple[str, ...] = ()) -> list
     return list(by_cell.values())
 
 
-def test_a_key_that_no_axis_declares_tells_cells_apart():
-    rows = shown_settings(
-        {"base": 1, "lr": 1}, {"base": 1, "lr": 1, "warmup": 10}, {"base": 1, "lr": 2}
-    )
-    assert rows == [{"lr": 1}, {"lr": 1, "warmup": 10}, {"lr": 2}]
+@pytest.mark.parametrize(
+    ("configs", "axes", "shown"),
+    [
+        # A key that no axis declares tells cells apart.
+        ([{"b": 1, "lr": 1}, {"b": 1, "lr": 1, "warmup": 10}, {"b": 1, "lr": 2}], (),
+         [{"lr": 1}, {"lr": 1, "warmup": 10}, {"lr": 2}]),
+        # Null is a value, and not the same as nothing.
+        ([{"a": None}, {"a": 1}, {}], (), [{"a": None}, {"a": 1}, {}]),
+        ([{"a": None}, {}], (), [{"a": None}, {}]),
+        # Equal numbers are one value, and the seed is no setting.
+        ([{"a": 1, "b": 1, "seed": 0}, {"a": 1.0, "b": True, "seed": 1}], (),
+         [{"b": 1}, {"b": True}]),
+        # A lone cell keeps its axes.
+        ([{"a": 1, "b": 2}], ("a",), [{"a": 1}]),
+    ],
+)  # fmt: skip
+def test_cells_are_named_by_what_differs(configs, axes, shown):
+    assert shown_settings(*configs, axes=axes) == shown
 
 
 def test_mappings_are_told_apart_by_what_is_in_them():
@@ -38,22 +50,6 @@ def test_mappings_are_told_apart_by_what_is_in_them():
 def test_declared_axes_come_first_and_in_their_order():
     rows = shown_settings({"x": 1, "b.c": 1, "a": 1}, {"x": 2, "b.c": 2, "a": 2}, axes=("a", "b"))
     assert [list(row) for row in rows] == [["a", "b.c", "x"]] * 2
-
-
-def test_null_is_a_value_and_not_the_same_as_nothing():
-    assert shown_settings({"a": None}, {"a": 1}, {}) == [{"a": None}, {"a": 1}, {}]
-    assert shown_settings({"a": None}, {}) == [{"a": None}, {}]
-
-
-def test_equal_numbers_are_one_value_and_the_seed_is_none():
-    assert shown_settings({"a": 1, "b": 1, "seed": 0}, {"a": 1.0, "b": True, "seed": 1}) == [
-        {"b": 1},
-        {"b": True},
-    ]
-
-
-def test_a_lone_cell_keeps_its_axes():
-    assert shown_settings({"a": 1, "b": 2}, axes=("a",)) == [{"a": 1}]
 
 
 @pytest.mark.parametrize(
@@ -70,16 +66,14 @@ def test_a_lone_cell_keeps_its_axes():
         ([({"cap": None}, 0.1), ({"cap": 5}, 0.9)], ["cap"], "cap null"),
     ],
 )  # fmt: skip
-def test_the_headline_names_the_best_cell_and_no_other(
-    tmp_path: Path, cells: Any, axes: list[str], headline: str
-):
+def test_the_headline_names_the_best_cell_and_no_other(tmp_path, cells, axes, headline):
     written.measured(tmp_path, [(settings_of, [value]) for settings_of, value in cells], axes)
     data = load(Registry(str(tmp_path)), "demo", None, None)
     ranking = rank(data)
     assert decide(data, ranking, find(data, ranking)).headline == headline
 
 
-def test_the_seed_of_another_name_is_no_setting(tmp_path: Path):
+def test_the_seed_of_another_name_is_no_setting(tmp_path):
     sweep = written.Written(tmp_path, axes={"lr": [1, 2]}, recipe={"seed_field": "shuffle"})
     for lr in (1, 2):
         sweep.run({"lr": lr}, None, [{"step": 1, "test/nll": lr}], config={"shuffle": 7 + lr})

@@ -12,25 +12,19 @@ from sweeper.results.items import Answer
 def answers(scores, text="{}", clusters=None):
     return [
         Answer(
-            "t",
-            f"q{n}",
-            score,
-            prompt=f"<{n}>",
-            text=text.format(n),
-            right="yes",
+            "t", f"q{n}", score, prompt=f"<{n}>", text=text.format(n), right="yes",
             cluster=clusters[n] if clusters else "",
         )
         for n, score in enumerate(scores)
-    ]
+    ]  # fmt: skip
 
 
-def test_what_one_solves_and_the_other_does_not():
+def test_gained_and_lost_items_are_listed():
     sides = compare_sides({"a": answers([1, 1, 0, 0]), "b": answers([1, 0, 1, 0])})
     [against] = sides.against
     assert [item.item for item in against.gained] == ["q2"]
     assert [item.item for item in against.lost] == ["q1"]
-    assert (sides.means, against.difference) == ((0.5, 0.5), 0.0)
-    assert against.low < 0 < against.high
+    assert (sides.means, against.difference) == ((0.5, 0.5), 0.0) and against.low < 0 < against.high
 
 
 def test_only_what_all_have_answered_is_compared():
@@ -57,10 +51,9 @@ def test_items_that_belong_together_make_the_interval_wider():
     assert widths[1] > 1.5 * widths[0]
 
 
-def test_what_nothing_has_judged_is_shown_and_not_compared():
+def test_unscored_items_are_shown_and_not_compared():
     sides = compare_sides({"a": answers([math.nan]), "b": answers([math.nan])})
-    assert (sides.means, sides.against) == ((None, None), ())
-    assert "a: not judged" in lines(sides)
+    assert (sides.means, sides.against) == ((None, None), ()) and "a: not judged" in lines(sides)
     assert len(sides.document["items"]) == 1
 
 

@@ -26,21 +26,13 @@ from sweeper.analysis.statistics.seeds import (
 from sweeper.results.cells import Scale, choose_scale, comparable, on_scale
 
 
-def test_the_interval_is_students():
-    # t(0.975, 4) = 2.776445 from any table; mean 3, sd sqrt(2.5).
-    summary = summarise([1.0, 2.0, 3.0, 4.0, 5.0])
-    reach = 2.7764451051977987 * 2.5**0.5 / 5**0.5
-    assert summary.mean == 3.0
-    assert summary.low == pytest.approx(3.0 - reach, abs=1e-9)
-    assert summary.high == pytest.approx(3.0 + reach, abs=1e-9)
-    assert (summary.minimum, summary.maximum, summary.n) == (1.0, 5.0, 5)
-
-
-def test_the_interval_is_that_of_a_one_sample_t_test():
-    values = [0.41, 0.47, 0.39]
+@pytest.mark.parametrize("values", [[1.0, 2.0, 3.0, 4.0, 5.0], [0.41, 0.47, 0.39]])
+def test_the_interval_is_that_of_a_one_sample_t_test(values):
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     summary = summarise(values)
     assert (summary.low, summary.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
+    assert summary.mean == pytest.approx(np.mean(values))
+    assert (summary.minimum, summary.maximum, summary.n) == (min(values), max(values), len(values))
 
 
 def test_one_value_and_identical_values_have_no_interval():
@@ -50,11 +42,7 @@ def test_one_value_and_identical_values_have_no_interval():
     assert summarise([]).mean is None
 
 
-GROUPS = {
-    "a": [24.0, 28.5, 25.1],
-    "b": [27.9, 31.0, 33.2, 30.4],
-    "c": [24.1, 24.3, 24.9, 25.0],
-}
+GROUPS = {"a": [24.0, 28.5, 25.1], "b": [27.9, 31.0, 33.2, 30.4], "c": [24.1, 24.3, 24.9, 25.0]}
 
 
 def compared(
@@ -82,7 +70,7 @@ def test_the_bounds_of_cells_that_share_their_noise_are_tukeys_and_kramers():
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_a_cell_may_be_the_best_if_the_nearest_means_that_make_it_so_are_near_enough(seed: int):
+def test_a_cell_may_be_the_best_if_the_nearest_means_that_make_it_so_are_near_enough(seed):
     """Those means by least squares under constraints, the p value by F with as many degrees of
     freedom as constraints that they touch."""
     rng = np.random.default_rng(seed)
@@ -144,9 +132,8 @@ def test_the_best_is_alone_where_it_is_ahead_of_the_second_as_if_there_were_but_
     groups = {str(i): [9.0 + i, 9.5 + i, 8.5 + i] for i in range(28)}
     groups |= {"best": [0.0, 0.5, -0.5], "second": [0.95, 1.45, 0.45]}
     by_cell = compared(groups, "best")
-    assert by_cell["second"].p == pytest.approx(
-        float(2 * stats.t.sf(0.95 / (0.25 * 2 / 3) ** 0.5, 60)), abs=1e-9
-    )
+    second = float(2 * stats.t.sf(0.95 / (0.25 * 2 / 3) ** 0.5, 60))
+    assert by_cell["second"].p == pytest.approx(second, abs=1e-9)
     assert all(against.told_apart for against in by_cell.values())
     assert range_tail(0.95 / (0.25 / 3) ** 0.5, 30, 60.0) > 0.1
 
@@ -172,7 +159,7 @@ def test_a_best_that_is_noisier_than_the_others_is_alone_by_its_own_noise_only()
 
 @pytest.mark.parametrize(("noise_rule", "second_mean"), [("own", 1.4), ("pooled", 0.95)])
 def test_the_differences_from_a_lone_winner_are_bounded_for_all_cells_at_once(
-    noise_rule: Asked, second_mean: float
+    noise_rule, second_mean
 ):
     """It wins by tests of two cells, which reach less far than Tukey's and Bonferroni's bounds:
     those are kept, and end at no difference where they would deny what the test says."""
@@ -182,30 +169,24 @@ def test_the_differences_from_a_lone_winner_are_bounded_for_all_cells_at_once(
     assert all(against.told_apart for against in by_cell.values())
     second, far = by_cell["second"], by_cell["27"]
     if noise_rule == "pooled":
-        reach = range_quantile(0.95, 30, 60.0) / 2**0.5
-        far_reach = reach
+        reaches = [range_quantile(0.95, 30, 60.0) / 2**0.5] * 2
     else:
-        reach, far_reach = (
-            float(-stats.t.ppf(0.05 / 29 / 30, against.df)) for against in (second, far)
-        )
-    assert second.interval() == pytest.approx((0.0, second_mean + reach * second.error), abs=1e-6)
-    assert far.interval() == pytest.approx(
-        (36 - far_reach * far.error, 36 + far_reach * far.error), abs=1e-6
-    )
+        reaches = [float(-stats.t.ppf(0.05 / 29 / 30, against.df)) for against in (second, far)]
+    near, wide = (reach * cell.error for reach, cell in zip(reaches, (second, far), strict=True))
+    assert second.interval() == pytest.approx((0.0, second_mean + near), abs=1e-6)
+    assert far.interval() == pytest.approx((36 - wide, 36 + wide), abs=1e-6)
 
 
 def test_cells_without_noise_of_their_own_are_not_compared_unless_it_is_shared():
     groups = {"a": [1.0, 1.1], "one": [5.0], "same": [7.0, 7.0], "b": [3.0, 3.1]}
     assert not comparable(groups["one"]) and not comparable(groups["same"])
-    assert set(compared(groups, "a")) == {"b"}
-    assert compared(groups, "one") == {}
+    assert set(compared(groups, "a")) == {"b"} and compared(groups, "one") == {}
     assert compared({"a": [1.0, 2.0]}, "a") == {}
     assert set(compared(groups, "a", "pooled")) == {"one", "same", "b"}
 
 
 def test_nearly_equal_values_pass_without_a_warning():
-    by_cell = compared({"a": [1.0, 1.0 + 1e-15], "b": [2.0, 2.0 + 4e-16]}, "a")
-    assert by_cell["b"].told_apart
+    assert compared({"a": [1.0, 1.0 + 1e-15], "b": [2.0, 2.0 + 4e-16]}, "a")["b"].told_apart
 
 
 def test_a_chosen_cell_has_the_wider_interval_on_its_worse_side():
@@ -237,7 +218,7 @@ def test_noise_alone_seldom_makes_a_lone_winner():
     assert lone <= 4  # 25 trials at 5 % or less: more than 4 has a chance under 1 %
 
 
-def test_nor_where_the_noise_is_in_proportion_and_the_scale_is_chosen():
+def test_noise_alone_seldom_makes_a_winner_on_a_chosen_scale():
     rng = np.random.default_rng(4)
     lone = logs = apart = 0
     for _ in range(25):
@@ -274,7 +255,7 @@ PROPORTIONAL = [[0.07, 0.08, 0.10], [0.12, 0.15, 0.20], [1.26, 1.54, 1.80]]
         ([], "linear"),
     ],
 )
-def test_the_scale_follows_from_sign_span_and_noise(groups: list[list[float]], expected: str):
+def test_the_scale_follows_from_sign_span_and_noise(groups, expected):
     assert choose_scale(groups) == expected
 
 
@@ -305,7 +286,7 @@ def test_enormous_values_have_the_figures_of_small_ones():
 
 @pytest.mark.parametrize("df", [1.0, 1.3, 2.0, 3.7, 20.0, 400.0])
 @pytest.mark.parametrize("means", [2, 6, 35])
-def test_the_studentized_range_is_scipys(means: int, df: float):
+def test_the_studentized_range_is_scipys(means, df):
     for statistic in (0.01, 1.0, 3.5, 9.0, 40.0):
         expected = float(stats.studentized_range.sf(statistic, means, df))
         assert range_tail(statistic, means, df) == pytest.approx(expected, abs=1e-9)
@@ -314,24 +295,21 @@ def test_the_studentized_range_is_scipys(means: int, df: float):
 
 def test_students_distribution_is_scipys():
     for df in (1.0, 2.5, 40.0):
-        assert student_quantile(0.975, df) == pytest.approx(
-            float(stats.t.ppf(0.975, df)), rel=1e-12
-        )
+        quantile = float(stats.t.ppf(0.975, df))
+        assert student_quantile(0.975, df) == pytest.approx(quantile, rel=1e-12)
         for statistic in (0.0, -2.2, 30.0):
             expected = 2 * float(stats.t.sf(abs(statistic), df))
             assert student_tail(statistic, df) == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("df", [1.0, 3.7, 40.0])
-def test_the_largest_of_some_values_is_distributed_as_the_definition_says(df: float):
+def test_the_largest_of_some_values_is_distributed_as_the_definition_says(df):
     """Of one it is Student's, of any number a mixture of powers."""
     assert maximum_tail(1.7, 1, df) == pytest.approx(float(stats.t.sf(1.7, df)), abs=1e-9)
-    expected = integrate.quad(
-        lambda s: (1 - stats.norm.cdf(1.7 * s) ** 9) * stats.chi.pdf(s * df**0.5, df) * df**0.5,
-        0,
-        12,
-        epsabs=1e-12,
-        limit=200,
-    )[0]
+
+    def density(s: float) -> float:
+        return (1 - stats.norm.cdf(1.7 * s) ** 9) * stats.chi.pdf(s * df**0.5, df) * df**0.5
+
+    expected = integrate.quad(density, 0, 12, epsabs=1e-12, limit=200)[0]
     assert maximum_tail(1.7, 9, df) == pytest.approx(expected, abs=1e-9)
     assert maximum_tail(maximum_quantile(0.95, 9, df), 9, df) == pytest.approx(0.05, abs=1e-9)

@@ -1,8 +1,5 @@
 """Figures over several tasks, against scipy and the definitions that rliable publishes."""
 
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -14,7 +11,7 @@ RNG = np.random.default_rng(6)
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (3, 5), (10, 26), (7, 4)])
-def test_the_interquartile_mean_is_the_trimmed_mean_of_all_scores(shape: tuple[int, int]):
+def test_the_interquartile_mean_is_the_trimmed_mean_of_all_scores(shape):
     scores = RNG.random(shape)
     expected = stats.trim_mean(scores, proportiontocut=0.25, axis=None)
     assert interquartile_mean(scores) == pytest.approx(expected, abs=1e-12)
@@ -48,7 +45,7 @@ def test_the_interval_of_three_runs_holds_the_truth():
     assert held >= 178
 
 
-def test_the_report_has_a_table_of_checkpoints_by_benchmark(tmp_path: Path, written: ModuleType):
+def test_the_report_has_a_table_of_checkpoints_by_benchmark(tmp_path, written):
     metric = {"name": "eval/gsm8k/score", "goal": "maximize"}
     sweep = written.Written(tmp_path, "m", {"rank": [4, 8]}, metric)
     for rank in (4, 8):

@@ -34,7 +34,7 @@ def study() -> Callable[..., Any]:
     return make
 
 
-def test_what_one_cell_solves_and_another_does_not_is_by_their_mean_scores() -> None:
+def test_solved_items_are_judged_by_mean_scores():
     runs = {
         "a": [{"x": 1.0, "y": 0.5, "z": 0.0, "w": 1.0}, {"x": 1.0, "y": 0.5, "z": 0.4, "w": 1.0}],
         "b": [{"x": 0.0, "y": 0.4, "z": 1.0, "w": 1.0}],
@@ -51,11 +51,11 @@ def test_what_one_cell_solves_and_another_does_not_is_by_their_mean_scores() -> 
     }
 
 
-def test_of_rewards_that_are_no_shares_nobody_says_what_is_solved() -> None:
+def test_rewards_beyond_0_to_1_count_no_item_as_solved():
     assert _compared({"a": [{"x": 3.0, "y": 1.0}], "b": [{"x": 0.0, "y": 1.0}]}).alone == ()
 
 
-def test_a_right_answer_stands_beside_a_wrong_one(study: Callable[..., Any]) -> None:
+def test_a_right_answer_stands_beside_a_wrong_one(study):
     comparison = _compared({"a": [{"x": 1.0, "y": 1.0}], "b": [{"x": 0.0, "y": 1.0}]})
     ends = {
         ("a", "x"): Ends(_answer("x", 1, "a long way" * 1000), _answer("x", 1, "other")),
@@ -68,9 +68,7 @@ def test_a_right_answer_stands_beside_a_wrong_one(study: Callable[..., Any]) -> 
     assert "[... 6,000 characters ...]" in beside.solved and len(beside.solved) < 4100
 
 
-def test_where_the_room_is_spent_the_rest_is_counted_and_not_shown(
-    study: Callable[..., Any],
-) -> None:
+def test_where_the_room_is_spent_the_rest_is_counted_and_not_shown(study):
     items = [f"q{number}" for number in range(5)]
     comparison = _compared({
         "a": [dict.fromkeys(items, 1.0) | {"z": 0.0}],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support import written
+from support.verbs import ask
 
 from sweeper.analysis.page.notebook import merged
 from sweeper.analysis.reading.criterion import TEMPLATE, judge, read_plan
@@ -37,21 +38,14 @@ def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.usefixtures("sweep")
-def test_a_note_a_tag_and_a_star_are_found_wherever_a_run_is_shown(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_note_a_tag_and_a_star_are_found_wherever_a_run_is_shown(capsys, tmp_path):
     run = "s/lr=1,seed=0"
     (tmp_path / "note.md").write_text("from a file\n")
     assert main(["note", run, "odd \x1b[31mcurve", "--tag", "look", "--star"]) == 0
     assert main(["note", "s", "--file", str(tmp_path / "note.md"), "--tag", "paper"]) == 0
     assert "\x1b" not in capsys.readouterr().out
-    shown = answer(capsys, "show", run)
+    shown = ask(capsys, "show", run)
     assert (shown["marks"]["tags"], shown["marks"]["starred"]) == (["look"], True)
     assert [note["text"] for note in shown["sweep_marks"]["notes"]] == ["from a file"]
     assert shown["marks"]["notes"][0]["by"].count("@") == 1
@@ -59,17 +53,17 @@ def test_a_note_a_tag_and_a_star_are_found_wherever_a_run_is_shown(
     assert "odd curve" in capsys.readouterr().out
 
     def names(*options: str) -> list[str]:
-        return [run_record["name"] for run_record in answer(capsys, "ls", *options)["runs"]]
+        return [run_record["name"] for run_record in ask(capsys, "ls", *options)["runs"]]
 
     assert names("--tag", "look") == names("--starred") == ["lr=1,seed=0"]
     assert len(names("--tag", "paper")) == 6  # a sweep's tag is its runs'
     assert main(["note", run, "--untag", "look", "--unstar"]) == 0
     capsys.readouterr()
     assert names("--tag", "look") == names("--starred") == []
-    assert len(answer(capsys, "note", run)["notes"]) == 1
+    assert len(ask(capsys, "note", run)["notes"]) == 1
 
 
-def test_the_report_tells_notes_and_escapes_them(sweep: Any) -> None:
+def test_the_report_tells_notes_and_escapes_them(sweep):
     from sweeper import analysis
 
     annotations.note("s", "why <script>alert(1)</script>", tag=["paper"])
@@ -92,25 +86,19 @@ def test_the_report_tells_notes_and_escapes_them(sweep: Any) -> None:
         ["s", "--file", "/dev/full"],  # reads as zeros without end
     ],
 )
-def test_what_cannot_be_noted_is_refused_and_nothing_is_written(words: list[str]) -> None:
+def test_what_cannot_be_noted_is_refused_and_nothing_is_written(words):
     assert main(["note", *words]) == 2
     assert read_marks(SweepFolder(LocalStore(os.environ["SWEEPER_ROOT"]), "s")) == []
 
 
 @pytest.mark.usefixtures("sweep")
-def test_a_text_without_end_is_not_read_to_its_end(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_text_without_end_is_not_read_to_its_end(capsys, tmp_path):
     descriptor = os.open("/dev/zero", os.O_RDONLY)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "sweeper", "note", "s", "--file", "-"],
-            stdin=descriptor,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+            [sys.executable, "-m", "sweeper", "note", "s", "--file", "-"], stdin=descriptor,
+            capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
     finally:
         os.close(descriptor)
     assert (done.returncode, "at most 100,000 characters" in done.stderr) == (2, True)
@@ -121,9 +109,7 @@ def test_a_text_without_end_is_not_read_to_its_end(
     assert "plan.md: has more than 1,000,000 characters" in capsys.readouterr().err
 
 
-def test_an_editor_that_fails_leaves_no_note(
-    sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_editor_that_fails_leaves_no_note(sweep, tmp_path, monkeypatch):
     editor = tmp_path / "editor"
     editor.write_text('#!/bin/sh\necho "as I see it" >> "$1"\nexit $CODE\n')
     editor.chmod(editor.stat().st_mode | stat.S_IXUSR)
@@ -136,7 +122,7 @@ def test_an_editor_that_fails_leaves_no_note(
     ]
 
 
-def test_a_damaged_mark_hides_no_other(sweep: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_mark_hides_no_other(sweep, capsys):
     store = LocalStore(str(sweep.root))
     put_mark(SweepFolder(store, "s"), Kind.TAG, None, "good")
     store.replace("s/notes/0000000000000000001-00000000.tag.json", b"{")
@@ -152,12 +138,12 @@ def test_a_damaged_mark_hides_no_other(sweep: Any, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("sweep")
-def test_an_archived_sweep_is_found_by_its_name_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_archived_sweep_is_found_by_its_name_alone(capsys):
     def seen() -> tuple[int, int, int, int]:
         return (
-            len(answer(capsys, "status")["sweeps"]),
-            len(answer(capsys, "ls")["runs"]),
-            len(answer(capsys, "ls", "s")["runs"]),
+            len(ask(capsys, "status")["sweeps"]),
+            len(ask(capsys, "ls")["runs"]),
+            len(ask(capsys, "ls", "s")["runs"]),
             len(Registry(os.environ["SWEEPER_ROOT"]).sql("select * from runs")),
         )
 
@@ -165,13 +151,13 @@ def test_an_archived_sweep_is_found_by_its_name_alone(capsys: pytest.CaptureFixt
     assert main(["sweep", "archive", "s"]) == 0
     capsys.readouterr()
     assert seen() == (0, 0, 6, 0)
-    assert answer(capsys, "status", "--archived")["sweeps"][0]["archived"]
+    assert ask(capsys, "status", "--archived")["sweeps"][0]["archived"]
     assert main(["sweep", "archive", "s", "--undo"]) == 0
     capsys.readouterr()
     assert seen() == (1, 6, 6, 6)
 
 
-def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep: Any) -> None:
+def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep):
     store = LocalStore(str(sweep.root))
     other = written.Written(sweep.root, "other")
     other.run({"lr": 1}, 0, state="running")
@@ -192,9 +178,7 @@ def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep: Any) -> None:
     assert annotations.note("t/lr=1,seed=0").tags == ("kept",)
 
 
-def test_a_deletion_asks_first_and_goes_on_where_one_was_killed(
-    sweep: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_deletion_asks_first_and_goes_on_where_one_was_killed(sweep, capsys):
     assert main(["sweep", "delete", "s"]) == 2
     assert "Confirm with --yes" in capsys.readouterr().err
     before = {path for path in sweep.root.rglob("*") if path.is_file()}
@@ -215,7 +199,7 @@ def plan(criterion: str) -> str:
     return f"{head}{criterion}\n"
 
 
-def test_a_plan_says_what_it_lacks() -> None:
+def test_a_plan_says_what_it_lacks():
     assert read_plan(TEMPLATE).lacks == (
         "section Question is empty",
         "section Hypothesis is empty",
@@ -237,9 +221,7 @@ def test_a_plan_says_what_it_lacks() -> None:
         ("beats baseline", None, "names no baseline"),
     ],
 )
-def test_a_criterion_is_met_by_the_whole_interval(
-    sweep: Any, criterion: str, met: bool | None, message: str
-) -> None:
+def test_a_criterion_is_met_by_the_whole_interval(sweep, criterion, met, message):
     from sweeper import analysis
 
     document = analysis.analyze(Registry(str(sweep.root)), "s", pictures=False).document
@@ -249,18 +231,15 @@ def test_a_criterion_is_met_by_the_whole_interval(
     assert judged.met is met and message in judged.text
 
 
-def test_facts_replace_facts_and_nothing_else() -> None:
+def test_facts_replace_facts_and_nothing_else():
     first = merged(None, "s", "old")
-    assert first is not None
     mine = first.replace("## What it means\n", "## What it means\n\nMine.\n")
     again = merged(mine, "s", "new")
     assert again is not None and again == mine.replace("old", "new")
     assert merged("only mine", "s", "new") is None
 
 
-def test_a_study_from_its_plan_to_its_notes(
-    sweep: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_study_from_its_plan_to_its_notes(sweep, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["init", "--study", "--out", "grid.yaml"]) == 0
     assert (tmp_path / "grid.yaml").is_file()

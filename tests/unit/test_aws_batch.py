@@ -15,7 +15,7 @@ SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:tinker-AbCdEf"
 ANY_DEFINITION = {"jobDefinitionName": ANY, "status": "ACTIVE"}
 
 
-def test_a_job_is_submitted_as_this(stubbed: Any) -> None:
+def test_a_job_is_submitted_as_this(stubbed):
     backend = stubbed.backend(
         vcpus=2.0, memory=4096, gpus=1, timeout_s=7200.0, tags={"team": "x"}, region="eu-central-1"
     )
@@ -62,7 +62,7 @@ def test_a_job_is_submitted_as_this(stubbed: Any) -> None:
     assert backend.find([stubbed.TOKEN]) == {stubbed.TOKEN: "1"}  # without asking: its reply came
 
 
-def test_many_are_one_request(stubbed: Any) -> None:
+def test_many_are_one_request(stubbed):
     backend = stubbed.backend(array=3, retries_on_interruption=0)
     tokens = [f"{number:012x}-a1" for number in range(5)]
     stubbed.defined()
@@ -70,16 +70,11 @@ def test_many_are_one_request(stubbed: Any) -> None:
         "submit_job",
         {"jobName": "n", "jobId": "9"},
         {
-            "jobName": ANY,
-            "jobQueue": "q",
-            "jobDefinition": "d:4",
-            "containerOverrides": ANY,
-            "retryStrategy": {"attempts": 1},
-            "propagateTags": True,
-            "tags": {"sweeper:sweep": "toys", "sweeper:jobs": "5"},
-            "arrayProperties": {"size": 5},
+            "jobName": ANY, "jobQueue": "q", "jobDefinition": "d:4", "containerOverrides": ANY,
+            "retryStrategy": {"attempts": 1}, "propagateTags": True,
+            "tags": {"sweeper:sweep": "toys", "sweeper:jobs": "5"}, "arrayProperties": {"size": 5},
         },
-    )
+    )  # fmt: skip
     backend.submit([stubbed.job(token) for token in tokens])
     assert backend.find(tokens) == {token: f"9:{index}" for index, token in enumerate(tokens)}
     # Another launcher, which never got the reply, has the same from the name and the table.
@@ -89,7 +84,7 @@ def test_many_are_one_request(stubbed: Any) -> None:
     assert other.find(tokens) == backend.find(tokens)
 
 
-def test_jobs_of_other_programs_stand_alone(stubbed: Any) -> None:
+def test_jobs_of_other_programs_stand_alone(stubbed):
     backend = stubbed.backend(array=2)
     stubbed.defined()
     for number in range(2):
@@ -98,14 +93,11 @@ def test_jobs_of_other_programs_stand_alone(stubbed: Any) -> None:
     backend.submit([stubbed.job(f"{n:012x}-a1", "train.sh", "s3://b/toys") for n in range(2)])
 
 
-def test_a_definition_is_made_of_an_image_once(stubbed: Any) -> None:
+def test_a_definition_is_made_of_an_image_once(stubbed):
     """And before anything is on record: AWS may not have it."""
     options = {
-        "job_definition": None,
-        "image": "i:1",
-        "role": "arn:role",
-        "execution_role": "arn:e",
-    }
+        "job_definition": None, "image": "i:1", "role": "arn:role", "execution_role": "arn:e",
+    }  # fmt: skip
     backend = stubbed.backend(**options, secrets={"TINKER_API_KEY": SECRET})
     stubbed.queue()
     stubbed.answer("describe_job_definitions", {"jobDefinitions": []}, ANY_DEFINITION)
@@ -136,7 +128,7 @@ def test_a_definition_is_made_of_an_image_once(stubbed: Any) -> None:
         backend.submit([stubbed.job(f"{number:012x}-a1")])
 
 
-def test_a_named_definition_has_the_secrets_that_runs_need(stubbed: Any) -> None:
+def test_a_named_definition_has_the_secrets_that_runs_need(stubbed):
     stubbed.defined()
     with pytest.raises(UsageError, match="d has no secret TINKER_API_KEY"):
         stubbed.backend(secrets={"TINKER_API_KEY": SECRET}).preflight([])
@@ -146,16 +138,14 @@ def test_a_named_definition_has_the_secrets_that_runs_need(stubbed: Any) -> None
         stubbed.backend().preflight([])
 
 
-def test_there_is_to_be_a_queue(stubbed: Any) -> None:
+def test_there_is_to_be_a_queue(stubbed):
     stubbed.answer("describe_job_queues", {"jobQueues": []}, {"jobQueues": ["q"]})
     with pytest.raises(EnvironmentFailure, match="no job queue q in eu-central-1"):
         stubbed.backend().check()
 
 
 @pytest.mark.parametrize("state", [("DISABLED", "UPDATING"), ("ENABLED", "INVALID")])
-def test_a_queue_that_is_closed_takes_no_jobs_and_may_have_some(
-    stubbed: Any, state: tuple[str, str]
-) -> None:
+def test_a_queue_that_is_closed_takes_no_jobs_and_may_have_some(stubbed, state):
     """As one is that is drained: its jobs are found, told of and stopped."""
     backend, token, message = stubbed.backend(), stubbed.TOKEN, f"q is {', '.join(state)}"
     stubbed.queue(*state)
@@ -176,7 +166,7 @@ def test_a_queue_that_is_closed_takes_no_jobs_and_may_have_some(
 
 
 @pytest.mark.parametrize("status", ["CREATING", "UPDATING"])
-def test_a_queue_that_is_being_changed_is_waited_for(stubbed: Any, status: str) -> None:
+def test_a_queue_that_is_being_changed_is_waited_for(stubbed, status):
     """By a launcher at work; a new launch is told, and a relaunch finds its jobs."""
     backend, message = stubbed.backend(), f"q is ENABLED, {status}: it accepts no jobs yet"
     stubbed.queue("ENABLED", status)
@@ -194,7 +184,7 @@ def test_a_queue_that_is_being_changed_is_waited_for(stubbed: Any, status: str) 
     backend.submit([stubbed.job()])
 
 
-def test_logs_come_page_by_page(stubbed: Any) -> None:
+def test_logs_come_page_by_page(stubbed):
     backend = stubbed.backend()
     stubbed.learn(backend, ("1", stubbed.TOKEN))
     attempts = [{"container": {"logStreamName": "one"}}]

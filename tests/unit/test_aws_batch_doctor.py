@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from sweeper.errors import UsageError
 SECRET = "arn:aws:secretsmanager:eu-central-1:123456789012:secret:tinker-AbCdEf"
 
 
-def test_the_doctor_looks_at_what_it_can() -> None:
+def test_the_doctor_looks_at_what_it_can():
     """Without a queue: at who asks, at least; and says where one would be named."""
     (_, _, _), (name, needed, look) = checks({"region": "eu-central-1"})
     assert (name, needed) == ("launch.aws_batch", True)
@@ -47,7 +46,7 @@ def environments(stubbed: Any) -> Callable[..., str]:
     return problem
 
 
-def test_one_environment_that_takes_such_jobs_is_enough(environments: Callable[..., str]) -> None:
+def test_one_environment_that_takes_such_jobs_is_enough(environments):
     options = {"image": "i", "vcpus": 8.0}
     assert environments(options, ("SPOT", 4), ("EC2", 16)) == (
         "ce0 (SPOT, up to 4 vCPUs, ENABLED, VALID), ce1 (EC2, up to 16 vCPUs, ENABLED, VALID)"
@@ -61,7 +60,7 @@ def test_one_environment_that_takes_such_jobs_is_enough(environments: Callable[.
 
 
 @pytest.mark.parametrize("kind", ["FARGATE", "FARGATE_SPOT"])
-def test_fargate_takes_no_job_by_image(environments: Callable[..., str], kind: str) -> None:
+def test_fargate_takes_no_job_by_image(environments, kind):
     with pytest.raises(LookupError, match="name a job_definition of your own"):
         environments({"image": "i"}, (kind, 16))
     assert kind in environments({"job_definition": "d"}, (kind, 16))
@@ -73,9 +72,7 @@ def _reached(root: str, grid: str | None) -> str:
     return checks["what jobs reach"]()
 
 
-def test_what_a_launch_would_refuse_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_launch_would_refuse_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.delenv("SWEEPER_ENGINE_URL", raising=False)
     grid, root = tmp_path / "grid.yaml", "s3://bucket/prefix"

@@ -1,8 +1,6 @@
 """What the AWS Batch backend makes of AWS's errors: what is sent again, what ends a launch, and
 what may have been done all the same. By botocore's Stubber."""
 
-from typing import Any
-
 import pytest
 from botocore import exceptions
 from botocore.stub import ANY
@@ -37,23 +35,17 @@ LINES = [
 
 
 @pytest.mark.parametrize(("code", "status", "kind"), ANSWERS)
-def test_what_an_answer_to_a_submission_means(
-    stubbed: Any, code: str, status: int, kind: type
-) -> None:
+def test_what_an_answer_to_a_submission_means(stubbed, code, status, kind):
     """Only what is no `Unreachable` ends a launch; only what is plainly that may have been done."""
     stubbed.refuse("submit_job", code, "no\n such thing", status)
     with pytest.raises(EnvironmentFailure) as caught:
         stubbed.aws.submit("batch", "submit_job", **JOB)
-    assert type(caught.value) is kind
-    assert "\n" not in str(caught.value)
-    assert stubbed.aws.calls == {"submit_job": 1}
-    assert not stubbed.waits
+    assert type(caught.value) is kind and "\n" not in str(caught.value)
+    assert stubbed.aws.calls == {"submit_job": 1} and not stubbed.waits
 
 
 @pytest.mark.parametrize(("code", "status", "kind"), ANSWERS)
-def test_what_an_answer_to_a_registration_means(
-    stubbed: Any, code: str, status: int, kind: type
-) -> None:
+def test_what_an_answer_to_a_registration_means(stubbed, code, status, kind):
     """It may be sent again, by botocore itself: it is called by what it says."""
     stubbed.refused_modes = {"standard"}
     backend = stubbed.backend(**OF_AN_IMAGE)
@@ -67,7 +59,7 @@ def test_what_an_answer_to_a_registration_means(
 
 
 @pytest.mark.parametrize(("error", "kind"), LINES)
-def test_what_no_answer_to_a_submission_means(stubbed: Any, error: Exception, kind: type) -> None:
+def test_what_no_answer_to_a_submission_means(stubbed, error, kind):
     stubbed.fail("SubmitJob", error)
     with pytest.raises(EnvironmentFailure) as caught:
         stubbed.aws.submit("batch", "submit_job", **JOB)
@@ -75,9 +67,7 @@ def test_what_no_answer_to_a_submission_means(stubbed: Any, error: Exception, ki
     assert stubbed.aws.calls == {"submit_job": 1}
 
 
-def test_no_client_sends_a_submission_again_by_itself(
-    receiver: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_client_sends_a_submission_again_by_itself(receiver, monkeypatch):
     """botocore would: on a time-out too, after which it may have been done."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
@@ -92,31 +82,27 @@ def test_no_client_sends_a_submission_again_by_itself(
     assert receiver.asked > 2
 
 
-def test_what_is_throttled_is_sent_again_later_and_later(stubbed: Any) -> None:
+def test_what_is_throttled_is_sent_again_later_and_later(stubbed):
     for _ in range(3):
         stubbed.refuse("submit_job", "TooManyRequestsException", status=429)
     stubbed.answer("submit_job", {"jobName": "n", "jobId": "1"}, JOB)
     assert stubbed.aws.submit("batch", "submit_job", **JOB)["jobId"] == "1"
-    assert len(stubbed.waits) == 3
-    assert stubbed.waits == sorted(stubbed.waits)
+    assert len(stubbed.waits) == 3 and stubbed.waits == sorted(stubbed.waits)
 
 
-def test_it_does_not_wait_for_ever(stubbed: Any) -> None:
+def test_it_does_not_wait_for_ever(stubbed):
     backend = stubbed.backend()
     stubbed.defined()
     for _ in range(8):
         stubbed.refuse("submit_job", "TooManyRequestsException", status=429)
     with pytest.raises(Throttled):
         backend.submit([stubbed.job()])
-    assert len(stubbed.waits) == 7
-    assert max(stubbed.waits) <= 20
+    assert len(stubbed.waits) == 7 and max(stubbed.waits) <= 20
     stubbed.listed(backend)
     assert backend.find([stubbed.TOKEN]) == {}  # nor doubts what was not done
 
 
-def test_what_may_have_been_accepted_is_looked_for_until_a_listing_must_have_it(
-    stubbed: Any,
-) -> None:
+def test_what_may_have_been_accepted_is_looked_for_until_a_listing_must_have_it(stubbed):
     backend, token = stubbed.backend(), stubbed.TOKEN
     stubbed.defined()
     stubbed.refuse("submit_job", "ServerException", status=500)
@@ -137,7 +123,7 @@ def test_what_may_have_been_accepted_is_looked_for_until_a_listing_must_have_it(
     assert backend.find([other]) == {}
 
 
-def test_so_is_what_an_earlier_launcher_may_have_submitted(stubbed: Any) -> None:
+def test_so_is_what_an_earlier_launcher_may_have_submitted(stubbed):
     """It may have been killed before it had the reply, or a listing."""
     backend, token, lost = stubbed.opened(), stubbed.TOKEN, "bbbbbbbbbbbb-a1"
     stubbed.learn(backend, ("5", token))
@@ -152,7 +138,7 @@ def test_so_is_what_an_earlier_launcher_may_have_submitted(stubbed: Any) -> None
     assert backend.find([token, lost]) == {token: "5"}
 
 
-def test_a_definition_that_aws_will_not_have_ends_the_launch(stubbed: Any) -> None:
+def test_a_definition_that_aws_will_not_have_ends_the_launch(stubbed):
     for act in ("preflight", "submit"):
         stubbed.queue()
         stubbed.answer("describe_job_definitions", {"jobDefinitions": []}, ANY_DEFINITION)
@@ -172,14 +158,14 @@ def test_a_definition_that_aws_will_not_have_ends_the_launch(stubbed: Any) -> No
         ("ServerException", "AWS Batch: list_jobs: m"),
     ],
 )
-def test_a_refusal_is_one_line_and_no_absence(stubbed: Any, code: str, message: str) -> None:
+def test_a_refusal_is_one_line_and_no_absence(stubbed, code, message):
     stubbed.refuse("list_jobs", code, "m\n  m")
     with pytest.raises(Unreachable, match=message.replace(": m", ": m m")) as caught:
         stubbed.backend().poll([stubbed.TOKEN])
     assert "\n" not in str(caught.value)
 
 
-def test_a_dead_line_is_no_absence(stubbed: Any) -> None:
+def test_a_dead_line_is_no_absence(stubbed):
     stubbed.fail("ListJobs", exceptions.EndpointConnectionError(endpoint_url=URL))
     with pytest.raises(Unreachable, match="does not answer: Could not connect"):
         stubbed.backend().find([stubbed.TOKEN])

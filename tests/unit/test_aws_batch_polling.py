@@ -14,7 +14,7 @@ from sweeper.backends.base import JobState, JobStatus
 ENDED = JobState.ENDED
 
 
-def test_restarts_stand_for_the_attempts_after(stubbed: Any) -> None:
+def test_restarts_stand_for_the_attempts_after(stubbed):
     """A token that nobody has submitted is that of the run's last job, while that goes on, or if it
     came so far."""
     backend = stubbed.backend()
@@ -31,7 +31,7 @@ def test_restarts_stand_for_the_attempts_after(stubbed: Any) -> None:
     assert backend.find([second]) == {}  # it has ended: the next one is to be submitted
 
 
-def test_of_two_copies_the_one_that_goes_on_counts(stubbed: Any) -> None:
+def test_of_two_copies_the_one_that_goes_on_counts(stubbed):
     backend = stubbed.backend()
     stubbed.listed(backend, ("2", stubbed.TOKEN), ("1", stubbed.TOKEN))
     stubbed.described({"jobId": "2", "status": "SUCCEEDED"}, {"jobId": "1", "status": "RUNNING"})
@@ -40,7 +40,7 @@ def test_of_two_copies_the_one_that_goes_on_counts(stubbed: Any) -> None:
     backend.cancel([stubbed.TOKEN])
 
 
-def test_an_array_that_waits_takes_one_call(stubbed: Any) -> None:
+def test_an_array_that_waits_takes_one_call(stubbed):
     backend, tokens = stubbed.array(10_000)
     stubbed.parent("PENDING", RUNNABLE=9_990, SUBMITTED=10)
     assert {s.state for s in backend.poll(tokens).values()} == {JobState.PENDING}
@@ -50,7 +50,7 @@ def test_an_array_that_waits_takes_one_call(stubbed: Any) -> None:
     assert stubbed.aws.calls == {"describe_jobs": 2}
 
 
-def test_a_poll_makes_twenty_calls_and_another_goes_on(stubbed: Any) -> None:
+def test_a_poll_makes_twenty_calls_and_another_goes_on(stubbed):
     turn = MOST_CALLS * A_CALL
     backend, tokens = stubbed.array(2 * turn)
     stubbed.parent("PENDING", RUNNABLE=2 * turn)
@@ -71,7 +71,7 @@ def test_a_poll_makes_twenty_calls_and_another_goes_on(stubbed: Any) -> None:
     assert list(backend.poll(tokens).values()) == statuses  # nothing has changed: one call
 
 
-def test_children_that_are_not_made_yet_are_waiting(stubbed: Any) -> None:
+def test_children_that_are_not_made_yet_are_waiting(stubbed):
     backend, tokens = stubbed.array(2)
     stubbed.parent("SUBMITTED")
     stubbed.described()
@@ -80,7 +80,7 @@ def test_children_that_are_not_made_yet_are_waiting(stubbed: Any) -> None:
     assert {s.state for s in backend.poll(tokens).values()} == {JobState.ABSENT}
 
 
-def test_an_array_is_terminated_at_once_or_child_by_child(stubbed: Any) -> None:
+def test_an_array_is_terminated_at_once_or_child_by_child(stubbed):
     backend, tokens = stubbed.array(4)
     for index in (0, 2):
         stubbed.answer("terminate_job", {}, {"jobId": f"9:{index}", "reason": ANY})
@@ -89,7 +89,7 @@ def test_an_array_is_terminated_at_once_or_child_by_child(stubbed: Any) -> None:
     backend.cancel(tokens)
 
 
-def test_what_is_forgotten_is_nothing_to_stop(stubbed: Any) -> None:
+def test_what_is_forgotten_is_nothing_to_stop(stubbed):
     """Nor does it keep others from being stopped; what was throttled continues from there."""
     backend = stubbed.backend()
     tokens = [f"{number:012x}-a1" for number in range(4)]
@@ -108,9 +108,7 @@ def test_what_is_forgotten_is_nothing_to_stop(stubbed: Any) -> None:
 
 
 @pytest.mark.parametrize(("code", "status"), [("ClientException", 400), ("AccessDenied", 403)])
-def test_what_may_not_be_stopped_is_told_and_tried_again_later(
-    stubbed: Any, code: str, status: int
-) -> None:
+def test_what_may_not_be_stopped_is_told_and_tried_again_later(stubbed, code, status):
     """And keeps no other from being stopped. AWS calls it a ClientException, too."""
     backend = stubbed.backend()
     tokens = [f"{number:012x}-a1" for number in range(3)]
@@ -142,7 +140,7 @@ def test_what_may_not_be_stopped_is_told_and_tried_again_later(
     assert stubbed.aws.calls["terminate_job"] == 6
 
 
-def test_credentials_that_have_expired_stop_nothing_else_either(stubbed: Any) -> None:
+def test_credentials_that_have_expired_stop_nothing_else_either(stubbed):
     backend = stubbed.backend()
     stubbed.learn(backend, *((str(number), f"{number:012x}-a1") for number in range(2)))
     stubbed.refuse("terminate_job", "ExpiredTokenException", status=403)
@@ -151,7 +149,7 @@ def test_credentials_that_have_expired_stop_nothing_else_either(stubbed: Any) ->
     assert stubbed.aws.calls["terminate_job"] == 1
 
 
-def test_a_child_that_is_not_made_yet_may_not_be_stopped_either(stubbed: Any) -> None:
+def test_a_child_that_is_not_made_yet_may_not_be_stopped_either(stubbed):
     """One that is not described goes on as its array does."""
     backend, tokens = stubbed.array(2)
     for status in ("PENDING", "FAILED"):
@@ -166,7 +164,7 @@ def test_a_child_that_is_not_made_yet_may_not_be_stopped_either(stubbed: Any) ->
             backend.cancel(tokens[:1])
 
 
-def test_an_array_that_was_not_described_for_once_is_looked_at_again(stubbed: Any) -> None:
+def test_an_array_that_was_not_described_for_once_is_looked_at_again(stubbed):
     """Though it counts its children as before."""
     backend, tokens = stubbed.array(2)
     children = [
@@ -184,7 +182,7 @@ def test_an_array_that_was_not_described_for_once_is_looked_at_again(stubbed: An
         assert polled == (states if there else [JobState.ABSENT] * 2)
 
 
-def test_an_array_that_has_failed_is_over_in_all_its_children(stubbed: Any) -> None:
+def test_an_array_that_has_failed_is_over_in_all_its_children(stubbed):
     """What a child was at the last look is not what it is, though the counts are the same."""
     backend, tokens = stubbed.array(2)
     failed = {"jobId": "9:1", "status": "FAILED", "container": {"exitCode": 3}}
@@ -197,7 +195,7 @@ def test_an_array_that_has_failed_is_over_in_all_its_children(stubbed: Any) -> N
     assert list(backend.poll(tokens).values()) == [JobStatus(ENDED, 0), JobStatus(ENDED, 3)]
 
 
-def test_an_array_that_succeeded_had_children_that_were_started_again(stubbed: Any) -> None:
+def test_an_array_that_succeeded_had_children_that_were_started_again(stubbed):
     """What its parent counts does not say how far they came: that is asked once."""
     backend, tokens = stubbed.array(3)
     again = [token.replace("-a1", "-a2") for token in tokens]
@@ -210,7 +208,7 @@ def test_an_array_that_succeeded_had_children_that_were_started_again(stubbed: A
     assert [status.state for status in backend.poll(again).values()] == states[3:]
 
 
-def test_a_child_that_nobody_asked_about_is_not_absent(stubbed: Any) -> None:
+def test_a_child_that_nobody_asked_about_is_not_absent(stubbed):
     """Its turn comes while another job is asked about: only with its array is it known whether one
     that Batch does not describe is gone, or was not made yet."""
     turn = MOST_CALLS * A_CALL
@@ -231,7 +229,7 @@ def test_a_child_that_nobody_asked_about_is_not_absent(stubbed: Any) -> None:
     assert states == [JobState.RUNNING] * turn + [JobState.PENDING] * 2
 
 
-def test_ten_thousand_single_jobs_take_a_hundred_requests_and_then_twenty() -> None:
+def test_ten_thousand_single_jobs_take_a_hundred_requests_and_then_twenty():
     sizes: list[int] = []
 
     def call(_service: str, _operation: str, *, jobs: list[str]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ import botocore.session
 import pytest
 from botocore import xform_name
 
-from sweeper.backends.aws_batch.answers import Job
 from sweeper.backends.aws_batch.client import Aws, Refused
 from sweeper.backends.aws_batch.definition import overrides
 from sweeper.backends.aws_batch.jobs import Jobs, status_of
@@ -25,6 +24,13 @@ from sweeper.testing import FakeClock
 
 ROOT = Path(__file__).parents[2]
 ENDED = JobState.ENDED
+OOM = "OutOfMemoryError"
+
+
+def _failed(why: str, **container: object) -> dict[str, object]:
+    return {"status": "FAILED", "statusReason": why, "container": container}
+
+
 STATUSES = [
     ({"status": "SUBMITTED"}, JobStatus(JobState.PENDING)),
     ({"status": "STARTING"}, JobStatus(JobState.PENDING)),
@@ -42,46 +48,25 @@ STATUSES = [
         JobStatus(JobState.STOPPING, node="i-1"),
     ),
     ({"status": "SUCCEEDED", "container": {"exitCode": 0}}, JobStatus(ENDED, 0)),
+    (_failed("Essential container in task exited", exitCode=1), JobStatus(ENDED, 1)),
     (
-        {
-            "status": "FAILED",
-            "statusReason": "Essential container in task exited",
-            "container": {"exitCode": 1},
-        },
-        JobStatus(ENDED, 1),
-    ),
-    (
-        {
-            "status": "FAILED",
-            "statusReason": "Essential container in task exited",
-            "container": {
-                "exitCode": 137,
-                "reason": "OutOfMemoryError: Container killed due to memory usage",
-            },
-        },
+        _failed("Essential container in task exited", exitCode=137, reason=f"{OOM}: Container ..."),
         JobStatus(ENDED, 137, "oom"),
     ),
+    (_failed("Job attempt duration exceeded timeout"), JobStatus(ENDED, None, "timeout")),
     (
-        {"status": "FAILED", "statusReason": "Job attempt duration exceeded timeout"},
-        JobStatus(ENDED, None, "timeout"),
-    ),
-    (
-        {"status": "FAILED", "statusReason": "Host EC2 (instance i-0a) terminated."},
+        _failed("Host EC2 (instance i-0a) terminated."),
         JobStatus(ENDED, None, "Host EC2 (instance i-0a) terminated", preempted=True),
     ),
     (
-        {
-            "status": "FAILED",
-            "statusReason": "Task failed to start",
-            "container": {"reason": "CannotPullContainerError: no\n such image"},
-        },
+        _failed("Task failed to start", reason="CannotPullContainerError: no\n such image"),
         JobStatus(ENDED, None, "CannotPullContainerError: no such image"),
     ),
 ]
 
 
 @pytest.mark.parametrize(("job", "status"), STATUSES)
-def test_what_a_job_has_come_to(job: Job, status: JobStatus) -> None:
+def test_what_a_job_has_come_to(job, status):
     assert status_of(job) == status
 
 
@@ -99,25 +84,15 @@ CONFIGURED: dict[str, tuple[str, str, dict[str, str]]] = {
     'source_profile "b" referenced .* does not exist: see': ("a", f"{_ROLE}source_profile=b", {}),
     "missing: source_profile or credential_source": ("a", _ROLE, {}),
     'credential source "Cloud" .* is not valid: see': ("a", f"{_ROLE}credential_source=Cloud", {}),
-    "Infinite loop in credential configuration": (
-        "a",
-        f"{_ROLE}source_profile=b\n{_ROLE.replace('profile a', 'profile b')}source_profile=a",
-        {},
-    ),
-    "no usable credentials .*custom-process": (
-        "a",
-        "[profile a]\ncredential_process=/bin/false",
-        {},
-    ),
-    "cannot be used: .*No such file.*'/no/such'": (
-        "a", "[profile a]\ncredential_process=/no/such", {},
-    ),
-    "Token for s does not exist": (
-        "a",
-        "[profile a]\nsso_session=s\nsso_account_id=1\nsso_role_name=r\n[sso-session s]\n"
-        "sso_region=us-east-1\nsso_start_url=https://lab.example.com/start",
-        {},
-    ),
+    "Infinite loop in credential configuration":
+        ("a", f"{_ROLE}source_profile=b\n{_ROLE.replace('e a', 'e b')}source_profile=a", {}),
+    "no usable credentials .*custom-process":
+        ("a", "[profile a]\ncredential_process=/bin/false", {}),
+    "cannot be used: .*No such file.*'/no/such'":
+        ("a", "[profile a]\ncredential_process=/no/such", {}),
+    "Token for s does not exist":
+        ("a", "[profile a]\nsso_session=s\nsso_account_id=1\nsso_role_name=r\n[sso-session s]\n"
+         "sso_region=us-east-1\nsso_start_url=https://lab.example.com/start", {}),
     '"s" sso_session configuration does not exist: see': ("a", "[profile a]\nsso_session=s", {}),
     "Invalid endpoint: nonsense: see": ("", "", {**_KEYS, "AWS_ENDPOINT_URL": "nonsense"}),
     "no usable credentials .*No such file or directory: '/no/such'": ("", "", _TOKEN_FILE),
@@ -125,12 +100,7 @@ CONFIGURED: dict[str, tuple[str, str, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("message", "given"), CONFIGURED.items())
-def test_what_is_missing_here(
-    message: str,
-    given: tuple[str, str, dict[str, str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_is_missing_here(message, given, tmp_path, monkeypatch):
     """In a line of ours, and nobody is asked: it is not AWS that gives no answer."""
     profile, text, variables = given
     for name in [name for name in os.environ if name.startswith("AWS_")]:
@@ -148,15 +118,13 @@ def test_what_is_missing_here(
     assert "\n" not in str(caught.value) and "does not answer" not in str(caught.value)
 
 
-def test_numbers_are_written_out() -> None:
+def test_numbers_are_written_out():
     request = overrides(Options("q", vcpus=0.25, memory=1_000_000), [], "r")
-    assert [requirement["value"] for requirement in request.get("resourceRequirements", [])] == [
-        "0.25",
-        "1000000",
-    ]
+    values = [needed["value"] for needed in request.get("resourceRequirements", [])]
+    assert values == ["0.25", "1000000"]
 
 
-def test_a_restart_is_no_reason_to_list_again_and_again() -> None:
+def test_a_restart_is_no_reason_to_list_again_and_again():
     clock, listings = FakeClock(), list[object]()
 
     class Service:
@@ -180,16 +148,14 @@ def test_a_restart_is_no_reason_to_list_again_and_again() -> None:
         return len(listings)
 
     jobs.add("1", ["aaaaaaaaaaaa-a1"], array=False)
-    assert rounds(["aaaaaaaaaaaa-a1"]) == 0
-    assert rounds(["aaaaaaaaaaaa-a1", "aaaaaaaaaaaa-a2"]) == 1
+    assert rounds(["aaaaaaaaaaaa-a1"]) == 0 and rounds(["aaaaaaaaaaaa-a1", "aaaaaaaaaaaa-a2"]) == 1
     assert rounds(["aaaaaaaaaaaa-a2", "bbbbbbbbbbbb-a1"]) == 12
     assert jobs.statuses(["aaaaaaaaaaaa-a1"]) == {"aaaaaaaaaaaa-a1": JobStatus(ENDED, 0)}
     assert rounds(["aaaaaaaaaaaa-a2"]) == 12
 
 
-def test_a_title_as_a_tag() -> None:
-    assert as_tag("lr=1e-4,x='a b' 本") == "lr=1e-4_x=_a b_ _"
-    assert len(as_tag("x" * 1000)) == 256
+def test_a_title_as_a_tag():
+    assert as_tag("lr=1e-4,x='a b' 本") == "lr=1e-4_x=_a b_ _" and len(as_tag("x" * 1000)) == 256
 
 
 _CALL = re.compile(r"\.(?:call|submit|pages)\(\s*\"([\w-]+)\",\s*\"(\w+)\"")
@@ -207,14 +173,13 @@ def _actions(path: Path) -> set[str]:
     assert document["Version"] == "2012-10-17"
     names: set[str] = set()
     for statement in document["Statement"]:
-        assert statement["Effect"] == "Allow"
-        assert statement["Resource"]
+        assert statement["Effect"] == "Allow" and statement["Resource"]
         actions = statement["Action"]
         names |= {actions} if isinstance(actions, str) else set(actions)
     return names
 
 
-def test_the_policy_allows_what_the_code_calls_and_nothing_else() -> None:
+def test_the_policy_allows_what_the_code_calls_and_nothing_else():
     session: Any = botocore.session.Session()
     called: set[str] = set()
     for path in (ROOT / "sweeper" / "backends" / "aws_batch").glob("*.py"):
@@ -232,7 +197,7 @@ def test_the_policy_allows_what_the_code_calls_and_nothing_else() -> None:
     assert _actions(ROOT / "docs" / "aws-batch-job-policy.json") == store
 
 
-def test_what_it_takes_is_loaded_when_it_is_used() -> None:
+def test_what_it_takes_is_loaded_when_it_is_used():
     code = "import sweeper.backends.aws_batch, sys; print('botocore' in sys.modules)"
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

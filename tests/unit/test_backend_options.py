@@ -22,7 +22,7 @@ class Options(NamedTuple):
     flags: Annotated[tuple[str, ...], Option(Text(), "Flags.", ["--x"])] = ()
 
 
-def test_a_section_is_made_of_the_types() -> None:
+def test_a_section_is_made_of_the_types():
     fields = section_of(Options).fields
     assert [*fields] == ["name", "cpus", "time", "flags"]
     assert (fields["time"].default, fields["time"].key) == ("90m", "time_s")
@@ -34,7 +34,7 @@ def test_a_section_is_made_of_the_types() -> None:
     assert fields["name"].examples == ("lab",) and fields["flags"].doc == "Flags."
 
 
-def test_given_options_are_merged_over_others() -> None:
+def test_given_options_are_merged_over_others():
     options = read_options(Options, {"cpus": 4, "flags": ["--y"], "overrides": []}, "launch.x")
     assert options == Options(cpus=4, flags=("--y",))
     assert over(options, {"cpus": 8, "name": "b"}) == Options("b", 8, flags=("--y",))
@@ -46,13 +46,13 @@ def test_given_options_are_merged_over_others() -> None:
     ("seconds", "text"),
     [(120.0, "2m"), (86400.0, "24h"), (604800.0, "7d"), (5400.0, "90m"), (61.0, "61s")],
 )
-def test_durations_are_written_as_in_a_grid(seconds: float, text: str) -> None:
+def test_durations_are_written_as_in_a_grid(seconds, text):
     node = from_python(text, "x", Problems())
     assert duration_text(seconds) == text and Duration().read(node, "x", Problems()) == seconds
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_grid_may_give_has_the_types_that_its_backend_gets(name: str) -> None:
+def test_examples_and_defaults_have_the_types_of_options(name):
     """Each example and default of the section, as its kind reads it."""
     kind = backend_type(name)
     options: Any = import_module(f"sweeper.backends.{kind.key}.options").Options

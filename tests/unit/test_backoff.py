@@ -8,7 +8,7 @@ from sweeper.errors import Unreachable
 from sweeper.testing import FakeClock
 
 
-def test_what_has_failed_is_left_alone_for_longer_each_time() -> None:
+def test_backoff_grows_with_each_failure():
     now = 0.0
     backoff = Backoff(30, 100, lambda: now)
     for seconds in (30, 60, 100, 100):
@@ -24,7 +24,7 @@ def test_what_has_failed_is_left_alone_for_longer_each_time() -> None:
     backoff.check()
 
 
-def test_what_fails_together_has_failed_once() -> None:
+def test_failures_at_the_same_time_count_once():
     now = 0.0
     backoff = Backoff(30, 100, lambda: now)
     for _ in range(8):
@@ -39,7 +39,7 @@ def test_what_fails_together_has_failed_once() -> None:
     backoff.check()
 
 
-def test_what_is_told_meanwhile_is_what_had_failed() -> None:
+def test_backoff_raises_the_last_error_meanwhile():
     backoff = Backoff(30, 100, lambda: 0.0)
     backoff.failed(Refused("you may not", "AccessDenied", for_good=True))
     for _ in range(3):
@@ -63,18 +63,14 @@ class Failing:
         return "done"
 
 
-def test_a_retry_waits_twice_as_long_each_time_and_gives_up_with_the_last_error() -> None:
+def test_a_retry_waits_twice_as_long_each_time_and_gives_up_with_the_last_error():
     action, noted = Failing(3), list[tuple[str, float]]()
-    assert (
-        retried(
-            action,
-            delays(1.0, most=3.0),
-            lambda error: isinstance(error, OSError),
-            note=lambda error, wait: noted.append((str(error), wait)),
-            sleep=action.clock.sleep,
-        )
-        == "done"
-    )
+
+    def note(error: Exception, wait: float) -> None:
+        noted.append((str(error), wait))
+
+    waits = delays(1.0, most=3.0)
+    assert retried(action, waits, lambda _: True, note=note, sleep=action.clock.sleep) == "done"
     assert action.calls == [0.0, 1.0, 3.0, 6.0]
     assert noted == [("2 left", 1.0), ("1 left", 2.0), ("0 left", 3.0)]
     action = Failing(9)
@@ -83,23 +79,20 @@ def test_a_retry_waits_twice_as_long_each_time_and_gives_up_with_the_last_error(
     assert action.calls == [0.0, 1.0, 3.0]
 
 
-def test_an_error_that_will_not_pass_is_raised_at_once() -> None:
+def test_an_error_is_raised_at_once_or_asks_for_a_longer_wait():
     action = Failing(1)
     with pytest.raises(OSError, match="0 left"):
         retried(action, delays(1.0), lambda _: False, sleep=action.clock.sleep)
     assert action.calls == [0.0]
-
-
-def test_an_error_may_ask_for_a_longer_wait() -> None:
     action = Failing(2)
     retried(action, delays(1.0), lambda _: True, at_least=lambda _: 1.5, sleep=action.clock.sleep)
     assert action.calls == [0.0, 1.5, 3.5]
 
 
-def test_spread_waits_differ_and_stay_within_half() -> None:
+def test_spread_waits_differ_and_stay_within_half():
     waits = list(spread([8.0] * 100))
     assert all(4.0 <= wait <= 8.0 for wait in waits) and len(set(waits)) > 1
 
 
-def test_many_doublings_do_not_overflow() -> None:
+def test_many_doublings_do_not_overflow():
     assert delay(1.0, 10_000, most=60.0) == 60.0

@@ -69,11 +69,10 @@ def _path(output: str) -> Path:
     return Path(output.strip().splitlines()[-1])
 
 
-def test_two_at_once_make_one(bench: Bench) -> None:
+def test_simultaneous_builds_make_one_environment(bench):
     first = bench.start()
     bench.begun()
     second = bench.start()
-    assert second.stdout is not None
     assert "waiting for another job" in second.stdout.readline()
     (bench.folder / "go").touch()
     outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
@@ -82,7 +81,7 @@ def test_two_at_once_make_one(bench: Bench) -> None:
     assert [path.read_text() for path in bench.made()] == ["a==1\n"]
 
 
-def test_one_that_is_killed_leaves_nothing_half_done(bench: Bench) -> None:
+def test_a_killed_build_leaves_nothing_half_done(bench):
     """Its installer goes on, and nobody else begins before that has ended."""
     first = bench.start()
     bench.begun()
@@ -90,7 +89,6 @@ def test_one_that_is_killed_leaves_nothing_half_done(bench: Bench) -> None:
     first.communicate(timeout=60)
     assert not bench.made()
     second = bench.start()
-    assert second.stdout is not None
     assert "waiting for another job" in second.stdout.readline()
     (bench.folder / "go").touch()
     output, _ = second.communicate(timeout=60)
@@ -98,7 +96,7 @@ def test_one_that_is_killed_leaves_nothing_half_done(bench: Bench) -> None:
     assert (bench.folder / "begun").read_text() == "\n\n"
 
 
-def test_one_that_is_told_to_stop(bench: Bench) -> None:
+def test_a_build_that_is_told_to_stop_leaves_nothing(bench):
     """Its installer is killed, and what it has made goes."""
 
     def goes_on() -> bool:
@@ -119,7 +117,7 @@ def test_one_that_is_told_to_stop(bench: Bench) -> None:
         f"  {CROSS} no such\n  ╰─> package\n\nhint: See above for details.\n",
     ],
 )
-def test_what_fails_is_told_by_its_last_line(bench: Bench, output: str) -> None:
+def test_a_failed_build_reports_the_last_line(bench, output):
     (bench.folder / "go").touch()
     (bench.folder / "broken").write_text(output)
     with pytest.raises(bare_machine.BuildError, match=r"\Ano such package\Z"):
@@ -129,7 +127,7 @@ def test_what_fails_is_told_by_its_last_line(bench: Bench, output: str) -> None:
     assert bare_machine.build(str(bench.environments), "a==1\n")
 
 
-def test_other_requirements_are_another_environment(bench: Bench) -> None:
+def test_other_requirements_are_another_environment(bench):
     (bench.folder / "go").touch()
     first, second = (
         bare_machine.build(str(bench.environments), text) for text in ("a==1\n", "a==2\n")
@@ -167,9 +165,7 @@ def _built(bench: Bench, settings: dict[str, str]) -> str | None:
     ],
     ids=lambda given: ",".join(given) or "-",
 )
-def test_a_setting_that_chooses_packages_is_another_environment(
-    bench: Bench, before: dict[str, str], after: dict[str, str]
-) -> None:
+def test_a_setting_that_chooses_packages_is_another_environment(bench, before, after):
     """Nothing that is written names its value, which may hold a password."""
     (bench.folder / "go").touch()
     first, second = (_built(bench, given) for given in (before, after))
@@ -190,16 +186,14 @@ def test_a_setting_that_chooses_packages_is_another_environment(
     ],
     ids=["a login that is renewed", "a cache", "a time limit", "a login apart"],
 )
-def test_a_setting_that_chooses_none_is_not(
-    bench: Bench, before: dict[str, str], after: dict[str, str]
-) -> None:
+def test_settings_that_choose_no_packages_share_the_environment(bench, before, after):
     (bench.folder / "go").touch()
     first, second = (_built(bench, given) for given in (before, after))
     assert first == second and len(bench.made()) == 1
 
 
 @pytest.mark.parametrize("name", ["PIP_CONSTRAINT", "UV_OVERRIDE", "PIP_CONFIG_FILE"])
-def test_a_file_that_a_setting_names_counts_by_what_it_holds(bench: Bench, name: str) -> None:
+def test_a_file_that_a_setting_names_counts_by_what_it_holds(bench, name):
     (bench.folder / "go").touch()
     file = bench.folder / "versions.txt"
     made: list[str | None] = []
@@ -209,7 +203,7 @@ def test_a_file_that_a_setting_names_counts_by_what_it_holds(bench: Bench, name:
     assert made[0] == made[2] != made[1]
 
 
-def test_what_a_job_is_told_is_short_and_needs_nothing_of_ours() -> None:
+def test_the_command_of_a_bare_job_is_short_and_needs_no_sweeper():
     """AWS Batch takes 8 KB of all that is said of a job."""
     packages = tuple(job_bundle.pinned(["s3fs"]))
     along = Carried(f"{'sweep' * 10}/code/sweeper-{'0' * 32}.zip", "0" * 32, packages, {})
@@ -227,9 +221,7 @@ def test_what_a_job_is_told_is_short_and_needs_nothing_of_ours() -> None:
     assert requirement.partition("==")[2][0].isdigit()
 
 
-def test_an_interpreter_that_can_make_none_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interpreter_without_ensurepip_is_reported(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))  # no uv
     monkeypatch.setitem(sys.modules, "ensurepip", None)
     with pytest.raises(bare_machine.BuildError, match="has no ensurepip: add python3-venv"):
@@ -239,24 +231,23 @@ def test_an_interpreter_that_can_make_none_is_told(
 ALONG = Carried("s/code/sweeper.zip", "0" * 32, ("a==1",), {})
 
 
-def test_an_interpreter_that_is_too_old_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_interpreter_is_reported(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 1))
     with pytest.raises(SystemExit, match=r"needs Python 3\.11"):
         exec(job_bundle.bare_command("python", "s3://b", ALONG)[3], {})  # noqa: S102 - as Python would
 
 
 @pytest.mark.parametrize("version", ["2.7", "3.6", "3.7", "3.8", "3.9", "3.10"])
-def test_older_ones_say_it_themselves(version: str, tmp_path: Path) -> None:
+def test_older_interpreters_report_themselves(version, tmp_path):
     python = shutil.which(f"python{version}")
     if python is None or subprocess.run([python, "-c", ""], check=False).returncode:
         pytest.skip(f"there is no python{version} here")
     command = job_bundle.bare_command(python, "s3://b", ALONG)
     ended = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("sweeper: needs Python 3.11, and ")
+    assert ended.returncode == 1 and ended.stderr.startswith("sweeper: needs Python 3.11, and ")
 
 
-def test_what_a_job_runs_is_what_lies_here() -> None:
+def test_the_packed_builder_equals_its_source():
     """Python from 3.12 on writes a tree as text that 3.11 cannot read, so that nothing is written
     anew: each line but what only people read is in it."""
     first = job_bundle.bare_command("python", "s3://b", ALONG)[3]
@@ -269,7 +260,7 @@ def test_what_a_job_runs_is_what_lies_here() -> None:
     assert code and not set(code) - sent
 
 
-def test_the_first_text_reads_no_module_of_the_working_folder(tmp_path: Path) -> None:
+def test_the_first_text_reads_no_module_of_the_working_folder(tmp_path):
     (tmp_path / "base64.py").write_text("raise SystemExit('of the working folder')\n")
     command = job_bundle.bare_command(sys.executable, "s3://b", ALONG)
     command[4] = "not JSON"
@@ -279,15 +270,13 @@ def test_the_first_text_reads_no_module_of_the_working_folder(tmp_path: Path) ->
     assert "JSONDecodeError" in ended.stderr
 
 
-def test_what_is_made_is_its_users_alone(bench: Bench) -> None:
+def test_environments_are_private_to_their_user(bench):
     (bench.folder / "go").touch()
     bare_machine.build(str(bench.environments), "a==1\n")
     assert bench.environments.stat().st_mode & 0o077 == 0
 
 
-def test_values_of_variables_that_are_named_are_not_told(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_values_of_secret_variables_are_masked(bench, monkeypatch, capfd):
     """As they stand, and as an address has them."""
     monkeypatch.setenv("INDEX_KEY", "p/w d%20")
     (bench.folder / "go").touch()
@@ -333,9 +322,7 @@ UVS = f"""Using Python 3.11
          "Failed to fetch: `x` Caused by: no route"),
     ],
 )  # fmt: skip
-def test_what_pip_and_uv_say_of_the_commonest_failures(
-    bench: Bench, output: str, message: str
-) -> None:
+def test_common_failures_of_pip_and_uv_are_summarised(bench, output, message):
     """Their own words, kept: other versions of them say the like."""
     (bench.folder / "go").touch()
     (bench.folder / "broken").write_text(output)

@@ -1,11 +1,10 @@
 """`sweeper best`, `analysis.best` and the order of `ls`: the same judgement as the report's."""
 
-import json
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
+from support.verbs import ask
 
 import sweeper
 from sweeper import analysis
@@ -15,8 +14,7 @@ from sweeper.errors import NotFound, UsageError
 
 @pytest.fixture
 def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A sweep whose last values are noisy, so that the report judges by a mean of them, and one
-    that is maximized."""
+    """A sweep whose last values are noisy, and one that is maximized."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "root"))
     monkeypatch.chdir(tmp_path)
@@ -37,16 +35,8 @@ def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -
     return tmp_path / "root"
 
 
-def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    capsys.readouterr()
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.parametrize("sweep", ["noisy", "up"])
-def test_best_is_the_report_without_the_report(
-    root: Path, sweep: str, capsys: pytest.CaptureFixture[str]
-):
+def test_best_agrees_with_the_report(root, sweep, capsys):
     report = analysis.analyze(str(root), sweep, out="report", pictures=False).document
     answer = ask(capsys, "best", sweep, "-n", "0")
     assert answer["cells"] == report["cells"]
@@ -58,15 +48,14 @@ def test_best_is_the_report_without_the_report(
     assert len(ask(capsys, "best", sweep, "-n", "1")["cells"]) == 1
 
 
-def test_best_for_people_says_how_it_judges(root: Path, capsys: pytest.CaptureFixture[str]):
+def test_best_prints_how_it_judges(root, capsys):
     assert main(["best", "up", "-n", "2"]) == 0
     out = capsys.readouterr().out
-    assert "x=2" in out and "2 of 3 cells" in out
-    assert "last value of acc (higher is better)" in out
+    assert "x=2" in out and "2 of 3 cells" in out and "last value of acc (higher is better)" in out
     assert not (root / "up" / "report").exists()
 
 
-def test_what_has_no_best_is_an_error(root: Path, written: ModuleType):
+def test_a_sweep_without_a_metric_or_values_has_no_best(root, written):
     bare = written.Written(root, "bare", {"x": [1]}, metric=None)
     bare.run({"x": 1}, 0, [{"step": 0, "loss": 1}])
     bare.save()
@@ -80,7 +69,7 @@ def test_what_has_no_best_is_an_error(root: Path, written: ModuleType):
     assert sweeper.analysis.best is analysis.best
 
 
-def test_ls_sorts_and_limits(root: Path, capsys: pytest.CaptureFixture[str]):
+def test_ls_sorts_and_limits(root, capsys):
     def names(*options: str) -> list[str]:
         return [run["name"] for run in ask(capsys, "ls", "up", *options)["runs"]]
 
@@ -97,18 +86,14 @@ def test_ls_sorts_and_limits(root: Path, capsys: pytest.CaptureFixture[str]):
     assert "2 of 4 runs" in capsys.readouterr().out
 
 
-def test_ls_says_where_the_report_may_judge_otherwise(
-    root: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_ls_says_where_the_report_may_judge_otherwise(root, capsys):
     assert main(["ls", "up"]) == 0
     assert "sweeper best" not in capsys.readouterr().out  # it says `at: last`
     assert main(["ls", "noisy"]) == 0
     assert "`sweeper best SWEEP` uses the value of the report" in capsys.readouterr().out
 
 
-def test_status_lists_sweeps_by_their_time(
-    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-):
+def test_status_lists_sweeps_by_their_time(root, written, capsys):
     for name, created in (("aaa", "2027-01-01T00:00:00Z"), ("zzz", "2020-01-01T00:00:00Z")):
         late = written.Written(root, name, {"x": [1]}, created=created)
         late.run({"x": 1}, 0)
@@ -117,7 +102,7 @@ def test_status_lists_sweeps_by_their_time(
     assert names == ["zzz", "noisy", "up", "aaa"]
 
 
-def test_a_plan_prints_as_a_line_and_names_are_the_public_ones(tmp_path: Path):
+def test_a_plan_prints_as_a_line_and_names_are_the_public_ones(tmp_path):
     (tmp_path / "g.yaml").write_text(
         "command: [sh, -c, 'true {x}']\ngrid: {x: [1, 2]}\nlaunch: {backend: local}\n"
     )

@@ -1,13 +1,12 @@
 """What a service has billed, beside what was counted; and a role that may not see it."""
 
-import json
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.answering import answering
 
 from sweeper.engine.errors import RequestError
 from sweeper.engine.listing import billing
@@ -28,15 +27,13 @@ from sweeper.sweep.usage import Counts
         (Counts(10), Counts(4, 6), True, ["6 tokens of prompts were read from the cache"]),
     ],
 )
-def test_a_difference_is_explained(
-    ours: Counts, theirs: Counts, fresh: bool, expected: list[str]
-) -> None:
+def test_a_difference_is_explained(ours, theirs, fresh, expected):
     explanation = explained(ours, theirs, fresh=fresh, unseen=0)
     assert len(explanation) == len(expected)
     assert all(line.startswith(start) for line, start in zip(explanation, expected, strict=True))
 
 
-def test_what_was_billed_can_be_asked_for_by_the_hour() -> None:
+def test_what_was_billed_can_be_asked_for_by_the_hour():
     now = [1_800_000_000.0]
     meter = Meter(lambda: now[0])
     meter.open("s", [], {"sweeper_run": "r"}, None)
@@ -45,17 +42,11 @@ def test_what_was_billed_can_be_asked_for_by_the_hour() -> None:
     now[0] += 3600
     meter.bill("s", "m", trained_tokens=1, forward_tokens=2)
     counts, about = meter.billed(0, now[0] + 1)
-    kinds = {
-        (entry.hour % 7200 // 3600, entry.kind, entry.cached): n for entry, n in counts.items()
-    }
-    assert kinds == {
-        (0, "training", False): 5,
-        (0, "sampling_prefill", False): 6,
-        (0, "sampling_prefill", True): 4,
-        (0, "sampling_sample", False): 3,
-        (1, "training", False): 1,
-        (1, "sampling_prefill", False): 2,
-    }
+    assert {(e.hour % 7200 // 3600, e.kind, e.cached): n for e, n in counts.items()} == {
+        (0, "training", False): 5, (0, "sampling_prefill", False): 6,
+        (0, "sampling_prefill", True): 4, (0, "sampling_sample", False): 3,
+        (1, "training", False): 1, (1, "sampling_prefill", False): 2,
+    }  # fmt: skip
     assert about == {"s": {"sweeper_run": "r"}}
     assert not meter.billed(now[0] + 3600, now[0] + 7200)[0]
     now[0] += HOURS * 3600
@@ -72,7 +63,7 @@ def test_what_was_billed_can_be_asked_for_by_the_hour() -> None:
         ("yesterday", "2026-01-02T00:00:00Z"),
     ],
 )
-def test_a_time_that_cannot_be_asked_for(begin: str, end: str) -> None:
+def test_billing_refuses_invalid_times(begin, end):
     service: Any = type("Service", (), {"meter": Meter()})()
     with pytest.raises(RequestError):
         billing(service, {}, {"starting_on": begin, "ending_before": end})
@@ -83,43 +74,26 @@ def serving() -> Iterator[Any]:
     """A service that answers with a status and a document, and notes what it was asked."""
     requests: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        answer: tuple[int, Any] = (200, {"data": [], "sessions": {}})
+    serving = SimpleNamespace(answer=(200, {"data": [], "sessions": {}}), asked=requests)
 
-        def do_GET(self) -> None:
-            requests.append(self.path)
-            status, document = self.answer
-            data = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+    def answer(path: str) -> tuple[int, Any]:
+        requests.append(path)
+        return serving.answer
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    place = Service(f"http://127.0.0.1:{server.server_port}", "tml-none")
-    yield type("Serving", (), {"handler": Handler, "place": place, "asked": requests})
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with answering(answer) as url:
+        serving.place = Service(url, "tml-none")
+        yield serving
 
 
-def test_a_role_that_may_not_see_it_is_told_in_a_line(serving: Any) -> None:
-    serving.handler.answer = (403, {"detail": "billing view access is required"})
+def test_a_role_without_billing_access_gets_one_line(serving):
+    serving.answer = (403, {"detail": "billing view access is required"})
     with pytest.raises(EnvironmentFailure) as caught:
         billed(serving.place, datetime.now(UTC))
-    assert str(caught.value) == (
-        f"{serving.place.url} does not show its billing to this key (403): you need a role in your "
-        "organization that may see it"
-    )
+    assert f"{serving.place.url} does not show its billing to this key (403)" in str(caught.value)
+    assert "you need a role in your organization that may see it" in str(caught.value)
 
 
-def test_what_is_billed_is_summed_by_run(serving: Any) -> None:
+def test_what_is_billed_is_summed_by_run(serving):
     def event(session: str | None, usd: float | None, **info: Any) -> dict[str, Any]:
         hour = {"bucket_start": "2026-01-01T00:00:00Z", "bucket_end": "2026-01-01T01:00:00Z"}
         cost = {"estimated_cost_usd": usd}
@@ -136,7 +110,7 @@ def test_what_is_billed_is_summed_by_run(serving: Any) -> None:
         event("one", None, type="checkpoint", count=2),
     ]
     sessions = {"one": {"user_metadata": metadata}, "other": {"user_metadata": None}}
-    serving.handler.answer = (200, {"data": events, "sessions": sessions})
+    serving.answer = (200, {"data": events, "sessions": sessions})
     bill = billed(serving.place, datetime.now(UTC))
     assert bill == {("s", "r"): Billed(Counts(4, 3, 2, 10), 1.75, unpriced=True)}
     serving.asked.clear()
@@ -144,6 +118,6 @@ def test_what_is_billed_is_summed_by_run(serving: Any) -> None:
     assert len(serving.asked) == 3  # 14 days at most are answered at once
 
 
-def test_the_first_of_times() -> None:
+def test_billing_starts_at_the_earliest_time():
     assert since_first([None, "2026-01-02T00:00:00Z", "2026-01-01T00:00:00Z"]).day == 1
     assert since_first([None]) <= datetime.now(UTC)

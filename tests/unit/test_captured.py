@@ -40,9 +40,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str,
     [(b"no database at all, but long enough to be read" * 9, "file is not a database"),
      (b"", "no such table: wire_rows")],
 )  # fmt: skip
-def test_a_damaged_store_costs_one_line(
-    folder: Path, database: bytes, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_store_costs_one_line(folder, database, message, capsys):
     (folder / "capture.sqlite").write_bytes(database)
     assert main(["rollouts", "s"]) == 5
     errors = capsys.readouterr().err.splitlines()
@@ -52,9 +50,7 @@ def test_a_damaged_store_costs_one_line(
     assert not list(folder.glob("capture.sqlite-*"))
 
 
-def test_values_of_any_kind_are_shown_or_left_out(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_values_of_any_kind_are_shown_or_left_out(folder, capsys):
     lines = [
         call([7], iteration=3, group_idx=0, traj_idx=0, split="train"),
         call([8], iteration=3, group_idx=[1], traj_idx={"a": 1}, split=["x"]),
@@ -73,9 +69,7 @@ def test_values_of_any_kind_are_shown_or_left_out(
     assert [step.get("sampled_tokens") for step in steps].count(None) == 3
 
 
-def test_a_store_that_its_daemon_has_open_is_read_too(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_store_that_its_daemon_has_open_is_read_too(folder, capsys):
     names = "cursor split iteration group_idx traj_idx purpose seq_id policy_version"
     columns = [*names.split(), "prompt_tokens", "sampled_tokens", "logprobs", "metadata"]
     with closing(sqlite3.connect(folder / "capture.sqlite")) as daemon:

@@ -24,7 +24,7 @@ def test_overrides_may_stand_behind_flags():
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in ("engine", *PARENTS)])
-def test_flags_may_stand_between_the_arguments_of_any_verb(verb: str) -> None:
+def test_flags_may_stand_between_the_arguments_of_any_verb(verb):
     """`engine` parses its own command line."""
     declared = argparse.ArgumentParser()
     load(verb).add_arguments(declared)
@@ -52,11 +52,12 @@ def test_flags_may_stand_between_the_arguments_of_any_verb(verb: str) -> None:
     "given",
     [["plan", "g.yaml", "--no-such"], ["plan", "g.yaml", "--json", "-x"], ["best", "s", "x"]],
 )
-def test_what_nobody_knows_is_refused(given, capsys):
+def test_unknown_options_are_refused_with_the_usage(given, capsys):
     with pytest.raises(SystemExit) as stopped:
         parse(given)
-    assert stopped.value.code == 2
-    assert "unrecognized arguments" in capsys.readouterr().err
+    stderr = capsys.readouterr().err
+    assert stopped.value.code == 2 and stderr.startswith(f"usage: sweeper {given[0]} ")
+    assert f"sweeper {given[0]}: error: unrecognized arguments: {given[-1]}" in stderr
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_what_nobody_knows_is_refused(given, capsys):
         (["cancel"], "sweeper cancel: error: the following arguments are required: SWEEP\n"),
     ],
 )  # fmt: skip
-def test_a_mistyped_verb_or_option_is_told_with_the_one_that_was_meant(given, message, capsys):
+def test_mistyped_verbs_and_options_get_a_suggestion(given, message, capsys):
     with pytest.raises(SystemExit) as stopped:
         parse(given)
     assert stopped.value.code == 2
@@ -85,9 +86,7 @@ def test_a_mistyped_verb_or_option_is_told_with_the_one_that_was_meant(given, me
 
 
 @pytest.mark.parametrize("orders", ["\x1b]0;T\x07", "\x1b[2J", "\x9b31m", "\u202e", "\ud800", "\r"])
-def test_what_a_verb_forgets_to_make_harmless_is_made_so(
-    orders: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_output_of_any_verb_is_sanitised(orders, monkeypatch, capfd):
     """Whoever prints: the parser, that an argument is unknown; a verb; a warning of Python's."""
 
     def forgetful(_: object) -> int:
@@ -109,7 +108,7 @@ def test_what_a_verb_forgets_to_make_harmless_is_made_so(
     assert orders not in output.out + output.err and "\x1b" not in output.out + output.err
 
 
-def test_help_lists_each_verb_under_a_heading(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_each_verb_under_a_heading(capsys):
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     text = capsys.readouterr().out
@@ -127,9 +126,7 @@ MOST = 9
 
 
 @pytest.mark.parametrize("name", HELP)
-def test_help_of_a_verb_has_a_sentence_an_example_and_short_groups(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_of_a_verb_has_a_sentence_an_example_and_short_groups(name, capsys, monkeypatch):
     """The examples are also run, after the README's tour (e2e/test_readme.py)."""
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
@@ -152,27 +149,27 @@ def test_help_of_a_verb_has_a_sentence_an_example_and_short_groups(
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_the_example_of_a_verb_can_be_typed(name: str) -> None:
+def test_the_example_of_a_verb_can_be_typed(name):
     words = ["sweeper", *name.split()]
     assert shlex.split(VERBS[name].example)[: len(words)] == words
     parse(shlex.split(VERBS[name].example)[1:])
 
 
 @pytest.mark.parametrize("action", ENGINE_EXAMPLES)
-def test_the_example_of_an_action_of_the_engine_can_be_typed(action: str) -> None:
+def test_the_example_of_an_action_of_the_engine_can_be_typed(action):
     command = ENGINE_EXAMPLES[action].removeprefix('eval "$(').removesuffix(')"')
     sweeper, engine, *words = shlex.split(command)
     assert (sweeper, engine) == ("sweeper", "engine")
     assert engine_parser().parse_args(words).action == action
 
 
-def test_what_stands_before_a_second_word_counts() -> None:
+def test_options_before_a_second_word_count():
     given = parse(["doctor", "--root", "r", "--json", "notify", "s"])
     assert (given.root, given.json, given.part, given.sweep) == ("r", True, "notify", "s")
 
 
 @pytest.mark.parametrize(("before", "now"), FORMER.items())
-def test_former_names_of_verbs_work_and_say_the_new_one(before: str, now: str) -> None:
+def test_former_names_of_verbs_work_and_say_the_new_one(before, now):
     given, sentence = of_today([*before.split(), "x"])
     assert given == [*now.split(), "x"]
     assert sentence == f"sweeper {before} is now `sweeper {now}`"
@@ -180,7 +177,7 @@ def test_former_names_of_verbs_work_and_say_the_new_one(before: str, now: str) -
     assert before not in VERBS
 
 
-def test_a_former_name_is_told_on_stderr_only(capsys: pytest.CaptureFixture[str]) -> None:
+def test_former_names_are_mentioned_on_stderr_only(capsys):
     assert cli.main(["prices"]) == 0
     printed = capsys.readouterr()
     assert printed.err == "sweeper: sweeper prices is now `sweeper costs --prices`\n"

@@ -1,16 +1,13 @@
 """The time of day is told and decides nothing: hosts differ in it, and it is set forward and back.
 What lasts is measured by the monotonic clock of who measures."""
 
-import http.server
 import json
 import os
-import threading
 import time
 from argparse import Namespace
-from pathlib import Path
-from typing import Any
 
 import pytest
+from support.answering import answering
 
 from sweeper.alarms.records import read as read_alarms
 from sweeper.commands.status_table import print_status
@@ -36,9 +33,7 @@ def _utc(moment: float) -> str:
 
 
 @pytest.mark.parametrize("ahead", [-HOUR, 0.0, 60.0, HOUR, YEAR])
-def test_a_launcher_with_another_time_than_its_workers_waits_as_long(
-    make_scene: Any, ahead: float
-) -> None:
+def test_a_launcher_with_another_time_than_its_workers_waits_as_long(make_scene, ahead):
     scene = make_scene(1)
     run = scene.ids[0]
     scene.step()
@@ -55,7 +50,7 @@ def test_a_launcher_with_another_time_than_its_workers_waits_as_long(
         assert len(scene.backend.submitted) == attempt + 1
 
 
-def test_a_moment_that_is_told_follows_the_clock(make_scene: Any) -> None:
+def test_displayed_times_follow_the_clock(make_scene):
     scene = make_scene(1, retries=1)
     run = scene.ids[0]
     scene.step()
@@ -73,7 +68,7 @@ def test_a_moment_that_is_told_follows_the_clock(make_scene: Any) -> None:
     assert (later - hour) % 24 == 1
 
 
-def test_a_worker_whose_clock_is_set_is_not_paused_for_a_year(make_scene: Any) -> None:
+def test_a_worker_whose_clock_is_set_is_not_paused_for_a_year(make_scene):
     scene = make_scene(1)
     run = scene.ids[0]
     scene.step()
@@ -90,17 +85,17 @@ def test_a_worker_whose_clock_is_set_is_not_paused_for_a_year(make_scene: Any) -
     assert [alarm.rule for alarm in read_alarms(scene.folder)] == ["paused"]
 
 
-def test_how_long_a_pause_lasts_is_the_workers_own_clocks(tmp_path: Path) -> None:
+def test_how_long_a_pause_lasts_is_the_workers_own_clocks(tmp_path):
     now = [0.0]
     pauses = Pauses(str(tmp_path), clock=lambda: now[0])
     pauses.feed(b"Sampling is paused. Reason: concurrent LoRA rate limit hit\n")
     now[0] = 42.0
     pause = pauses.current()
-    assert pause is not None and pause.for_s == 42.0
+    assert pause.for_s == 42.0
 
 
 @pytest.mark.parametrize("ahead", [-YEAR, -HOUR, 0.0, HOUR, YEAR])
-def test_a_heartbeat_by_another_clock_is_no_silence(watched: Any, ahead: float) -> None:
+def test_a_heartbeat_by_another_clock_is_no_silence(watched, ahead):
     first = watched.scene.ids[0]
     watched.wall = YEAR * 60
     watched.scene.worker(first, 1, Event.CLAIMED)
@@ -110,7 +105,7 @@ def test_a_heartbeat_by_another_clock_is_no_silence(watched: Any, ahead: float) 
         assert watched.run(seconds=0.0).beat == 0.0
 
 
-def test_a_worker_that_has_been_dead_for_long_is_silent_soon(watched: Any) -> None:
+def test_a_worker_that_has_been_dead_for_long_is_silent_soon(watched):
     first = watched.scene.ids[0]
     watched.wall = YEAR * 60
     watched.scene.worker(first, 1, Event.CLAIMED)
@@ -120,7 +115,7 @@ def test_a_worker_that_has_been_dead_for_long_is_silent_soon(watched: Any) -> No
     assert run.shown_state == "silent" and run.beat is not None and run.beat >= HOUR
 
 
-def test_the_end_of_a_run_is_reckoned_from_what_its_worker_measured(watched: Any) -> None:
+def test_the_end_of_a_run_is_reckoned_from_what_its_worker_measured(watched):
     first = watched.scene.ids[0]
     watched.scene.worker(first, 1, Event.CLAIMED, started=_utc(time.time() + YEAR))
     watched.scene.beat(first, up_s=60.0)
@@ -129,9 +124,7 @@ def test_the_end_of_a_run_is_reckoned_from_what_its_worker_measured(watched: Any
 
 
 @pytest.mark.parametrize("started", [-YEAR, -HOUR, HOUR, YEAR])
-def test_status_tells_how_long_a_run_was_at_work(
-    scene: Any, capsys: pytest.CaptureFixture[str], started: float
-) -> None:
+def test_status_tells_how_long_a_run_was_at_work(scene, capsys, started):
     first = scene.ids[0]
     began = _utc(time.time() + started)
     scene.worker(first, 1, Event.INTENT)
@@ -147,7 +140,7 @@ def test_status_tells_how_long_a_run_was_at_work(
     assert line.split()[:2] == ["x=0", "running"] and "1m15s" in line.replace(" ", "")
 
 
-def test_a_clock_set_forward_deletes_no_checkpoint(tmp_path: Path) -> None:
+def test_a_clock_set_forward_deletes_no_checkpoint(tmp_path):
     wall, running = [1_800_000_000.0], [50.0]
     vault = Vault(str(tmp_path), SureClock(lambda: wall[0], lambda: running[0]))
     vault.save(PLACE, Checkpoint("tiny", LoraConfig(rank=1), {}), ttl_seconds=None)
@@ -161,8 +154,7 @@ def test_a_clock_set_forward_deletes_no_checkpoint(tmp_path: Path) -> None:
     os.utime(saving, (wall[0], wall[0]))
     wall[0] += YEAR
     running[0] += HOUR / 2
-    assert vault.purge() == [] and saving.exists()
-    assert vault.load(brief)
+    assert vault.purge() == [] and saving.exists() and vault.load(brief)
     wall[0] -= 2 * YEAR  # and set back: it lasts longer, that is all
     assert vault.purge() == []
     wall[0] += YEAR
@@ -173,26 +165,12 @@ def test_a_clock_set_forward_deletes_no_checkpoint(tmp_path: Path) -> None:
     assert vault.purge() == [brief]
 
 
-class Skewed(http.server.BaseHTTPRequestHandler):
+def test_a_store_that_refuses_the_time_says_so(monkeypatch):
     """S3 takes no request whose time differs from its own by a quarter of an hour."""
-
-    def do_GET(self) -> None:
-        body = b"<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>"
-        self.send_response(403)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
-
-
-def test_a_store_that_refuses_the_time_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Skewed) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    body = b"<Error><Code>RequestTimeTooSkewed</Code><Message>too large</Message></Error>"
+    with answering(lambda _: (403, body)) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
             monkeypatch.setenv(name, "testing")
         with pytest.raises(StoreError, match="is this machine's clock right"):
             open_remote("s3://clocks/x").read("sweep.json")
-        server.shutdown()

@@ -56,13 +56,13 @@ class Outer(NamedTuple):
 LEAST = {"inner": {"name": "a"}, "several": []}
 
 
-def test_missing_and_null_keys_get_defaults_and_unknown_ones_are_ignored() -> None:
+def test_missing_and_null_keys_get_defaults_and_unknown_ones_are_ignored():
     given = {**LEAST, "colour": None, "newer": 5, "seen": 1}
     value = read(Outer, given, "x.json")
     assert value == Outer(Inner("a"), (), "auto", document=given)
 
 
-def test_what_is_written_is_read_back() -> None:
+def test_documents_are_read_back_as_written():
     value = Outer(
         Inner("a", 2), (Inner("b"),), "never", Colour.BLUE, "s", 4, 0.5, {"k": "v"}, ("p", 3),
         "2026-01-31T12:00:00Z", others={"slurm": {"mem": "3G"}},
@@ -74,7 +74,7 @@ def test_what_is_written_is_read_back() -> None:
     assert "time" not in written(value._replace(time=None))
 
 
-def test_a_lower_number_is_raised_to_its_bound() -> None:
+def test_a_lower_number_is_raised_to_its_bound():
     assert read(Outer, LEAST | {"share": -3.5}, "x").share == 0
 
 
@@ -100,14 +100,12 @@ def test_a_lower_number_is_raised_to_its_bound() -> None:
         ({"from": 1}, "x.json: from: should be a text, not 1"),
     ],
 )
-def test_mistakes_name_the_file_the_place_and_the_expectation(
-    change: dict[str, object], message: str
-) -> None:
+def test_mistakes_name_the_file_the_place_and_the_expectation(change, message):
     with pytest.raises(Damaged) as error:
         read(Outer, LEAST | change, "x.json")
     assert str(error.value).startswith(message)
 
 
-def test_a_document_that_is_no_object_is_named() -> None:
+def test_a_document_that_is_no_object_is_named():
     with pytest.raises(Damaged, match=r"^x\.json: should be an object, not a list$"):
         read(Outer, [], "x.json")

@@ -168,13 +168,10 @@ def test_misplaced_keys_are_told_where_they_belong():
         f"g.yaml:{line}:1: unknown key '{key}': it belongs in {section}, as in {section}:"
         f" {{{key}: ...}}"
         for line, key, section in (
-            (2, "timeout", "launch"),
-            (3, "max_parallel", "launch"),
-            (4, "goal", "metric"),
-            (5, "usd", "budget"),
-            (6, "samples", "random"),
+            (2, "timeout", "launch"), (3, "max_parallel", "launch"), (4, "goal", "metric"),
+            (5, "usd", "budget"), (6, "samples", "random"),
         )
-    ]
+    ]  # fmt: skip
     assert refusal(f"{head}grid: {{lr: {{log_uniform: [1e-4, 1e-2]}}}}") == [
         "g.yaml:2:12: axis 'lr' is a mapping; it takes a list; write random: {samples: 20, axes:"
         " {lr: ...}} to draw its values"

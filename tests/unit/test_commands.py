@@ -1,6 +1,5 @@
 """The verbs that read what was recorded, by their command lines."""
 
-import json
 import os
 import re
 import subprocess
@@ -11,11 +10,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from support.verbs import ask
 
-import sweeper
 from sweeper.cli import main
 from sweeper.commands.show import facts
-from sweeper.results.conversations import groups_of, turns_logged
 
 
 @pytest.fixture
@@ -23,51 +21,12 @@ def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     folder = tmp_path / "root"
     monkeypatch.setenv("SWEEPER_ROOT", str(folder))
-    sweep = written.Written(folder, "s", {"lr": [1, 2]})
-    for rate in (1, 2):
-        rows = [{"step": 0, "test/nll": 3.0}, {"step": 1, "test/nll": float(rate), "x": "t"}]
-        run = sweep.run({"lr": rate}, 0, rows, checkpoints=written.checkpoint("c"))
-    sweep.run({"lr": 3}, 0, "bad\n", "failed", reason="oom")
-    sweep.save()
-    inner = folder / "s" / "runs" / f"{run}.1" / "iteration_000000"
-    inner.mkdir()
-    records = [
-        {"group_idx": g, "traj_idx": i, "total_reward": g + i / 2, "iteration": 0,
-         "steps": [{"ac_len": 4 * i, "logs": {"response": f"said {g}{i} \x1b[31m"}}]}
-        for g in range(2) for i in range(2)
-    ]  # fmt: skip
-    (inner / "train_rollout_summaries.jsonl").write_text(written.dump(records))
-    (inner / "train_logtree.json").write_text(json.dumps({"root": tree()}))
+    written.three_runs(folder)
     return folder
 
 
-def section(title: str, *children: Any) -> dict[str, Any]:
-    head = {"tag": "h2", "attrs": {}, "children": [title]}
-    body = {"tag": "div", "attrs": {}, "children": list(children)}
-    return {"tag": "section", "attrs": {}, "children": [head, body]}
-
-
-def talk(role: str, content: Any) -> dict[str, Any]:
-    data = {"type": "conversation", "messages": [{"role": role, "content": content}]}
-    return {"tag": "div", "attrs": {}, "children": [], "data": data}
-
-
-def tree() -> dict[str, Any]:
-    """The transcript of the first group, in the shape of tinker-cookbook's logtree."""
-    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "out loud"}]
-    prompt = section("Prompt", talk("user", "why?"))
-    episodes = [prompt, section("Reply", talk("assistant", "said 00 \x1b[31m"))]
-    episodes += [prompt, section("Reply", talk("assistant", parts))]
-    return {"tag": "body", "children": ["text", section("Group Rollout", *episodes)]}
-
-
-def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.usefixtures("root")
-def test_ls_takes_selectors(capsys: pytest.CaptureFixture[str]):
+def test_ls_takes_selectors(capsys):
     def names(*arguments: str) -> list[str]:
         return [run["name"] for run in ask(capsys, "ls", *arguments)["runs"]]
 
@@ -79,14 +38,11 @@ def test_ls_takes_selectors(capsys: pytest.CaptureFixture[str]):
     assert names("lr=1", "--state", "failed") == []
     listed = ask(capsys, "ls", "lr=2", "--metric", "x", "--metric", "test/nll")["runs"][0]
     assert (listed["value"], listed["metrics"]) == (2.0, {"x": None, "test/nll": 2.0})
-    assert main(["ls", "nothing"]) == 5
-    assert main(["ls", "--where", "lr ="]) == 2
+    assert main(["ls", "nothing"]) == 5 and main(["ls", "--where", "lr ="]) == 2
     assert "lr=1,seed=0" in (main(["ls"]), capsys.readouterr().out)[1]
 
 
-def test_values_that_are_near_each_other_are_told_apart(
-    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-):
+def test_nearby_values_are_printed_with_enough_digits(tmp_path, written, capsys):
     rates = [0.00012345, 0.00012346]
     sweep = written.Written(tmp_path, "s", {"lr": rates})
     for rate in rates:
@@ -113,9 +69,7 @@ def scored(root: Path, written: ModuleType) -> None:
     sweep.save()
 
 
-def test_ls_by_several_keys_has_the_best_cell_of_each(
-    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-):
+def test_ls_by_several_keys_has_the_best_cell_of_each(tmp_path, written, capsys):
     scored(tmp_path, written)
     table = ask(capsys, "ls", "m", "--by", "model,rank", "--root", str(tmp_path))
     assert [(row["value"], row["states"]["m"], row["best"]["value"]) for row in table["rows"]] == [
@@ -129,9 +83,7 @@ def test_ls_by_several_keys_has_the_best_cell_of_each(
     assert main(["ls", "m", "--by", "model,model", "--root", str(tmp_path)]) == 2
 
 
-def test_ls_by_checkpoint_and_suite_has_the_scores(
-    tmp_path: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-):
+def test_ls_by_checkpoint_and_suite_has_the_scores(tmp_path, written, capsys):
     scored(tmp_path, written)
     table = ask(capsys, "ls", str(tmp_path / "m"), "--by", "checkpoint,suite")
     assert (table["by"], table["columns"]) == ("checkpoint,suite", ["gsm8k"])
@@ -160,7 +112,7 @@ def test_ls_by_checkpoint_and_suite_has_the_scores(
 
 
 @pytest.mark.usefixtures("root")
-def test_show_has_everything(capsys: pytest.CaptureFixture[str]):
+def test_show_has_everything(capsys):
     answer = ask(capsys, "show", "s/lr=2")
     assert answer["run"]["config"] == {"lr": 2, "seed": 0}
     assert answer["attempts"][0]["events"] == ["intent", "submitted", "claimed", "succeeded"]
@@ -175,9 +127,7 @@ def test_show_has_everything(capsys: pytest.CaptureFixture[str]):
     )
 
 
-def test_what_show_prints_of_a_configuration_is_a_condition(
-    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-):
+def test_printed_configuration_values_work_as_conditions(root, written, capsys):
     """Also of what is nested, by the keys and the values that it prints."""
     sweep = written.Written(root, "nested", {"a": [1, 2]})
     kinds: dict[str, list[Any]] = {
@@ -203,13 +153,13 @@ def test_what_show_prints_of_a_configuration_is_a_condition(
     assert re.search(r"^lr +0.000123451 +0.000123454$", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_what_is_false_is_a_fact():
+def test_false_values_are_facts():
     recorded = {"git": {"dirty": False, "commit": None}, "live": False, "patches": [], "n": 0}
     assert dict(facts(recorded)) == {"git.dirty": "False", "live": "False", "n": "0"}
 
 
 @pytest.mark.usefixtures("root")
-def test_a_metric_that_nobody_has_recorded_is_told(capsys: pytest.CaptureFixture[str]):
+def test_an_unrecorded_metric_gets_a_suggestion(capsys):
     assert main(["ls", "--metric", "test/nl"]) == 5
     assert capsys.readouterr().err == (
         "sweeper: no run has recorded 'test/nl'; did you mean 'test/nll'?\n"
@@ -218,7 +168,7 @@ def test_a_metric_that_nobody_has_recorded_is_told(capsys: pytest.CaptureFixture
 
 
 @pytest.mark.usefixtures("root")
-def test_diff_shows_what_differs(capsys: pytest.CaptureFixture[str]):
+def test_diff_shows_what_differs(capsys):
     assert [run["name"] for run in ask(capsys, "compare", "lr=2", "lr=1")["runs"]] == [
         "lr=2,seed=0",
         "lr=1,seed=0",
@@ -239,7 +189,7 @@ def test_diff_shows_what_differs(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.usefixtures("root")
-def test_sql_answers(capsys: pytest.CaptureFixture[str]):
+def test_sql_answers(capsys):
     query = (
         'select name, min("test/nll") n from runs join metrics using (run) group by 1 order by 1'
     )
@@ -254,222 +204,20 @@ def test_sql_answers(capsys: pytest.CaptureFixture[str]):
 
 
 @pytest.mark.usefixtures("root")
-def test_a_query_says_nothing_beside_its_answer():
+def test_a_query_prints_only_its_answer():
     """As a process of its own: what DuckDB says at Python's end counts too."""
     command = [sys.executable, "-m", "sweeper", "sql", "select count(*) n from runs"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["n", "─", "3"]
-    assert done.stderr == ""
-
-
-def test_answers_to_items_are_a_table_and_those_that_failed_are_shown(
-    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-):
-    place = next((root / "s" / "runs").iterdir())
-    rows = [
-        {"item": "k1", "sample": n, "score": n % 2, "task": "sums", "text": f"{n}\x1b[31m",
-         "prompt": "1+0=", "answer": "1"}
-        for n in range(3)
-    ] + [{"item": "k2", "score": None, "text": "hello", "task": "sums"}]  # fmt: skip
-    (place / "items.jsonl").write_text(written.dump(rows))
-    run = place.name.partition(".")[0]
-    query = "select task, item, sample, score, text, answer from items order by item, sample"
-    assert ask(capsys, "sql", query)["rows"] == [
-        ["sums", "k1", 0, 0.0, "0\x1b[31m", "1"],
-        ["sums", "k1", 1, 1.0, "1\x1b[31m", "1"],
-        ["sums", "k1", 2, 0.0, "2\x1b[31m", "1"],
-        ["sums", "k2", 0, None, "hello", ""],
-    ]
-    frame = sweeper.Registry(str(root)).items(run)
-    assert frame.groupby("item")["score"].mean().to_dict() == {
-        "k1": pytest.approx(1 / 3),
-        "k2": pytest.approx(float("nan"), nan_ok=True),
-    }
-    answer = ask(capsys, "rollouts", run, "--failed", "--page", "2", "-n", "1")
-    assert (answer["count"], [row["sample"] for row in answer["items"]]) == (2, [2])
-    assert main(["rollouts", run, "--failed", "--search", "1+0", "--full"]) == 0
-    shown = capsys.readouterr().out
-    assert "user: 1+0=\nassistant: 0" in shown and "right: 1" in shown and "\x1b" not in shown
-
-
-def test_what_one_run_solves_and_another_fails_is_shown_with_both_answers(
-    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-):
-    scores = {"k1": (1, 0), "k2": (1, 1), "k3": (0, 0), "k4": (0, 1), "k5": (1, None)}
-    for place, name in enumerate(("lr=1,seed=0", "lr=2,seed=0")):
-        folder = root / "s" / "runs" / f"{sweeper.Registry(str(root)).run(f's/{name}').id}.1"
-        rows = [
-            {"item": item, "sample": n, "score": both[place], "task": "sums",
-             "text": f"{name} says {item}\x1b[31m", "prompt": f"{item}?", "answer": "1"}
-            for item, both in scores.items() for n in range(2)
-        ]  # fmt: skip
-        if place == 0:  # one of its answers to k6 is wrong: that is not solved
-            rows += [{"item": "k6", "score": score, "task": "sums"} for score in (1, 0)]
-        else:
-            rows += [{"item": "k6", "score": 0, "task": "sums"}]
-        (folder / "items.jsonl").write_text(written.dump(rows))
-    answer = ask(capsys, "rollouts", "s/lr=1,seed=0", "--against", "s/lr=2,seed=0")
-    assert (answer["count"], answer["shared"]) == (1, 5)
-    [pair] = answer["items"]
-    assert (pair["solved"]["item"], pair["failed"]["item"]) == ("k1", "k1")
-    back = ask(capsys, "rollouts", "s/lr=2,seed=0", "--against", "s/lr=1,seed=0")
-    assert [pair["solved"]["item"] for pair in back["items"]] == ["k4"]
-    given = ["rollouts", "s/lr=1,seed=0", "--against", "s/lr=2,seed=0"]
-    assert main([*given, "--full"]) == 0
-    shown = capsys.readouterr().out
-    assert "user: k1?\nassistant: lr=1,seed=0 says k1" in shown and "\x1b" not in shown
-    assert "lr=2,seed=0: lr=2,seed=0 says k1" in shown and "1 of 1 such items (5 items" in shown
-    assert main(given) == 0
-    assert "lr=1,seed=0 says k1" in capsys.readouterr().out
-
-
-def test_words_that_may_be_another_s_are_marked(
-    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-):
-    """Of the first group two answers have the same reward; of the second nothing tells whose each
-    is; of the third there was only one."""
-    sweep = written.Written(root, "rl", {"lr": [1]})
-    run = sweep.run({"lr": 1}, 0)
-    sweep.save()
-    folder = root / "rl" / "runs" / f"{run}.1" / "iteration_000000"
-    folder.mkdir()
-    records = [
-        {
-            "group_idx": g,
-            "traj_idx": i,
-            "total_reward": 0.5,
-            "iteration": 0,
-            "steps": [{"ac_len": 4}],
-        }
-        for g, i in ((0, 0), (0, 1), (1, 0), (1, 1), (2, 0))
-    ]
-    (folder / "train_rollout_summaries.jsonl").write_text(written.dump(records))
-    prompt = section("Prompt", talk("user", "why?"))
-    replies = [section("Reply", talk("assistant", f"reply {n}")) for n in range(5)]
-    groups = [
-        section("Group Rollout", prompt, replies[0], prompt, replies[1]),
-        section("Group Rollout", prompt, replies[2], replies[3]),
-        section("Group Rollout", prompt, replies[4]),
-    ]
-    transcript = {"root": {"tag": "body", "children": groups}}
-    (folder / "train_logtree.json").write_text(json.dumps(transcript))
-    assert main(["rollouts", "rl"]) == 0
-    head, _, *lines = capsys.readouterr().out.splitlines()
-    texts = [line[head.index("text") :].strip() for line in lines[:5]]
-    of_group = "(of the group; see --full)"
-    assert texts == ["? reply 0", "? reply 1", of_group, of_group, "reply 4"]
-    unsure = "from this trajectory, or from another one of equal reward in its group"
-    assert lines[5:] == ["", f"?: {unsure}", "", "5 of 5 rollouts"]
-    assert main(["rollouts", "rl", "--full"]) == 0
-    first, second, third, _, last = capsys.readouterr().out.split("\u2500\u2500 ")[1:]
-    for shown, reply in ((first, "reply 0"), (second, "reply 1")):
-        assert f"note: {unsure}\nuser: why?\nassistant: {reply}\n" in shown
-    assert "note: all conversations of its group: the transcript does not" in third
-    assert "assistant: reply 2\nassistant: reply 3\n" in third
-    assert "note: " not in last and "assistant: reply 4\n" in last
-    assert main(["rollouts", "rl", "--group", "2"]) == 0
-    assert "?" not in capsys.readouterr().out
-
-
-@pytest.mark.usefixtures("root")
-def test_rollouts_are_chosen_and_read(capsys: pytest.CaptureFixture[str]):
-    def places(*arguments: str) -> list[tuple[int, int]]:
-        rollouts = ask(capsys, "rollouts", "s/lr=2", *arguments)["rollouts"]
-        return [(rollout["group_idx"], rollout["traj_idx"]) for rollout in rollouts]
-
-    assert places() == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert places("--best", "-n", "2") == [(1, 1), (1, 0)]
-    assert places("--worst", "-n", "1", "--page", "2") == [(0, 1)]
-    assert places("--group", "1") == places("--min-reward", "1") == [(1, 0), (1, 1)]
-    assert places("--max-length", "0") == [(0, 0), (1, 0)]
-    assert places("--search", "OUT LOUD") == [(0, 1)]
-    assert places("--search", "said 10") == [(1, 0)]
-    assert places("--iteration", "-1", "--name", "train", "-n", "0") == places()
-    assert main(["rollouts", "s/lr=2", "--iteration", "4"]) == 5
-    assert main(["rollouts", "s/lr=1"]) == 5
-    assert main(["rollouts", "s/lr=2", "--full"]) == 0
-    shown = capsys.readouterr().out
-    assert "user: why?" in shown and "[thinking] hm" in shown and "\x1b" not in shown
-    assert main(["rollouts", "s/lr=2"]) == 0
-    shown = capsys.readouterr().out
-    assert "said 11\n" in shown and "\x1b" not in shown
+    assert done.stdout.split() == ["n", "─", "3"] and done.stderr == ""
 
 
 @pytest.mark.usefixtures("root")
 @pytest.mark.parametrize("verb", ["show"])
-def test_a_verb_for_one_run_names_those_that_fit(
-    capsys: pytest.CaptureFixture[str], verb: str
-) -> None:
+def test_a_verb_for_one_run_lists_the_matching_runs(capsys, verb):
     assert main([verb, "s"]) == 2
     message = "'s' matches 3 runs (s/lr=1,seed=0, s/lr=2,seed=0, s/lr=3,seed=0): name one of them"
     assert message in capsys.readouterr().err
     assert main([verb, "none"]) == 5
-
-
-def test_iterations_of_a_run_are_shown_in_one_form(
-    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Of the first there is a transcript, of the second only what its turns logged."""
-    from datetime import UTC, datetime
-
-    from sweeper.recipes.rollouts import Group, Problem, Rollout, summaries, transcript
-
-    problem = Problem([{"role": "user", "content": "2+2"}], [1, 2, 3], "4", 0, 2)
-    answers = [("4", 1.0), ("5", 0.0)]
-    group = Group(problem, [Rollout([4], [0.1], t, True, r, r == 1.0) for t, r in answers])
-    run = written.Written(root, "rl", {"lr": [1]})
-    identity = run.run({"lr": 1}, 0, [{"step": 0, "test/nll": 3.0}])
-    run.save()
-    for iteration in range(2):
-        folder = root / "rl" / "runs" / f"{identity}.1" / f"iteration_{iteration:06d}"
-        folder.mkdir()
-        lines = summaries([group], "train", iteration, "t")
-        (folder / "train_rollout_summaries.jsonl").write_text(lines)
-        if iteration == 0:
-            tree = transcript("t", [group], datetime.now(UTC))
-            (folder / "train_logtree.json").write_text(tree)
-    assert main(["rollouts", "rl", "--full"]) == 0
-    shown = capsys.readouterr().out.split("\n\n")[:4]
-    first, second = ([block.splitlines()[1:] for block in part] for part in (shown[:2], shown[2:]))
-    expected = ["user: 2+2", "assistant: 4", "reference_answer: 4", "format: 1", "correct: 1"]
-    assert second[0] == expected
-    assert [line for line in first[0] if line != "format_valid: True"] == expected
-    assert second[1][1] == first[1][1] == "assistant: 5"
-
-
-def test_episodes_are_shown_turn_by_turn_and_found_by_task(
-    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from sweeper.recipes.rollouts import Group, Problem, Rollout, Turn, summaries
-
-    turns = (
-        Turn([], 1, "ls", True, "key\x1b[2J", {}),
-        Turn([1, 2], 1, "open", False, "opened", {"stop/max_turns": 1.0}),
-    )
-    groups = [
-        Group(
-            Problem([{"role": "user", "content": "Go."}], [1], "", 0, 0, f"ours/{name}"),
-            [Rollout([4, 5], [0.1, 0.2], "", True, 0.5, False, turns)],
-        )
-        for name in ("door", "lamp")
-    ]
-    run = written.Written(root, "rl", {"lr": [1]})
-    identity = run.run({"lr": 1}, 0, [{"step": 0, "test/nll": 3.0}])
-    run.save()
-    folder = root / "rl" / "runs" / f"{identity}.1" / "iteration_000000"
-    folder.mkdir()
-    (folder / "train_rollout_summaries.jsonl").write_text(summaries(groups, "train", 0, "t"))
-    for task, count in (("lamp", 1), ("ours/door", 1), ("t", 2), ("other", 0)):
-        assert main(["rollouts", "rl", "--task", task]) == 0
-        assert f"{count} of {count} rollouts" in capsys.readouterr().out
-    assert main(["rollouts", "rl", "--task", "lamp", "--full"]) == 0
-    shown = capsys.readouterr().out.split("\n\n")[0].splitlines()
-    assert "reward 0.5, 2 tokens" in shown[0]
-    assert shown[1:7] == [
-        *("item: ours/lamp", "user: Go.", "assistant: ls"),
-        *("output: key", "assistant: open", "output: opened"),
-    ]
-    assert "stop/max_turns: 1" in shown
 
 
 @pytest.mark.parametrize(
@@ -482,13 +230,7 @@ def test_episodes_are_shown_turn_by_turn_and_found_by_task(
         ({"batch": 0, "epoch": 2}, "after 2 epochs"),
     ],
 )
-def test_where_in_the_training_a_checkpoint_was_made(
-    root: Path,
-    written: ModuleType,
-    capsys: pytest.CaptureFixture[str],
-    record: dict[str, int],
-    step: str,
-) -> None:
+def test_where_in_the_training_a_checkpoint_was_made(root, written, capsys, record, step):
     sweep = written.Written(root, "sl", {"lr": [1]})
     sweep.run({"lr": 1}, 0, [{"step": 0}], checkpoints=[{"name": "final", **record}])
     sweep.save()
@@ -497,9 +239,7 @@ def test_where_in_the_training_a_checkpoint_was_made(
     assert re.split(r"\s{3,}", shown[2])[:2] == ["final", step]
 
 
-def test_status_has_a_line_for_a_sweep_and_for_a_run(
-    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_has_a_line_for_a_sweep_and_for_a_run(root, written, capsys):
     """However long its command is, and what a run said last."""
     command = ["python", "train.py", *(f"--option{n} {{value{n}}}\n" for n in range(40))]
     recipe = {"reference": " ".join(command), "kind": "command", "command": command}
@@ -516,12 +256,7 @@ def test_status_has_a_line_for_a_sweep_and_for_a_run(
     assert not lines[3] and len(lines[2]) <= 160
 
 
-def test_a_transcript_that_is_none_is_passed_over():
-    assert groups_of("no tree", [[{}]]) == groups_of({"root": [1]}, [[{}]]) == {}
-    assert turns_logged({"steps": [1, {"logs": 2}]}) == turns_logged({}) == []
-
-
-def test_tables_are_written_for_others(root: Path, capsys: pytest.CaptureFixture[str]):
+def test_tables_are_exported_as_csv_and_parquet(root, capsys):
     out = root.parent / "out.csv"
     (root / "alone").mkdir()
     (root / "alone" / "metrics.jsonl").write_text(
@@ -541,9 +276,7 @@ def test_tables_are_written_for_others(root: Path, capsys: pytest.CaptureFixture
     assert sorted(path.name for path in root.parent.iterdir() if ".tmp" in path.name) == []
 
 
-def test_a_csv_has_nothing_that_a_spreadsheet_would_compute(
-    tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch
-):
+def test_exported_csv_contains_no_formulas(tmp_path, written, monkeypatch):
     """A metric's text, its key and a setting come from whoever wrote the folder: a spreadsheet that
     opens the export must not start what they name. A machine gets all of it as it was."""
     import csv
@@ -568,9 +301,7 @@ def test_a_csv_has_nothing_that_a_spreadsheet_would_compute(
     assert read("=key") == formulas + innocent
 
 
-def test_gc_removes_what_nobody_needs_and_only_when_told(
-    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-):
+def test_gc_removes_unneeded_files_only_with_delete(root, written, capsys):
     sweep = written.Written(root, "again")
     run = sweep.run({"a": 1}, 0, [{"step": 0}], "preempted")
     sweep.run({"a": 1}, 0, [{"step": 0}], attempt=2)
@@ -605,48 +336,3 @@ def test_gc_removes_what_nobody_needs_and_only_when_told(
     files = ("train_logtree.json", "train_rollout_summaries.jsonl")
     places = ((1, 0), (2, 1))
     assert left == [f"{run}.{a}/iteration_{i:06}/{name}" for a, i in places for name in files]
-
-
-def test_a_trajectory_whose_place_is_no_number_is_shown_all_the_same(
-    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = written.Written(root, "odd", {"lr": [1]})
-    identity = run.run({"lr": 1}, 0, [{"step": 0, "test/nll": 3.0}])
-    run.save()
-    folder = root / "odd" / "runs" / f"{identity}.1" / "iteration_000000"
-    folder.mkdir()
-    record = {"group_idx": {"of": 1}, "traj_idx": [0], "total_reward": 1.0,
-              "steps": [{"logs": {"response": "still here"}}]}  # fmt: skip
-    (folder / "train_rollout_summaries.jsonl").write_text(json.dumps(record) + "\n")
-    assert main(["rollouts", "odd", "--full"]) == 0
-    assert "still here" in capsys.readouterr().out
-
-
-def test_rollouts_of_a_sweep_are_those_of_its_runs(
-    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-):
-    unanswered = {"group_idx": 0, "traj_idx": 0, "total_reward": 9.0, "iteration": 0}
-    unanswered |= {"trajectory_metrics": {"ended_at": 1796000000.0}, "steps": [{"ac_len": 1}]}
-    (run,) = ask(capsys, "ls", "s/lr=1")["runs"]
-    inner = root / "s" / "runs" / f"{run['id']}.1" / "iteration_000000"
-    inner.mkdir()
-    (inner / "train_rollout_summaries.jsonl").write_text(written.dump([unanswered]))
-    answer = ask(capsys, "rollouts", "s", "--best", "-n", "2")
-    assert answer["count"] == 5 and len(answer["runs"]) == 3
-    assert answer["rollouts"][0]["run"] == run["id"]
-    assert [rollout["total_reward"] for rollout in answer["rollouts"]] == [9.0, 1.5]
-    assert main(["rollouts", "s", "--best"]) == 0
-    head, _, first, *_ = capsys.readouterr().out.splitlines()
-    assert head.split()[0] == "run" and first.startswith("lr=1,seed=0")
-    out = str(root.parent / "traces.jsonl")
-    assert main(["rollouts", "s", "--export", out]) == 0
-    assert {json.loads(line)["run"] for line in Path(out).read_text().splitlines()} == {
-        "lr=1,seed=0",
-        "lr=2,seed=0",
-    }
-    capsys.readouterr()
-    assert main(["rollouts", "s/lr=1"]) == 0  # as tinker-cookbook's asynchronous training
-    shown = capsys.readouterr().out
-    assert "text" not in shown.splitlines()[0] and "no text: neither the turns" in shown
-    assert main(["rollouts", "s/lr=1", "--full"]) == 0
-    assert "ended_at: 2026-11-30 00:53:20+00:00" in capsys.readouterr().out

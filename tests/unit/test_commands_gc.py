@@ -1,18 +1,16 @@
 """`sweeper store gc` where the store is elsewhere, and of what this machine keeps for it."""
 
 import fcntl
-import json
 import os
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import written
+from support.verbs import ask
 
 from sweeper.backends.base import JobSpec
 from sweeper.backends.slurm.tables import Tables
@@ -77,15 +75,7 @@ def spooled(
     return spool
 
 
-def ask(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    capsys.readouterr()
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_it_removes_from_a_store_that_is_elsewhere(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gc_removes_files_from_a_remote_store(store, capsys):
     before = set(store.names(""))
     parts = {path for path in before if "metrics.jsonl.parts" in path}
     [dead] = [path for path in parts if ".2/" in path]
@@ -103,9 +93,7 @@ def test_it_removes_from_a_store_that_is_elsewhere(
     assert ask(capsys, "store", "gc", "--attempts")["items"] == []
 
 
-def test_copies_go_and_what_is_in_no_store_yet_stays(
-    store: Store, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gc_removes_spooled_copies_but_no_unsynced_files(store, capsys, monkeypatch):
     monkeypatch.setattr(
         "sweeper.commands.store_gc._touched",
         lambda folder: os.stat(next(Path(folder).rglob("metrics.jsonl"))).st_mtime,
@@ -132,7 +120,7 @@ def test_copies_go_and_what_is_in_no_store_yet_stays(
     assert left == {"young", "living", "dead"}
 
 
-def test_what_launchers_left_goes(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gc_removes_environments_and_logs_of_launchers(store, capsys):
     expected = {
         name: Path(environment_file.write(f"{store.root}/{name}", {})) for name in ("gone", "s")
     }
@@ -154,11 +142,7 @@ def test_what_launchers_left_goes(store: Store, capsys: pytest.CaptureFixture[st
     assert [path.name for path in logs.iterdir()] == ["young.log"]
 
 
-def test_what_was_handed_to_slurm_goes_when_its_runs_are_over(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_gc_removes_slurm_tables_of_finished_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path))
     sweep = written.Written(tmp_path, "s", {"lr": [1, 2, 3]})
@@ -186,9 +170,7 @@ def test_what_was_handed_to_slurm_goes_when_its_runs_are_over(
 
 
 @pytest.mark.parametrize("top", [built, sources])
-def test_what_jobs_made_goes_unless_one_holds_or_uses_it(
-    store: Store, capsys: pytest.CaptureFixture[str], top: Callable[[], str]
-) -> None:
+def test_gc_removes_unused_environments_of_jobs(store, capsys, top):
     folder = Path(top(), "0123")
     folder.mkdir(parents=True)
     (folder / "requirements.txt").write_text("a==1\n")
@@ -209,9 +191,7 @@ def test_what_jobs_made_goes_unless_one_holds_or_uses_it(
 
 
 @pytest.mark.parametrize("kind", ["snapshots", "built", "sources"])
-def test_what_a_living_process_uses_stays_and_its_kill_lets_go(
-    store: Store, capsys: pytest.CaptureFixture[str], kind: str
-) -> None:
+def test_gc_keeps_files_of_living_processes_only(store, capsys, kind):
     """In whatever root its sweep is, and with `--days 0`. Nobody unregisters after a SIGKILL, so
     it must be the kernel that knows."""
     folder = Path(home(), kind, "0123456789abcdef-01")
@@ -224,7 +204,6 @@ def test_what_a_living_process_uses_stays_and_its_kill_lets_go(
     program = f"{takes.get(kind, takes['built'])}\nimport time\nhold({str(folder)!r})\n"
     program += "print(flush=True)\ntime.sleep(600)\n"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         items = ask(capsys, "store", "gc", "--days", "0", "--delete")["items"]
         assert str(folder) not in {item["path"] for item in items}
@@ -234,9 +213,7 @@ def test_what_a_living_process_uses_stays_and_its_kill_lets_go(
     assert not folder.exists()
 
 
-def test_a_removal_that_was_killed_is_finished(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gc_finishes_an_interrupted_removal(store, capsys):
     """Copies are renamed before they are removed, so that no job finds half of one."""
     folder = Path(home(), "snapshots", "0123456789abcdef-01.gone-7")
     folder.mkdir(parents=True)
@@ -244,9 +221,7 @@ def test_a_removal_that_was_killed_is_finished(
     assert not folder.exists()
 
 
-def test_a_young_temporary_file_stays_whatever_its_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gc_keeps_young_temporary_files(tmp_path, monkeypatch):
     """Its writer may be at work, here or on another machine that has this root."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path))
@@ -259,9 +234,7 @@ def test_a_young_temporary_file_stays_whatever_its_writer(
     assert young.exists() and not old.exists()
 
 
-def test_the_log_of_a_living_launcher_of_another_root_stays(
-    store: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gc_keeps_the_log_of_a_living_launcher_of_another_root(store, tmp_path, capsys):
     """`gc` reads this root's sweeps only, and a launcher may be quiet for long."""
     log = Path(home(), "launchers", "other.log")
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,6 @@ import json
 import os
 from pathlib import Path
 
-import pytest
-
 from sweeper.cli import main
 from sweeper.fields.nodes import Problems, plain, read_yaml
 from sweeper.grid import parse_grid, starter
@@ -33,57 +31,39 @@ TAKES = {
     "shuffle_seed": {"type": "int", "default": 0, "doc": ""},
 }
 RECIPE = Recipe(
-    reference="my/toy.py",
-    kind="file",
-    module=None,
-    file="/x/my/toy.py",
-    config_class="Config",
-    command=None,
-    python="/usr/bin/python3",
-    cwd="/x",
-    on_path=True,
-    log_path_field="log_path",
-    seed_field=None,
-    behavior_field=True,
-    takes=TAKES,
-    forms={},
-)
+    reference="my/toy.py", kind="file", module=None, file="/x/my/toy.py", config_class="Config",
+    command=None, python="/usr/bin/python3", cwd="/x", on_path=True, log_path_field="log_path",
+    seed_field=None, behavior_field=True, takes=TAKES, forms={},
+)  # fmt: skip
 
 
 def fields() -> list[starter.Field]:
     return starter.fields_of(RECIPE)
 
 
-def test_the_fields_are_those_that_a_grid_can_give() -> None:
+def test_the_fields_are_those_that_a_grid_can_give():
     by_key = {field.key: field for field in fields()}
     assert list(by_key) == [
-        "model_name",
-        "odd",
-        "kind",
-        "rate",
-        "opt.lr",
-        "opt.must",
-        "shuffle_seed",
-    ]
+        "model_name", "odd", "kind", "rate", "opt.lr", "opt.must", "shuffle_seed",
+    ]  # fmt: skip
     assert [key for key, field in by_key.items() if field.required] == ["kind"]
     assert by_key["kind"].choices == ("a", "b")
 
 
-def test_the_text_reads_back() -> None:
+def test_the_starter_grid_can_be_parsed():
     guess = starter.Guess(("opt.lr", [3e-5, 1e-4, 3e-4]), {"kind": "a"}, [])
     text = starter.grid_text("toy", RECIPE, fields(), guess, given={}, out="-")
     assert max(map(len, text.splitlines())) <= 100
     grid = parse_grid(text, "toy.yaml")
     assert {key: setting.value for key, setting in grid.base.items()} == {"kind": None}
     assert [s.value for s in grid.blocks[0].axes["opt.lr"]] == [3e-5, 1e-4, 3e-4]
-    assert grid.seeds is not None
     assert (grid.seeds.field, grid.seeds.values) == ("shuffle_seed", (0, 1, 2))
     assert (grid.metric, grid.service) == (None, "local")
     assert "log_path: " not in text
     assert "  # model_name: tiny/qwen3        # str: base model\n" in text
 
 
-def test_a_comment_taken_in_is_the_default() -> None:
+def test_uncommented_lines_give_the_default():
     """Without its `# `, each line gives the field what it has anyway."""
     for field in fields():
         if field.default is not None:
@@ -91,13 +71,10 @@ def test_a_comment_taken_in_is_the_default() -> None:
             problems = Problems()
             root = read_yaml(line, "x", problems)
             assert not problems
-            assert root is not None
-            assert plain(root) == {field.key: field.value}
+            assert root is not None and plain(root) == {field.key: field.value}
 
 
-def test_nothing_is_overwritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_overwrites_nothing(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("sft.yaml").write_text("mine")
     Path("link.yaml").symlink_to("nowhere")
@@ -108,21 +85,18 @@ def test_nothing_is_overwritten(
     assert not Path("nowhere").exists()
 
 
-def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_schema_is_printed(capsys):
     assert main(["init", "--schema"]) == 0
     assert json.loads(capsys.readouterr().out) == grid_schema()
 
 
-def test_the_recipes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_recipes_are_listed(capsys):
     assert main(["init", "--list"]) == 0
     listed = dict(line.split() for line in capsys.readouterr().out.splitlines())
-    assert listed["sft"] == "sweeper.recipes.sft"
-    assert listed["rl"] == "sweeper.recipes.rl"
+    assert listed["sft"] == "sweeper.recipes.sft" and listed["rl"] == "sweeper.recipes.rl"
 
 
-def test_editors_are_told_of_the_schema_where_it_is_at_hand(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_editors_are_told_of_the_schema_where_it_is_at_hand(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def first(out: str) -> str:
@@ -134,9 +108,7 @@ def test_editors_are_told_of_the_schema_where_it_is_at_hand(
     assert first("/elsewhere/x.yaml") == "# A sweep of train.py."
 
 
-def test_a_full_disk_is_not_the_users_mistake(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_an_environment_error(tmp_path, monkeypatch, capsys):
     """And nothing is left that the next try would find in its way."""
 
     def full(*_: object) -> None:
@@ -175,9 +147,7 @@ def main(size, fast, out, data):
 """
 
 
-def test_a_script_that_is_no_recipe_gets_a_command_with_its_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_that_is_no_recipe_gets_a_command_with_its_options(tmp_path, monkeypatch, capsys):
     """Its source is read, and never run."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
@@ -199,21 +169,17 @@ def test_a_script_that_is_no_recipe_gets_a_command_with_its_options(
     assert "9 runs: 9 to start" in output.out and "warning" not in output.err
 
 
-def test_options_of_click_and_other_programs_are_read_as_far_as_they_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_of_click_and_other_programs_are_read_as_far_as_they_can_be(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("c.py").write_text(CLICK)
     Path("run.sh").write_text("echo hi\n")
     assert main(["init", "c.py"]) == main(["init", "run.sh"]) == 0
     click, shell = (parse_grid(Path(n).read_text(), n) for n in ("c.yaml", "run.yaml"))
-    assert click.command is not None and shell.command == ("./run.sh",)
+    assert shell.command == ("./run.sh",)
     assert click.command[1:] == (*("c.py", "{data}", "--size", "{size}", "--out", "{log_path}"),)
 
 
-def test_a_recipe_s_needed_fields_are_left_for_the_user_to_fill_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recipe_s_needed_fields_are_left_for_the_user_to_fill_in(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("toy.py").write_text(
         "import chz\n@chz.chz\nclass Config:\n    log_path: str\n    lr: float\n"

@@ -4,6 +4,8 @@ import os
 import shutil
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -58,34 +60,30 @@ def printing(make_scene: Callable[..., Any]) -> Printing:
     return fixture
 
 
-def test_new_lines_and_nothing_else(printing: Printing) -> None:
+def test_only_complete_new_lines_are_shown(printing):
     tail = printing.tail()
-    assert tail.silent
-    assert printing.take(tail) == []
+    assert tail.silent and printing.take(tail) == []
     printing.log("a\nb\nhal")
-    assert printing.take(tail) == ["a", "b"]
-    assert printing.take(tail) == []
+    assert printing.take(tail) == ["a", "b"] and printing.take(tail) == []
     printing.log("f\n\nc\n")
     assert printing.take(tail) == ["half", "", "c"]
     printing.log("no end")
-    assert printing.take(tail) == []
-    assert [line.data for line in tail.finish()] == [b"no end"]
+    assert printing.take(tail) == [] and [line.data for line in tail.finish()] == [b"no end"]
     assert list(tail.finish()) == []
 
 
-def test_attempt_after_attempt(printing: Printing) -> None:
+def test_logs_of_attempts_follow_each_other(printing):
     printing.log("first\n")
     printing.scene.worker(printing.id, 2, Event.CLAIMED)
     tail = printing.tail()  # the second has printed nothing yet
     assert (tail.attempt, printing.take(tail)) == (1, ["first"])
     tail.next()
     printing.log("second\n", 2)
-    assert printing.take(tail) == ["second"]
-    assert printing.tail().attempt == 2
+    assert printing.take(tail) == ["second"] and printing.tail().attempt == 2
 
 
 @pytest.mark.parametrize("text", ["a\nb\nc\n", "a\nb\nc", "x" * 40_000 + "\na\nb\nc\n"])
-def test_the_last_lines(printing: Printing, text: str) -> None:
+def test_logs_can_begin_at_the_last_lines(printing, text):
     printing.log(text)
     for count, wanted in ((0, []), (1, ["c"]), (2, ["b", "c"])):
         tail = printing.tail()
@@ -96,12 +94,12 @@ def test_the_last_lines(printing: Printing, text: str) -> None:
     assert tail.offset == 0
 
 
-def test_a_line_without_an_end_takes_no_memory(printing: Printing) -> None:
+def test_a_line_without_an_end_takes_no_memory(printing):
     printing.log("x" * 100_000)
     assert [len(text) for text in printing.take(printing.tail())] == [100_000]
 
 
-def test_a_log_that_was_cut_is_read_again(printing: Printing) -> None:
+def test_a_log_that_was_cut_is_read_again(printing):
     printing.log("a long first line\n")
     tail = printing.tail()
     assert printing.take(tail) == ["a long first line"]
@@ -110,7 +108,7 @@ def test_a_log_that_was_cut_is_read_again(printing: Printing) -> None:
     assert printing.take(tail) == ["new"]
 
 
-def test_parts_and_then_the_whole(printing: Printing) -> None:
+def test_a_remote_log_in_parts_is_read(printing):
     """As a run's log looks in a store that is elsewhere."""
     log = printing.folder.log(printing.id, 1)
     printing.folder.store.replace(f"{log}.parts/0", b"a\nb")
@@ -122,7 +120,7 @@ def test_parts_and_then_the_whole(printing: Printing) -> None:
     assert printing.take(tail) == ["c"]
 
 
-def test_a_folder_of_tinker_cookbook_s(tmp_path: Path) -> None:
+def test_the_log_of_a_tinker_cookbook_folder_is_read(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 0}\n')
     (tmp_path / "run" / "logs.log").write_text("said\n")
@@ -146,17 +144,16 @@ def test_a_folder_of_tinker_cookbook_s(tmp_path: Path) -> None:
         ("cut \x1b]0;never ends", r"cut 0;never ends"),
     ],
 )
-def test_what_is_shown_can_do_no_harm(printed: str, shown: str) -> None:
+def test_control_sequences_are_removed(printed, shown):
     assert sanitize(printed) == shown
 
 
-def test_a_line_looks_as_it_did_in_the_end() -> None:
-    assert text_of(b" 10%\r 50%\r100%\r") == "100%"
-    assert text_of(b"windows\r") == "windows"
+def test_carriage_returns_show_the_final_line():
+    assert text_of(b" 10%\r 50%\r100%\r") == "100%" and text_of(b"windows\r") == "windows"
     assert text_of(b"\xff\xfe") == "\ufffd\ufffd"
 
 
-def test_a_run_s_colour_does_not_depend_on_the_others_shown() -> None:
+def test_a_run_s_colour_does_not_depend_on_the_others_shown():
     ids = [f"{n * 7919:012x}" for n in range(30)]
     all_of_them = assign(ids, MANY)
     assert len(set(all_of_them.values())) == 30
@@ -165,43 +162,32 @@ def test_a_run_s_colour_does_not_depend_on_the_others_shown() -> None:
     assert set(assign(ids, BASIC).values()) == set(BASIC)
 
 
-def test_colours_only_where_they_are_welcome(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal:
+def test_colours_only_where_they_are_welcome(monkeypatch):
+    class Terminal(StringIO):
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.setattr("sys.stdout", Terminal())
-    monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert in_colour()
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not in_colour()
-    monkeypatch.setenv("NO_COLOR", "")
-    assert in_colour()
-    monkeypatch.setenv("TERM", "dumb")
-    assert not in_colour()
+    for name, value, welcome in (
+        ("TERM", "xterm", True), ("NO_COLOR", "1", False), ("NO_COLOR", "", True),
+        ("TERM", "dumb", False),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+        with redirect_stdout(Terminal()):
+            assert in_colour() == welcome
 
 
 def arguments(printing: Printing, *runs: str, **more: Any) -> Namespace:
     given: dict[str, Any] = {"runs": runs, "state": None, "where": None, "grep": None}
     given |= {
-        "lines": None,
-        "json": False,
-        "launcher": False,
-        "stacks": False,
-        "follow": False,
+        "lines": None, "json": False, "launcher": False, "stacks": False, "follow": False,
         "root": printing.folder.store.root,
-    }
+    }  # fmt: skip
     return Namespace(**given | more)
 
 
 @pytest.mark.parametrize("selectors", [("s",), ("s", "other")])
-def test_a_sweep_that_is_removed_is_not_followed(
-    printing: Printing,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    selectors: tuple[str, ...],
-) -> None:
+def test_a_sweep_that_is_removed_is_not_followed(printing, monkeypatch, capsys, selectors):
     """Nor one instead whose name begins like its own."""
     root = Path(printing.folder.store.root)
     printing.log("mine\n")
@@ -226,11 +212,10 @@ def test_a_sweep_that_is_removed_is_not_followed(
     with pytest.raises(NotFound, match="removed while following"):
         logs.run(arguments(printing, *selectors, follow=True))
     printed = capsys.readouterr().out
-    assert printed.count("mine") == len(selectors)
-    assert ("more" in printed) == (len(selectors) == 2)
+    assert printed.count("mine") == len(selectors) and ("more" in printed) == (len(selectors) == 2)
 
 
-def test_no_lines_are_not_nothing(printing: Printing, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_lines_prints_nothing_without_a_warning(printing, capsys):
     printing.log("a\nb\n")
     assert logs.run(arguments(printing, "s", lines=0)) == 0
     assert capsys.readouterr() == ("", "")
@@ -238,7 +223,7 @@ def test_no_lines_are_not_nothing(printing: Printing, capsys: pytest.CaptureFixt
     assert "no line matches" in capsys.readouterr().err
 
 
-def test_the_cause_is_what_ends_the_last_traceback() -> None:
+def test_the_cause_is_the_end_of_the_last_traceback():
     trace = b"Traceback (most recent call last):\n  File 'x', line 1, in <module>\n    f()\n"
     message = (
         trace + b"torch.OutOfMemoryError: CUDA out of memory\nwandb: syncing\nsaving what is left\n"
@@ -250,15 +235,14 @@ def test_the_cause_is_what_ends_the_last_traceback() -> None:
     assert cause(trace) == "f()"  # cut off
 
 
-def test_the_last_line_is_not_what_wandb_says() -> None:
+def test_closing_lines_of_wandb_are_not_the_last_line():
     closing = b"wandb: Synced 5 files\nwandb: Find logs at: /x\n"
     assert last_line(b"ValueError: bad\n" + closing) == "ValueError: bad"
     assert last_line(closing) == "wandb: Find logs at: /x"
-    assert last_line(b"a\nlast one \x1b[0m\n\n  \n") == "last one"
-    assert last_line(b"") == ""
+    assert last_line(b"a\nlast one \x1b[0m\n\n  \n") == "last one" and last_line(b"") == ""
 
 
-def test_a_table_does_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_does_not_steer_the_terminal(capsys):
     print_table(["a\x1b[31m", "b"], [["\x1b[2Jcell", 0.5], ["x\x07", None]])
     printed = capsys.readouterr().out
     assert "\x1b" not in printed and "\x07" not in printed

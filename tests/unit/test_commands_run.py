@@ -49,7 +49,7 @@ def test_lines_are_split_as_by_a_shell(line, words):
         ("a; b", "';'"),
     ],
 )
-def test_what_needs_a_shell_is_refused(line, part):
+def test_shell_syntax_is_refused(line, part):
     with pytest.raises(NeedsShell, match=f"^{re.escape(part)} needs a shell$"):
         split_line(line)
 
@@ -141,8 +141,7 @@ def test_a_command_is_executed_as_typed(tmp_path, monkeypatch):
     words = ["--cfg", '{"a": 1}', "$X *", "{log_path}", "seed={seed}", "{other}"]
     settings = ["--name", "t", "seeds=[7]", "launch.retries=0"]
     (got,) = launched(tmp_path, monkeypatch, *settings, "--", "sh", "show.sh", *words)
-    assert got[:3] == words[:3]
-    assert got[3].startswith(f"{tmp_path}/sweeps/t/runs/")
+    assert got[:3] == words[:3] and got[3].startswith(f"{tmp_path}/sweeps/t/runs/")
     assert got[4:] == ["seed=7", "{other}"]
 
 
@@ -164,8 +163,7 @@ def test_sections_of_a_grid_are_options(tmp_path, monkeypatch):
     from sweeper.sweep.folder import SweepFolder
 
     recorded = SweepFolder(open_store("sweeps"), "t").read_plan()
-    assert recorded.secrets == ("A_KEY",)
-    assert recorded.wandb is not None and recorded.wandb.project == "p"
+    assert recorded.secrets == ("A_KEY",) and recorded.wandb.project == "p"
 
 
 def test_a_list_may_become_several_words():

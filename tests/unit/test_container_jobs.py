@@ -17,19 +17,19 @@ SECRETS = {"beaker": ON_S3, "kubernetes": set[str](), "modal": ON_S3}
 @pytest.mark.parametrize(
     ("status", "code"), [(0, 0), (3, 3), (127, 127), (128, 128), (137, -9), (143, -15), (255, 255)]
 )
-def test_what_a_container_tells_is_what_python_would(status: int, code: int) -> None:
+def test_exit_codes_of_containers_are_those_of_python(status, code):
     assert process_exit_code(status) == code
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_its_document_has_each_field(name: str) -> None:
+def test_the_section_declares_each_option(name):
     options = importlib.import_module(f"sweeper.backends.{name}.options").Options
     section = backend_type(name).section
     assert [field.key or field.name for field in section] == list(options._fields)
 
 
 @pytest.mark.parametrize(("name", "secrets"), SECRETS.items())
-def test_the_documentation_is_right(name: str, secrets: set[str]) -> None:
+def test_the_documentation_is_right(name, secrets):
     text = (DOCS / f"{name}.md").read_text()
     grid = text.split("```yaml\n")[1].split("```")[0]
     options = parse_grid(f"recipe: r\n{grid}", "g.yaml").launch.options[name]

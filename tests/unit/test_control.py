@@ -2,7 +2,6 @@
 
 import json
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -57,25 +56,22 @@ def _pairs(text: str) -> set[tuple[int, Event]]:
         ("1claimed 1failed 1retry 2claimed 2failed", State.FAILED, False),
     ],
 )
-def test_what_requests_come_to(events: str, state: State, wants: bool) -> None:
-    assert fold(_pairs(events)).state is state
-    assert wants_attempt(_pairs(events), 0) is wants
+def test_cancel_and_retry_requests_change_states(events, state, wants):
+    assert fold(_pairs(events)).state is state and wants_attempt(_pairs(events), 0) is wants
 
 
-def test_a_retry_does_not_use_up_retries() -> None:
+def test_a_retry_does_not_use_up_retries():
     once = _pairs("1claimed 1failed 1retry 2claimed 2failed")
-    assert wants_attempt(once, 1)
-    assert not wants_attempt(once | _pairs("3claimed 3failed"), 1)
+    assert wants_attempt(once, 1) and not wants_attempt(once | _pairs("3claimed 3failed"), 1)
 
 
-def test_cancelling_what_runs_and_what_waits(make_scene: Any) -> None:
+def test_running_and_waiting_runs_can_be_cancelled(make_scene):
     scene = make_scene(3, max_parallel=1)
     first, second, third = scene.ids
     scene.step()
     scene.worker(first, 1, Event.CLAIMED)
     for run in (first, second):
-        assert _cancel(scene, run).asked
-        assert cancel_asked(scene.events(run))
+        assert _cancel(scene, run).asked and cancel_asked(scene.events(run))
     assert scene.states() == [State.RUNNING, State.CANCELLED, State.PLANNED]
     scene.step()
     scene.step()
@@ -88,11 +84,10 @@ def test_cancelling_what_runs_and_what_waits(make_scene: Any) -> None:
     assert scene.backend.submitted[1:] == [token(third, 1)]
     scene.finish(third)
     summary = scene.step()
-    assert summary.finished
-    assert summary.counts == {State.CANCELLED: 2, State.SUCCEEDED: 1}
+    assert summary.finished and summary.counts == {State.CANCELLED: 2, State.SUCCEEDED: 1}
 
 
-def test_a_worker_that_died_while_it_was_stopped_is_cancelled(make_scene: Any) -> None:
+def test_a_worker_that_died_while_it_was_stopped_is_cancelled(make_scene):
     scene = make_scene(2)
     first, _ = scene.ids
     scene.step()
@@ -104,12 +99,11 @@ def test_a_worker_that_died_while_it_was_stopped_is_cancelled(make_scene: Any) -
     scene.step()
     assert scene.states() == [State.RUNNING, State.CANCELLED]  # it never claimed the attempt
     scene.step(20)
-    assert scene.states() == [State.CANCELLED, State.CANCELLED]
-    assert scene.scheduler.step().finished
+    assert scene.states() == [State.CANCELLED] * 2 and scene.scheduler.step().finished
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_cancelling_what_only_the_backend_knows_of(make_scene: Any, running: bool) -> None:
+def test_jobs_known_only_to_the_backend_can_be_cancelled(make_scene, running):
     scene = make_scene(1)
     run = scene.ids[0]
     if running:
@@ -131,7 +125,7 @@ def test_cancelling_what_only_the_backend_knows_of(make_scene: Any, running: boo
         assert scene.scheduler.step().finished
 
 
-def test_without_starting_nothing_starts(make_scene: Any) -> None:
+def test_a_launcher_that_only_stops_starts_nothing(make_scene):
     scene = make_scene(3, retries=3)
     scene.step()
     scene.finish(scene.ids[0], event=Event.FAILED)
@@ -143,17 +137,15 @@ def test_without_starting_nothing_starts(make_scene: Any) -> None:
     assert scene.step().finished
 
 
-def test_cancel_and_retry_again_and_again(make_scene: Any) -> None:
+def test_cancel_and_retry_again_and_again(make_scene):
     """Whatever was asked for last counts, however often it was asked for before."""
     scene = make_scene(1)
     run = scene.ids[0]
     for _ in range(4):
-        assert _cancel(scene, run).asked
-        assert _cancel(scene, run).asked
+        assert _cancel(scene, run).asked and _cancel(scene, run).asked
         assert scene.states() == [State.CANCELLED]
         assert scene.step().finished
-        assert _retry(scene, run).asked
-        assert _retry(scene, run).asked
+        assert _retry(scene, run).asked and _retry(scene, run).asked
         assert retry_asked(scene.events(run))
     for _ in range(10):
         scene.step()
@@ -165,7 +157,7 @@ def test_cancel_and_retry_again_and_again(make_scene: Any) -> None:
     assert scene.states() == [State.SUCCEEDED]
 
 
-def test_cancelling_a_run_that_was_retried_while_it_ran(make_scene: Any) -> None:
+def test_cancelling_a_run_that_was_retried_while_it_ran(make_scene):
     scene = make_scene(1)
     run = scene.ids[0]
     scene.step()
@@ -181,7 +173,7 @@ def test_cancelling_a_run_that_was_retried_while_it_ran(make_scene: Any) -> None
     assert scene.states() == [State.CANCELLED]
 
 
-def test_a_retry_starts_at_once_and_only_what_has_ended(make_scene: Any) -> None:
+def test_a_retry_starts_at_once_and_only_what_has_ended(make_scene):
     scene = make_scene(3, retries=1)
     first, second, third = scene.ids
     scene.step()
@@ -189,8 +181,7 @@ def test_a_retry_starts_at_once_and_only_what_has_ended(make_scene: Any) -> None
     scene.finish(second)
     scene.step()
     assert scene.observed()["observed"][first].startswith("next attempt at")
-    assert _retry(scene, first).asked
-    assert not _retry(scene, second).asked
+    assert _retry(scene, first).asked and not _retry(scene, second).asked
     assert _retry(scene, third).why == "still at work"
     _cancel(scene, third)
     assert _retry(scene, third).why.startswith("being cancelled")
@@ -198,7 +189,7 @@ def test_a_retry_starts_at_once_and_only_what_has_ended(make_scene: Any) -> None
     assert scene.backend.submitted[-1] == token(first, 2)
 
 
-def test_what_has_ended_is_not_cancelled(make_scene: Any) -> None:
+def test_runs_that_have_ended_are_not_cancelled(make_scene):
     scene = make_scene(2)
     first, second = scene.ids
     scene.step()
@@ -206,12 +197,11 @@ def test_what_has_ended_is_not_cancelled(make_scene: Any) -> None:
     scene.finish(second, event=Event.FAILED)
     assert _cancel(scene, first).why == "succeeded already"
     assert _cancel(scene, second).why == "failed already"
-    assert _cancel(scene, second, retries=1).asked
-    assert not wants_attempt(scene.events(second), 1)
+    assert _cancel(scene, second, retries=1).asked and not wants_attempt(scene.events(second), 1)
     assert scene.states() == [State.SUCCEEDED, State.FAILED]
 
 
-def test_cancelling_before_anything_ran_needs_no_backend(make_scene: Any) -> None:
+def test_cancelling_before_anything_ran_needs_no_backend(make_scene):
     scene = make_scene(3)
     done = cancel_runs(scene.folder, scene.ids)
     assert [request.why for request in done] == ["cancelled"] * 3
@@ -219,9 +209,7 @@ def test_cancelling_before_anything_ran_needs_no_backend(make_scene: Any) -> Non
     assert [request.why for request in cancel_runs(scene.folder, scene.ids)] == ["cancelled"] * 3
 
 
-def test_cancelling_some_leaves_the_environment_to_the_others(
-    make_scene: Any, tmp_path: Path
-) -> None:
+def test_cancelling_some_leaves_the_environment_to_the_others(make_scene, tmp_path):
     """A launcher that will start them may be on its way."""
     scene = make_scene(2, max_parallel=1)
     first, second = scene.ids
@@ -238,9 +226,8 @@ def test_cancelling_some_leaves_the_environment_to_the_others(
     assert not environment.exists()
 
 
-def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(make_scene: Any) -> None:
-    """One that died on another machine holds the sweep until its lease has run out; one that is
-    at work, and has no room for another run, opens none."""
+def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(make_scene):
+    """One that died holds the sweep until its lease has run out."""
     scene, beats = make_scene(1), [True]
     sweep, clock = Sweep(scene.at(None, remote=True)), scene.clock
 
@@ -258,7 +245,7 @@ def test_a_launcher_elsewhere_shows_that_it_is_at_work_by_its_beat(make_scene: A
     assert control.take_up(sweep, clock=clock, sleep=sleep) is False
 
 
-def test_a_launcher_that_starts_nothing_takes_no_retry_up(scene: Scene) -> None:
+def test_a_launcher_that_starts_nothing_takes_no_retry_up(scene):
     """A `cancel` at work is waited for; one that stays held back is an error that says why."""
     clock, notices, launcher = FakeClock(), list[str](), ExitStack()
     sweep = Sweep(scene.folder)
@@ -293,9 +280,7 @@ class Choosy(FakeBackend):
         raise EnvironmentFailure("fake: there is no such definition")
 
 
-def test_a_retry_that_a_backend_will_not_have_is_not_on_record(
-    make_scene: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retry_refused_by_the_backend_is_not_recorded(make_scene, monkeypatch):
     scene = make_scene(2)
     first, second = scene.ids
     scene.finish(first, event=Event.FAILED)
@@ -311,27 +296,23 @@ def test_a_retry_that_a_backend_will_not_have_is_not_on_record(
     assert scene.backend.asked == [[{}]]
 
 
-def test_a_retry_goes_on_with_what_was_opened_and_perhaps_submitted(
-    make_scene: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_retry_continues_an_opened_attempt(make_scene, monkeypatch):
     """As after a launcher whose submission was refused."""
     scene = make_scene(2)
     first, second = scene.ids
     for run in scene.ids:
-        scene.worker(run, 1, Event.CLAIMED)
-        scene.worker(run, 1, Event.FAILED)
-        scene.worker(run, 2, Event.INTENT)
+        for attempt, event in ((1, Event.CLAIMED), (1, Event.FAILED), (2, Event.INTENT)):
+            scene.worker(run, attempt, event)
     scene.worker(second, 2, Event.CANCEL)
     scene.seal(monkeypatch)
     before = scene.events(first)
     (opened, cancelled), ready = control.request_retries(Sweep(scene.folder), scene.ids)
-    assert (opened.asked, opened.waits) == (True, True)
-    assert not cancelled.asked
+    assert opened.asked and opened.waits and not cancelled.asked
     assert scene.events(first) == before
-    assert ready is not None and ready.places == [{"backend": "fake"}]
+    assert ready.places == [{"backend": "fake"}]
 
 
-def test_a_retry_that_a_launcher_takes_up_starts_none(make_scene: Any) -> None:
+def test_a_retry_that_a_launcher_takes_up_starts_none(make_scene):
     scene = make_scene(1)
     scene.finish(scene.ids[0], event=Event.FAILED)
     sweep = Sweep(scene.folder)
@@ -342,18 +323,14 @@ def test_a_retry_that_a_launcher_takes_up_starts_none(make_scene: Any) -> None:
     assert retry_asked(scene.events(scene.ids[0]))
 
 
-def test_python_has_the_verbs_by_names_and_conditions(
-    make_scene: Any, resumed: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_has_the_verbs_by_names_and_conditions(make_scene, resumed, monkeypatch):
     scene = make_scene(4)
     root, (failed, done, *_) = scene.store.root, scene.ids
     scene.finish(failed, event=Event.FAILED)
     scene.finish(done)
     scene.seal(monkeypatch)
     requests = sweeper.cancel("s", root=root, where="x >= 2")
-    assert [(each.run, each.why) for each in requests] == [
-        (run, "cancelled") for run in scene.ids[2:]
-    ]
+    assert {each.run: each.why for each in requests} == dict.fromkeys(scene.ids[2:], "cancelled")
     assert [each.run for each in sweeper.retry("s", root=root)] == [failed]  # and no other
     assert resumed == ["s"] and retry_asked(scene.events(failed))
     with pytest.raises(UsageError, match="x=1 of s has succeeded"):
@@ -362,7 +339,7 @@ def test_python_has_the_verbs_by_names_and_conditions(
         sweeper.cancel("t", root=root)
 
 
-def test_who_waits_is_told_how_it_ended(make_scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_returns_how_the_sweep_ended(make_scene, monkeypatch):
     """All over; the time up; or nothing at work any more though runs are left."""
     scene = make_scene(3)
     ends = [Event.SUCCEEDED, Event.FAILED, Event.SUCCEEDED]
@@ -388,7 +365,7 @@ def test_who_waits_is_told_how_it_ended(make_scene: Any, monkeypatch: pytest.Mon
     assert outcome.counts == {State.SUCCEEDED: 2, State.FAILED: 1}
 
 
-def test_which_runs_are_meant(make_scene: Any) -> None:
+def test_selectors_choose_runs(make_scene):
     scene = make_scene(12)
     scene.step()
     runs = Sweep(scene.folder).runs
@@ -397,10 +374,8 @@ def test_which_runs_are_meant(make_scene: Any) -> None:
         return [run.name for run in pick(runs, *given)]
 
     assert names(["x=1"]) == ["x=1"]  # exact before the beginnings x=10, x=11
-    assert names(["x=1?", "x=0"]) == ["x=0", "x=10", "x=11"]
-    assert len(names(["x="])) == 12
-    assert names([scene.ids[3]]) == ["x=3"]
-    assert names([], ["submitted"]) == ["x=0", "x=1"]
+    assert names(["x=1?", "x=0"]) == ["x=0", "x=10", "x=11"] and len(names(["x="])) == 12
+    assert names([scene.ids[3]]) == ["x=3"] and names([], ["submitted"]) == ["x=0", "x=1"]
     assert names([], None, "x >= 10") == ["x=10", "x=11"]
     assert names(["x=1*"], ["planned"], "x < 11") == ["x=10"]
     with pytest.raises(NotFound, match="no run 'y'"):

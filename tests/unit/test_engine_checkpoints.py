@@ -57,7 +57,7 @@ def assert_same(actual, expected):
 
 
 @pytest.mark.parametrize("moments", [True, False])
-def test_what_is_saved_is_loaded(vault, root, moments):
+def test_saved_checkpoints_are_loaded(vault, root, moments):
     vault.save(PLACE, checkpoint(moments=moments))
     assert_same(Vault(str(root)).load(PLACE), checkpoint(moments=moments))
 
@@ -105,7 +105,7 @@ def test_listing_and_deleting(vault, folder):
     assert os.listdir(folder) == []
 
 
-def test_an_expired_checkpoint_is_none(vault):
+def test_an_expired_checkpoint_does_not_exist(vault):
     vault.save(PLACE, checkpoint(), ttl_seconds=-1)
     with pytest.raises(Unknown, match="expired"):
         vault.load(PLACE)
@@ -114,7 +114,7 @@ def test_an_expired_checkpoint_is_none(vault):
     assert_same(vault.load(PLACE), checkpoint(2.0))
 
 
-def test_what_has_expired_is_deleted_and_nothing_else(vault, folder):
+def test_only_expired_checkpoints_are_deleted(vault, folder):
     lasting = PLACE._replace(name="lasting")
     vault.save(PLACE, checkpoint(), ttl_seconds=-1)
     vault.save(lasting, checkpoint(), ttl_seconds=3600)
@@ -123,8 +123,7 @@ def test_what_has_expired_is_deleted_and_nothing_else(vault, folder):
         with open(path, "w"):
             pass
     os.utime(old, (1, 1))
-    assert vault.purge() == [PLACE]
-    assert vault.purge() == []
+    assert vault.purge() == [PLACE] and vault.purge() == []
     assert len(os.listdir(folder)) == 3 and os.path.exists(young)
     assert_same(vault.load(lasting), checkpoint())
 
@@ -148,7 +147,7 @@ def test_a_time_to_live_can_be_given_and_taken(vault):
         "tinker://run/weights/x\n", "/etc/passwd", "",
     ],
 )  # fmt: skip
-def test_paths_that_are_none(vault, path):
+def test_invalid_checkpoint_paths_are_refused(vault, path):
     with pytest.raises(RequestError, match="no checkpoint's path"):
         parse(path)
 

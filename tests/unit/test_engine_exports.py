@@ -40,15 +40,12 @@ def test_files_need_their_ticket_and_no_token(tmp_path):
         async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
             return (await http.get(f"/api/v1/{path}")).status_code
 
-    statuses = {
-        path: asyncio.run(status(path))
-        for path in (
-            f"files/{ticket}/adapter_config.json",
-            f"files/{ticket}/other",
-            "files/guess/adapter_config.json",
-            f"files/../checkpoints?{ticket}",
-            f"files/{ticket}/../../checkpoints",
-        )
+    expected = {
+        f"files/{ticket}/adapter_config.json": 200,
+        f"files/{ticket}/other": 404,
+        "files/guess/adapter_config.json": 404,
+        f"files/../checkpoints?{ticket}": 401,
+        f"files/{ticket}/../../checkpoints": 401,
     }
+    assert {path: asyncio.run(status(path)) for path in expected} == expected
     service.scheduler.stop(5)
-    assert list(statuses.values()) == [200, 404, 404, 401, 401]

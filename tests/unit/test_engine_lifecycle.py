@@ -1,13 +1,12 @@
 """Finding an engine that is not there, and how lightly that starts."""
 
-import http.server
 import io
 import json
 import os
 import sys
-import threading
 
 import pytest
+from support.answering import answering
 
 from sweeper import paths
 from sweeper.commands.checkpoint_names import service_environment
@@ -38,14 +37,13 @@ def record(tmp_path, **fields):
         json.dump(content, file)
 
 
-def test_no_record_a_torn_one_and_a_dead_one_are_no_engine(tmp_path):
+def test_missing_torn_and_stale_records_are_no_engine(tmp_path):
     assert lifecycle.find(str(tmp_path)) is None
     record(tmp_path)
     assert lifecycle.find(str(tmp_path)) is None
     with open(lifecycle.record_path(str(tmp_path)), "w") as file:
         file.write('{"url": "http')
-    assert lifecycle.find(str(tmp_path)) is None
-    assert lifecycle.stop(str(tmp_path)) is False
+    assert lifecycle.find(str(tmp_path)) is None and lifecycle.stop(str(tmp_path)) is False
 
 
 @pytest.fixture
@@ -53,21 +51,8 @@ def impostor():
     """Somebody else at the recorded address: answers healthz with what it is told to."""
     answer = {}
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(json.dumps(answer).encode())
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}", answer
-        server.shutdown()
-        thread.join()
+    with answering(lambda _: (200, answer)) as url:
+        yield url, answer
 
 
 def test_only_the_engine_of_this_home_and_record_is_found(tmp_path, impostor):
@@ -84,7 +69,7 @@ def test_only_the_engine_of_this_home_and_record_is_found(tmp_path, impostor):
     assert lifecycle.find(str(tmp_path)).url == url
 
 
-def test_who_copies_what_an_engine_says_of_itself_is_not_found(tmp_path, impostor):
+def test_an_impostor_without_the_token_is_not_found(tmp_path, impostor):
     """Another user's program on the port of an engine that died would be sent the token next. It
     cannot answer a challenge that takes the token."""
     url, answer = impostor

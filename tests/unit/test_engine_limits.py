@@ -35,8 +35,7 @@ def test_a_gate_lets_in_so_many_and_the_rest_in_their_order():
 
 def test_a_gate_without_a_limit_stops_nobody():
     gate = Gate(None)
-    assert all(gate.enter(str(n), lambda: None) for n in range(100))
-    assert not gate.full()
+    assert all(gate.enter(str(n), lambda: None) for n in range(100)) and not gate.full()
 
 
 def test_a_gate_never_holds_more_than_its_limit():
@@ -97,7 +96,7 @@ def test_failures_are_a_share_and_the_same_for_a_seed():
         {"fail_rate": float("nan")},
     ],
 )  # fmt: skip
-def test_what_is_no_limit_is_refused(limits, tmp_path):
+def test_invalid_limits_are_refused(limits, tmp_path):
     with pytest.raises(EngineError, match=next(iter(limits))):
         serve(home=str(tmp_path), settings=Settings(limits=Limits(**limits)))
     assert list(tmp_path.iterdir()) == []
@@ -118,12 +117,11 @@ def test_the_command_has_all_settings_but_the_token(tmp_path):
     argv = command(str(tmp_path), 0, settings)
     assert argv[argv.index("--model") + 1] == "a/b=/d"
     assert argv[argv.index("--alias") + 1] == "x/y=a/b"
-    assert argv[argv.index("--max-sessions") + 1] == "2"
-    assert not any("sss" in part for part in argv)
+    assert argv[argv.index("--max-sessions") + 1] == "2" and not any("sss" in part for part in argv)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.invalid"])  # noqa: S104
-def test_beyond_loopback_it_wants_a_token(host, tmp_path, monkeypatch):
+def test_beyond_loopback_the_engine_needs_a_token(host, tmp_path, monkeypatch):
     monkeypatch.delenv("SWEEPER_ENGINE_TOKEN", raising=False)
     assert client_key(str(tmp_path)) == "tml-local"
     with pytest.raises(EngineError, match="only with a token: set \\$SWEEPER_ENGINE_TOKEN"):

@@ -54,10 +54,6 @@ def test_the_teacher_is_the_published_one_and_is_made_anew_when_it_is_another(tm
     assert path.stat().st_size > 200_000
 
 
-def test_it_has_about_a_hundred_thousand_parameters():
-    assert 90_000 < sum(array.size for array in tiny.weights().values()) < 120_000
-
-
 def test_every_byte_and_special_token_survives_the_tokenizer(directory):
     tokenizer = Tokenizer.from_file(os.path.join(directory, "tokenizer.json"))
     text = bytes(range(1, 128)).decode() + "é ü 漢字 🙂"
@@ -77,11 +73,8 @@ def test_making_it_at_once_leaves_one_whole_model(tmp_path):
     assert set(made) == {str(tmp_path / "tiny--qwen3")}
     assert os.listdir(tmp_path) == ["tiny--qwen3"]
     assert sorted(os.listdir(made[0])) == [
-        "config.json",
-        "model.safetensors",
-        "tokenizer.json",
-        "tokenizer_config.json",
-    ]
+        "config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+    ]  # fmt: skip
 
 
 def test_a_model_of_an_earlier_release_is_made_anew(tmp_path):
@@ -135,10 +128,8 @@ def test_tied_embeddings_half_precision_and_no_query_norms(directory, tmp_path):
 
     changed = {"tie_word_embeddings": True, "model_type": "llama", "eos_token_id": [0, 256]}
     model = models.load("m", copy_with(directory, tmp_path / "m", changed, change))
-    assert model.base["head"] is model.base["embed"]
-    assert model.base["embed"].dtype == np.float32
-    assert "0.q_norm" not in model.base
-    assert model.eos == {0, 256}
+    assert model.base["head"] is model.base["embed"] and model.base["embed"].dtype == np.float32
+    assert "0.q_norm" not in model.base and model.eos == {0, 256}
 
 
 @pytest.mark.parametrize(
@@ -151,7 +142,7 @@ def test_tied_embeddings_half_precision_and_no_query_norms(directory, tmp_path):
          "q_proj.bias, which this network has no place for"),
     ],
 )  # fmt: skip
-def test_what_it_cannot_run_it_says(directory, tmp_path, config, change, message):
+def test_unsupported_models_are_refused_with_a_reason(directory, tmp_path, config, change, message):
     with pytest.raises(ValueError, match=message):
         models.load("m", copy_with(directory, tmp_path / "m", config, change))
 

@@ -37,7 +37,7 @@ def same(actual, expected):
 
 
 @pytest.mark.parametrize("budget", [2**30, 40_000, 0])
-def test_what_was_read_before_changes_no_bit(network, budget):
+def test_cached_prefixes_change_no_bit(network, budget):
     """Prompts that begin alike, in any order, with blocks that come and go."""
     rng, prefixes, reused = np.random.default_rng(1), Prefixes(budget), 0
     episodes = [rng.integers(0, SHAPE.vocab, 70).tolist()] * 4
@@ -68,20 +68,18 @@ def test_the_next_turn_reads_its_new_tokens_only(network):
     assert 300 - read(network, prompt[:430], prefixes, first=300).reused < BLOCK
 
 
-def test_other_weights_have_nothing_of_it_and_what_they_had_is_freed(network):
+def test_prefixes_belong_to_their_weights_and_are_freed(network):
     prefixes = Prefixes()
     prompt = [1] * 200
     read(network, prompt, prefixes, owner=1)
     held = prefixes.nbytes
-    assert read(network, prompt, prefixes, owner=2).reused == 0
-    assert prefixes.nbytes == 2 * held > 0
+    assert read(network, prompt, prefixes, owner=2).reused == 0 and prefixes.nbytes == 2 * held > 0
     prefixes.forget(1)
-    assert prefixes.nbytes == held
-    assert read(network, prompt, prefixes, owner=2).reused == 200
+    assert prefixes.nbytes == held and read(network, prompt, prefixes, owner=2).reused == 200
     assert read(network, prompt, prefixes, owner=1).reused == 0
 
 
-def test_what_was_used_last_stays(network):
+def test_the_most_recently_used_prefixes_stay(network):
     rows = [[n] * 130 for n in range(6)]
     prefixes = Prefixes()
     read(network, rows[0], prefixes)

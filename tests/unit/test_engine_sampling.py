@@ -121,8 +121,7 @@ def test_top_p_keeps_the_fewest_that_reach_p(network):
 
 def test_the_context_ends_a_sequence(network):
     (sequence,) = draw(network, max_tokens=1000)
-    assert len(sequence.tokens) == SHAPE.context - len(PROMPT)
-    assert not sequence.stopped
+    assert len(sequence.tokens) == SHAPE.context - len(PROMPT) and not sequence.stopped
     (drawn,) = draw(network, prompt=[3] * SHAPE.context)
     assert (len(drawn.tokens), drawn.stopped) == (1, False)
 
@@ -131,7 +130,7 @@ def test_the_context_ends_a_sequence(network):
     ("prompt", "message"),
     [([], "empty"), ([0] * 41, "context is 40"), ([12], "outside")],
 )
-def test_prompts_that_cannot_be(network, prompt, message):
+def test_invalid_prompts_are_refused(network, prompt, message):
     with pytest.raises(RequestError, match=message):
         draw(network, prompt=prompt)
 

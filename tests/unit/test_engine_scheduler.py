@@ -140,13 +140,10 @@ def test_closing_a_lane_answers_what_waits(scheduler, held):
 def test_a_request_sent_again_finds_its_promise():
     promises = Promises()
     first = promises.create("a")
-    assert first is not None
     assert promises.create("a") is None
     first.set_result(Reply({}))
     promises.fetched("a")
-    assert promises.create("a") is None
-    assert promises.get("a") is first
-    assert promises.get("b") is None
+    assert promises.create("a") is None and promises.get("a") is first and promises.get("b") is None
 
 
 def test_promises_are_freed():
@@ -162,8 +159,7 @@ def test_promises_are_freed():
     promises.sweep(now + 61)
     assert len(promises) == 6
     promises.sweep(now + 3601)
-    assert len(promises) == 1
-    assert promises.get("not done") is waiting
+    assert len(promises) == 1 and promises.get("not done") is waiting
 
 
 def test_a_worker_keeps_nothing_of_a_request_that_is_done(scheduler):

@@ -54,8 +54,7 @@ def test_sessions_beyond_the_limit_wait_for_their_turn(limited):
         assert future.result(DONE).body["type"] == "create_model"
     assert not any(future.done() for future in futures[2:])
     paused = [service.promises.paused(name) for _, name in requests]
-    assert paused[:2] == [None, None]
-    assert {why.state for why in paused[2:]} == {"paused_rate_limit"}
+    assert paused[:2] == [None, None] and {why.state for why in paused[2:]} == {"paused_rate_limit"}
     # one that has a seat may have a second training client
     more = {"session_id": requests[0][0], "model_seq_id": 1, "base_model": "tiny/qwen3"}
     again = service.create_model(more)["request_id"]
@@ -109,7 +108,7 @@ def test_samples_beyond_the_limit_are_refused_or_wait(limited):
     assert isinstance(service.promises.get(last).result(DONE).body, bytes)
 
 
-def test_a_seat_is_not_kept_by_a_session_that_is_no_more():
+def test_an_ended_session_gives_its_seat_back():
     """It ended while it was seated."""
     promises, scheduler, seated = Promises(), Scheduler(1), Reply({})
     admission = Admission(promises, scheduler, Meter(), Limits(max_sessions=1))
@@ -119,12 +118,12 @@ def test_a_seat_is_not_kept_by_a_session_that_is_no_more():
         assert promises.paused("next")
         admission.keep({"next"})
         future = promises.get("next")
-        assert future is not None and future.result(DONE) is seated
+        assert future.result(DONE) is seated
     finally:
         scheduler.stop(DONE)
 
 
-def test_nothing_is_remembered_of_who_gave_up(limited):
+def test_a_session_that_gave_up_leaves_no_trace(limited):
     service = limited(max_sessions=1)
     seated, _ = opened(service)
     for n in range(3):

@@ -135,8 +135,7 @@ def test_a_resumed_run_continues_bit_for_bit(service):
     assert Client(service, path=path, optimizer=True).train(1, steps=3) == second
     # without the optimizer's moments it starts from the same weights and then differs
     fresh = Client(service, path=path, optimizer=False).train(1, steps=3)
-    assert fresh[0] == second[0]
-    assert fresh[1:] != second[1:]
+    assert fresh[0] == second[0] and fresh[1:] != second[1:]
     stopped.train(5)
     stopped.result(stopped.service.load_weights(stopped.body(path=path, optimizer=True)))
     assert stopped.train(1, steps=3) == second
@@ -175,8 +174,7 @@ def test_gradients_add_up_until_the_step(service):
         c.result(service.optim_step(c.body(**step)))["metrics"]["unclipped_grad_l2:mean"]
         for c in (at_once, in_two, only)
     ]
-    assert norms[1] == pytest.approx(norms[0], rel=1e-5)
-    assert norms[2] == norms[0] > 0
+    assert norms[1] == pytest.approx(norms[0], rel=1e-5) and norms[2] == norms[0] > 0
     # the gradients are used up
     again = at_once.result(service.optim_step(at_once.body(**step)))
     assert again["metrics"]["unclipped_grad_l2:mean"] == 0
@@ -211,11 +209,10 @@ def test_a_request_sent_again_is_not_done_again(service):
 )
 def test_a_bad_request_fails_in_its_turn_and_the_next_goes_on(service, request_of, message):
     client = Client(service)
-    assert message in client.result(request_of(client))["error"]
-    assert client.train(0)
+    assert message in client.result(request_of(client))["error"] and client.train(0)
 
 
-JSON, PROTOBUF = "application/json", "application/x-protobuf"
+JSON, PROTOBUF = KINDS = "application/json", "application/x-protobuf"
 NOT_THERE = "this engine has no {} /api/v1/{}"
 
 
@@ -237,57 +234,41 @@ def reply(*request):
     return answer.status_code, answer.json()["detail"]
 
 
-@pytest.mark.parametrize("kind", [JSON, PROTOBUF])
+NO_PROJECTS = "there are no projects on this engine to copy weights to"
+LARGE = {"x": "y" * app.JSON_BYTES}
+
+
 @pytest.mark.parametrize(
-    ("method", "address", "status", "detail"),
+    ("method", "address", "kind", "spoilt", "status", "detail"),
     [
-        ("POST", "save_weights_elsewhere", 404, NOT_THERE),
-        ("PUT", "optim_step", 404, NOT_THERE),
-        ("POST", "sample", 404, NOT_THERE),
-        ("POST", "copy_weights", 400, "there are no projects on this engine to copy weights to"),
+        *(("POST", "save_weights_elsewhere", kind, None, 404, NOT_THERE) for kind in KINDS),
+        *(("PUT", "optim_step", kind, None, 404, NOT_THERE) for kind in KINDS),
+        *(("POST", "sample", kind, None, 404, NOT_THERE) for kind in KINDS),
+        *(("POST", "copy_weights", kind, None, 400, NO_PROJECTS) for kind in KINDS),
+        ("POST", "optim_step", PROTOBUF, None, 400, "/api/v1/optim_step takes JSON"),
+        ("POST", "save_weights", PROTOBUF, None, 400, "/api/v1/save_weights takes JSON"),
+        ("POST", "asample", PROTOBUF, None, 400, "/api/v1/asample takes JSON"),
+        ("POST", "optim_step", JSON, b'{"a": ', 400, "the body is no JSON: "),
+        ("POST", "optim_step", JSON, b"{", 400, "the body is no JSON: "),
+        ("POST", "forward_backward", JSON, None, 400, "forward_backward takes protobuf"),
+        ("POST", "forward_backward", PROTOBUF, b"\xff", 400, "this is no ForwardBackwardRequest"),
+        ("POST", "asample", JSON, None, 400, "sampling needs a sampling session"),
+        ("POST", "optim_step", JSON, LARGE, 413, ""),
+        ("POST", "nowhere", JSON, LARGE, 404, ""),
     ],
+    ids=lambda value: str(value)[:30],
 )
-def test_a_number_sent_to_an_address_that_is_not_there_is_free(
-    service, method, address, status, detail, kind
+def test_a_refused_request_does_not_block_the_next(
+    service, method, address, kind, spoilt, status, detail
 ):
     """The SDK counts the request as made: one that had no turn would hold up all that follow."""
     client = Client(service)
-    body = json.dumps(client.body()).encode() if kind == JSON else client.raw([[1, 2, 3]])
-    answer = reply(service, method, address, body, kind)
-    assert answer == (status, detail.format(method, address))
-    assert client.train(0)
-
-
-@pytest.mark.parametrize(
-    ("address", "kind", "spoilt", "detail"),
-    [
-        ("optim_step", PROTOBUF, None, "/api/v1/optim_step takes JSON"),
-        ("save_weights", PROTOBUF, None, "/api/v1/save_weights takes JSON"),
-        ("asample", PROTOBUF, None, "/api/v1/asample takes JSON"),
-        ("optim_step", JSON, b'{"a": ', "the body is no JSON: "),
-        ("optim_step", JSON, b"{", "the body is no JSON: "),
-        ("forward_backward", JSON, None, "forward_backward takes protobuf"),
-        ("forward_backward", PROTOBUF, b"\xff", "this is no ForwardBackwardRequest"),
-        ("asample", JSON, None, "sampling needs a sampling session"),
-    ],
-)
-def test_a_number_sent_in_a_body_that_an_address_does_not_take_is_free(
-    service, address, kind, spoilt, detail
-):
-    client = Client(service)
-    body = json.dumps(client.body()).encode() if kind == JSON else client.raw([[1, 2, 3]])
-    if spoilt is not None:  # it ends in the midst of it
+    more = spoilt if isinstance(spoilt, dict) else {}
+    body = json.dumps(client.body(**more)).encode() if kind == JSON else client.raw([[1, 2, 3]])
+    if isinstance(spoilt, bytes):  # the body ends in the midst of it
         body = body.removesuffix(b"}") + (b"," if kind == JSON else b"") + spoilt
-    status, detail_text = reply(service, "POST", address, body, kind)
-    assert (status, detail_text.startswith(detail)) == (400, True), detail_text
-    assert client.train(0)
-
-
-@pytest.mark.parametrize(("address", "status"), [("optim_step", 413), ("nowhere", 404)])
-def test_a_number_sent_in_a_body_that_is_too_large_is_free(service, address, status):
-    client = Client(service)
-    body = json.dumps(client.body(x="y" * app.JSON_BYTES)).encode()
-    assert reply(service, "POST", address, body, JSON)[0] == status
+    answer = reply(service, method, address, body, kind)
+    assert answer[0] == status and answer[1].startswith(detail.format(method, address)), answer
     assert client.train(0)
 
 
@@ -305,7 +286,7 @@ def test_numbers_that_are_not_finite_reach_the_sdk_as_numbers(service, monkeypat
     assert metrics == {"up": math.inf, "down": -math.inf, "loss": 0.5}
 
 
-def test_what_this_engine_does_not_do_is_answered_with_its_reason(service):
+def test_unsupported_calls_are_answered_with_a_reason(service):
     """By SDKs, too, that have other calls than the one installed here."""
     holes = {"session": "s", "run": "r", "checkpoint:path": "weights/c"}
 
@@ -332,7 +313,7 @@ def test_a_pass_that_fails_leaves_the_gradients(service):
     assert norms[0] == norms[1]
 
 
-def test_unknown_things_are_said_to_be(service):
+def test_unknown_models_and_sessions_are_named(service):
     session = {"session_id": service.create_session({})["session_id"], "model_seq_id": 0}
     with pytest.raises(Unknown, match="no base model 'x' here; use tiny/qwen3"):
         service.create_model({**session, "base_model": "x"})
@@ -363,13 +344,12 @@ def test_samplers_not_in_use_go_to_disk_and_come_back_the_same(service, tmp_path
     assert list((tmp_path / "spill").rglob("*.npz")) == []
 
 
-def test_samplers_beyond_the_limit_are_the_ones_not_used(service, tmp_path):
+def test_the_least_recently_used_samplers_are_dropped(service, tmp_path):
     client = Client(service)
     samplers = [client.snapshot() for _ in range(SAMPLERS)]
     client.sample(samplers[0])
     samplers.append(client.snapshot())
-    assert client.sample(samplers[0], 1)
-    assert client.sample(samplers[-1])
+    assert client.sample(samplers[0], 1) and client.sample(samplers[-1])
     with pytest.raises(Unknown, match=f"the {SAMPLERS} it used last"):
         client.sample(samplers[1])
     assert len(list((tmp_path / "spill").rglob("*.npz"))) <= SAMPLERS - SAMPLERS_IN_MEMORY + 2
@@ -383,8 +363,7 @@ def test_an_ended_session_leaves_its_checkpoints_only(service):
         client.train(0)
     with pytest.raises(Unknown):
         client.sample(sampler)
-    assert service.registry.runs() == []
-    assert Client(service, path=path, optimizer=True).train(0)
+    assert service.registry.runs() == [] and Client(service, path=path, optimizer=True).train(0)
 
 
 def test_a_silent_session_ends(service):
@@ -394,16 +373,13 @@ def test_a_silent_session_ends(service):
     assert alive.train(0)
 
 
-def test_prompt_scores(service):
+def test_prompt_scores_equal_those_of_training(service):
     client = Client(service)
     body = {
-        "sampling_session_id": client.snapshot(),
-        "seq_id": 0,
+        "sampling_session_id": client.snapshot(), "seq_id": 0,
         "prompt": {"chunks": [{"type": "encoded_text", "tokens": [1, 2, 3, 4]}]},
-        "sampling_params": {"max_tokens": 1},
-        "prompt_logprobs": True,
-        "topk_prompt_logprobs": 2,
-    }
+        "sampling_params": {"max_tokens": 1}, "prompt_logprobs": True, "topk_prompt_logprobs": 2,
+    }  # fmt: skip
     message = wire.pb.SampleResponse.FromString(client.result(service.sample(body)))
     computed = np.frombuffer(message.prompt_logprobs, np.float32)
     output = client.forward_backward([[1, 2, 3, 4]], only=True).loss_fn_outputs[0]
@@ -411,8 +387,7 @@ def test_prompt_scores(service):
     assert np.isnan(computed[0])
     np.testing.assert_allclose(computed[1:], trained, atol=1e-5)
     top = np.frombuffer(message.topk_prompt_logprobs.logprobs, np.float32).reshape(4, 2)
-    assert (top[1:, 0] >= top[1:, 1]).all()
-    assert (top[1:, 0] >= computed[1:] - 1e-6).all()
+    assert (top[1:, 0] >= top[1:, 1]).all() and (top[1:, 0] >= computed[1:] - 1e-6).all()
     last = {**body, "seq_id": 1, "prompt_logprobs_last_n": 1, "topk_prompt_logprobs": 0}
     message = wire.pb.SampleResponse.FromString(client.result(service.sample(last)))
     received = np.frombuffer(message.prompt_logprobs, np.float32)
@@ -484,7 +459,7 @@ def test_the_next_turn_is_read_from_where_the_last_one_ended(service):
     assert service.prefixes.nbytes == 0
 
 
-def test_the_sweep_deletes_what_has_expired(service, clock, tmp_path):
+def test_the_sweep_deletes_expired_checkpoints(service, clock, tmp_path):
     client = Client(service)
     expired, lasting = client.save("gone", ttl_seconds=3600), client.save("kept", ttl_seconds=3600)
     service.vault.expire(parse(expired), -1)

@@ -38,12 +38,9 @@ def test_losses_match_their_closed_forms(rng):
 
 # p / q, the advantage, and by hand with clipping to 0.8 and 1.2: the loss, its slope in log p
 PPO = [
-    (1.0, 2.0, -2.0, -2.0),
-    (1.5, 2.0, -2.4, 0.0),
-    (0.5, 2.0, -1.0, -1.0),
-    (1.5, -2.0, 3.0, 3.0),
+    (1.0, 2.0, -2.0, -2.0), (1.5, 2.0, -2.4, 0.0), (0.5, 2.0, -1.0, -1.0), (1.5, -2.0, 3.0, 3.0),
     (0.5, -2.0, 1.6, 0.0),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("ratio", "advantage", "expected", "slope"), PPO)
@@ -97,11 +94,8 @@ def test_stable_reinforce_is_bounded_far_from_the_sampler_and_returns_to_it(rng)
         np.testing.assert_allclose(slope, strength * apart - inputs["advantages"])
     near, far, advantage = np.array([[-1.0]]), np.array([[-9.0]]), np.ones((1, 1))
     stale: Arrays = {
-        "weights": advantage,
-        "advantages": advantage,
-        "logprobs": far,
-        losses.RECORDED: far,
-    }
+        "weights": advantage, "advantages": advantage, "logprobs": far, losses.RECORDED: far,
+    }  # fmt: skip
     slopes = {name: loss.compute(near, stale, {})[1].item() for name, loss in losses.LOSSES.items()}
     assert slopes["importance_sampling"] < -1000
     assert slopes["stable_reinforce"] == pytest.approx(0.01 * 8 - 1)
@@ -126,23 +120,18 @@ def test_slopes_match_finite_differences(rng, name):
     np.testing.assert_allclose(compute(logprobs, inputs, {})[1], measured, rtol=1e-6, atol=1e-8)
 
 
-def test_an_unknown_loss_or_configuration_is_refused():
-    with pytest.raises(RequestError, match="use cross_entropy"):
-        losses.find("nonsense", {})
-    with pytest.raises(RequestError, match="no configuration beta"):
-        losses.find("cross_entropy", {"beta": 1.0})
-
-
 @pytest.mark.parametrize(
     ("name", "config", "message"),
     [
+        ("nonsense", {}, "use cross_entropy"),
+        ("cross_entropy", {"beta": 1.0}, "no configuration beta"),
         ("ppo", {"clip_low_threshold": 1.3}, "clip from 1.3 to 1.2"),
         ("cispo", {"clip_high_threshold": float("nan")}, "is nan"),
         ("dro", {"beta": "much"}, "'much'; it must be a number"),
         ("ppo", {"beta": 0.1}, "no configuration beta"),
     ],
 )
-def test_a_bad_configuration_is_refused(name, config, message):
+def test_an_unknown_loss_or_a_bad_configuration_is_refused(name, config, message):
     with pytest.raises(RequestError, match=message):
         losses.find(name, config)
 

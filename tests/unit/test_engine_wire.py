@@ -13,8 +13,7 @@ def test_the_head_of_a_pass():
     whole = wire.pb.ForwardBackwardRequest(**NAMED)
     whole.data.add().model_input.add().encoded_text.tokens = bytes(1000)
     data = whole.SerializeToString()
-    assert wire.protobuf_head(data[:100]) == NAMED
-    assert wire.protobuf_head(data[100:]) == {}
+    assert wire.protobuf_head(data[:100]) == NAMED and wire.protobuf_head(data[100:]) == {}
     assert wire.protobuf_head(data[:11]) == {"model_id": "a:train:0"}
     for cut in range(11):
         assert "seq_id" not in wire.protobuf_head(data[:cut])

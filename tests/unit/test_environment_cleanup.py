@@ -37,12 +37,9 @@ class Left:
                 happens.pop(0)()
 
         remove_unneeded_environment(
-            SweepFolder(self.scene.store, "s"),
-            [self.scene.backend],
-            self.mark,
-            clock=self.clock,
+            SweepFolder(self.scene.store, "s"), [self.scene.backend], self.mark, clock=self.clock,
             sleep=sleep,
-        )
+        )  # fmt: skip
         return self.clock.now
 
     def begins(self, run: str) -> None:
@@ -57,7 +54,7 @@ def left(scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Left:
     return Left(scene)
 
 
-def test_it_goes_when_each_job_has_beaten_or_ended(left: Left) -> None:
+def test_the_environment_is_removed_once_each_job_has_begun_or_ended(left):
     first, second = left.at_work
 
     def ends() -> None:
@@ -67,44 +64,27 @@ def test_it_goes_when_each_job_has_beaten_or_ended(left: Left) -> None:
     assert not os.path.exists(left.path)
 
 
-def test_jobs_of_the_other_machine_have_their_own(left: Left) -> None:
+def test_jobs_of_another_machine_do_not_keep_the_environment(left):
     for run in left.at_work:
         left.scene.backend.lose(token(run, 1))
-    assert left.remove_unneeded_environment() == 0.0
-    assert not os.path.exists(left.path)
+    assert left.remove_unneeded_environment() == 0.0 and not os.path.exists(left.path)
 
 
-def test_it_stays_for_a_job_that_does_not_begin(left: Left) -> None:
-    left.begins(left.at_work[0])
-    assert left.remove_unneeded_environment() > 0.0
-    assert os.path.exists(left.path)
-
-
-def test_it_stays_where_nobody_knows(left: Left) -> None:
-    left.scene.backend.reachable = False
-    left.remove_unneeded_environment()
-    assert os.path.exists(left.path)
-
-
-def test_what_another_launch_has_put_there_stays(left: Left) -> None:
-    for run in left.at_work:
+@pytest.mark.parametrize("why", ["a job waits", "unreachable", "another launch", "launcher here"])
+def test_the_environment_stays_while_it_may_be_needed(left, why):
+    for run in left.at_work[: 1 if why == "a job waits" else 2]:
         left.begins(run)
-    environment_file.write(f"{left.scene.store.root}/s", {})
-    left.remove_unneeded_environment()
+    if why == "unreachable":
+        left.scene.backend.reachable = False
+    elif why == "another launch":
+        environment_file.write(f"{left.scene.store.root}/s", {})
+    elif why == "launcher here":
+        left.scene.store.create("s/launcher/2", encode(process.this_process()._asdict()))
+    assert (left.remove_unneeded_environment() > 0.0) >= (why == "a job waits")
     assert os.path.exists(left.path)
 
 
-def test_a_launcher_on_this_machine_may_use_it(left: Left) -> None:
-    for run in left.at_work:
-        left.begins(run)
-    left.scene.store.create("s/launcher/2", encode(process.this_process()._asdict()))
-    left.remove_unneeded_environment()
-    assert os.path.exists(left.path)
-
-
-def test_only_files_of_launches_are_taken_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lock_files_are_not_taken_for_environments(tmp_path, monkeypatch):
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path))
     path = Path(environment_file.write("/nowhere/s", {}))
     lock = path.with_name("0123.lock")

@@ -3,7 +3,6 @@
 import os
 import random
 import uuid
-from pathlib import Path
 
 import pytest
 
@@ -49,7 +48,7 @@ def some(chance: random.Random) -> bytes:
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("most", [None, 64])
 @pytest.mark.parametrize("lines", [True, False])
-def test_a_file_here(seed: int, most: int | None, lines: bool, tmp_path: Path) -> None:
+def test_a_growing_local_file_is_followed(seed, most, lines, tmp_path):
     chance, path = random.Random(seed), tmp_path / NAME
     path.parent.mkdir(parents=True)
     reader = Reader(LocalStore(str(tmp_path)), lines=lines, most=most)
@@ -77,7 +76,7 @@ def test_a_file_here(seed: int, most: int | None, lines: bool, tmp_path: Path) -
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("most", [None, 64])
-def test_a_file_elsewhere_in_parts(seed: int, most: int | None) -> None:
+def test_a_remote_file_in_parts_is_followed(seed, most):
     chance, store = random.Random(seed), open_store(f"memory://{uuid.uuid4().hex}")
     reader, text = Reader(store, lines=True, most=most), b""
     for _ in range(6):
@@ -89,7 +88,7 @@ def test_a_file_elsewhere_in_parts(seed: int, most: int | None) -> None:
     assert reader.look() == text + b"end\n"
 
 
-def test_what_was_there_before_is_skipped(tmp_path: Path) -> None:
+def test_what_was_there_before_is_skipped(tmp_path):
     store, path = LocalStore(str(tmp_path)), tmp_path / NAME
     path.parent.mkdir(parents=True)
     for text in (b"one\ntwo\nhal", b"x" * 200_000, b"x" * 200_000 + b"\nhal"):
@@ -99,11 +98,10 @@ def test_what_was_there_before_is_skipped(tmp_path: Path) -> None:
         with path.open("ab") as growing:
             growing.write(b"f\n")
         added = file.read(Files(store, "runs").source)
-        assert added is not None and not added.again
-        assert added.data == text[text.rfind(b"\n") + 1 :] + b"f\n"
+        assert not added.again and added.data == text[text.rfind(b"\n") + 1 :] + b"f\n"
 
 
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_what_is_no_file_is_not_waited_for(tmp_path):
     path = tmp_path / NAME
     path.parent.mkdir(parents=True)
     os.mkfifo(path)

@@ -63,7 +63,7 @@ def root(sweep: Any, tmp_path: Path) -> str:
     return folder.store.root
 
 
-def test_status(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_shows_used_and_expected_tokens(root, capsys):
     main(["status", "study", "--root", root, "--json"])
     costs = json.loads(capsys.readouterr().out)["costs"]
     assert (costs["used"]["tokens"], costs["used"]["usd"]) == (3000, 3.0)
@@ -75,15 +75,14 @@ def test_status(root: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert "; about 1,400 tokens, 1.40 dollars to come; no data yet on 1 run" in text
 
 
-def test_watch(root: str) -> None:
+def test_watch_shows_used_and_expected_dollars(root):
     poller = Poller(SweepFolder(open_store(root), "study"))
     costs = poller.look().costs
     assert costs.startswith("3.00 dollars, 1.40 and more to come (prices of 20")
 
 
-def test_what_the_runs_say_themselves_is_the_same(root: str) -> None:
+def test_the_forecast_from_runs_equals_the_published_one(root):
     """Which is what a report goes by."""
     usage = SweepFolder(open_store(root), "study").read_observations().usage
-    assert usage is not None
     for _ in range(2):  # the second time from what is remembered
         assert forecast_of(Registry(root).sweep("study")) == usage._replace(time=None)

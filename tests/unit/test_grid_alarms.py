@@ -8,7 +8,7 @@ from sweeper.planner.plan import plan
 from sweeper.sweep.plan import OnAlarm
 
 
-def test_what_they_come_to() -> None:
+def test_alarm_sections_are_read():
     grid = parse_grid(
         "recipe: r\nalarms: {spike: off, nan: on, kl: {above: 1}, stalled: {after: 2m}}\n"
         "on_alarm: {run: [notify, '{name}', 3], stop: sweep, rules: [nan, kl, nan]}",
@@ -20,7 +20,7 @@ def test_what_they_come_to() -> None:
     assert (empty.alarms, empty.on_alarm) == (None, None)
 
 
-def test_they_are_in_the_plan_and_change_no_id() -> None:
+def test_alarm_sections_are_in_the_plan_and_change_no_id():
     grid = {"name": "v", "recipe": "sft", "base": {"lora_rank": 8}}
     more = {"alarms": {"kl": "off"}, "on_alarm": {"stop": "run"}}
     bare, changed = (plan(g, validate=False) for g in (grid, grid | more))
@@ -53,7 +53,7 @@ def test_they_are_in_the_plan_and_change_no_id() -> None:
         ("on_alarm: {run: a b}", "2:17: on_alarm.run is a string; it takes a list such as"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_place(text: str, message: str) -> None:
+def test_a_mistake_is_told_with_its_place(text, message):
     with pytest.raises(GridError) as caught:
         parse_grid(f"recipe: r\n{text}", "g.yaml")
     [problem] = caught.value.problems

@@ -44,8 +44,7 @@ def compute(text):
 )
 def test_arithmetic_has_this_value(text, value):
     result = compute(text)
-    assert result == value
-    assert type(result) is type(value)
+    assert result == value and type(result) is type(value)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +118,7 @@ def test_values_are_computed_from_final_values():
         "note": "b${batch_size * 2}, ${steps > 20}",
     }
     runs = configs("budget=640", base=base, grid={"batch_size": [32, 128]})
-    assert [run["steps"] for run in runs] == [20, 5]
-    assert [run["lr"] for run in runs] == [1e-4, 2e-4]
+    assert [run["steps"] for run in runs] == [20, 5] and [run["lr"] for run in runs] == [1e-4, 2e-4]
     assert [run["note"] for run in runs] == ["b64, false", "b256, false"]
 
 

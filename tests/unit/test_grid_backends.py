@@ -108,12 +108,12 @@ def _cases(table: dict[str, str]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("backend", "section"), [*FULL.items(), *_cases(RIGHT)])
-def test_reader_and_schema_accept(grid_readers: Any, backend: str, section: str) -> None:
+def test_reader_and_schema_accept(grid_readers, backend, section):
     grid_readers.take(_grid(backend, section))
 
 
 @pytest.mark.parametrize(("backend", "section"), _cases(WRONG))
-def test_reader_and_schema_refuse(grid_readers: Any, backend: str, section: str) -> None:
+def test_reader_and_schema_refuse(grid_readers, backend, section):
     error = grid_readers.refuse(_grid(backend, section))
     assert re.match(r"g\.yaml:3:\d+: ", error)
     assert "tml-the-value" not in error and "as-the-token" not in error
@@ -134,12 +134,12 @@ def test_reader_and_schema_refuse(grid_readers: Any, backend: str, section: str)
         ("aws_batch", "{secrets: {TINKER_API_KEY: tml-the-value}}", "TINKER_API_KEY takes the ARN"),
     ],
 )  # fmt: skip
-def test_the_reader_says_what_is_wrong(backend: str, section: str, message: str) -> None:
+def test_the_reader_says_what_is_wrong(backend, section, message):
     with pytest.raises(GridError, match=message):
         parse_grid(_grid(backend, section), "g.yaml")
 
 
-def test_options_of_aws_batch_arrive() -> None:
+def test_options_of_aws_batch_arrive():
     assert {f.key or f.name for f in aws_batch.BACKEND.section} == {
         *aws_batch.options.Options._fields
     }
@@ -165,7 +165,7 @@ def test_options_of_aws_batch_arrive() -> None:
         ({"queue": "q", "image": "i", "job_definition": "d"}, "remove one of them"),
     ],
 )
-def test_aws_batch_needs_a_queue_and_an_image(given: dict[str, str], message: str) -> None:
+def test_aws_batch_needs_a_queue_and_an_image(given, message):
     with pytest.raises(UsageError, match=message):
         aws_batch.BACKEND.capabilities(given)
 
@@ -183,7 +183,7 @@ def _batch(text: str, backend: str = "aws-batch") -> dict[str, object]:
     return dict(grid.launch.options.get("aws_batch", {}))
 
 
-def test_the_documentation_of_aws_batch_is_right(config: Path) -> None:
+def test_the_documentation_of_aws_batch_is_right(config):
     text = (ROOT / "docs" / "aws-batch.md").read_text()
     grid, toml = (text.split(f"```{kind}\n")[1].split("```")[0] for kind in ("yaml", "toml"))
     config.write_text(toml)
@@ -195,7 +195,7 @@ def test_the_documentation_of_aws_batch_is_right(config: Path) -> None:
     assert aws_batch.options.read_options(_batch("{}")).queue == "spot"
 
 
-def test_defaults_of_the_configuration_file_are_recorded(config: Path) -> None:
+def test_defaults_of_the_configuration_file_are_recorded(config):
     config.write_text(
         '[aws_batch]\nqueue = "spot"\nimage = "i"\nrole = "r"\nmemory = 512\ntimeout = "2h"\n'
     )
@@ -214,9 +214,7 @@ def test_defaults_of_the_configuration_file_are_recorded(config: Path) -> None:
         ("[aws_batch\n", r"config\.toml: cannot be read"),
     ],
 )
-def test_a_mistake_in_the_configuration_file_names_it(
-    config: Path, text: str, message: str
-) -> None:
+def test_a_mistake_in_the_configuration_file_names_it(config, text, message):
     config.write_text(text)
     with pytest.raises(GridError, match=message):
         _batch("{}")
@@ -224,7 +222,7 @@ def test_a_mistake_in_the_configuration_file_names_it(
         assert _batch("{}", "local") == {}
 
 
-def test_tables_of_unknown_backends_are_allowed_in_the_configuration_file(config: Path) -> None:
+def test_tables_of_unknown_backends_are_allowed_in_the_configuration_file(config):
     config.write_text("[backend_of_theirs]\nqueue = 1\n")
     assert _batch("{memory: 1024}") == {"memory": 1024}
 
@@ -239,7 +237,7 @@ def _experiment(section: str, **run: Any) -> dict[str, Any]:
     return beaker_spec.spec(job, over(whole, run, beaker_options.merged), names)
 
 
-def test_options_of_beaker_arrive() -> None:
+def test_options_of_beaker_arrive():
     made = _experiment(FULL["beaker"])
     (task,) = made["tasks"]
     assert (made["version"], made["budget"]) == ("v2", "lab/training")
@@ -260,16 +258,14 @@ def test_options_of_beaker_arrive() -> None:
 
 
 @pytest.mark.parametrize("section", [FULL["beaker"], "{docker_image: a, preemptible: false}"])
-def test_beakers_own_client_knows_every_key_of_an_experiment(
-    section: str, beaker_support: Any
-) -> None:
+def test_beakers_own_client_knows_every_key_of_an_experiment(section, beaker_support):
     made = _experiment(section)
     assert list(beaker_support.unknown(made)) == []
     made["tasks"][0]["comand"] = made["tasks"][0].pop("command")
     assert list(beaker_support.unknown(made)) == ["spec.tasks[0].comand is not known"]
 
 
-def test_options_of_beaker_that_exclude_each_other_replace_each_other() -> None:
+def test_options_of_beaker_that_exclude_each_other_replace_each_other():
     over_image = {"docker_image": "b", "preemptible": False}
     (task,) = _experiment("{image: lab/a, min_runtime: 1h}", **over_image)["tasks"]
     assert (task["image"], task["context"]) == ({"docker": "b"}, {"preemptible": False})
@@ -285,11 +281,11 @@ def _kubernetes_job(section: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("section", [FULL["kubernetes"], "{image: sweeper}"])
-def test_the_schema_of_kubernetes_accepts_the_job(section: str) -> None:
+def test_the_schema_of_kubernetes_accepts_the_job(section):
     JOB.validate(_kubernetes_job(section))
 
 
-def test_options_of_kubernetes_arrive() -> None:
+def test_options_of_kubernetes_arrive():
     job = _kubernetes_job(FULL["kubernetes"])
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -314,7 +310,7 @@ def test_options_of_kubernetes_arrive() -> None:
     assert len(job["metadata"]["name"]) <= 63
 
 
-def test_the_documented_role_of_kubernetes_is_what_doctor_asks_for() -> None:
+def test_the_documented_role_of_kubernetes_is_what_doctor_asks_for():
     lines = (ROOT / "docs" / "kubernetes.md").read_text().splitlines()
     for verb, group, resource in (*doctor.NEEDED, *(what for what, _ in doctor.OF_USE)):
         wanted = f'apiGroups: ["{group}"]', f'"{resource}"'
@@ -322,7 +318,7 @@ def test_the_documented_role_of_kubernetes_is_what_doctor_asks_for() -> None:
         assert f'"{verb}"' in rule
 
 
-def test_options_of_modal_arrive() -> None:
+def test_options_of_modal_arrive():
     job = JobSpec(ARGV[-1], "x=1, y", ["python", "-m", "x"], "/", {})
     whole = read_options(ModalOptions, _options("modal", FULL["modal"]), "launch.modal")
     made = modal_spec.spec(job, whole, modal_spec.Names("s", "/nowhere/s"))

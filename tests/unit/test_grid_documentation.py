@@ -44,7 +44,7 @@ def test_an_example_makes_the_cells_that_are_listed(text, listed, tmp_path, monk
     assert [w for w in planned.warnings if "not validated" not in w] == []
 
 
-def test_the_vector_is_so():
+def test_the_documented_id_is_computed():
     text, expected = re.findall(
         r'^    (\{"recipe".*\})    ->  ([0-9a-f]{12})$', TEXT, re.MULTILINE
     )[0]

@@ -28,79 +28,43 @@ EXPANSIONS = {
         ("lr=1.0,bowl=narrow", PRODUCT | cell(learning_rate=1.0, bowl="narrow")),
     ],
     "zip": [
-        (
-            f"opt={optimizer},bowl={bowl},lr={rate}",
-            cell(optimizer=optimizer, bowl=bowl, learning_rate=rate),
-        )
-        for optimizer in ("sgd", "adam")
-        for bowl, rate in (("round", 0.5), ("narrow", 0.1), ("narrow", 0.05))
+        (f"opt={opt},bowl={bowl},lr={lr}", cell(optimizer=opt, bowl=bowl, learning_rate=lr))
+        for opt in ("sgd", "adam")
+        for bowl, lr in (("round", 0.5), ("narrow", 0.1), ("narrow", 0.05))
     ],
     "random": [
-        (
-            f"opt={optimizer},lr={rate},noise={noise},steps={steps},warmup={warmup}",
-            cell(
-                optimizer=optimizer,
-                learning_rate=rate,
-                noise=noise,
-                steps=steps,
-                schedule__warmup=warmup,
-            ),
-        )
-        for optimizer in ("sgd", "adam")
-        for rate, noise, steps, warmup in DRAWN
+        (f"opt={opt},lr={lr},noise={noise},steps={steps},warmup={warmup}",
+         cell(optimizer=opt, learning_rate=lr, noise=noise, steps=steps, schedule__warmup=warmup))
+        for opt in ("sgd", "adam")
+        for lr, noise, steps, warmup in DRAWN
     ],
     "when": [
-        *(
-            (f"opt=sgd,momentum={m}", cell(optimizer="sgd", momentum=float(m)))
-            for m in ("0.0", "0.5", "0.9")
-        ),
-        *(
-            (
-                f"opt=adam,amsgrad={str(amsgrad).lower()},beta2={beta2},note={note}",
-                cell(
-                    optimizer="adam",
-                    learning_rate=0.3,
-                    amsgrad=amsgrad,
-                    beta2=beta2,
-                    note=note,
-                ),
-            )
-            for amsgrad in (False, True)
-            for beta2, note in ((0.9, "short"), (0.999, "long"))
-        ),
+        *((f"opt=sgd,momentum={m}", cell(optimizer="sgd", momentum=m)) for m in (0.0, 0.5, 0.9)),
+        *((f"opt=adam,amsgrad={str(ams).lower()},beta2={beta2},note={note}",
+           cell(optimizer="adam", learning_rate=0.3, amsgrad=ams, beta2=beta2, note=note))
+          for ams in (False, True)
+          for beta2, note in ((0.9, "short"), (0.999, "long"))),
     ],
     "references": [
-        (
-            f"lr={rate}",
-            cell(
-                steps=12,
-                schedule__warmup=12,
-                momentum=momentum,
-                start=[rate, 2.0],
-                note=f"rate {rate} in ${{brackets}}",
-                learning_rate=rate,
-            ),
-        )
-        for rate, momentum in ((0.1, 0.4), (0.3, 0.2))
+        (f"lr={lr}",
+         cell(steps=12, schedule__warmup=12, momentum=momentum, start=[lr, 2.0], learning_rate=lr,
+              note=f"rate {lr} in ${{brackets}}"))
+        for lr, momentum in ((0.1, 0.4), (0.3, 0.2))
     ],
     "ranges": [
-        (
-            f"lr={rate},momentum={momentum},steps={steps}",
-            cell(learning_rate=rate, momentum=momentum, steps=steps),
-        )
-        for rate in (0.01, 0.1, 1)
+        (f"lr={lr},momentum={momentum},steps={steps}",
+         cell(learning_rate=lr, momentum=momentum, steps=steps))
+        for lr in (0.01, 0.1, 1)
         for momentum in (0, 0.9)
         for steps in (10, 20)
     ],
     "extends": [
-        (
-            f"lr={rate},momentum={momentum}",
-            cell(steps=10, schedule__kind="constant", learning_rate=rate, momentum=momentum),
-        )
-        for rate in (0.2, 0.4)
+        (f"lr={lr},momentum={momentum}",
+         cell(steps=10, schedule__kind="constant", learning_rate=lr, momentum=momentum))
+        for lr in (0.2, 0.4)
         for momentum in (0.0, 0.9)
     ],
-}
+}  # fmt: skip  # fmt: skip
 SEEDS = {"product": [0, 1], "zip": [11], "references": [5, 6], "extends": [0]}
 
 

@@ -151,17 +151,17 @@ def data(text: str) -> object:
     return nodes.plain(root)
 
 
-def test_it_is_a_schema() -> None:
+def test_the_schema_is_valid():
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
 @pytest.mark.parametrize("text", RIGHT)
-def test_both_take_it(grid_readers: Any, text: str) -> None:
+def test_reader_and_schema_accept(grid_readers, text):
     grid_readers.take(text)
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_both_refuse_it(grid_readers: Any, text: str) -> None:
+def test_reader_and_schema_refuse(grid_readers, text):
     grid_readers.refuse(text)
 
 
@@ -169,11 +169,11 @@ GRIDS = sorted((ROOT / "grids").rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", GRIDS, ids=lambda path: path.name)
-def test_every_grid_here_is_right(path: Path) -> None:
+def test_every_grid_here_is_right(path):
     VALIDATOR.validate(data(path.read_text()))
 
 
-def test_a_grid_that_extends_another_may_be_a_part(tmp_path: Path) -> None:
+def test_a_grid_that_extends_another_may_be_a_part(tmp_path):
     """What it leaves out may stand in the other; a null takes away."""
     whole = "recipe: r\ngrid: {a: [1, 2], b: [3, 4]}\nmetric: {name: m, goal: minimize}\nseeds: 3"
     part = "extends: whole.yaml\ngrid: {a: null}\nmetric: {at: best}"
@@ -182,7 +182,7 @@ def test_a_grid_that_extends_another_may_be_a_part(tmp_path: Path) -> None:
     VALIDATOR.validate(data(part))
 
 
-def test_every_field_has_its_words() -> None:
+def test_every_field_has_its_words():
     """What an editor shows, and `init` writes."""
 
     def untold(schema: dict[str, Any], where: str) -> Iterator[str]:
@@ -194,7 +194,7 @@ def test_every_field_has_its_words() -> None:
     assert list(untold(SCHEMA, "")) == []
 
 
-def test_the_defaults_are_those_of_a_plan() -> None:
+def test_the_defaults_are_those_of_a_plan():
     """They are written as a grid would write them: read back, nothing has changed."""
     written = {field.name: field.default for field in launch.SECTION if field.default is not None}
     assert grid_from_mapping({"name": "n", "recipe": "r", "launch": written}).launch == Launch()
@@ -217,7 +217,7 @@ def _examples() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("given", list(_examples()), ids=str)
-def test_an_example_is_right(given: dict[str, Any]) -> None:
+def test_an_example_is_right(given):
     """Whoever takes the comment in has a grid."""
     options = {"slurm": {"mem": "64G"}, "ray": {"memory": 64}, "kubernetes": {"memory": "64Gi"}}
     options |= {"beaker": {"memory": "64GiB"}, "modal": {"memory": 4096}}
@@ -230,19 +230,16 @@ def test_an_example_is_right(given: dict[str, Any]) -> None:
 
 
 SPARSE: dict[str, Any] = {
-    "name": "n",
-    "recipe": "r",
-    "metric": {"name": "m", "goal": "minimize"},
-    "random": {"samples": 2, "axes": {"t": {"uniform": [0, 1]}}},
-    "seeds": {"values": 2},
+    "name": "n", "recipe": "r", "metric": {"name": "m", "goal": "minimize"},
+    "random": {"samples": 2, "axes": {"t": {"uniform": [0, 1]}}}, "seeds": {"values": 2},
     "launch": {"retries": 1},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "path", ["service", "metric.at", "random.seed", "seeds.field", *(f"launch.{k}" for k in LAUNCH)]
 )
-def test_a_declared_default_is_what_holds_where_nothing_is_written(path: str) -> None:
+def test_a_declared_default_is_what_holds_where_nothing_is_written(path):
     about: Any = SCHEMA
     for name in path.split("."):
         about = next(

@@ -119,15 +119,11 @@ def test_each_way_of_drawing_is_the_formula_in_the_documentation():
     for number in range(50):
         planned = configs(
             random=random(
-                number + 1,
-                3,
-                u={"uniform": [-2, 6]},
-                g={"log_uniform": [0.01, 100]},
-                i={"integers": [-3, 3]},
-                c={"choice": ["a", "b", "c"]},
+                number + 1, 3, u={"uniform": [-2, 6]}, g={"log_uniform": [0.01, 100]},
+                i={"integers": [-3, 3]}, c={"choice": ["a", "b", "c"]},
                 j={"log_integers": [1, 1000]},
             )
-        )[-1]
+        )[-1]  # fmt: skip
         u = {key: drawn(3, key, number) / 2**256 for key in planned}
         assert planned["u"] == pytest.approx(-2 + 8 * u["u"], abs=0.0005)
         assert planned["g"] == pytest.approx(0.01 * 10_000 ** u["g"], rel=0.0005)
@@ -228,11 +224,8 @@ def test_axes_under_a_condition():
         ("opt=lion,beta2=0.99", {"momentum": 0.5, "optimizer": "lion", "beta2": 0.99}),
     ]
     assert planned.axes == {
-        "optimizer": ["adam", "sgd", "lion"],
-        "beta2": [0.9, 0.99],
-        "x": [1, 2],
-        "y": [3, 4],
-    }
+        "optimizer": ["adam", "sgd", "lion"], "beta2": [0.9, 0.99], "x": [1, 2], "y": [3, 4],
+    }  # fmt: skip
 
 
 def test_random_axes_under_a_condition_and_conditions_without_axes():
@@ -335,20 +328,11 @@ def test_a_reference_is_the_other_value_or_its_text():
         grid={"lr": [1e-4]},
     ) == [
         {
-            "a": 1,
-            "copy": 1,
-            "text": "lr0.0001-true-[1,2]-1",
-            "inside": [0.0001, {"k": 1}],
-            "escaped": "${a} $x {y}",
-            "flag": True,
-            "list": [1, 2.0],
-            "opt.lr": 0.0001,
-            "opt.name": "adam",
-            "opts.lr": 0.0001,
-            "opts.name": "adam",
-            "lr": 0.0001,
+            "a": 1, "copy": 1, "text": "lr0.0001-true-[1,2]-1", "inside": [0.0001, {"k": 1}],
+            "escaped": "${a} $x {y}", "flag": True, "list": [1, 2.0], "opt.lr": 0.0001,
+            "opt.name": "adam", "opts.lr": 0.0001, "opts.name": "adam", "lr": 0.0001,
         }
-    ]
+    ]  # fmt: skip
 
 
 def test_references_are_resolved_after_the_command_line_and_before_exclude_and_when():
@@ -382,11 +366,8 @@ def test_a_reference_to_the_seed():
         base={"shuffle": "${seed}", "s": "n${shuffle}"}, grid={"a": [1, 2]}, seeds=[3, 4]
     )
     assert [(run.cell, run.config["shuffle"], run.config["s"]) for run in planned.runs] == [
-        ("a=1", 3, "n3"),
-        ("a=1", 4, "n4"),
-        ("a=2", 3, "n3"),
-        ("a=2", 4, "n4"),
-    ]
+        ("a=1", 3, "n3"), ("a=1", 4, "n4"), ("a=2", 3, "n3"), ("a=2", 4, "n4"),
+    ]  # fmt: skip
     assert planned.runs[0].id == make(base={"a": 1, "seed": 3, "shuffle": 3, "s": "n3"}).runs[0].id
     zipped = make(base={"x": "${seed}"}, zip=[{"a": [1, 1, 2], "seed": [3, 4, 3]}])
     assert [(run.cell, run.seed, run.config["x"]) for run in zipped.runs] == [

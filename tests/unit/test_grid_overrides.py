@@ -12,12 +12,9 @@ from sweeper.grid.overrides import flow
 from sweeper.planner.plan import plan
 
 GRID = {
-    "name": "o",
-    "command": ["true"],
-    "base": {"a": 1, "opt": {"lr": 1, "wd": 2}, "gone": None},
-    "grid": {"b": [1, 2], "c": [1, 2]},
-    "zip": [{"d": [1, 2], "e": [3, 4]}],
-}
+    "name": "o", "command": ["true"], "base": {"a": 1, "opt": {"lr": 1, "wd": 2}, "gone": None},
+    "grid": {"b": [1, 2], "c": [1, 2]}, "zip": [{"d": [1, 2], "e": [3, 4]}],
+}  # fmt: skip
 
 
 def configs(*overrides, grid=GRID):
@@ -26,8 +23,7 @@ def configs(*overrides, grid=GRID):
 
 def test_a_value_replaces_a_base_value_or_an_axis():
     resolved = configs("a=5", "b=7", "d=0")
-    assert len(resolved) == 4
-    assert {(c["a"], c["b"], c["d"]) for c in resolved} == {(5, 7, 0)}
+    assert len(resolved) == 4 and {(c["a"], c["b"], c["d"]) for c in resolved} == {(5, 7, 0)}
     assert sorted((c["c"], c["e"]) for c in resolved) == [(1, 3), (1, 4), (2, 3), (2, 4)]
 
 
@@ -64,14 +60,12 @@ def test_a_tilde_drops():
 
 def test_included_cells_lose_what_an_override_takes_over():
     grid = {**GRID, "grid": {}, "zip": [], "include": [{"a": 2, "w": 3}, {"a": 4, "x": 5}]}
-    assert [(c.get("a"), c.get("w"), c.get("x")) for c in configs("~a", grid=grid)] == [
-        (None, 3, None),
-        (None, None, 5),
-    ]
-    assert [(c["a"], c.get("w"), c.get("x")) for c in configs("~w", grid=grid)] == [
-        (2, None, None),
-        (4, None, 5),
-    ]
+
+    def included(override):
+        return [tuple(c.get(key) for key in "awx") for c in configs(override, grid=grid)]
+
+    assert included("~a") == [(None, 3, None), (None, None, 5)]
+    assert included("~w") == [(2, None, None), (4, None, 5)]
     # The cells' names do not speak of values that are not theirs.
     assert [run.cell for run in plan(grid, ["a=9"]).runs] == ["w=3", "x=5"]
 
@@ -87,21 +81,14 @@ def test_a_nested_value_is_reached_by_dots_and_replaced_as_a_whole():
 @pytest.mark.parametrize(
     ("text", "value"),
     [
+        *((f"a={text}", text) for text in ("no", "", "#x: y", "--flag", "x=y", "*x", "!x", " 1")),
         ("a=1e-4", 0.0001),
-        ("a=no", "no"),
-        ("a=", ""),
         ("a=null", None),
-        ("a=#x: y", "#x: y"),
-        ("a=--flag", "--flag"),
-        ("a=x=y", "x=y"),
         ("a='1'", "1"),
         ('a="1\\n"', "1\n"),
         ("a=$(touch pwn);", "$(touch pwn);"),
-        ("a=*x", "*x"),
-        ("a=!x", "!x"),
         ("a=[[1, 2]]", [1, 2]),
         ("a={}", {}),
-        ("a= 1", " 1"),
     ],
 )
 def test_values_are_read_as_written(text, value):
@@ -120,8 +107,7 @@ def test_seeds_is_the_section_unless_the_grid_has_such_a_key():
         return [run.seed for run in plan({"name": "o", "command": ["true"], **more}, [text]).runs]
 
     assert seeds("seeds=2") == seeds("seeds=2", seeds=[5, 6, 7]) == [0, 1]
-    assert seeds("seeds=[11,12]", seeds=1) == [11, 12]
-    assert seeds("~seeds", seeds=3) == [None]
+    assert seeds("seeds=[11,12]", seeds=1) == [11, 12] and seeds("~seeds", seeds=3) == [None]
     field = {"seeds": {"field": "s", "values": 1}}
     for text, name in (("seeds=[4]", "s"), ("seeds={field: t, values: [4]}", "t")):
         (run,) = plan({"name": "o", "command": ["true"], **field}, [text]).runs
@@ -167,7 +153,7 @@ def test_how_runs_are_executed_can_be_changed():
         ("a=x\x00", "the character U+0000 cannot be passed to a run"),
     ],
 )
-def test_a_wrong_one_is_told_with_its_text(text, message):
+def test_a_wrong_override_is_named(text, message):
     with pytest.raises(GridError) as caught:
         plan({**GRID, "launch": {"timeout": "5m"}}, [text])
     (problem,) = caught.value.problems
@@ -221,8 +207,7 @@ def test_flow_is_yaml_that_reads_back_the_same(value):
 
 def test_flow_is_yaml_that_reads_back_the_same_for_the_worst():
     value = {NASTY: [NASTY, "é", {"k" * 5000: "v" * 5000}, -0.0, 1e300, 10**299], "? a: #": "- x"}
-    assert repr(read_back(value).value) == repr(value)
-    assert "\U0001f600" in flow(value)
+    assert repr(read_back(value).value) == repr(value) and "\U0001f600" in flow(value)
     mapping = {"name": "n", "recipe": "r", "base": {"x": [value]}}
     assert grid_from_mapping(mapping).base["x"].value == [value]
     planned = plan({"name": "n", "command": ["true"]}, {"x": NASTY, "y": {"z": NASTY}})
@@ -231,6 +216,5 @@ def test_flow_is_yaml_that_reads_back_the_same_for_the_worst():
 
 def test_the_text_of_an_enum_is_its_value():
     kind = enum.Enum("Kind", {"A": "a"}, type=str)
-    assert grid_from_mapping({"name": "n", "recipe": "r", "base": {"x": kind.A}}).base[
-        "x"
-    ].value == "a"  # fmt: skip
+    grid = grid_from_mapping({"name": "n", "recipe": "r", "base": {"x": kind.A}})
+    assert grid.base["x"].value == "a"

@@ -1,7 +1,6 @@
 """What a grid may say, and every message for what it may not, to the letter."""
 
 import math
-from typing import Any
 
 import pytest
 
@@ -43,7 +42,7 @@ def values(settings):
         ("noise: own, failed: worst", {"noise": "own", "failed": "worst"}),
     ],
 )
-def test_what_runs_are_judged_by(text: str, expected: dict[str, Any]):
+def test_what_runs_are_judged_by(text, expected):
     grid = parse_grid(f"recipe: r\nmetric: {{name: m, goal: minimize, {text}}}", "g.yaml")
     assert grid.metric == Metric("m", "minimize", **expected)
 
@@ -52,43 +51,22 @@ def test_a_grid_with_everything():
     grid = parse_grid(WHOLE, "grids/w.yaml")
     assert (grid.name, grid.recipe, grid.command) == ("w", "pkg.mod:Config", None)
     assert values(grid.base) == {
-        "model": "a/b",
-        "opt.lr": 0.0001,
-        "opt.wd": 10,
-        "none": None,
-        "flag": "no",
-        "empty": {},
-    }
+        "model": "a/b", "opt.lr": 0.0001, "opt.wd": 10, "none": None, "flag": "no", "empty": {},
+    }  # fmt: skip
     axes = [{k: [s.value for s in v] for k, v in block.axes.items()} for block in grid.blocks]
     assert axes == [{"rank": [8, 32]}, {"data": ["add", "copy"], "length": [64, 128]}]
     assert [values(rule) for rule in grid.exclude] == [{"rank": 8, "data": "add"}]
     assert [values(entry) for entry in grid.include] == [{"rank": 64}]
-    assert grid.seeds is not None
     assert (grid.seeds.field, grid.seeds.values) == ("shuffle", (3, 5))
     assert grid.metric == Metric("test/nll", "minimize", "best")
     assert grid.secrets == ("TINKER_API_KEY", "WANDB_API_KEY")
     assert grid.launch.document() == {
-        "backend": "local",
-        "max_parallel": 3,
-        "retries": 2,
-        "timeout_s": 5400.0,
-        "python": "py",
-        "cwd": "..",
-        "env": {"A": "1", "B": "2"},
-        "resume": "never",
-        "lease_s": 50.0,
-        "grace_s": 1.5,
-        "log_path_field": "out",
-        "metrics_dir": None,
-        "window": "{rank}",
-        "sync_s": 10.0,
-        "priority": 2.0,
-        "warm": False,
-        "requirements": "needs.txt",
-        "gpus": 0,
-        "window_panes": None,
-        "per_gpu": 1,
-    }
+        "backend": "local", "max_parallel": 3, "retries": 2, "timeout_s": 5400.0, "python": "py",
+        "cwd": "..", "env": {"A": "1", "B": "2"}, "resume": "never", "lease_s": 50.0,
+        "grace_s": 1.5, "log_path_field": "out", "metrics_dir": None, "window": "{rank}",
+        "sync_s": 10.0, "priority": 2.0, "warm": False, "requirements": "needs.txt", "gpus": 0,
+        "window_panes": None, "per_gpu": 1,
+    }  # fmt: skip
     assert str(grid.base["opt.wd"].place) == "grids/w.yaml:4:40"
 
 
@@ -120,8 +98,7 @@ def test_a_grid_with_everything():
 )
 def test_scalars_are_those_of_yaml_1_2(text, value):
     value_read = parse_grid(f"recipe: r\nbase: {{x: {text}}}", "g.yaml").base["x"].value
-    assert value_read == value
-    assert type(value_read) is type(value)
+    assert value_read == value and type(value_read) is type(value)
 
 
 MISTAKES = {
@@ -245,8 +222,7 @@ MISTAKES_AFTER_RECIPE = {
 def test_a_mistake_is_one_line_that_says_where(text, message):
     with pytest.raises(GridError) as caught:
         parse_grid(text, "g.yaml")
-    assert list(caught.value.problems) == [f"g.yaml:{message}"]
-    assert caught.value.exit_code == 2
+    assert list(caught.value.problems) == [f"g.yaml:{message}"] and caught.value.exit_code == 2
 
 
 def test_all_mistakes_are_told_at_once_in_the_order_of_the_file():
@@ -254,13 +230,8 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file():
     with pytest.raises(GridError) as caught:
         parse_grid(text, "g.yaml")
     assert [problem[:11].rstrip(":") for problem in caught.value.problems] == [
-        "g.yaml:2:8",
-        "g.yaml:3:11",
-        "g.yaml:3:14",
-        "g.yaml:4:19",
-        "g.yaml:4:31",
-        "g.yaml:5:9",
-    ]
+        "g.yaml:2:8", "g.yaml:3:11", "g.yaml:3:14", "g.yaml:4:19", "g.yaml:4:31", "g.yaml:5:9",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

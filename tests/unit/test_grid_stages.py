@@ -1,7 +1,6 @@
 """Stages of a grid: what is wrong with them, and the runs that they plan."""
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -122,14 +121,14 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "message"), MISTAKES, ids=range(len(MISTAKES)))
-def test_a_mistake_is_one_line_with_its_place(tmp_path: Path, text: str, message: str) -> None:
+def test_a_mistake_is_one_line_with_its_place(tmp_path, text, message):
     (tmp_path / "p.yaml").write_text(text)
     with pytest.raises(GridError) as error:
         plan(str(tmp_path / "p.yaml"))
     assert [line.removeprefix(f"{tmp_path}/p.yaml:") for line in error.value.problems] == [message]
 
 
-def test_mistakes_of_several_stages_are_told_together() -> None:
+def test_mistakes_of_several_stages_are_told_together():
     stages = {"sft": _stage(grid={}), "dpo": {"command": ["echo", "{beta}"]}}
     stages["sft"]["command"] = ["echo", "{lr}"]
     with pytest.raises(GridError) as error:
@@ -137,7 +136,7 @@ def test_mistakes_of_several_stages_are_told_together() -> None:
     assert len(error.value.problems) == 2
 
 
-def test_the_command_line_says_which_stage_it_means() -> None:
+def test_the_command_line_says_which_stage_it_means():
     grid = {"name": "p", "stages": {"sft": _stage(), "dpo": _stage(grid={"lr": [3]}, **_each())}}
     planned = plan(grid, ["sft.seeds=1", "dpo.lr=9", "launch.retries=2"])
     assert [run.seed for run in planned.only("sft").runs] == [0, 0]
@@ -161,7 +160,7 @@ def _plan(**stages: dict[str, Any]) -> Plan:
     return plan({"name": "p", "stages": stages})
 
 
-def test_a_stage_without_parents_is_what_its_grid_would_be_alone() -> None:
+def test_a_stage_without_parents_is_what_its_grid_would_be_alone():
     alone = plan({"name": "p", **_stage()})
     staged = _plan(sft=_stage(), dpo=_stage(**_each())).only("sft")
     assert [run.id for run in staged.runs] == [run.id for run in alone.runs]
@@ -170,7 +169,7 @@ def test_a_stage_without_parents_is_what_its_grid_would_be_alone() -> None:
     assert staged.axes == alone.axes
 
 
-def test_each_run_of_a_stage_has_children_that_are_replicates_as_it_is() -> None:
+def test_each_run_of_a_stage_has_children_that_are_replicates_as_it_is():
     planned = _plan(
         sft=_stage(),
         dpo=_stage(
@@ -187,13 +186,12 @@ def test_each_run_of_a_stage_has_children_that_are_replicates_as_it_is() -> None
     assert len({run.id for run in children}) == 8
     for run in children:
         [parent] = run.parents
-        assert run.seed == parents[parent].seed
-        assert run.config["of"] == parents[parent].config["lr"]
+        assert run.seed == parents[parent].seed and run.config["of"] == parents[parent].config["lr"]
         assert run.config["p"] == f"x-{parents[parent].config['lr']}"
     assert not planned.unknown
 
 
-def test_a_stage_with_seeds_of_its_own_has_cells_for_each_parent() -> None:
+def test_a_stage_with_seeds_of_its_own_has_cells_for_each_parent():
     planned = _plan(sft=_stage(), dpo=_stage(grid=None, **(_each() | {"seeds": 3})))
     names = [run.name for run in planned.only("dpo").runs]
     assert names[:2] == ["dpo/sft/lr=1,seed=0,seed=0", "dpo/sft/lr=1,seed=0,seed=1"]
@@ -201,7 +199,7 @@ def test_a_stage_with_seeds_of_its_own_has_cells_for_each_parent() -> None:
     assert len(names) == 12
 
 
-def test_what_is_chosen_is_counted_before_and_made_after() -> None:
+def test_what_is_chosen_is_counted_before_and_made_after():
     planned = _plan(
         sft=_stage(),
         dpo=_stage(grid={"beta": [1, 2, 3]}, **_each(take="best")),
@@ -214,11 +212,8 @@ def test_what_is_chosen_is_counted_before_and_made_after() -> None:
     ids = [run.id for run in planned.runs]
     later = grown(planned, lambda choice: ids[-choice.take.number :])
     assert {stage: len(later.only(stage).runs) for stage in ("dpo", "top", "cell", "rl")} == {
-        "dpo": 3,
-        "top": 2,
-        "cell": 1,
-        "rl": 6,
-    }
+        "dpo": 3, "top": 2, "cell": 1, "rl": 6,
+    }  # fmt: skip
     assert {run.parents for run in later.only("dpo").runs} == {(ids[-1],)}
     assert [run.name for run in later.only("dpo").runs] == [f"dpo/beta={n}" for n in (1, 2, 3)]
     assert later.unknown == {}  # of the best cell one was chosen
@@ -228,16 +223,15 @@ def test_what_is_chosen_is_counted_before_and_made_after() -> None:
     assert not mine & theirs  # they have another parent
 
 
-def test_a_choice_is_made_anew_once_a_stage_has_more_runs() -> None:
+def test_a_choice_is_made_anew_once_a_stage_has_more_runs():
     dpo = _stage(**_each(take="best"))
     [before] = _plan(sft=_stage(), dpo=dpo).choices
     [same] = _plan(sft=_stage(), dpo=dpo | {"grid": {"beta": [1]}}).choices
     [after] = _plan(sft=_stage(grid={"lr": [1, 2, 3]}), dpo=dpo).choices
-    assert before.key == same.key != after.key
-    assert set(before.candidates) < set(after.candidates)
+    assert before.key == same.key != after.key and set(before.candidates) < set(after.candidates)
 
 
-def test_a_run_has_a_parent_of_each_stage_that_is_taken_together() -> None:
+def test_a_run_has_a_parent_of_each_stage_that_is_taken_together():
     planned = _plan(
         sft=_stage(seeds=None),
         rm=_stage(seeds=None, grid={"size": [3, 4]}),
@@ -255,7 +249,7 @@ def test_a_run_has_a_parent_of_each_stage_that_is_taken_together() -> None:
     ]
 
 
-def test_the_base_model_has_no_parent_and_nothing_that_a_parent_has() -> None:
+def test_the_base_model_has_no_parent_and_nothing_that_a_parent_has():
     planned = _plan(
         sft=_stage(base={"model_name": "tiny/qwen3"}),
         ev=_stage(
@@ -271,20 +265,20 @@ def test_the_base_model_has_no_parent_and_nothing_that_a_parent_has() -> None:
     assert planned.unknown == {"ev": 1}
 
 
-def test_stages_stand_in_any_order() -> None:
+def test_stages_stand_in_any_order():
     planned = _plan(dpo=_stage(grid={"b": [1]}, **_each()), sft=_stage())
     assert [stage.name for stage in planned.stages] == ["sft", "dpo"]
     assert depths(planned.stages) == {"sft": 0, "dpo": 1}
 
 
-def test_a_plan_is_read_as_it_was_written() -> None:
+def test_a_plan_is_read_as_it_was_written():
     planned = _plan(sft=_stage(), dpo=_stage(grid={"b": [1]}, **_each(take={"top": 2})))
     again = read(planned.document(), "sweep.json")
     assert (again.runs, again.stages, again.order) == (planned.runs, planned.stages, "depth")
     assert "stages" not in plan({"name": "p", "command": ["echo"]}).document()
 
 
-def test_plan_draws_the_graph_with_counts(tmp_path: Path) -> None:
+def test_plan_draws_the_graph_with_counts(tmp_path):
     planned = _plan(
         sft=_stage(base={"model_name": "m"}),
         dpo=_stage(grid={"b": [1, 2]}, **_each(take="best")),
@@ -304,7 +298,7 @@ def test_plan_draws_the_graph_with_counts(tmp_path: Path) -> None:
     assert "4 runs more once the runs that they continue from have ended" in lines
 
 
-def test_a_stage_that_says_nothing_of_its_parents_goes_on_from_their_weights() -> None:
+def test_a_stage_that_says_nothing_of_its_parents_goes_on_from_their_weights():
     sft = {"recipe": "sft", "grid": {"lora_rank": [4, 8]}}
     later = {"recipe": "sft", "from": [{"stage": "sft", "take": "each"}, {"base": True}]}
     planned = _plan(sft=sft, later=later, own={**later, "base": {"model_name": "tiny/gpt2"}})
@@ -316,7 +310,7 @@ def test_a_stage_that_says_nothing_of_its_parents_goes_on_from_their_weights() -
     assert planned.only("own").runs[0].config["model_name"] == "tiny/gpt2"
 
 
-def test_values_of_a_parent_are_checked_as_what_they_are() -> None:
+def test_values_of_a_parent_are_checked_as_what_they_are():
     sft = {"recipe": "sft", "grid": {"learning_rate": [0.1, 0.2]}}
     later = {"recipe": "sft", "from": {"stage": "sft", "take": "each"}}
     good = _plan(sft=sft, later={**later, "base": {"lora_rank": "${sft.lora_rank}"}})
@@ -328,7 +322,7 @@ def test_values_of_a_parent_are_checked_as_what_they_are() -> None:
     ]
 
 
-def test_a_stage_says_itself_how_its_runs_are_executed(tmp_path: Path) -> None:
+def test_a_stage_says_itself_how_its_runs_are_executed(tmp_path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
@@ -346,7 +340,7 @@ def test_a_stage_says_itself_how_its_runs_are_executed(tmp_path: Path) -> None:
     assert [stage.recipe.python for stage in read_back.stages] == [sys.executable, str(python)]
 
 
-def test_what_jobs_ask_their_backend_for_may_differ_by_stage() -> None:
+def test_what_jobs_ask_their_backend_for_may_differ_by_stage():
     sft = {"command": ["echo"], "launch": {"slurm": {"partition": "gpu"}}}
     launch = {"backend": "slurm", "slurm": {"partition": "cpu", "mem": "8G"}}
     taken = {"command": ["echo", "{x}"], "base": {"x": 1}}
@@ -358,7 +352,7 @@ def test_what_jobs_ask_their_backend_for_may_differ_by_stage() -> None:
     assert requests[0]["mem"] == requests[1]["mem"]
 
 
-def test_options_that_do_not_go_together_take_each_others_place_in_a_stage() -> None:
+def test_options_that_do_not_go_together_take_each_others_place_in_a_stage():
     """And in overrides: by what the backend says of its options."""
     over = {"docker_image": "registry/sweeper:1", "overrides": [{"if": {"x": 1}, "image": "lab/b"}]}
     sft = {"command": ["echo"], "grid": {"x": [0, 1]}, "launch": {"beaker": over}}
@@ -378,7 +372,7 @@ def test_options_that_do_not_go_together_take_each_others_place_in_a_stage() -> 
     ]
 
 
-def test_a_stage_may_have_options_of_a_backend_that_the_sweep_does_not_go_to() -> None:
+def test_a_stage_may_have_options_of_a_backend_that_the_sweep_does_not_go_to():
     """As a grid may beside its stages: it goes to another backend as it is."""
     sft = {"command": ["echo"], "launch": {"slurm": {"mem": "8G"}}}
     grid = {"name": "p", "launch": {"slurm": {"partition": "gpu"}}, "stages": {"sft": sft}}
@@ -391,7 +385,7 @@ def test_a_stage_may_have_options_of_a_backend_that_the_sweep_does_not_go_to() -
         plan({**grid, "stages": {"sft": wrong}}, ["launch.backend=local"])
 
 
-def test_what_a_stage_extends_may_say_how_it_is_executed(tmp_path: Path) -> None:
+def test_what_a_stage_extends_may_say_how_it_is_executed(tmp_path):
     (tmp_path / "a.yaml").write_text(
         "stages: {sft: {command: [echo], launch: {timeout: 1h, retries: 2, env: {A: '1'}}}}\n"
     )
@@ -401,7 +395,7 @@ def test_what_a_stage_extends_may_say_how_it_is_executed(tmp_path: Path) -> None
     assert launch == {"retries": 2, "env": {"A": "1", "B": "2"}}
 
 
-def test_runs_that_multiply_from_stage_to_stage_are_counted_and_not_made() -> None:
+def test_runs_that_multiply_from_stage_to_stage_are_counted_and_not_made():
     grid: dict[str, Any] = {"s0": _stage(grid=None, seeds=None)}
     grid["s1"] = _stage(grid=None, seeds=None, base={"x": 1})
     for number in range(2, 50):

@@ -9,14 +9,12 @@ from sweeper.sweep.hint import hint
 
 
 @pytest.mark.parametrize("root", ["my $(touch x) runs", "it's", "a;b", "s3://bucket/a b"])
-def test_a_shell_reads_back_the_words_of_a_hint(root: str) -> None:
+def test_a_shell_reads_back_the_words_of_a_hint(root):
     words = ["sweeper", "logs", "g/lr=1e-3,x=[a b]", "--state", "failed", "--root", root]
     assert shlex.split(hint("logs", *words[2:5], root=root)) == words
 
 
-def test_a_root_that_is_found_anyway_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_root_that_is_found_anyway_is_left_out(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SWEEPER_ROOT", raising=False)
     for root in (None, "sweeps", "./sweeps/", str(tmp_path / "sweeps")):
@@ -27,7 +25,7 @@ def test_a_root_that_is_found_anyway_is_left_out(
     assert hint("ls", root="sweeps") == "sweeper ls --root sweeps"
 
 
-def test_messages_quote_the_commands_that_they_hold() -> None:
+def test_messages_quote_the_commands_that_they_hold():
     """`hint` does it. A command with a name that cannot hold a blank needs no quotes."""
     package = Path(__file__).parents[2] / "sweeper"
     allowed = {

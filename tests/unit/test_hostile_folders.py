@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -36,13 +35,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     "identity", ["../../victim/state/0123456789ab", "..", ".", "a/b", "", "x" * 65, "a\n", "a b"]
 )
 @pytest.mark.parametrize("verb", ["cancel", "retry", "status", "logs"])
-def test_an_id_that_is_a_path_is_refused(
-    root: Path,
-    written: ModuleType,
-    capsys: pytest.CaptureFixture[str],
-    identity: str,
-    verb: str,
-) -> None:
+def test_an_id_that_is_a_path_is_refused(root, written, capsys, identity, verb):
     """`cancel evil` wrote a request into another sweep, whose run then was stopped."""
     for name in ("victim", "evil"):
         sweep = written.Written(root, name, {"x": [1]}, launch={"retries": 0, "grace_s": 1})
@@ -75,7 +68,7 @@ WRITES: dict[str, Callable[[LocalStore], Any]] = {
 
 
 @pytest.mark.parametrize("write", WRITES)
-def test_a_store_writes_and_removes_nothing_beyond_a_link(root: Path, write: str) -> None:
+def test_a_store_writes_and_removes_nothing_beyond_a_link(root, write):
     outside = _outside(root)
     (root / "s" / "a").mkdir(parents=True)
     for link in ("s/linked", "s/a/linked"):
@@ -85,7 +78,7 @@ def test_a_store_writes_and_removes_nothing_beyond_a_link(root: Path, write: str
     assert tree(outside) == {str(outside / "keep"): b"mine"} and os.listdir(outside) == ["keep"]
 
 
-def test_a_link_in_the_place_of_a_file_is_not_followed(root: Path) -> None:
+def test_a_link_in_the_place_of_a_file_is_not_followed(root):
     keep = _outside(root) / "keep"
     store = LocalStore(str(root))
     store.create("s/x", b"x")
@@ -101,7 +94,7 @@ def test_a_link_in_the_place_of_a_file_is_not_followed(root: Path) -> None:
     assert store.read("s/replaced") == b"theirs" and not (root / "s" / "removed").exists()
 
 
-def test_a_sweep_may_itself_lie_elsewhere(root: Path) -> None:
+def test_a_sweep_may_itself_lie_elsewhere(root):
     """On a larger disk, say: its owner's link stands in the root, which is theirs."""
     (root.parent / "large").mkdir()
     root.mkdir()
@@ -110,7 +103,7 @@ def test_a_sweep_may_itself_lie_elsewhere(root: Path) -> None:
     assert (root.parent / "large" / "state" / "a" / "1.intent.json").exists()
 
 
-def test_no_lock_request_or_launcher_goes_through_a_link(root: Path) -> None:
+def test_no_lock_request_or_launcher_goes_through_a_link(root):
     outside = _outside(root)
     store = LocalStore(str(root))
     store.replace("s/sweep.json", b"{}")
@@ -126,9 +119,7 @@ def test_no_lock_request_or_launcher_goes_through_a_link(root: Path) -> None:
     assert os.listdir(outside) == ["keep"]
 
 
-def test_gc_removes_nothing_beyond_a_link(
-    root: Path, written: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_gc_removes_nothing_beyond_a_link(root, written, capsys):
     """`gc --attempts --delete` went into an `iteration_*` folder that was a link."""
     outside = _outside(root)
     sweep = written.Written(root, "s", {"x": [1]})
@@ -146,9 +137,7 @@ def test_gc_removes_nothing_beyond_a_link(
     assert (outside / name).exists()
 
 
-def test_cancel_removes_no_file_that_is_not_the_runs_environment(
-    root: Path, written: ModuleType, tmp_path: Path
-) -> None:
+def test_cancel_removes_no_file_that_is_not_the_runs_environment(root, written, tmp_path):
     """What a launcher's record calls the environment's file was removed, wherever that was."""
     sweep = written.Written(root, "s", {"x": [1]}, launch={"retries": 0, "grace_s": 1})
     sweep.run({"x": 1}, state="failed")
@@ -168,7 +157,7 @@ def test_cancel_removes_no_file_that_is_not_the_runs_environment(
     assert not os.path.exists(theirs)
 
 
-def test_a_report_does_not_follow_a_link(root: Path) -> None:
+def test_a_report_does_not_follow_a_link(root):
     from sweeper.analysis.reading.sources import Source, write_file
     from sweeper.results.registry import Registry
 
@@ -192,9 +181,7 @@ JOBS = [
 
 
 @pytest.mark.parametrize("other", JOBS)
-def test_what_lies_beside_an_intent_is_not_what_is_executed(
-    scene: Any, other: Callable[[dict[str, Any]], dict[str, Any]]
-) -> None:
+def test_jobs_are_executed_from_the_plan_and_not_from_a_stored_job(scene, other):
     """So an earlier launcher was about to submit this. What was agreed to is the plan."""
     run = scene.ids[0]
     scene.step()
@@ -215,7 +202,7 @@ def _written(path: str) -> tuple[int, int, int]:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def test_what_says_the_same_stays_the_same_file(scene: Any) -> None:
+def test_an_unchanged_job_is_not_rewritten(scene):
     """A worker that lives is known by its lock on it."""
     run = scene.ids[0]
     scene.step()

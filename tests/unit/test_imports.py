@@ -110,11 +110,11 @@ def _ranked(dotted: str) -> str:
 FILES = sorted((ROOT / "sweeper").rglob("*.py"))
 
 
-def test_every_module_has_a_rank() -> None:
+def test_every_module_has_a_rank():
     assert {_module(path) for path in FILES} == set(RANK)
 
 
-def test_imports_point_one_way() -> None:
+def test_imports_point_one_way():
     assert [mistake for path in FILES for mistake in _mistakes(path)] == []
 
 
@@ -137,13 +137,13 @@ def _mistakes(path: Path) -> Iterator[str]:
             yield f"{where}: {module} must not import {name}"
 
 
-def test_no_import_goes_in_a_circle() -> None:
+def test_no_import_goes_in_a_circle():
     """Neither of those at the top of a module, nor of those that wait in its functions, nor of
     those for types alone. `sweeper` itself is left out: its face leads to everything, by name."""
     assert [sorted(circle) for circle in _circles(_graph(ROOT))] == []
 
 
-def test_a_circle_is_found_whatever_it_goes_by(tmp_path: Path) -> None:
+def test_a_circle_is_found_whatever_it_goes_by(tmp_path):
     (tmp_path / "sweeper").mkdir()
     (tmp_path / "sweeper" / "a.py").write_text("def f():\n    from sweeper.b import g\n")
     (tmp_path / "sweeper" / "b.py").write_text("if TYPE_CHECKING:\n    from sweeper import c\n")
@@ -176,7 +176,7 @@ LISTED = {
 MOST_SINGLE = 40
 
 
-def test_few_modules_have_one_importer() -> None:
+def test_few_modules_have_one_importer():
     """A module that only one other of its package imports is a room to look into for nothing. Not
     counted: those that a table lists (verbs, backends, tools), those that only the package itself
     shows, and those that run in a process of their own."""
@@ -215,7 +215,7 @@ def _circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
     return sorted((set(circle) for circle in circles if circle), key=sorted)
 
 
-def test_the_engine_stands_alone() -> None:
+def test_the_engine_stands_alone():
     """Who runs it elsewhere needs little of ours, and nobody needs it to know a path."""
     allowed = ("engine", "common", "errors", "paths", "sweep", "__version__")
     for path in sorted((ROOT / "sweeper" / "engine").rglob("*.py")):
@@ -223,7 +223,7 @@ def test_the_engine_stands_alone() -> None:
         assert ours <= {*allowed}, path
 
 
-def test_a_verb_has_its_arguments_and_what_it_does_in_one_file() -> None:
+def test_a_verb_has_its_arguments_and_what_it_does_in_one_file():
     """And none lies elsewhere: nothing else adds to a parser but what several verbs share, and
     programs of ours that are started by others."""
     verbs = [load(name) for name in VERBS if name not in PARENTS]
@@ -234,7 +234,7 @@ def test_a_verb_has_its_arguments_and_what_it_does_in_one_file() -> None:
     assert places <= shared | {verb.run.__module__.removeprefix("sweeper.") for verb in verbs}
 
 
-def test_only_backends_name_a_backend() -> None:
+def test_only_backends_name_a_backend():
     """What reads a grid, plans it and executes a run has no word of any, so that a backend in
     somebody else's package can do what a built-in one can. Docstrings may give examples."""
     named = re.compile(r"slurm|sbatch|\baws|tmux", re.IGNORECASE)
@@ -251,7 +251,7 @@ def test_only_backends_name_a_backend() -> None:
     assert mentions == []
 
 
-def test_one_module_knows_the_kinds_of_remote_stores() -> None:
+def test_one_module_knows_the_kinds_of_remote_stores():
     """All others take whatever it opens. `doctor` has hints about packages, and AWS Batch is no
     store."""
     client = re.compile(r"\b(s3fs|boto3|botocore|aiobotocore|gcsfs|adlfs)\b")
@@ -266,7 +266,7 @@ def test_one_module_knows_the_kinds_of_remote_stores() -> None:
     assert schemes == ours
 
 
-def test_analysis_reads_through_the_registry() -> None:
+def test_analysis_reads_through_the_registry():
     allowed = ("alarms", "common", "errors", "metrics", "money", "results", "sweep",
                "store.documents", "store.opening.open_store", "grid.extends",
                "fields.nodes.is_plain")  # fmt: skip
@@ -279,7 +279,7 @@ def test_analysis_reads_through_the_registry() -> None:
 ANALYSIS = ["labels", "reading", "statistics", "comparison", "findings", "figures", "page"]
 
 
-def test_the_report_is_a_pipeline_whose_imports_point_one_way() -> None:
+def test_the_report_is_a_pipeline_whose_imports_point_one_way():
     """Each folder of analysis/ imports from those before it and from itself."""
     for number, folder in enumerate(ANALYSIS):
         later = {f"sweeper.analysis.{name}" for name in ANALYSIS[number + 1 :]}
@@ -288,7 +288,7 @@ def test_the_report_is_a_pipeline_whose_imports_point_one_way() -> None:
             assert packages.isdisjoint(later), path
 
 
-def test_recipes_know_nothing_of_sweeper() -> None:
+def test_recipes_know_nothing_of_sweeper():
     """But what is there for any recipe to build on."""
     allowed = ("recipes", "environments", "tasks", "telemetry")
     for path in sorted((ROOT / "recipes").rglob("*.py")):
@@ -296,7 +296,7 @@ def test_recipes_know_nothing_of_sweeper() -> None:
         assert {n.split(".")[1] for n in ours if "." in n} <= set(allowed), path
 
 
-def test_the_public_face() -> None:
+def test_the_public_face():
     import sweeper
 
     for name in sweeper.__all__:

@@ -4,16 +4,12 @@ from sweeper.sweep.job import read
 from sweeper.sweep.launch_settings import Launch
 
 BARE = {
-    "run": "a",
-    "attempt": 2,
-    "name": "lr=1",
-    "config": {"lr": 1},
-    "recipe": {"cwd": "/", "kind": "command", "command": ["true"], "python": "python"},
-    "cwd": "/",
-}
+    "run": "a", "attempt": 2, "name": "lr=1", "config": {"lr": 1},
+    "recipe": {"cwd": "/", "kind": "command", "command": ["true"], "python": "python"}, "cwd": "/",
+}  # fmt: skip
 
 
-def test_every_setting_that_is_not_a_backends_reaches_the_worker() -> None:
+def test_every_setting_that_is_not_a_backends_reaches_the_worker():
     launch = Launch(
         timeout_s=90.0, env={"A": "1"}, resume="never", warm=False, metrics_dir="{log_path}/m",
         options={"slurm": {"mem": "3G"}},
@@ -23,7 +19,7 @@ def test_every_setting_that_is_not_a_backends_reaches_the_worker() -> None:
     assert read(job.document(), "job.json").settings == launch._replace(options={})
 
 
-def test_the_settings_of_an_older_job_are_keys_of_the_job_itself() -> None:
+def test_the_settings_of_an_older_job_are_keys_of_the_job_itself():
     older = {"timeout_s": 90.0, "env": {"A": "1"}, "resume": "always", "sync_s": 5.0}
     settings = read({**BARE, **older}, "job.json").settings
     expected = Launch(timeout_s=90.0, env={"A": "1"}, resume="always", sync_s=5.0, warm=False)

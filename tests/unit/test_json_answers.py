@@ -2,15 +2,14 @@
 
 import csv
 import io
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support import written
+from support.verbs import ask
 
 from sweeper.cli import main
 from sweeper.commands import PARENTS, VERBS, load, parts
@@ -46,13 +45,7 @@ def test_the_skill_names_the_verbs_without_json():
     assert {word.strip("`,") for word in sentence.split()} & set(VERBS) == without
 
 
-def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    capsys.readouterr()
-    assert main([*arguments, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def test_verbs_that_steer_answer_with_one_object(root: Path, capsys: pytest.CaptureFixture[str]):
+def test_verbs_that_steer_answer_with_one_object(root, capsys):
     paused = {"schema": 1, "sweep": "s", "launcher": False, "started": False, "changed": True}
     assert ask(capsys, "pause", "s") == paused | {"runs": False}
     assert ask(capsys, "parallel", "s", "3")["jobs"] == 3
@@ -66,9 +59,7 @@ def test_verbs_that_steer_answer_with_one_object(root: Path, capsys: pytest.Capt
     assert not (root / "t").exists()
 
 
-def test_launch_answers_with_the_state_of_its_sweep(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_launch_answers_with_the_state_of_its_sweep(tmp_path, capsys):
     (tmp_path / "g.yaml").write_text(
         "command: [sh, -c, 'true {x}']\ngrid: {x: [1, 2]}\nlaunch: {backend: local}\n"
     )
@@ -77,23 +68,7 @@ def test_launch_answers_with_the_state_of_its_sweep(
     assert [run["state"] for run in document["runs"]] == ["succeeded"] * 2
 
 
-@pytest.mark.parametrize(
-    "given", [["pause", "s", "--jsn"], ["ls", "--no-such"], ["launch", "g.yaml", "--no-such"]]
-)
-def test_an_unknown_option_shows_the_usage_of_its_verb(
-    given: list[str], capsys: pytest.CaptureFixture[str]
-):
-    with pytest.raises(SystemExit) as stopped:
-        main(given)
-    assert stopped.value.code == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"usage: sweeper {given[0]} ")
-    assert f"sweeper {given[0]}: error: unrecognized arguments: {given[-1]}" in error
-
-
-def test_export_writes_into_a_pipe_and_takes_the_format_of_the_suffix(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_export_writes_into_a_pipe_and_takes_the_format_of_the_suffix(tmp_path, capsys):
     for options in ([], ["--out", "-"], ["--format", "csv", "--out", "-"]):
         capsys.readouterr()
         assert main(["export", "s", *options]) == 0
@@ -114,7 +89,7 @@ def test_export_writes_into_a_pipe_and_takes_the_format_of_the_suffix(
     assert "choose --format csv or --format parquet" in capsys.readouterr().err
 
 
-def test_a_reader_of_an_export_may_leave_early(root: Path):
+def test_a_reader_of_an_export_may_leave_early(root):
     command = [sys.executable, "-m", "sweeper", "export", "s", "--root", str(root)]
     reader, writer = os.pipe()
     os.close(reader)

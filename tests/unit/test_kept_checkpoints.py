@@ -39,12 +39,11 @@ def _removable(made: Any) -> tuple[list[Any], list[Any]]:
     gone = _path("lr1", "1")
     del sizes[gone]  # deleted before
     removable = of_runs(runs, sizes)
-    assert gone not in {path.path for _, _, path in removable}
-    assert len(removable) == 8
+    assert gone not in {path.path for _, _, path in removable} and len(removable) == 8
     return runs, removable
 
 
-def test_what_is_at_work_or_to_be_kept_stays(written_sweep: Any) -> None:
+def test_needed_checkpoints_are_not_removed(written_sweep):
     runs, removable = _removable(written_sweep)
     why = spared(removable, runs, ("best", "final"))
     assert why.pop(_path("lr1", "2")) == why.pop(_path("lr2", "2")) == "to be kept"  # the best
@@ -54,7 +53,7 @@ def test_what_is_at_work_or_to_be_kept_stays(written_sweep: Any) -> None:
     assert len(spared(removable, runs, ())) == 3
 
 
-def test_what_another_sweep_names_stays(written_sweep: Any) -> None:
+def test_checkpoints_named_by_other_sweeps_are_not_removed(written_sweep):
     by_address = {"load_checkpoint_path": _path("lr1", "3")}
     folder = next(run for run in written_sweep.root.glob("s/runs/*"))
     other = written.Written(written_sweep.root, "other", {"x": [1, 2]})

@@ -88,11 +88,8 @@ def test_objects_of_a_chz_class_are_runs(module):
     ]
     losses = launch(configs, module.train)
     assert losses == {
-        "lr=0.1,seed=4": 0.2,
-        "lr=0.1,seed=5": 0.2,
-        "lr=0.5,seed=4": 1.0,
-        "lr=0.5,seed=5": 1.0,
-    }
+        "lr=0.1,seed=4": 0.2, "lr=0.1,seed=5": 0.2, "lr=0.5,seed=4": 1.0, "lr=0.5,seed=5": 1.0,
+    }  # fmt: skip
     more = [*configs, *(module.Config(steps=2, seed=seed, tags=["a"]) for seed in (4, 5))]
     assert len(grid_of(more, module.train, None)["include"]) == 3
 
@@ -106,8 +103,7 @@ def test_objects_of_a_dataclass_are_runs_of_a_coroutine(module):
 def test_one_config_is_one_run_with_the_name_of_the_module(module):
     grid = grid_of([module.Config(steps=5)], module.train, None)
     assert (grid["name"], grid["recipe"]) == ("configured", "configured:train")
-    assert (grid["base"]["steps"], "include" in grid) == (5, False)
-    assert len(plan(grid).runs) == 1
+    assert (grid["base"]["steps"], "include" in grid) == (5, False) and len(plan(grid).runs) == 1
 
 
 def test_a_function_that_takes_a_config_is_a_recipe(module):

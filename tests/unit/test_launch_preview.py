@@ -2,6 +2,7 @@
 
 import io
 import json
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,10 @@ from sweeper.sweep.states import Event
 from sweeper.terminal import display_width
 
 GRID = {
-    "name": "toys",
-    "command": ["echo", "--lr={lr}", "{log_path}", "{seed}", "{attempt}", "{run}"],
-    "base": {"fixed": "x"},
-    "grid": {"lr": [0.1, 0.2]},
-    "seeds": 2,
-    "launch": {"backend": "local", "env": {"A": "1"}, "retries": 1},
-    "secrets": ["KEY"],
-}
+    "name": "toys", "command": ["echo", "--lr={lr}", "{log_path}", "{seed}", "{attempt}", "{run}"],
+    "base": {"fixed": "x"}, "grid": {"lr": [0.1, 0.2]}, "seeds": 2,
+    "launch": {"backend": "local", "env": {"A": "1"}, "retries": 1}, "secrets": ["KEY"],
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -46,26 +43,22 @@ def text(planned: Plan, store: LocalStore) -> str:
     return "\n".join(plan_text.short(preview.survey(planned, store)))
 
 
-def test_a_plan_that_was_never_launched(store: LocalStore) -> None:
+def test_a_plan_that_was_never_launched(store):
     planned = plan(GRID)
     lines = text(planned, store).splitlines()
     assert lines[0].startswith("toys: echo --lr={lr} {log_path}")
     assert lines[0].endswith(" on local, service none, at most 8 at once")
     assert lines[2:8] == [
-        "key   values",
-        "lr    2       0.1, 0.2",
-        "seed  2       0, 1",
-        "",
-        "2 cells x 2 seeds, 4 runs: 4 to start",
-        "",
-    ]
+        "key   values", "lr    2       0.1, 0.2", "seed  2       0, 1", "",
+        "2 cells x 2 seeds, 4 runs: 4 to start", "",
+    ]  # fmt: skip
     assert lines[8].split() == ["run", "id", "state", "launch"]
     assert lines[9].split() == ["lr=0.1,seed=0", planned.runs[0].id, "planned", "start"]
     assert len(lines) == 13
     assert list(Path(store.root).iterdir()) == []  # nothing is written
 
 
-def test_what_is_there_already(store: LocalStore) -> None:
+def test_a_plan_shows_what_is_recorded_already(store):
     planned = plan(GRID | {"seeds": 3})
     done = (1, Event.INTENT), (1, Event.SUBMITTED), (1, Event.CLAIMED)
     happen(store, planned, 0, *done, (1, Event.SUCCEEDED))
@@ -89,17 +82,14 @@ def test_what_is_there_already(store: LocalStore) -> None:
     ]
 
 
-def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
+def test_runs_keep_the_names_they_are_known_by(store):
     old = plan(GRID | {"grid": {"lr": [0.1]}})
     store.replace(SweepFolder(store, "toys").plan, encode(old.document() | {"created": "x"}))
     planned = plan(GRID)
     survey = preview.survey(planned, store)
     assert [preview.run.name for preview in survey.previews] == [
-        "seed=0",
-        "seed=1",
-        "lr=0.2,seed=0",
-        "lr=0.2,seed=1",
-    ]
+        "seed=0", "seed=1", "lr=0.2,seed=0", "lr=0.2,seed=1",
+    ]  # fmt: skip
     happen(store, old, 0, (1, Event.INTENT), (1, Event.SUCCEEDED))
     smaller = preview.survey(plan(GRID | {"grid": {"lr": [0.2]}}), store)
     assert smaller.retired == 2
@@ -109,32 +99,29 @@ def test_runs_keep_the_names_they_are_known_by(store: LocalStore) -> None:
     assert "1 run on record is not in this grid" in "\n".join(plan_text.short(smaller))
 
 
-def test_the_document_says_what_is_submitted(store: LocalStore) -> None:
+def test_the_document_says_what_is_submitted(store):
     planned = plan(GRID)
     document = preview.document(preview.survey(planned, store))
     run = document["runs"][1]
     folder = f"{store.root}/toys/runs/{run['id']}.1"
     assert run["job"]["command"] == ["echo", "--lr=0.1", folder, "1", "1", run["id"]]
-    assert run["job"]["log_path"] == folder
-    assert run["job"]["token"] == f"{run['id']}-a1"
+    assert run["job"]["log_path"] == folder and run["job"]["token"] == f"{run['id']}-a1"
     assert run["job"]["argv"][-2:] == [f"{store.root}/toys", f"{run['id']}-a1"]
     assert document["environment"] == sorted([*preview.GIVEN, "A", "KEY"])
     assert (document["schema"], document["secrets"]) == (1, ["KEY"])
     assert document["recipe"]["command"] == GRID["command"]
 
 
-def test_full_shows_every_value_as_it_is_given(store: LocalStore) -> None:
+def test_full_shows_every_value_as_it_is_given(store):
     planned = plan(GRID | {"base": {"fixed": "a\x1b[31m\u202eb", "small": 1e-20}})
     shown = "\n".join(plan_text.full(preview.survey(planned, store)))
-    assert "  small: 1e-20\n" in shown
-    assert "\x1b" not in shown
-    assert "\u202e" not in shown
-    assert "secrets       KEY" in shown
+    assert "  small: 1e-20\n" in shown and "\x1b" not in shown
+    assert "\u202e" not in shown and "secrets       KEY" in shown
     assert f"log_path      {store.root}/toys/runs/<run id>.<attempt>" in shown
     assert shown.count("\n  lr: 0.2\n") == 2
 
 
-def test_texts_that_look_like_other_values_are_quoted(store: LocalStore) -> None:
+def test_texts_that_look_like_other_values_are_quoted(store):
     values = [True, "true", None, "null", 1, "1", "a, b", "a b", "", ".nan", float("nan")]
     planned = plan({"name": "g", "command": ["echo", "{x}", "{log_path}"], "grid": {"x": values}})
     shown = text(planned, store)
@@ -143,7 +130,7 @@ def test_texts_that_look_like_other_values_are_quoted(store: LocalStore) -> None
     assert strict(document)["axes"]["x"][-2:] == [".nan", "NaN"]  # as in all JSON
 
 
-def test_axes_are_told_from_the_runs(store: LocalStore) -> None:
+def test_axes_are_told_from_the_runs(store):
     """Whatever section they stand in, and whatever was left out."""
     grid = {
         "name": "mixed",
@@ -156,10 +143,8 @@ def test_axes_are_told_from_the_runs(store: LocalStore) -> None:
     }
     lines = text(plan(grid), store).splitlines()
     rows = {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines[3 : lines.index("", 3)]}
-    assert rows["opt"] == ["2", "adam, sgd"]
-    assert rows["one"] == ["1", "1"]
-    assert rows["b"] == ["2", "x, y"]
-    assert rows["beta"] == ["2", "0.9, 0.99 (in 80 of 100 runs)"]
+    assert rows["opt"] == ["2", "adam, sgd"] and rows["one"] == ["1", "1"]
+    assert rows["b"] == ["2", "x, y"] and rows["beta"] == ["2", "0.9, 0.99 (in 80 of 100 runs)"]
     assert rows["t"][0] == "20"
     low, _, high = rows["t"][1].partition(" to ")
     assert 0.5 <= float(low) < float(high) <= 1
@@ -173,12 +158,9 @@ class Terminal(io.StringIO):
         raise OSError
 
 
-def test_it_fits_a_terminal(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_plan_fits_a_terminal(store, monkeypatch, tmp_path):
     monkeypatch.setenv("COLUMNS", "80")
     screen = Terminal()
-    monkeypatch.setattr("sys.stdout", screen)
     grid = GRID | {
         "command": ["echo"],
         "grid": {
@@ -188,7 +170,8 @@ def test_it_fits_a_terminal(
     }
     path = tmp_path / "g.json"
     path.write_text(json.dumps(grid))
-    assert main(["plan", str(path), "--root", str(tmp_path)]) == 0
+    with redirect_stdout(screen):
+        assert main(["plan", str(path), "--root", str(tmp_path)]) == 0
     lines = screen.getvalue().splitlines()
     assert max(map(display_width, lines)) <= 80
     assert "\x1b" not in screen.getvalue()
@@ -197,30 +180,27 @@ def test_it_fits_a_terminal(
 
 
 @pytest.mark.parametrize("width", range(8, 40))
-def test_a_cut_text_fits(width: int) -> None:
+def test_a_cut_text_fits(width):
     for sample in ("x" * 100, "漢" * 50, "ab漢" * 20, "short"):
         cut = plan_text.cut(sample, width)
         assert display_width(cut) <= width
         assert cut == sample or "..." in cut
 
 
-def test_a_file_is_as_wide_as_it_needs_to_be(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_file_is_as_wide_as_it_needs_to_be(capsys, tmp_path):
     path = tmp_path / "g.json"
     path.write_text(json.dumps(GRID | {"grid": {"lr": [n * 60 for n in "abc"]}}))
     assert main(["plan", str(path), "--root", str(tmp_path)]) == 0
     assert ", ".join(n * 60 for n in "abc") in capsys.readouterr().out
 
 
-def test_warnings_are_on_standard_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_warnings_are_on_standard_error(capsys, tmp_path):
     path = tmp_path / "g.json"
     path.write_text(json.dumps(GRID | {"grid": {"lr": [1]}}))
     for flags in ([], ["--full"]):
         assert main(["plan", str(path), "--root", str(tmp_path), *flags]) == 0
         out, err = capsys.readouterr()
-        assert "sweeper: warning: " in err
-        assert "only one value" in err
+        assert "sweeper: warning: " in err and "only one value" in err
         assert "only one value" not in out
     assert main(["plan", str(path), "--root", str(tmp_path), "--json"]) == 0
     out, err = capsys.readouterr()
@@ -228,7 +208,7 @@ def test_warnings_are_on_standard_error(capsys: pytest.CaptureFixture[str], tmp_
     assert err == ""
 
 
-def test_runs_that_only_give_a_default_are_warned_of(store: LocalStore) -> None:
+def test_runs_that_only_give_a_default_are_warned_of(store):
     old = plan(GRID)
     store.replace(SweepFolder(store, "toys").plan, encode(old.document() | {"created": "x"}))
     planned = plan(GRID | {"base": {"fixed": "x", "rank": 8}})
@@ -293,7 +273,7 @@ def test_a_metric_that_earlier_runs_did_not_record(tmp_path, written):
     )
 
 
-def test_what_an_earlier_version_has_on_record_of_backends_is_read() -> None:
+def test_what_an_earlier_version_has_on_record_of_backends_is_read():
     """It wrote a section for each that there was then, and none for others."""
     document = plan({"name": "g", "command": ["true"]}).document()
     slurm = {"mem": "4G", "time_s": 60.0, "overrides": [{"if": {"x": [1]}, "mem": "8G"}]}

@@ -3,7 +3,6 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,9 +20,7 @@ def _messages(path: Path) -> list[str]:
     return [line.split(" ", 2)[2] for line in path.read_text().splitlines()]
 
 
-def test_a_launcher_that_waits_says_for_what_and_says_it_once(
-    make_scene: Any, tmp_path: Path
-) -> None:
+def test_a_launcher_that_waits_says_for_what_and_says_it_once(make_scene, tmp_path):
     scene = make_scene(1)
     run = scene.ids[0]
     seconds = iter(range(10_000))
@@ -46,7 +43,7 @@ def test_a_launcher_that_waits_says_for_what_and_says_it_once(
     assert "sweeper.scheduler.loop: runs: 1 succeeded" in lines
 
 
-def test_a_lost_job_is_logged(make_scene: Any, tmp_path: Path) -> None:
+def test_a_lost_job_is_logged(make_scene, tmp_path):
     scene = make_scene(1)
     run = scene.ids[0]
     with logging_to(str(tmp_path / "log"), str):
@@ -61,7 +58,7 @@ def test_a_lost_job_is_logged(make_scene: Any, tmp_path: Path) -> None:
     assert len(lost) == 1
 
 
-def test_the_file_is_bounded_and_holds_no_secrets(tmp_path: Path) -> None:
+def test_the_file_is_bounded_and_holds_no_secrets(tmp_path):
     path = tmp_path / "log"
     with logging_to(str(path), Redactor(["a-secret-value"]).text):
         for number in range(1000):
@@ -72,7 +69,7 @@ def test_the_file_is_bounded_and_holds_no_secrets(tmp_path: Path) -> None:
     assert "message 999 with ***" in text and "a-secret-value" not in text
 
 
-def test_the_level_is_that_of_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_level_is_that_of_the_variable(tmp_path, monkeypatch):
     log = Log("sweeper.test")
     for name, expected in (("", "iw"), ("debug", "diw"), ("warning", "w")):
         monkeypatch.setenv("SWEEPER_LOG", name)
@@ -88,9 +85,7 @@ def test_the_level_is_that_of_the_variable(tmp_path: Path, monkeypatch: pytest.M
         level()
 
 
-def test_a_file_that_cannot_be_written_stops_nothing(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_file_that_cannot_be_written_stops_nothing(tmp_path, capfd):
     with logging_to(str(tmp_path), str):  # a folder
         Changes(Log("sweeper.test"), "held", "not held").see("by a test")
     assert capfd.readouterr().err == ""
@@ -105,7 +100,7 @@ def grid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def test_the_command_line_shows_it(grid: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_shows_the_launcher_log(grid, capsys):
     assert main(["launch", "g.yaml", "--wait", "--plain"]) == 0
     capsys.readouterr()
     assert main(["logs", "g", "--launcher"]) == 0
@@ -117,12 +112,7 @@ def test_the_command_line_shows_it(grid: None, capsys: pytest.CaptureFixture[str
     assert main(["logs", "g", "--launcher", "--json"]) == 2
 
 
-def test_a_wrong_level_is_refused_before_anything_is_written(
-    grid: None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_wrong_level_is_refused_before_anything_is_written(grid, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SWEEPER_LOG", "loud")
     assert main(["launch", "g.yaml", "--wait", "--plain"]) == 2
     assert "SWEEPER_LOG='loud': is not one of debug, info" in capsys.readouterr().err

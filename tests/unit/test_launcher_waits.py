@@ -24,10 +24,9 @@ def _stamp(scene: Scene, seconds_ago: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
-def test_backoff_doubles_is_spread_and_ends() -> None:
+def test_backoff_doubles_is_spread_and_ends():
     waits = [backoff(Event.FAILED, "error", n, "run", 1) for n in range(1, 60)]
-    assert waits[1] == pytest.approx(2 * waits[0])
-    assert waits[-1] == 300
+    assert waits[1] == pytest.approx(2 * waits[0]) and waits[-1] == 300
     assert 2.5 <= waits[0] < 7.5
     assert backoff(Event.FAILED, "error", 1, "run", 1) != backoff(Event.FAILED, "error", 1, "x", 1)
     assert backoff(Event.FAILED, "quota", 1, "run", 1) > waits[0]
@@ -36,7 +35,7 @@ def test_backoff_doubles_is_spread_and_ends() -> None:
     assert backoff(Event.CANCELLED, "cancelled", 3, "run", 1) == 0
 
 
-def test_a_retry_waits_for_its_time_and_says_so(make_scene: Any) -> None:
+def test_a_retry_waits_for_its_time_and_says_so(make_scene):
     scene = make_scene(1, retries=1)
     run = scene.ids[0]
     scene.step()
@@ -51,9 +50,7 @@ def test_a_retry_waits_for_its_time_and_says_so(make_scene: Any) -> None:
 
 
 @pytest.mark.parametrize(("ago", "at_once"), [(0.0, False), (500.0, True), (-7200.0, False)])
-def test_a_wait_goes_on_over_a_restart_as_far_as_clocks_allow(
-    make_scene: Any, ago: float, at_once: bool
-) -> None:
+def test_a_wait_goes_on_over_a_restart_as_far_as_clocks_allow(make_scene, ago, at_once):
     scene = make_scene(1, retries=1)
     run = scene.ids[0]
     scene.step()
@@ -63,7 +60,7 @@ def test_a_wait_goes_on_over_a_restart_as_far_as_clocks_allow(
     assert (len(scene.backend.submitted) == 2) is at_once
 
 
-def test_quota_is_a_wait_and_no_failure(make_scene: Any) -> None:
+def test_quota_is_a_wait_and_no_failure(make_scene):
     scene = make_scene(1)  # no retries
     run = scene.ids[0]
     scene.step()
@@ -81,7 +78,7 @@ def test_quota_is_a_wait_and_no_failure(make_scene: Any) -> None:
     assert scene.states() == [State.SUCCEEDED]
 
 
-def test_a_quota_that_never_comes_back_ends(make_scene: Any) -> None:
+def test_a_quota_that_never_comes_back_ends(make_scene):
     scene = make_scene(1)
     for attempt in range(1, 100):
         scene.step()
@@ -92,7 +89,7 @@ def test_a_quota_that_never_comes_back_ends(make_scene: Any) -> None:
     assert scene.states() == [State.FAILED]
 
 
-def test_a_cancelled_run_is_not_excused_by_the_quota(make_scene: Any) -> None:
+def test_a_cancelled_run_is_not_excused_by_the_quota(make_scene):
     scene = make_scene(1)
     run = scene.ids[0]
     scene.step()
@@ -102,7 +99,7 @@ def test_a_cancelled_run_is_not_excused_by_the_quota(make_scene: Any) -> None:
     assert (1, Event.RETRY) not in scene.events(run)
 
 
-def test_paused_runs_lower_the_limit_and_are_shown(make_scene: Any) -> None:
+def test_paused_runs_lower_the_limit_and_are_shown(make_scene):
     scene = make_scene(6, max_parallel=4)
     scene.step()
     paused = {"reason": "rate_limit", "since": "2026-01-01T12:00:00Z"}
@@ -122,7 +119,7 @@ def test_paused_runs_lower_the_limit_and_are_shown(make_scene: Any) -> None:
 
 
 @pytest.mark.parametrize("body", [{"paused": 3}, {"paused": {}}, {"schema": 99}, {}])
-def test_heartbeats_of_any_shape_are_heartbeats(make_scene: Any, body: dict[str, Any]) -> None:
+def test_heartbeats_of_any_shape_are_heartbeats(make_scene, body):
     scene = make_scene(1)
     scene.step()
     scene.worker(scene.ids[0], 1, Event.CLAIMED)
@@ -137,7 +134,7 @@ def _fail(scene: Scene, run: str, line: str, attempt: int = 1, code: int = 1) ->
     scene.finish(run, attempt, Event.FAILED, reason="error", code=code)
 
 
-def test_a_sweep_whose_first_runs_all_fail_alike_is_held(make_scene: Any) -> None:
+def test_a_sweep_whose_first_runs_all_fail_alike_is_held(make_scene):
     scene = make_scene(8, max_parallel=4)
     scene.step()
     for number, run in enumerate(scene.ids[:3]):
@@ -156,7 +153,7 @@ def test_a_sweep_whose_first_runs_all_fail_alike_is_held(make_scene: Any) -> Non
     assert len(scene.backend.submitted) == 8  # a relaunch goes on
 
 
-def test_a_sweep_that_is_removed_is_not_begun_again(make_scene: Any) -> None:
+def test_a_sweep_that_is_removed_is_not_begun_again(make_scene):
     scene = make_scene(3)
     scene.step()
     submitted = list(scene.backend.submitted)
@@ -171,20 +168,16 @@ def test_a_sweep_that_is_removed_is_not_begun_again(make_scene: Any) -> None:
     assert not folder.exists()
 
 
-def test_nothing_is_held_where_nothing_is_left(make_scene: Any) -> None:
+def test_nothing_is_held_where_nothing_is_left(make_scene):
     scene = make_scene(1)
     scene.step()
     scene.finish(scene.ids[0], event=Event.FAILED, reason="error", code=3)
     summary = scene.step()
-    assert summary.finished
-    assert summary.held is None
+    assert summary.finished and summary.held is None
 
 
-def test_a_retry_lifts_the_hold(make_scene: Any) -> None:
-    scene = make_scene(6, max_parallel=4)
-    scene.step()
-    for run in scene.ids[:3]:
-        _fail(scene, run, "no")
+def test_a_retry_lifts_the_hold(make_scene):
+    scene = _failed_alike(make_scene, 6, max_parallel=4)
     assert scene.step().held is not None
     scene.worker(scene.ids[0], 1, Event.RETRY)
     assert scene.step().held is None
@@ -203,7 +196,7 @@ def _first(ids: list[str]) -> list[str]:
         [None, "no such key 4", "no such key 5"],
     ],
 )
-def test_runs_that_end_otherwise_hold_nothing(make_scene: Any, ends: list[str | None]) -> None:
+def test_runs_that_end_otherwise_hold_nothing(make_scene, ends):
     scene = make_scene(8, max_parallel=3)
     scene.step()
     for run, line in zip(scene.ids, ends, strict=False):
@@ -217,7 +210,7 @@ def test_runs_that_end_otherwise_hold_nothing(make_scene: Any, ends: list[str | 
     assert scene.step().held is None  # only the first count
 
 
-def test_retries_come_before_the_hold(make_scene: Any) -> None:
+def test_retries_come_before_the_hold(make_scene):
     scene = make_scene(3, max_parallel=3, retries=1)
     for attempt in (1, 2):
         scene.step()
@@ -229,9 +222,8 @@ def test_retries_come_before_the_hold(make_scene: Any) -> None:
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
-def test_retries_do_not_weaken_the_hold(make_scene: Any, retries: int) -> None:
-    """However many attempts each has: while the first runs, which all failed alike, are tried
-    again, no others are begun."""
+def test_retries_do_not_weaken_the_hold(make_scene, retries):
+    """While the first runs, which all failed alike, are tried again, no others are begun."""
     scene = make_scene(40, max_parallel=4, retries=retries)
     while not (summary := scene.step(1)).finished:
         for run, state in scene.folder.read_states().items():
@@ -242,11 +234,8 @@ def test_retries_do_not_weaken_the_hold(make_scene: Any, retries: int) -> None:
     assert summary.counts[State.PLANNED] >= 32
 
 
-def test_a_retry_that_succeeds_ends_the_doubt(make_scene: Any) -> None:
-    scene = make_scene(8, max_parallel=3, retries=1)
-    scene.step()
-    for run in scene.ids[:3]:
-        _fail(scene, run, "no")
+def test_a_retry_that_succeeds_ends_the_doubt(make_scene):
+    scene = _failed_alike(make_scene, 8, max_parallel=3, retries=1)
     scene.step()
     assert len(scene.backend.submitted) == 3
     assert scene.observed()["observed"][scene.ids[5]].startswith("waits: the first runs failed")
@@ -256,7 +245,7 @@ def test_a_retry_that_succeeds_ends_the_doubt(make_scene: Any) -> None:
     assert token(scene.ids[3], 1) in scene.backend.submitted
 
 
-def test_doubted_runs_that_are_cancelled_are_not_waited_for(make_scene: Any) -> None:
+def test_doubted_runs_that_are_cancelled_are_not_waited_for(make_scene):
     scene = make_scene(8, max_parallel=3, retries=1)
     scene.step()
     for run in scene.ids[:3]:
@@ -265,11 +254,10 @@ def test_doubted_runs_that_are_cancelled_are_not_waited_for(make_scene: Any) -> 
     for run in scene.ids[:3]:
         scene.worker(run, 2, Event.CANCEL)
     summary = scene.step(600)
-    assert summary.finished
-    assert summary.held is not None
+    assert summary.finished and summary.held is not None
 
 
-def test_each_run_is_counted_once(make_scene: Any) -> None:
+def test_each_run_is_counted_once(make_scene):
     scene = make_scene(8, max_parallel=8, retries=1)
     scene.step()
     for run in scene.ids[:6]:
@@ -280,9 +268,8 @@ def test_each_run_is_counted_once(make_scene: Any) -> None:
     assert summary.to_start == 6
 
 
-def test_a_machine_without_room_slows_the_launcher_and_is_told(make_scene: Any) -> None:
-    """By a worker that could start no recipe: it is tried again, though it has no retries, and not
-    before the others have ended."""
+def test_a_machine_without_room_slows_the_launcher_and_is_told(make_scene):
+    """A worker that could start no recipe is tried again once the others have ended."""
     scene = make_scene(6, max_parallel=4)
     scene.step()
     run = scene.ids[0]
@@ -299,7 +286,7 @@ def test_a_machine_without_room_slows_the_launcher_and_is_told(make_scene: Any) 
     assert scene.backend.submitted[4:] == [token(run, 2)]
 
 
-def test_a_full_backend_is_waited_for(make_scene: Any) -> None:
+def test_a_full_backend_is_waited_for(make_scene):
     """It has started some jobs and has no room for the others, which keep their attempt."""
     scene = make_scene(6, max_parallel=4)
     submit = scene.backend.submit
@@ -320,20 +307,16 @@ def test_a_full_backend_is_waited_for(make_scene: Any) -> None:
     assert scene.backend.submitted[2:] == _first(scene.ids[2:4])
 
 
-def test_failures_of_an_earlier_launch_hold_nothing(make_scene: Any) -> None:
-    scene = make_scene(8, max_parallel=3)
-    scene.step()
-    for run in scene.ids[:3]:
-        _fail(scene, run, "no")
+def test_failures_of_an_earlier_launch_hold_nothing(make_scene):
+    scene = _failed_alike(make_scene, 8, max_parallel=3)
     scene.scheduler = scene.new_scheduler()
     assert scene.step().held is None
 
 
-def test_what_differs_from_run_to_run_makes_no_difference() -> None:
+def test_errors_are_compared_without_paths_and_numbers():
     error = "ValueError: /home/a/runs/0f3a9c12.1/x.json: step 17 (0x7f3a) took 1.5e-3 s"
     two = "ValueError: /tmp/b/runs/77ab9c12.2/x.json: step 3 (0x55aa) took 12 s"
-    assert normalised(error) == normalised(two)
-    assert normalised(error) != normalised("KeyError: 17")
+    assert normalised(error) == normalised(two) and normalised(error) != normalised("KeyError: 17")
     breaker = CircuitBreaker()
     assert breaker.tripped(3) is None
     breaker.run_ended("a", Failure("error", 1, error))
@@ -344,7 +327,16 @@ def test_what_differs_from_run_to_run_makes_no_difference() -> None:
     assert breaker.tripped(3) is None
 
 
-def test_smoke_starts_one_and_then_the_others(make_scene: Any) -> None:
+def _failed_alike(make_scene: Any, runs: int, **launch: Any) -> Scene:
+    """The first three runs have failed with the same error."""
+    scene = make_scene(runs, **launch)
+    scene.step()
+    for run in scene.ids[:3]:
+        _fail(scene, run, "no")
+    return scene
+
+
+def test_smoke_starts_one_and_then_the_others(make_scene):
     scene = make_scene(4, max_parallel=3)
     scene.scheduler = scene.new_scheduler(smoke=True)
     for _ in range(3):
@@ -355,7 +347,7 @@ def test_smoke_starts_one_and_then_the_others(make_scene: Any) -> None:
     assert scene.backend.submitted == _first(scene.ids)
 
 
-def test_smoke_that_fails_starts_nothing_more(make_scene: Any) -> None:
+def test_smoke_that_fails_starts_nothing_more(make_scene):
     scene = make_scene(4, max_parallel=3, retries=1)
     scene.scheduler = scene.new_scheduler(smoke=True)
     for attempt in (1, 2):
@@ -370,7 +362,7 @@ def test_smoke_that_fails_starts_nothing_more(make_scene: Any) -> None:
     )
 
 
-def test_a_smoke_run_that_is_cancelled_while_it_waits_ends_the_launch(make_scene: Any) -> None:
+def test_a_smoke_run_that_is_cancelled_while_it_waits_ends_the_launch(make_scene):
     scene = make_scene(3, retries=2)
     scene.scheduler = scene.new_scheduler(smoke=True)
     run = scene.ids[0]
@@ -379,11 +371,10 @@ def test_a_smoke_run_that_is_cancelled_while_it_waits_ends_the_launch(make_scene
     assert not scene.step().finished
     scene.worker(run, 1, Event.CANCEL)
     summary = scene.step()
-    assert summary.finished
-    assert summary.held is not None and "the first run" in summary.held
+    assert summary.finished and summary.held is not None and "the first run" in summary.held
 
 
-def test_a_retry_after_a_failed_smoke_run_may_be_of_any_run(make_scene: Any) -> None:
+def test_a_retry_after_a_failed_smoke_run_may_be_of_any_run(make_scene):
     scene = make_scene(4)
     scene.step()
     for run in scene.ids[:2]:
@@ -398,9 +389,8 @@ def test_a_retry_after_a_failed_smoke_run_may_be_of_any_run(make_scene: Any) -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_never_more_than_max_parallel(make_scene: Any, seed: int) -> None:
-    """Random histories: jobs end, die, are lost and cancelled, replies are lost, and the launcher
-    is killed and started again at any step."""
+def test_never_more_than_max_parallel(make_scene, seed):
+    """Random histories: jobs end, die or are lost, replies are lost, launchers are killed."""
     rng = random.Random(seed)
     most = rng.randint(1, 3)
     scene = make_scene(7, max_parallel=most, retries=2)
@@ -472,7 +462,7 @@ def _ask(scene: Scene, rng: random.Random) -> None:
             request_retry(scene.folder, run, scene.events(run))
 
 
-def test_a_lower_limit_submits_no_more_of_what_was_opened(make_scene: Any) -> None:
+def test_a_lower_limit_submits_no_more_of_what_was_opened(make_scene):
     """Killed between the intents and the submission, and launched again with fewer at once."""
     scene = make_scene(4, max_parallel=4)
     scene.backend.reachable = False
@@ -489,7 +479,7 @@ def test_a_lower_limit_submits_no_more_of_what_was_opened(make_scene: Any) -> No
     assert scene.step().finished
 
 
-def test_a_step_lists_the_events_once(make_scene: Any) -> None:
+def test_a_step_lists_the_events_once(make_scene):
     scene, calls = make_scene(50, max_parallel=20), list[str]()
     scene.scheduler = scene.new_scheduler(calls.append)
     scene.step()

@@ -27,37 +27,16 @@ from sweeper.sweep.states import Event, State
 from sweeper.terminal import duration, number, print_table
 
 
-def test_a_field_of_launch_is_kept_in_the_plan_and_read_back() -> None:
-    """Whatever a grid may say there: a field that the plan does not have would be taken for a
-    backend's, and one that is not read back would be forgotten by a relaunch."""
+def test_a_field_of_launch_is_kept_in_the_plan_and_read_back():
     fields = {field.key or name for name, field in SECTION.fields.items()}
     assert fields == set(Launch._fields) - {"options", "debug"}
     given = Launch(
-        backend="slurm",
-        max_parallel=3,
-        retries=2,
-        timeout_s=60.0,
-        python="p",
-        requirements="r.txt",
-        cwd="c",
-        env={"A": "b"},
-        resume="never",
-        lease_s=20.0,
-        grace_s=5.0,
-        log_path_field="a.b",
-        metrics_dir="{log_path}/m",
-        window="w",
-        window_panes=2,
-        gpus=1,
-        per_gpu=2,
-        sync_s=2.0,
-        priority=2.0,
-        warm=False,
-        check_models=False,
-        debug=True,
-        options={"slurm": {"mem": "1G"}},
-        backends=(Share("slurm", 2), Share("local")),
-    )
+        backend="slurm", max_parallel=3, retries=2, timeout_s=60.0, python="p",
+        requirements="r.txt", cwd="c", env={"A": "b"}, resume="never", lease_s=20.0, grace_s=5.0,
+        log_path_field="a.b", metrics_dir="{log_path}/m", window="w", window_panes=2, gpus=1,
+        per_gpu=2, sync_s=2.0, priority=2.0, warm=False, check_models=False, debug=True,
+        options={"slurm": {"mem": "1G"}}, backends=(Share("slurm", 2), Share("local")),
+    )  # fmt: skip
     same = [key for key, value in Launch()._asdict().items() if value == getattr(given, key)]
     assert not same, "each has a value that is not its default"
     document = json.loads(json.dumps(_plan()._replace(launch=given).document()))
@@ -72,7 +51,7 @@ def _plan(*runs: tuple[str, str], created: str = "then", **more: Any) -> Plan:
     return read({**document, **more}, "sweep.json")
 
 
-def test_a_relaunch_keeps_names_and_adds_cells() -> None:
+def test_a_relaunch_keeps_names_and_adds_cells():
     old = _plan(("a" * 12, "lr=1"), ("b" * 12, "lr=2"))
     new = _plan(("a" * 12, "lr=1,rank=8"), ("c" * 12, "lr=1,rank=16"), created="now")
     merged = merge(old, new)
@@ -86,46 +65,38 @@ def test_a_relaunch_keeps_names_and_adds_cells() -> None:
     assert [run.retired for run in merged.runs] == [False, False, True]
 
 
-def test_a_name_is_never_given_twice() -> None:
+def test_a_name_is_never_given_twice():
     merged = merge(_plan(("a" * 12, "lr=1")), _plan(("c" * 12, "lr=1")))
     assert [run.name for run in merged.runs] == ["lr=1~cccccc", "lr=1"]
 
 
-def test_a_run_that_comes_back_is_retired_no_more() -> None:
+def test_a_run_that_comes_back_is_retired_no_more():
     first, second = _plan(("a" * 12, "lr=1")), _plan(("b" * 12, "lr=2"))
     again = merge(merge(first, second), first)
-    assert [(run.id[0], run.retired) for run in again.runs] == [
-        ("a", False),
-        ("b", True),
-    ]
+    assert [(run.id[0], run.retired) for run in again.runs] == [("a", False), ("b", True)]
 
 
-def test_the_environment_of_runs_is_private(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_of_runs_is_private(tmp_path, monkeypatch):
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path))
     monkeypatch.setenv("MY_KEY", "canary")
     monkeypatch.setenv("TMUX", "somebody-elses,1,2")
     path = environment_file.write("/sweeps/s", {"EXTRA": "1"})
     environment = json.loads(Path(path).read_text())
     assert (environment["MY_KEY"], environment["EXTRA"]) == ("canary", "1")
-    assert "TMUX" not in environment
-    assert environment["SWEEPER_FOLDER"] == "/sweeps/s"
+    assert "TMUX" not in environment and environment["SWEEPER_FOLDER"] == "/sweeps/s"
     assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
     environment_file.forget(path)
     environment_file.forget(path)
     assert not Path(path).exists()
 
 
-def test_a_missing_secret_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_secret_is_named(monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     with pytest.raises(EnvironmentFailure, match="the secret NO_SUCH_KEY is not set"):
         preflight.require_secrets(["NO_SUCH_KEY"])
 
 
-def test_environments_that_nobody_needs_are_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unneeded_environments_are_listed(tmp_path, monkeypatch):
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     store = LocalStore(str(tmp_path / "sweeps"))
     names = ("over", "open", "held", "young", "mine", "requeued", "preempted", "given_up")
@@ -152,9 +123,7 @@ def test_environments_that_nobody_needs_are_found(
     assert not broken.exists()
 
 
-def test_who_uses_an_engine_is_known_by_its_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sweeps_using_an_engine_are_known_by_its_key(tmp_path, monkeypatch):
     """Wherever it was when they were launched; a sweep that cannot be looked at may be at work."""
     home = str(tmp_path / "home")
     monkeypatch.setenv("SWEEPER_HOME", home)
@@ -170,7 +139,7 @@ def test_who_uses_an_engine_is_known_by_its_key(
     assert set(kept_environments.sweeps_using(info)) == {"nowhere://at/all/s", f"{store.root}/open"}
 
 
-def test_a_sweep_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
+def test_a_sweep_that_is_not_there_names_those_that_are(tmp_path):
     """Or the first of them, and how many more there are."""
     store = LocalStore(str(tmp_path))
     for n in range(8):
@@ -180,9 +149,7 @@ def test_a_sweep_that_is_not_there_names_those_that_are(tmp_path: Path) -> None:
         SweepFolder(store, "other").read_plan()
 
 
-def test_an_outage_after_all_is_over_fails_no_launch(
-    make_scene: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_outage_after_all_is_over_fails_no_launch(make_scene, monkeypatch):
     scene = make_scene(1)
     scene.worker(scene.ids[0], 1, Event.SUCCEEDED)
 
@@ -194,7 +161,7 @@ def test_an_outage_after_all_is_over_fails_no_launch(
     assert summary.counts[State.SUCCEEDED] == 1
 
 
-def test_what_a_launcher_says_that_does_not_start(tmp_path: Path) -> None:
+def test_the_error_of_a_launcher_that_does_not_start_is_raised(tmp_path):
     log = tmp_path / "log"
     log.write_text("of the launch before\n")
     for program, message in (
@@ -207,7 +174,7 @@ def test_what_a_launcher_says_that_does_not_start(tmp_path: Path) -> None:
                 see_to_it()
 
 
-def test_a_launcher_that_gave_up_has_not_begun(tmp_path: Path) -> None:
+def test_a_launcher_that_gave_up_has_not_begun(tmp_path):
     folder = SweepFolder(LocalStore(str(tmp_path)), "s")
     before = background.published(folder)
     assert not background.has_begun(folder, before)
@@ -221,31 +188,26 @@ def test_a_launcher_that_gave_up_has_not_begun(tmp_path: Path) -> None:
             background.has_begun(folder, before)
 
 
-def test_what_has_changed_since_the_last_launch_is_told() -> None:
+def test_changed_launch_options_are_reported():
     old = _plan()
     assert changes(old, old) == []
     options = {"max_parallel": 4, "env": {"SECRET": "x"}, "timeout_s": 60.0}
-    new = _plan(launch=options)
-    assert changes(old, new) == [
-        "launch options have changed (max_parallel 8 -> 4, timeout none -> 60, env)",
-    ]
-
-
-def test_options_of_a_backend_that_are_gone_are_told() -> None:
+    message = "launch options have changed (max_parallel 8 -> 4, timeout none -> 60, env)"
+    assert changes(old, _plan(launch=options)) == [message]
     old = _plan(launch={"slurm": {"partition": "gpu"}, "aws_batch": {}})
     (warning,) = changes(old, _plan())
     assert "slurm {'partition': 'gpu'} -> none" in warning and "aws" not in warning
     assert changes(_plan(launch={"slurm": {}}), _plan()) == []
 
 
-def test_a_record_without_its_time_loses_nothing() -> None:
+def test_a_record_without_its_time_loses_nothing():
     """It keeps the copy of the code that its runs are to execute."""
     snapshot = Snapshot("1", "s/code/1.tar.gz", "/here", ".")
     plan = _plan()._replace(created=None, provenance={"host": "h"}, snapshot=snapshot)
     assert read(plan.document(), "sweep.json").snapshot == snapshot
 
 
-def test_a_plan_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_holds_no_secret(monkeypatch):
     monkeypatch.setenv("MY_KEY", 'canary"0815')
     refuse_secrets(_plan(grid="secrets: [MY_KEY]"), ["MY_KEY"])
     with pytest.raises(UsageError, match="the value of the secret MY_KEY is in the grid"):
@@ -254,7 +216,7 @@ def test_a_plan_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_secrets(_plan(grid="short"), ["MY_KEY"])
 
 
-def test_earlier_launches_stay_on_record() -> None:
+def test_earlier_launches_stay_on_record():
     run = ("a" * 12, "lr=1")
     first = _plan(run, provenance={"time": "t1", "command": ["a"]})
     second = merge(first, _plan(run, provenance={"time": "t2"}))
@@ -266,7 +228,7 @@ def _summary(to_start: int = 0, **counts: int) -> Summary:
     return Summary(Counter({State(k): v for k, v in counts.items()}), to_start, None)
 
 
-def test_progress_in_a_line() -> None:
+def test_progress_in_a_line():
     text = line(_summary(6, succeeded=7, running=4, failed=1, planned=6))
     assert text.endswith("7/18 succeeded, 4 running, 1 failed, 6 to start")
     # Runs of later stages count from the beginning.
@@ -286,28 +248,24 @@ def test_progress_in_a_line() -> None:
         (_summary(failed=3)._replace(held="why"), 3),
     ],
 )
-def test_exit_codes(summary: Summary, code: int) -> None:
+def test_exit_codes(summary, code):
     assert exit_code(summary) == code
 
 
-def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables(capsys):
     print_table(["run", "value"], [("x=[bold]", 0.123456), ("y", None)])
     shown = capsys.readouterr().out
-    assert "x=[bold]" in shown
-    assert "0.1235" in shown
+    assert "x=[bold]" in shown and "0.1235" in shown
     assert shown.splitlines()[-1].split() == ["y", "-"]
 
 
-def test_values_and_durations() -> None:
+def test_values_and_durations():
     shown = [number(v) for v in (3.0, 1e-4, float("nan"), 1e9, "x", 7)]
     assert shown == ["3", "0.0001", "nan", "1e+09", "x", "7"]
     assert [duration(s) for s in (None, 47.2, 200, 7500)] == ["-", "47s", "3m20s", "2h05m"]
 
 
-def test_a_launcher_in_a_window_has_the_quota_of_who_launched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the user's environment the tmux server has next to nothing."""
+def test_a_launcher_in_a_window_has_the_quota_of_who_launched(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEEPER_QUOTA", "s3://bucket/quota")
     monkeypatch.setenv("XDG_CONFIG_HOME", "config")

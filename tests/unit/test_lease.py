@@ -12,21 +12,16 @@ from sweeper.store.local import LocalStore
 from sweeper.sweep import lease
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.process import this_process
-from sweeper.testing import Fault, Faults, FaultyStore
+from sweeper.testing import FakeClock, Fault, Faults, FaultyStore
 
 
-class Clock:
-    """Seconds that pass when somebody sleeps; `then` is called at each sleep."""
+class Clock(FakeClock):
+    """Counts how often somebody sleeps."""
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.slept = 0
-
-    def __call__(self) -> float:
-        return self.now
+    slept = 0
 
     def sleep(self, seconds: float) -> None:
-        self.now += seconds
+        super().sleep(seconds)
         self.slept += 1
 
 
@@ -48,7 +43,7 @@ def _elsewhere(store: LocalStore, epoch: int, beat: int = 1) -> None:
     store.replace(f"s/launcher/{epoch}.beat", b"%d" % beat)
 
 
-def test_one_after_the_other(store: LocalStore, folder: SweepFolder) -> None:
+def test_leases_follow_each_other(store, folder):
     assert not lease.is_leased(folder)
     for epoch in (1, 2):
         with lease.holding_lease(folder, 0.0) as check:
@@ -58,7 +53,7 @@ def test_one_after_the_other(store: LocalStore, folder: SweepFolder) -> None:
         assert not lease.is_leased(folder)
 
 
-def test_only_a_beat_before_our_eyes_shows_life(store: LocalStore, folder: SweepFolder) -> None:
+def test_only_a_beat_before_our_eyes_shows_life(store, folder):
     clock = Clock()
 
     def alive(since: float) -> bool:
@@ -71,11 +66,10 @@ def test_only_a_beat_before_our_eyes_shows_life(store: LocalStore, folder: Sweep
     _elsewhere(store, 1, 2)
     assert alive(0.0)
     clock.sleep(5)
-    assert alive(5.0)
-    assert not alive(6.0)
+    assert alive(5.0) and not alive(6.0)
 
 
-def test_one_that_beats_is_left_alone(store: LocalStore, folder: SweepFolder) -> None:
+def test_a_living_launcher_keeps_its_lease(store, folder):
     _elsewhere(store, 1)
     clock = Clock()
 
@@ -92,7 +86,7 @@ def test_one_that_beats_is_left_alone(store: LocalStore, folder: SweepFolder) ->
     assert not store.exists("s/launcher/2")
 
 
-def test_a_silent_one_is_replaced_and_finds_out(store: LocalStore, folder: SweepFolder) -> None:
+def test_a_silent_launcher_is_replaced_and_notices(store, folder):
     _elsewhere(store, 4)
     clock = Clock()
     assert lease.is_leased(folder, clock=clock)
@@ -105,9 +99,7 @@ def test_a_silent_one_is_replaced_and_finds_out(store: LocalStore, folder: Sweep
             check()
 
 
-def test_a_dead_process_of_this_machine_is_not_waited_for(
-    store: LocalStore, folder: SweepFolder
-) -> None:
+def test_a_dead_process_of_this_machine_is_not_waited_for(store, folder):
     who = this_process()._replace(began="0")._asdict()  # its number is another's by now
     store.create("s/launcher/1", json.dumps(who).encode())
     store.create("s/launcher/1.beat", b"1")
@@ -117,14 +109,14 @@ def test_a_dead_process_of_this_machine_is_not_waited_for(
         assert clock.slept == 0
 
 
-def test_a_lost_reply_is_no_lost_race(store: LocalStore) -> None:
+def test_a_lost_reply_does_not_lose_the_lease(store):
     twice = Faults(lambda _, what: Fault.TWICE if what == "store.create s/launcher/1" else None)
     with lease.holding_lease(SweepFolder(FaultyStore(store, twice), "s"), 0.0) as check:
         check()
     assert twice.struck
 
 
-def test_a_race_has_one_winner(store: LocalStore, folder: SweepFolder) -> None:
+def test_a_race_has_one_winner(store, folder):
     _elsewhere(store, 1)
     store.create("s/launcher/1.released", b"")
     won: list[int] = []
@@ -146,7 +138,7 @@ def test_a_race_has_one_winner(store: LocalStore, folder: SweepFolder) -> None:
     assert len(won) == 1
 
 
-def test_whose_machine_the_last_holder_is_on(store: LocalStore, folder: SweepFolder) -> None:
+def test_a_lease_on_another_machine_is_recognised(store, folder):
     with lease.holding_lease(folder, 0.0):
         assert not lease.is_elsewhere(folder)
         _elsewhere(store, 2)
@@ -155,9 +147,7 @@ def test_whose_machine_the_last_holder_is_on(store: LocalStore, folder: SweepFol
         lease.is_elsewhere(SweepFolder(store, "none"))
 
 
-def test_a_lease_of_a_sweep_that_was_deleted_leaves_nothing_behind(
-    store: LocalStore, folder: SweepFolder
-) -> None:
+def test_a_lease_of_a_sweep_that_was_deleted_leaves_nothing_behind(store, folder):
     for _ in range(2):
         with lease.holding_lease(folder, 0.0):
             pass
@@ -169,9 +159,7 @@ def test_a_lease_of_a_sweep_that_was_deleted_leaves_nothing_behind(
     assert list(store.names("s")) == []
 
 
-def test_an_epoch_after_one_that_was_deleted_is_not_taken(
-    store: LocalStore, folder: SweepFolder
-) -> None:
+def test_an_epoch_after_one_that_was_deleted_is_not_taken(store, folder):
     """A launcher looks, and stands still while the sweep is deleted and launched anew."""
 
     class Slow(LocalStore):
@@ -187,7 +175,7 @@ def test_an_epoch_after_one_that_was_deleted_is_not_taken(
         assert store.exists("s/launcher/1")
 
 
-def test_a_launch_says_that_it_waits_for_a_lease(store: LocalStore, folder: SweepFolder) -> None:
+def test_a_launch_says_that_it_waits_for_a_lease(store, folder):
     """Its launcher died on another machine, which only the time can show."""
     _elsewhere(store, 1)
     clock, notices = Clock(), list[str]()

@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from support import written
@@ -19,7 +18,7 @@ from sweeper.common import full_machine as limits
 from sweeper.errors import NoRoom, StoreError
 
 
-def test_what_errors_say_of_limits() -> None:
+def test_errors_of_a_full_machine_are_recognised():
     assert "processes or threads" in str(limits.lacking(RuntimeError("can't start new thread")))
     assert "`ulimit -n`" in str(limits.lacking(OSError(errno.EMFILE, "Too many open files")))
     assert "`ulimit -u`" in str(limits.lacking(BlockingIOError(errno.EAGAIN, "again")))
@@ -30,7 +29,7 @@ def test_what_errors_say_of_limits() -> None:
     assert limits.lacking(error) == "this machine has no more open files"
 
 
-def test_what_has_no_room_is_tried_again_and_nothing_else() -> None:
+def test_only_errors_of_a_full_machine_are_retried():
     pauses: list[float] = []
     left: list[Exception] = [OSError(errno.EAGAIN, "again"), RuntimeError("can't start new thread")]
 
@@ -39,8 +38,7 @@ def test_what_has_no_room_is_tried_again_and_nothing_else() -> None:
             raise left.pop()
         return "started"
 
-    assert limits.when_there_is_room(start, pauses.append) == "started"
-    assert len(pauses) == 2
+    assert limits.when_there_is_room(start, pauses.append) == "started" and len(pauses) == 2
     left[:] = [OSError(errno.EAGAIN, "again")] * 99
     with pytest.raises(BlockingIOError):
         limits.when_there_is_room(start, pauses.append)
@@ -62,7 +60,7 @@ def _no_more_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
 
 
-def test_no_file_to_open_is_no_room_for_jobs(tmp_path: Path) -> None:
+def test_no_file_to_open_is_no_room_for_jobs(tmp_path):
     """And says nothing of those at work: asked about them, it does not call them absent."""
     backend, token = LocalBackend(str(tmp_path)), "aaaaaaaaaaaa-a1"
     argv = [sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path), token]
@@ -84,9 +82,7 @@ def test_no_file_to_open_is_no_room_for_jobs(tmp_path: Path) -> None:
             time.sleep(0.01)
 
 
-def test_a_verb_without_room_is_no_bug_of_ours(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_verb_on_a_full_machine_reports_it_in_one_line(tmp_path, capsys):
     sweep = written.Written(tmp_path, "s", {"lr": [1]})
     sweep.run({"lr": 1}, 0)
     sweep.save()
