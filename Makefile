@@ -228,7 +228,6 @@ alarms: dev ## how good the alarms are, on healthy and misconfigured runs, an ho
 	@$(BIN)/python tests/bench/alarms_judged.py judge --out $(ALARMS)
 
 bench: dev ## the measurements of docs/: slow, and better on a quiet machine
-	@$(BIN)/python tests/bench/engine_arrays.py
 	@$(BIN)/python tests/bench/engine_calls.py
 	@$(BIN)/python tests/bench/engine_turns.py
 	@$(BIN)/python tests/bench/worker_start.py

@@ -3,13 +3,10 @@
 import gc
 import importlib
 import os
-import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -57,7 +54,6 @@ def _same_wherever_started() -> Path:
 
 
 _forget_the_users_aws()
-_MOTO = Path(__file__).parent / "support" / "moto_server.py"
 _IS_WORKER = "PYTEST_XDIST_WORKER" in os.environ
 """A worker of pytest-xdist: the process that started it has made the folder, and removes it."""
 _PLACE = _same_wherever_started()
@@ -138,22 +134,10 @@ def receiver() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def moto_server() -> Iterator[tuple[str, int]]:
     """moto's S3 over HTTP: its address, and the id of its process."""
-    command = [sys.executable, str(_MOTO), "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as server:
-        assert server.stderr is not None
-        address = ""
-        for line in server.stderr:
-            if found := re.search(rb"Running on (http://127\.0\.0\.1:\d+)", line):
-                address = found[1].decode()
-                break
-        assert address, "moto did not start"
-        drain = threading.Thread(target=server.stderr.read, daemon=True)  # it logs every request
-        drain.start()
-        try:
-            yield address, server.pid
-        finally:
-            server.terminate()
-            drain.join(10)
+    from support.moto_server import serving
+
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -37,8 +37,7 @@ def built_in() -> Model:
 
 def episode(adapter: Adapter, prefixes: Prefixes | None) -> list[tuple[int, float, float, str]]:
     """Return for each turn: its prompt's length, ms to read and to sample, and the
-    sampled tokens.
-    """
+    sampled tokens."""
     network = adapter.network
     rng, rows = np.random.default_rng(0), list[tuple[int, float, float, str]]()
     tokens: list[int] = rng.integers(0, 256, 200).tolist()

@@ -52,8 +52,7 @@ def measure(kind: str) -> None:
 
 def episode(number: int) -> int:
     """Run a short life of an environment: a few commands, daemons, a file. Returns the number of
-    failures.
-    """
+    failures."""
     place = open_environment("bubblewrap", Made(limits=Limits(256, 64, 64)))
     try:
         place.start()

@@ -61,10 +61,8 @@ def noisier(trials: int) -> Iterator[Row]:
             report = study(_at(statistics_axes.sweep(cells), "best"))
             clear += report.verdict.kind == "clear"
             advised += bool({"noisier_best", "maybe_noisier"} & _kinds(report))
-        yield (
-            f"V6 `at: best`, noise of evaluations 1 to {ratio:g}",
-            [clear / trials, advised / trials],
-        )
+        shares = [clear / trials, advised / trials]
+        yield f"V6 `at: best`, noise of evaluations 1 to {ratio:g}", shares
 
 
 def shorter(trials: int) -> Iterator[Row]:
@@ -101,11 +99,8 @@ def in_blocks(trials: int) -> Iterator[Row]:
         assert data.metric is not None
         report = study(replace(data, metric=replace(data.metric, by="model")))
         advised += any(step.startswith("Try ") for step in report.verdict.steps)
-        named += (
-            any(edge.told for block in report.blocks.blocks for edge in block.edges)
-            if (report.blocks)
-            else 0
-        )
+        blocks = report.blocks.blocks if report.blocks else ()
+        named += any(edge.told for block in blocks for edge in block.edges)
     yield "V7 6 models x 4 x 3 cells, n = 3", [advised / trials, named / trials]
 
 
@@ -254,10 +249,8 @@ def main() -> None:
             continue
         print(f"\n| | {head} |\n|---|---|")
         for name, figures in table(given.trials):
-            print(
-                f"| {name} | {' / '.join(f'{100 * figure:.1f}' for figure in figures)} |",
-                flush=True,
-            )
+            shares = " / ".join(f"{100 * figure:.1f}" for figure in figures)
+            print(f"| {name} | {shares} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -146,10 +146,8 @@ def false_in_grids(trials: int) -> None:
     for at, (points, seeds) in enumerate([(5, 3), (20, 3), (100, 3), (20, 1)]):
         rng = np.random.default_rng([22, at])
         made = (null_grid(rng, (3, 3), seeds, "normal", points) for _ in range(trials))
-        _row(
-            f"3 x 3, n = {seeds}, flat curves of {points} values",
-            (kinds_of(study(m)) for m in made),
-        )
+        name = f"3 x 3, n = {seeds}, flat curves of {points} values"
+        _row(name, (kinds_of(study(data)) for data in made))
 
 
 def _row(name: str, reports: Any) -> None:

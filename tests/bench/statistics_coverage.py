@@ -257,8 +257,7 @@ def _grown(made: Made, seeds: int) -> SweepData:
 
 def from_best(sweeps: int) -> None:
     """Test whether the intervals of all differences from the best contain the truth at once, with
-    the real functions.
-    """
+    the real functions."""
     print("| cells | truth | n = 2 | n = 3 | n = 5 | n = 3, each its own noise |")
     print("|---|---|---|---|---|---|")
     rng = np.random.default_rng(12)
@@ -281,9 +280,8 @@ def from_best(sweeps: int) -> None:
 def _all_hold(values: Floats, truth: Floats, own_noise: bool) -> bool:
     groups = {str(cell): each.tolist() for cell, each in enumerate(values)}
     best = int(values.mean(axis=1).argmax())
-    comparisons = against_best(
-        groups, str(best), fit_noise(groups, "own" if own_noise else "auto"), -1.0
-    )
+    noise = fit_noise(groups, "own" if own_noise else "auto")
+    comparisons = against_best(groups, str(best), noise, -1.0)
     ends = {int(cell): comparison.interval() for cell, comparison in comparisons.items()}
     return all(low <= truth[cell] - truth[best] <= high for cell, (low, high) in ends.items())
 
@@ -303,47 +301,45 @@ def differences(trials: int) -> None:
     print(f"\nWilson's interval of 24 trials at 2 %, 20 %, 50 %: {', '.join(held)} %")
 
 
-def _welch(n: int, trials: int) -> float:
-    rng = np.random.default_rng([2, n])
+def _holds(trials: int, truth: float, draw: Callable[[], Any]) -> float:
+    """Return how often an interval holds the truth; `draw` makes one from new data."""
     held = 0
     for _ in range(trials):
-        interval = contrast([rng.normal(1, 1, n).tolist(), rng.normal(3, 2, n).tolist()], [1, -1])
-        held += (
-            interval.low is not None
-            and interval.high is not None
-            and interval.low <= -2 <= interval.high
-        )
+        interval = draw()
+        if interval.low is not None and interval.high is not None:
+            held += interval.low <= truth <= interval.high
     return held / trials
+
+
+def _welch(n: int, trials: int) -> float:
+    rng = np.random.default_rng([2, n])
+    return _holds(
+        trials,
+        -2,
+        lambda: contrast([rng.normal(1, 1, n).tolist(), rng.normal(3, 2, n).tolist()], [1, -1]),
+    )
 
 
 def _paired(n: int, trials: int) -> float:
     rng = np.random.default_rng([3, n])
-    held = 0
-    for _ in range(trials):
+
+    def draw() -> Any:
         shared = rng.normal(0, 3, n)
         first, second = shared + rng.normal(1, 1, n), shared + rng.normal(3, 2, n)
-        interval = paired(dict(enumerate(first)), dict(enumerate(second)))
-        assert interval is not None
-        held += (
-            interval.low is not None
-            and interval.high is not None
-            and interval.low <= -2 <= interval.high
-        )
-    return held / trials
+        return paired(dict(enumerate(first)), dict(enumerate(second)))
+
+    return _holds(trials, -2, draw)
 
 
 def _marginal(n: int, trials: int) -> float:
     rng = np.random.default_rng([4, n])
-    held = 0
-    for _ in range(trials):
-        cells = [rng.normal(level, level, n).tolist() for level in (1, 2, 3, 4)]
-        interval = contrast(cells, [0.25] * 4)
-        held += (
-            interval.low is not None
-            and interval.high is not None
-            and interval.low <= 2.5 <= interval.high
+
+    def draw() -> Any:
+        return contrast(
+            [rng.normal(level, level, n).tolist() for level in (1, 2, 3, 4)], [0.25] * 4
         )
-    return held / trials
+
+    return _holds(trials, 2.5, draw)
 
 
 def _wilson(share: float, trials: int) -> float:

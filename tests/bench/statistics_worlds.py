@@ -271,12 +271,9 @@ def sentences(report: Study, truth: Floats, usual: Floats) -> Iterator[tuple[str
             yield "separated", bool((others <= means[int(finding.cells[0])]).any())
         elif finding.kind == "tied":
             yield "tied", False
-            worse = [
-                int(cell) for cell in evidence.get("worse", _worse_before(report, finding.text))
-            ]
-            if worse:
+            if worse := evidence.get("worse", _worse_before(report, finding.text)):
                 top = truth[int(finding.cells[0])]
-                yield "worse", any(truth[cell] <= top for cell in worse)
+                yield "worse", any(truth[int(cell)] <= top for cell in worse)
         elif finding.kind in ("trend", "edge"):
             yield finding.kind, _not_better(evidence, truth, settings)
         elif finding.kind in ("interaction", "blocks", "unstable", "gap", "effect"):
@@ -400,18 +397,14 @@ def agree(name: str, cells: int, seeds: int, sweeps: int) -> tuple[int, int]:
     for _ in range(sweeps):
         data = make(rng, (WORLDS | MORE)[name], cells, seeds, np.zeros(cells)).data
         with tempfile.TemporaryDirectory() as folder, np.errstate(all="ignore"):
-            direct, read_back = study(data), through_files(data, Path(folder))
-        same += [_wording(f) for f in direct.findings] == [
-            _wording(f) for f in read_back.findings
-        ] and (
-            direct.verdict.number,
-            direct.verdict.spread,
-        ) == (read_back.verdict.number, read_back.verdict.spread)
+            same += _said_by(study(data)) == _said_by(through_files(data, Path(folder)))
     return same, sweeps
 
 
-def _wording(finding: Any) -> tuple[str, str]:
-    return finding.kind, finding.text.replace("test/nll", "metric")
+def _said_by(report: Study) -> tuple[Any, ...]:
+    """Return the sentences and the number of a report."""
+    texts = [(f.kind, f.text.replace("test/nll", "metric")) for f in report.findings]
+    return texts, report.verdict.number, report.verdict.spread
 
 
 def main() -> None:

@@ -9,7 +9,6 @@ import argparse
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 import threading
@@ -21,6 +20,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.moto_server import serving
+
 from sweeper.results.registry import Registry
 from sweeper.store.base import Store
 from sweeper.store.local import LocalStore
@@ -31,35 +34,28 @@ from sweeper.worker.syncing import Sync
 NAME = "s"
 EVENTS = ("intent", "submitted", "claimed", "succeeded")
 BUCKET = "bench"
-MOTO = Path(__file__).parents[1] / "support" / "moto_server.py"
 
 
 class Server:
     """moto in a process of its own. `requests` counts by method; `log` has the method and the path
     of each request, or the prefix of a listing, below the root's first folder."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
+    def __init__(self) -> None:
         self.requests: Counter[str] = Counter()
         self.log: list[tuple[str, str]] = []
-        self._process = process
         self.address = ""
-        for line in process.stderr or ():
-            if match := re.search(r"Running on (http://127\.0\.0\.1:\d+)", line):
-                self.address = match[1]
-                break
-        threading.Thread(target=self._count, daemon=True).start()
 
-    def _count(self) -> None:
-        for line in self._process.stderr or ():
-            plain = re.sub(r"\x1b\[[0-9;]*m", "", line)  # it colours everything but a plain 200
-            if match := re.search(r'"(GET|PUT|POST|HEAD|DELETE) (\S+)', plain):
-                address = urlsplit(match[2])
-                prefix = parse_qs(address.query).get("prefix", [""])[0]
-                listing = match[1] == "GET" and "list-type" in address.query
-                path = f"{BUCKET}/{prefix}" if listing else unquote(address.path).lstrip("/")
-                method = "LIST" if listing else match[1]
-                self.requests[method] += 1
-                self.log.append((method, "/".join(path.split("/")[3:])))
+    def count(self, line: str) -> None:
+        """Count the request of a line of moto's log."""
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", line)  # it colours everything but a plain 200
+        if match := re.search(r'"(GET|PUT|POST|HEAD|DELETE) (\S+)', plain):
+            address = urlsplit(match[2])
+            prefix = parse_qs(address.query).get("prefix", [""])[0]
+            listing = match[1] == "GET" and "list-type" in address.query
+            path = f"{BUCKET}/{prefix}" if listing else unquote(address.path).lstrip("/")
+            method = "LIST" if listing else match[1]
+            self.requests[method] += 1
+            self.log.append((method, "/".join(path.split("/")[3:])))
 
     def during(self, action: Callable[[], object]) -> tuple[Counter[str], float]:
         """Return the requests and seconds of `action`."""
@@ -73,21 +69,15 @@ class Server:
 
 @contextmanager
 def s3() -> Iterator[Server]:
-    command = [sys.executable, str(MOTO), "-H", "127.0.0.1", "-p", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            server = Server(process)
-            os.environ["AWS_ENDPOINT_URL"] = server.address
-            os.environ["AWS_ACCESS_KEY_ID"] = os.environ["AWS_SECRET_ACCESS_KEY"] = "testing"
-            os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
-            import s3fs
+    server = Server()
+    with serving(server.count) as (server.address, _):
+        os.environ["AWS_ENDPOINT_URL"] = server.address
+        os.environ["AWS_ACCESS_KEY_ID"] = os.environ["AWS_SECRET_ACCESS_KEY"] = "testing"
+        os.environ["AWS_DEFAULT_REGION"] = "us-east-1"
+        import s3fs
 
-            s3fs.S3FileSystem(skip_instance_cache=True).mkdir(BUCKET)
-            yield server
-        finally:
-            process.terminate()
+        s3fs.S3FileSystem(skip_instance_cache=True).mkdir(BUCKET)
+        yield server
 
 
 class Counted:

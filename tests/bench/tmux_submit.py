@@ -113,8 +113,7 @@ class Sweep:
 
 def xmux(python: str, count: int, runner: str) -> float:
     """Return the seconds of xmux's `launch_swarm`, with its own `runner` or with
-    "sleep" for it.
-    """
+    "sleep" for it."""
     with tempfile.TemporaryDirectory() as home, own_tmux():
         done = subprocess.run(
             [python, "-c", XMUX, str(count), runner],

@@ -100,8 +100,7 @@ def simulated(seed: int, kills: int, folder: Path) -> Iterator[Line]:
 
 def launchers(seed: int, kills: int, folder: Path, keep: bool) -> Iterator[Line]:
     """Kill real launchers at each call in turn, before and after it; then at random, many per
-    sweep.
-    """
+    sweep."""
     every = Count("real launcher, each call in turn")
     for kind in ("kill", "kill_after"):
         number, code = 0, -9

@@ -59,8 +59,7 @@ class Served:
 
     def judge(self) -> None:
         """Check that everything ended, and that nothing was lost, done twice, or counted against a
-        run.
-        """
+        run."""
         sweep = self.sweep
         assert sweep.settled()
         verdict = sweep.verdict(resumes=True)

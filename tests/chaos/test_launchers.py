@@ -51,8 +51,7 @@ def test_sigkill_again_and_again(make_sweep: Sweeps) -> None:
 
 def test_sigkill_at_any_moment(make_sweep: Sweeps) -> None:
     """Kills at any moment, not only between two calls: the launcher is a new interpreter each
-    time.
-    """
+    time."""
     sweep, chance = make_sweep(runs=4, seconds=0.6), random.Random(8)
     for _ in range(8):
         launching = sweep.start(fork=False)
@@ -64,8 +63,7 @@ def test_sigkill_at_any_moment(make_sweep: Sweeps) -> None:
 
 def test_out_of_memory(make_sweep: Sweeps) -> None:
     """The kernel kills the launcher: running jobs continue, and the next launcher
-    loses nothing.
-    """
+    loses nothing."""
     sweep = make_sweep(runs=3, mode="waits")
     with memory_group(1 << 16) as procs:
         launching = sweep.start(fork=False)

@@ -161,8 +161,7 @@ def test_the_spool_has_no_room(moto: str, short: Path, tmp_path: Path, lacks: st
 
             def reports_no_room() -> bool:
                 """Return the reason of a waiting run. While all are being started again, none has
-                a reason.
-                """
+                a reason."""
                 nonlocal shown, reasons
                 _, shown, _ = trial.run("status", NAME, "--json")
                 reasons = {run["reason"] for run in json.loads(shown)["runs"] if run["reason"]}

@@ -25,8 +25,7 @@ READ_ONLY = "Read-only file system"
 @pytest.fixture
 def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
     """Run a command about a sweep; returns exit code and both outputs. None may be a
-    bug of ours.
-    """
+    bug of ours."""
 
     def run(sweep: Sweep, *words: str) -> tuple[int, str, str]:
         monkeypatch.setenv("SWEEPER_HOME", sweep.environment["SWEEPER_HOME"])
@@ -115,8 +114,7 @@ def test_the_store_is_read_only_for_a_while(make_sweep: Sweeps, typed: Typed) ->
 @pytest.mark.parametrize("lacks", ["bytes", "inodes", "writing"])
 def test_the_home_has_no_room(make_sweep: Sweeps, typed: Typed, lacks: str) -> None:
     """A launch says so before it begins, as do the engine and the doctor; running
-    jobs continue.
-    """
+    jobs continue."""
     sweep = _waiting(make_sweep)
     home = Path(sweep.environment["SWEEPER_HOME"])
     message = READ_ONLY if lacks == "writing" else FULL

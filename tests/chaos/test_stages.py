@@ -110,8 +110,7 @@ def _results(grid: Path) -> dict[str, Any]:
 @pytest.mark.timeout(900)
 def test_a_pipeline_whose_launcher_is_killed_twenty_times(tmp_path: Path) -> None:
     """The killer may be slow, and the pipeline over before: then another one gets the rest of the
-    kills.
-    """
+    kills."""
     whole = _grid(tmp_path / "whole")
     assert not _launch(whole)
     wanted = _results(whole)

@@ -100,8 +100,7 @@ def test_hostile_values(make_sweep: Sweeps, tmux_socket: str, kind: str, backend
 @pytest.mark.parametrize("backend", ["local", "tmux"])
 def test_a_megabyte(make_sweep: Sweeps, tmux_socket: str, backend: str) -> None:
     """It reaches a recipe by its file; a command's argument exceeds the system's limit, which is
-    reported.
-    """
+    reported."""
     large = ["x" * (1 << 20)]
     sweep = _echoing(make_sweep, "recipe", large, backend=backend)
     assert sweep.finish(fork=False) == 0, sweep.log.read_text()
@@ -117,8 +116,7 @@ def test_a_megabyte(make_sweep: Sweeps, tmux_socket: str, backend: str) -> None:
 @pytest.mark.parametrize("kind", ["recipe", "command"])
 def test_nul_is_refused(make_sweep: Sweeps, kind: str) -> None:
     """No argument and no path can contain it: reported when planning, before
-    anything is started.
-    """
+    anything is started."""
     sweep = _echoing(make_sweep, kind, ["a\0b"])
     with pytest.raises(GridError):
         plan(sweep.spec["grid"])

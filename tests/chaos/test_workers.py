@@ -145,8 +145,7 @@ def _into(procs: Path) -> list[str]:
 
 def test_out_of_memory_in_a_control_group(make_sweep: Sweeps) -> None:
     """The kernel kills the recipe, which is the largest; its worker survives and records the
-    reason.
-    """
+    reason."""
     sweep = make_sweep(runs=1, mode="memory")
     with memory_group(96 << 20) as procs:
         launching = sweep.start(fork=False, through=_into(procs))
@@ -195,8 +194,7 @@ def test_out_of_address_space(make_sweep: Sweeps) -> None:
 
 def _process_with_pid(pid: int) -> "subprocess.Popen[bytes] | None":
     """Start another process with a pid that was used before; None if the kernel cannot be asked
-    for it.
-    """
+    for it."""
     last = Path("/proc/sys/kernel/ns_last_pid")
     sleep = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"]
     for _ in range(300):

@@ -14,46 +14,12 @@ _PROGRAM = "sh"
 _WORDS = ("a", "b", "opt", "opt.lr", "opt.wd", "learning_rate", "lora_rank", "seed", "task")
 _ODD = ("", "<<", "a..b", "A-b", "log_path", "1", "ключ", "a" * 300, "x.y.z.w", "run", "null")
 _TOKENS = (
-    *(
-        "[",
-        "]",
-        "{",
-        "}",
-        ", ",
-        ": ",
-        "- ",
-        "? ",
-        "\n",
-        "\n  ",
-        "\n    ",
-        "\t",
-        "&a ",
-        "*a",
-        "!!x ",
-    ),
-    *("!!python/object:os.system ", "| \n", "> \n", "'", '"', "#", "---\n", "...\n", "%YAML 1.1\n"),
-    *("<<: *a", "\\u0000", "\x00", "\ufeff", "\r\n", "\u2028", "${a}", "${", "$${", "~", "1e999"),
-    *(
-        "recipe: sft\n",
-        f"command: [{_PROGRAM}]\n",
-        "grid:",
-        "base:",
-        "when:",
-        "zip:",
-        "random:",
-        "seeds: ",
-    ),
-    *(
-        "if:",
-        "samples: 9",
-        "axes:",
-        "uniform: [0, 1]",
-        "extends: ",
-        "name: ",
-        "0x1F",
-        "010",
-        ".inf",
-    ),
+    *("[", "]", "{", "}", ", ", ": ", "- ", "? ", "\n", "\n  ", "\n    ", "\t", "&a ", "*a"),
+    *("!!x ", "!!python/object:os.system ", "| \n", "> \n", "'", '"', "#", "---\n", "...\n"),
+    *("%YAML 1.1\n", "<<: *a", "\\u0000", "\x00", "\ufeff", "\r\n", "\u2028", "${a}", "${", "$${"),
+    *("~", "1e999", "0x1F", "010", ".inf", "recipe: sft\n", f"command: [{_PROGRAM}]\n", "grid:"),
+    *("base:", "when:", "zip:", "random:", "seeds: ", "if:", "samples: 9", "axes:"),
+    *("uniform: [0, 1]", "extends: ", "name: "),
 )
 _SPLICES = (*(t.encode() for t in _TOKENS), b"\xff", b"\xc3", b"9" * 320, b"[" * 40, b"x: " * 20)
 

@@ -16,11 +16,9 @@ the variables of a job, retries by `evaluateOnExit`, SIGTERM before SIGKILL.
         batch.open(False)             # the queue takes no jobs
 """
 
-import contextlib
 import fnmatch
 import json
 import logging
-import os
 import signal
 import subprocess
 import threading
@@ -36,8 +34,8 @@ from moto.batch import models
 from moto.batch.responses import BatchResponse
 from moto.core.exceptions import JsonRESTError
 from moto.server import ThreadedMotoServer
+from support.stand_in import kill, node_variables, start
 
-PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
 LOG_GROUP = "/aws/batch/job"
 HOST_GONE = "Host EC2 (instance i-0123456789abcdef0) terminated."
 CREDENTIALS = {
@@ -88,7 +86,7 @@ class Batch:
     def __exit__(self, *_: object) -> None:
         for process in self.processes:
             if process.poll() is None:
-                _kill(process)
+                kill(process)
                 process.wait()
         for owner, name, value in reversed(self._saved):
             setattr(owner, name, value)
@@ -336,8 +334,7 @@ class _Execution:
         environment = self._environment(number)
         if batch.contain is not None:
             command = batch.contain(command, environment)
-        here = {key: os.environ[key] for key in PASSED if key in os.environ}
-        here["HOME"] = str(folder / "home")
+        here = node_variables() | {"HOME": str(folder / "home")}
         job.host_gone = None
         job.log_stream_name = stream
         job._log_backend.ensure_log_group(LOG_GROUP)
@@ -345,15 +342,7 @@ class _Execution:
         job.job_started_at = datetime.now()
         job.status = "RUNNING"  # before the job can report it itself
         try:
-            process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=here | environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            process = start(command, folder, here | environment, subprocess.PIPE)
         except OSError as error:
             return 127, f"CannotStartContainerError: {error}"
         batch.processes.append(process)
@@ -389,14 +378,14 @@ class _Execution:
             if job.host_gone is not None:
                 reason = HOST_GONE
             if job.host_gone == "at once":
-                _kill(process)
+                kill(process)
             over = most is not None and now > begun + most
             if (job.stop or over or job.host_gone == "warned") and not stopped:
                 reason = "Job attempt duration exceeded timeout" if over else reason
                 stopped = now
                 process.send_signal(signal.SIGTERM)
             if stopped and now > stopped + self.batch.grace:
-                _kill(process)
+                kill(process)
             time.sleep(0.02)
         code = process.returncode
         return (code if code >= 0 else 128 - code), reason if code else None
@@ -408,8 +397,3 @@ class _Execution:
                 stamp = int(time.time() * 1000)
                 event = {"timestamp": stamp, "message": line.decode(errors="replace").rstrip("\n")}
                 self.job._log_backend.put_log_events(LOG_GROUP, stream, [event])
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)

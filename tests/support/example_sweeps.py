@@ -340,8 +340,7 @@ def episode(task: str, share: float, rng: random.Random) -> dict[str, Any]:
 
 def eval_store(folder: Path, benchmark: str, rewards: Sequence[float], run: str = "last") -> None:
     """Write results by item of one benchmark, in the files and formats of tinker-cookbook's
-    EvalStore.
-    """
+    EvalStore."""
     place = folder / "evals" / "runs" / run / benchmark
     place.mkdir(parents=True)
     lines: list[Mapping[str, Any]] = [

@@ -19,7 +19,6 @@ import base64
 import contextlib
 import functools
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -35,9 +34,9 @@ from grpclib import GRPCError, Status
 from grpclib.server import Server
 from modal._utils.name_utils import is_valid_tag
 from modal_proto import api_grpc, api_pb2, task_command_router_grpc, task_command_router_pb2
+from support.stand_in import kill, node_variables, start, take
 
-PASSED = ("PATH", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "PYTHONDONTWRITEBYTECODE")
-APP, TOKEN = "sweeper", "as-a-token-of-the-stand-in"
+TOKEN = "as-a-token-of-the-stand-in"
 _CONTROL_SECONDS = 0.05
 
 
@@ -197,9 +196,7 @@ class Modal:
         """Answer one request. Raises `GRPCError`."""
         with self.lock:
             self.requests.append(method)
-            fault = next((f for f in self.faults if f.times and f.method == method), None)
-            if fault is not None:
-                fault.times -= 1
+            fault = take(fault for fault in self.faults if fault.method == method)
         while self.hangs and not self._over.is_set():
             await asyncio.sleep(0.05)
         if self.silent:
@@ -244,42 +241,25 @@ class Modal:
 
     @staticmethod
     def _kill(sandbox: Sandbox) -> None:
-        """Kill a process with all that it has started."""
-        if sandbox.process is not None:
+        """Kill a sandbox and its commands with all that they have started."""
+        for process in filter(None, (sandbox.process, *sandbox.commands.values())):
             with contextlib.suppress(psutil.NoSuchProcess):
-                for child in psutil.Process(sandbox.process.pid).children(recursive=True):
+                for child in psutil.Process(process.pid).children(recursive=True):
                     with contextlib.suppress(psutil.NoSuchProcess):
                         child.kill()
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(sandbox.process.pid, 9)
-            sandbox.process.wait()
-        for command in sandbox.commands.values():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                for child in psutil.Process(command.pid).children(recursive=True):
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        child.kill()
-            command.kill()
-            command.wait()
-            if command.stdin is not None:
+            kill(process)
+            process.wait()
+            if process.stdin is not None:
                 with contextlib.suppress(BrokenPipeError):
-                    command.stdin.close()
+                    process.stdin.close()
 
     def _start(
         self, sandbox: Sandbox, argv: list[str], output: Any, stdin: int = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
-        environment = {name: os.environ[name] for name in PASSED if name in os.environ}
-        environment |= self.environment
+        environment = node_variables() | self.environment
         for secret in sandbox.definition.secret_ids:
             environment |= self.secrets[secret.removeprefix("st-")]
-        return subprocess.Popen(
-            argv,
-            cwd="/",
-            env=environment,
-            stdin=stdin,
-            start_new_session=True,
-            stdout=output,
-            stderr=output,
-        )
+        return start(argv, "/", environment, output, stdin=stdin)
 
     # Requests.
 
@@ -300,10 +280,9 @@ class Modal:
 
     def _on_ImageGetOrCreate(self, request: Any) -> Any:  # noqa: N802
         (command,) = request.image.dockerfile_commands
-        name, good = command.removeprefix("FROM ").partition("@")[0], "SUCCESS"
-        if name not in self.images:
-            good = "FAILURE"
-        value = api_pb2.GenericResult.GenericStatus.Value(f"GENERIC_STATUS_{good}")
+        name = command.removeprefix("FROM ").partition("@")[0]
+        status = "SUCCESS" if name in self.images else "FAILURE"
+        value = api_pb2.GenericResult.GenericStatus.Value(f"GENERIC_STATUS_{status}")
         result = api_pb2.GenericResult(status=value, exception=f"{name}: not found")
         return api_pb2.ImageGetOrCreateResponse(image_id=f"im-{name}", result=result)
 

@@ -48,8 +48,7 @@ alarms: {{stalled: {{after: 12s, factor: 2}}}}
 
 class Terminal:
     """A terminal of `width` by `height`, with a shell in `folder`. `environment` is added to that
-    of the test.
-    """
+    of the test."""
 
     def __init__(
         self,

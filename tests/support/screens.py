@@ -26,8 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "watch.md"
 
 def worker_of(root: Path, run: str) -> psutil.Process:
     """Return the worker of a run's first attempt, once it sends heartbeats and the run has taken
-    some steps.
-    """
+    some steps."""
     store = LocalStore(str(root))
     folder = SweepFolder(store, "demo")
     (identity,) = [planned.id for planned in folder.read_plan().runs if planned.name == run]

@@ -202,8 +202,7 @@ class Cluster:
 
     def _owns(self, process: psutil.Process, node: str | None) -> bool:
         """Recognize a process by its log file, because its title has overwritten its
-        environment.
-        """
+        environment."""
         start = str(self.top / "log" / f"slurmd-{node or ''}")
         return any(file.path.startswith(start) for file in process.open_files())
 

@@ -4,12 +4,13 @@ on one is killed with it, all at once, as by a power cut. They share this machin
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 SSHD = "/usr/sbin/sshd"
 
@@ -79,22 +80,12 @@ class SshHost:
 
     def drop(self) -> None:
         """End the open connections. What they have started goes on."""
-        daemon = [pid for pid in self._below(self._process.pid) if _is_sshd(pid)][:1]
-        for pid in self._below(*daemon):
-            if _is_sshd(pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-    def _below(self, *above: int) -> list[int]:
-        """Return the processes that these have started, directly or not."""
-        parents = {pid: _parent(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
-        pids: list[int] = []
-        waiting = [*above]
-        while waiting:
-            mine = [pid for pid, parent in parents.items() if parent == waiting[0]]
-            pids += mine
-            waiting = [*waiting[1:], *mine]
-        return pids
+        assert self._process is not None
+        below = psutil.Process(self._process.pid).children(recursive=True)
+        servers = [process for process in below if _is_sshd(process)]
+        for process in servers[1:]:  # the first is the daemon
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
 class SshHosts:
@@ -143,15 +134,7 @@ class SshHosts:
             host.cut()
 
 
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
-
-
-def _is_sshd(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip() == "sshd"
-    except OSError:
-        return False
+def _is_sshd(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.name() == "sshd"
+    return False

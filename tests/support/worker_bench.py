@@ -68,8 +68,7 @@ class Bench:
 
     def run(self, program: str, attempt: int = 1, **changes: Any) -> dict[str, Any]:
         """Run an attempt to its end; returns the body of its last event, with the
-        event's state.
-        """
+        event's state."""
         self.prepare(program, attempt, **changes)
         self.finish(self.start(attempt))
         return self.outcome()

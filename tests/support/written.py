@@ -75,8 +75,7 @@ class Written:
     ) -> str:
         """Record one attempt of a run (with its first, also the run itself); returns its id.
 
-        `state`: an event that ends an attempt, or running, submitted, planned, lost.
-        """
+        `state`: an event that ends an attempt, or running, submitted, planned, lost."""
         cell = ",".join(f"{k}={v}" for k, v in settings.items()) if cell is None else cell
         name = cell if seed is None else f"{cell},seed={seed}".lstrip(",")
         identity = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
@@ -145,8 +144,7 @@ def curve(
     final: float, steps: int = 80, every: int = 20, start: float = 1.8, noise: float = 0.0
 ) -> list[dict[str, Any]]:
     """Return a training run that ends at `final`: `train/nll` each step, `test/nll`
-    now and then.
-    """
+    now and then."""
     rng = random.Random(f"{final}/{steps}")
     rows: list[dict[str, Any]] = []
     for step in range(steps + 1):
@@ -311,8 +309,7 @@ def rollouts(
     ended: bool = True,
 ) -> None:
     """Write rollout summaries of an iteration: one group per row of `rewards`; a reward of 1 is
-    right.
-    """
+    right."""
     records: list[dict[str, Any]] = []
     for group, rewarded in enumerate(rewards):
         for index, reward in enumerate(rewarded):

@@ -49,8 +49,7 @@ def recipes(pid: int) -> list[int]:
 
 def children(pid: int) -> list[int]:
     """Return the recipe, but not this process nor the worker's guard, which shares its command
-    line.
-    """
+    line."""
     with open(f"/proc/{pid}/task/{pid}/children", encoding="utf-8") as file:
         pids = [int(word) for word in file.read().split()]
     ours = read(pid)

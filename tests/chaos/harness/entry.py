@@ -36,8 +36,7 @@ class Spec(TypedDict, total=False):
     seconds that it loses with every look. `strikes`: for workers, the seed and the kinds of
     interference by an assassin. `backoff`: factor of the waits between attempts. `workers_time`:
     the file by which faketime sets the clock of the workers. `engine_patience`: seconds that
-    attempts get whose engine has moved.
-    """
+    attempts get whose engine has moved."""
 
     folder: str
     grid: dict[str, Any]
@@ -136,8 +135,7 @@ def _prepare_launcher(spec: Spec) -> None:
 
 def _break(spec: Spec, *openers: tuple[ModuleType, str]) -> None:
     """Wrap the stores and backends that these functions open, with one count of calls over
-    all of them.
-    """
+    all of them."""
     from sweeper.testing import Fault, Faults
 
     chosen = {int(number): Fault(fault) for number, fault in spec["faults"].items()}
@@ -237,8 +235,7 @@ def _tell(summary: Any) -> None:
 
 def _sleep_beside_faketime() -> None:
     """Work around faketime, whose clock_nanosleep mistakes a time of the monotonic clock for one
-    of the day.
-    """
+    of the day."""
     if "FAKETIME_TIMESTAMP_FILE" in os.environ:
         time.sleep = lambda seconds: select.select((), (), (), seconds) and None
 

@@ -44,8 +44,7 @@ class Verdict(NamedTuple):
 
     `lost`: runs that are not in their expected final state. `doubled`: steps of one attempt that
     happened twice, and attempts of a run that had succeeded. `wrong`: states that the ledger
-    contradicts.
-    """
+    contradicts."""
 
     lost: tuple[str, ...]
     doubled: tuple[str, ...]
@@ -71,8 +70,7 @@ def judge(
     A run of `steps` steps is done when one attempt has done all of them, or, if the recipe
     `resumes`, when its attempts together have. `expected` are the states that runs should end in,
     SUCCEEDED for the others. `once`: only launchers were disturbed, so that every run has one
-    attempt.
-    """
+    attempt."""
     events = SweepFolder(store, sweep).read_events()
     done: defaultdict[str, defaultdict[int, Counter[int]]] = defaultdict(
         lambda: defaultdict(Counter)

@@ -60,8 +60,7 @@ class Launching:
 class Sweep:
     """`runs` toys of `steps` steps in `seconds` seconds, in `mode` (see `toy.py`).
 
-    `spec` holds further settings of its processes, and `launch` the grid's section.
-    """
+    `spec` holds further settings of its processes, and `launch` the grid's section."""
 
     def __init__(
         self,

@@ -204,8 +204,7 @@ class World:
 
     def _copy_sweep(self, place: Place) -> str:
         """Copy a sweep over another of any name in any place; existing files are
-        removed or not.
-        """
+        removed or not."""
         source = self.rng.choice(self.places)
         old, new = self.rng.choice(SWEEPS), self.rng.choice(SWEEPS)
         if (source, old) == (place, new):

@@ -1,291 +1,42 @@
 """A small sweep on a failing S3: launched, its launcher killed, taken over, a run cancelled and
 another retried, and looked at. Everything except the S3 and the backend is as users have it.
-
-Nothing loads Python twice: a process that has imported everything forks the typed commands, and
-the workers, as a small cluster's controller would.
 """
 
 import ctypes
-import gc
 import itertools
 import json
 import os
 import select
 import shutil
 import signal
-import socket
-import subprocess
 import sys
-import threading
 import time
-import traceback
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.ledger import Verdict, judge, read_ledger
+from harness.s3_cluster import TIMEOUT, Cluster, load
 from harness.s3_proxy import Fault, Proxy, Request
-from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
+
+sys.path.append(str(Path(__file__).resolve().parents[2]))
+
+from support.moto_server import serving
+
 from sweeper.sweep.folder import SweepFolder
 
 __all__ = ["NAME", "STEPS", "Result", "Trial", "Wrong", "moto", "trials"]
 
 HERE = Path(__file__).resolve().parent
-_MOTO = HERE.parents[1] / "support" / "moto_server.py"
 NAME = "toys"
 STEPS = 3
-TIMEOUT = 1.0
 _TYPED_SECONDS = 150.0
 _PR_SET_PDEATHSIG = 1
 """With it, a trial and all that it has started end together with its parent."""
 _AGAIN = 4
 """How often a user repeats a command that ended because the store was unavailable."""
-
-
-_LOADED = (
-    *("pandas", "s3fs", "sweeper.backends.local", "sweeper.cli", "sweeper.launcher.control"),
-    *(
-        "sweeper.launcher.launching",
-        "sweeper.planner.plan",
-        "sweeper.results.registry",
-        "sweeper.sweep.lease",
-    ),
-    *("sweeper.store.remote", "sweeper.metrics.tables.frames", "sweeper.worker.main"),
-)
-
-
-def load() -> None:
-    """Import everything before there are threads, for the forks."""
-    for name in _LOADED:
-        import_module(name)
-    gc.freeze()
-
-
-def _shorten() -> None:
-    """Shorten waits, for all that is forked from here."""
-    from harness.entry import set_everywhere
-    from sweeper.planner import arguments as planner_arguments
-    from sweeper.scheduler import failures
-    from sweeper.store import remote
-    from sweeper.worker import claim
-
-    for name, value in (
-        ("REMOTE_POLL_SECONDS", 0.4),
-        ("SETTLE_SECONDS", 2.0),
-        ("BEAT_SECONDS", 0.7),
-        ("LEASE_SECONDS", 5.0),
-        ("_LOOK_SECONDS", 0.1),
-        ("_POLL_SECONDS", 0.4),
-        ("_WINDOW_SECONDS", 1.0),
-        ("open_backend", _open_cluster),
-    ):
-        set_everywhere(name, value)
-    true_backoff = failures.backoff
-    true_plan = planner_arguments.planned_by
-    set_everywhere("planned_by", lambda arguments: _leased(true_plan(arguments)))
-    set_everywhere("backoff", lambda *about: 0.1 * true_backoff(*about))
-    claim.RETRY_PAUSES = (0.1, 0.2, 0.4, 0.8)
-    options: Any = remote.S3.options
-    options["config_kwargs"]["read_timeout"] = TIMEOUT
-
-
-def _leased(planned: Any) -> Any:
-    """Use a lease that no grid may have."""
-    return planned._replace(launch=planned.launch._replace(lease_s=3.0))
-
-
-class _Cluster:
-    """The controller: it forks typed commands, and workers by their tokens."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = str(path)
-        listening = socket.socket(socket.AF_UNIX)
-        listening.bind(self.path)
-        listening.listen(64)
-        self.pid = os.fork()
-        if self.pid == 0:
-            code = 1
-            try:
-                os.setsid()
-                signal.signal(signal.SIGINT, signal.SIG_DFL)
-                _shorten()
-                _Controller(listening, self.path).serve()
-                code = 0
-            except BaseException:  # noqa: BLE001 - it is told where somebody looks
-                traceback.print_exc()
-            finally:
-                os._exit(code)
-        listening.close()
-
-    def ask(self, **request: Any) -> Any:
-        return _ask(self.path, request)
-
-    def close(self) -> None:
-        """End it, and what it has started."""
-        with suppress(OSError):
-            self.ask(op="end")
-        os.waitpid(self.pid, 0)
-
-
-def _ask(path: str, request: dict[str, Any]) -> Any:
-    with socket.socket(socket.AF_UNIX) as asking:
-        asking.connect(path)
-        asking.sendall(json.dumps(request).encode() + b"\n")
-        with asking.makefile("rb") as reply:
-            return json.loads(reply.readline())
-
-
-class _Controller:
-    """The controller's process, which has one thread."""
-
-    def __init__(self, listening: socket.socket, path: str) -> None:
-        self._listening = listening
-        self._path = path
-        self._parent = os.getppid()
-        self._codes: dict[int, int | None] = {}
-        self._jobs: dict[str, int] = {}
-
-    def serve(self) -> None:
-        self._listening.settimeout(0.05)
-        while True:
-            self._reap()
-            with suppress(TimeoutError):
-                asking, _ = self._listening.accept()
-                with asking, asking.makefile("rwb") as stream:
-                    request = json.loads(stream.readline())
-                    self._reap()
-                    reply = getattr(self, f"_{request.pop('op')}")(**request)
-                    stream.write(json.dumps(reply).encode() + b"\n")
-                if reply == "over":
-                    return
-            if os.getppid() != self._parent:  # the client was killed
-                self._end()
-                return
-
-    def _reap(self) -> None:
-        with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                self._codes[ended[0]] = os.waitstatus_to_exitcode(ended[1])
-
-    def _fork(self, main: Any, out: str, environment: dict[str, str]) -> int:
-        pid = os.fork()
-        if pid:
-            self._codes[pid] = None
-            return pid
-        code = 1
-        try:
-            os.setsid()
-            self._listening.close()
-            os.environ.update(environment | {"SWEEPER_TEST_CLUSTER": self._path})
-            descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-            os.dup2(descriptor, 1)
-            os.dup2(os.open(f"{out}.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), 2)
-            with os.fdopen(1, "w") as sys.stdout, os.fdopen(2, "w", buffering=1) as sys.stderr:
-                code = main()
-                sys.stdout.flush()
-        finally:
-            os._exit(code)
-
-    def _type(self, words: list[str], out: str, environment: dict[str, str]) -> int:
-        def main() -> int:
-            from sweeper.cli import main
-
-            os.chdir(environment["PWD"])
-            sys.argv = ["sweeper", *words]
-            try:
-                return main(words)
-            except SystemExit as ended:
-                return int(str(ended.code))
-
-        return self._fork(main, out, environment)
-
-    def _submit(self, arguments: list[str], out: str, environment: dict[str, str]) -> int:
-        def main() -> int:
-            import sweeper.worker.main
-
-            return sweeper.worker.main.main(arguments)
-
-        pid = self._fork(main, out, environment)
-        self._jobs[arguments[-1]] = pid
-        return pid
-
-    def _poll(self, tokens: list[str]) -> dict[str, Any]:
-        def state(token: str) -> Any:
-            pid = self._jobs.get(token)
-            return "absent" if pid is None else self._codes[pid]
-
-        return {token: state(token) for token in tokens}
-
-    def _cancel(self, tokens: list[str]) -> bool:
-        for token in tokens:
-            pid = self._jobs.get(token)
-            if pid is not None and self._codes[pid] is None:
-                os.kill(pid, signal.SIGTERM)
-        return True
-
-    def _code(self, pid: int) -> int | None:
-        return self._codes[pid]
-
-    def _kill(self, pid: int) -> bool:
-        if self._codes[pid] is None:
-            os.kill(pid, signal.SIGKILL)
-        return True
-
-    def _at_work(self) -> int:
-        return sum(self._codes[pid] is None for pid in self._jobs.values())
-
-    def _end(self) -> str:
-        for pid, code in self._codes.items():
-            if code is None:
-                os.killpg(pid, signal.SIGKILL)
-        return "over"
-
-
-class _Backend(Backend):
-    """See `sweeper.backends.base.Backend`."""
-
-    name = "local"
-
-    def __init__(self, folder: str) -> None:
-        self._path = os.environ["SWEEPER_TEST_CLUSTER"]
-        self._out = os.path.join(os.path.dirname(self._path), "jobs")
-        self._folder = folder
-
-    def submit(self, jobs: Sequence[JobSpec]) -> None:
-        for job in jobs:
-            arguments = job.argv[job.argv.index("sweeper.worker.main") + 1 :]
-            out, environment = f"{self._out}.{job.token}", dict(os.environ)
-            request = {"arguments": arguments, "out": out, "environment": environment}
-            _ask(self._path, {"op": "submit", **request})
-
-    def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        codes = _ask(self._path, {"op": "poll", "tokens": list(tokens)})
-        return {token: token for token, code in codes.items() if code is None}
-
-    def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        codes = _ask(self._path, {"op": "poll", "tokens": list(tokens)})
-        states: dict[str, JobStatus] = {}
-        for token, code in codes.items():
-            kind = JobState.ABSENT if code == "absent" else JobState.ENDED
-            state = JobState.RUNNING if code is None else kind
-            states[token] = JobStatus(state, code if isinstance(code, int) else None)
-        return states
-
-    def cancel(self, tokens: Sequence[str]) -> None:
-        _ask(self._path, {"op": "cancel", "tokens": list(tokens)})
-
-    def logs(self, token: str) -> Iterator[str]:
-        del token
-        return iter(())
-
-
-def _open_cluster(name: str, sweep: str, folder: str, options: object = None) -> _Backend:
-    del name, sweep, options
-    return _Backend(folder)
 
 
 class Result(NamedTuple):
@@ -332,7 +83,7 @@ class Trial:
         self.ledger = folder / "ledger"
         self.lies: list[str] = []
         self._typed = 0
-        self.cluster = _Cluster(folder / "cluster")  # forks: before there are threads
+        self.cluster = Cluster(folder / "cluster")  # forks: before there are threads
         self.proxy = Proxy(upstream, fault, TIMEOUT)
         bucket = f"t-{uuid.uuid4().hex[:12]}"
         self.root = f"s3://{bucket}/x"
@@ -373,8 +124,7 @@ class Trial:
 
     def ended(self, pid: int, out: Path) -> tuple[int, str, str]:
         """Return its exit code and both outputs. None may be a bug in sweeper, nor silent about a
-        failure.
-        """
+        failure."""
         self.until(lambda: self.has_ended(pid), f"{out.name} to end")
         code = self.cluster.ask(op="code", pid=pid)
         shown, errors = out.read_text(), Path(f"{out}.err").read_text()
@@ -538,8 +288,7 @@ Story = Callable[[Trial], Verdict]
 
 def _names_the_store(shown: str, errors: str) -> bool:
     """Return whether an end because of the store says so: in a line, or in the
-    output of `--json`.
-    """
+    output of `--json`."""
     if shown.startswith("{") and not errors:
         return any("s3://" in problem for problem in json.loads(shown)["problems"])
     return "s3://" in errors or "another launcher" in errors
@@ -614,15 +363,5 @@ def trials(
 @contextmanager
 def moto() -> Generator[str]:
     """The address of moto's S3, in a process of its own."""
-    command = [sys.executable, str(_MOTO), "-H", "127.0.0.1", "-p", "0"]
-    null = subprocess.DEVNULL
-    with subprocess.Popen(command, stdout=null, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        lines = (line for line in process.stderr if b"Running on http://127" in line)
-        address = next(lines).split()[-1].decode()
-        subprocess_log = threading.Thread(target=process.stderr.read, daemon=True)
-        subprocess_log.start()
-        try:
-            yield address
-        finally:
-            process.terminate()
+    with serving() as (address, _):
+        yield address

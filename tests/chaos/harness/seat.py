@@ -71,8 +71,7 @@ def main(ledger: str, seconds: str, log_path: str) -> int:
 
 def job(given: list[str]) -> None:
     """The same as a job of tinker-cookbook's xmux: the run's name, then the
-    arguments of `main`.
-    """
+    arguments of `main`."""
     os.environ |= {"SWEEPER_RUN": given[0], "SWEEPER_ATTEMPT": "1", "SWEEPER_ROOT": "xmux"}
     main(*given[1:])
 

@@ -161,7 +161,7 @@ class Account:
             if sweep.scheduler is None:
                 sweep.scheduler = self._launcher(sweep)
             if sweep.scheduler.step().finished and not sweep.jobs:
-                sweep.scheduler._parts.parallelism.leave()
+                sweep.scheduler.run()  # it ends at once, and gives its slots back
                 sweep.done = True
         except (Killed, StoreError) as error:
             self.kills += isinstance(error, Killed)

@@ -320,8 +320,7 @@ class World:
 
     def launch(self, faults: Faults) -> bool:
         """Run a launcher until it has ended or is killed; returns whether it reports
-        completion.
-        """
+        completion."""
         try:
             self.launcher(faults).run()
         except Killed:
@@ -347,8 +346,7 @@ class World:
 
     def settled(self) -> bool:
         """Return whether everything has ended, also abandoned workers, which still write to the
-        ledger.
-        """
+        ledger."""
         for _ in range(1000):
             if not self.jobs:
                 break
