@@ -1,18 +1,10 @@
-"""A grid that grows: what is done stays done, under the name that it has."""
-
-from typing import Any
+"""A grid that grows: finished runs stay, under their names."""
 
 import pytest
+from support.driven import Driven
 
-from sweeper.launcher.manifest import merge
 from sweeper.planner.plan import plan, repeats_by_default
-from sweeper.scheduler.context import Context
-from sweeper.scheduler.loop import Scheduler
-from sweeper.store.documents import encode, read_json
-from sweeper.store.local import LocalStore
-from sweeper.sweep.folder import SweepFolder, token
-from sweeper.sweep.states import Event, State
-from sweeper.testing import FakeBackend, FakeClock
+from sweeper.sweep.states import State
 
 GRID = {
     "name": "s",
@@ -25,45 +17,31 @@ GRID = {
 }
 
 
-class Scene:
-    """A store and a backend, over several launches of a growing grid."""
-
-    def __init__(self, root):
-        self.store = LocalStore(str(root))
-        self.folder = SweepFolder(self.store, "s")
-        self.backend = FakeBackend()
-        self.store.replace(self.folder.service, encode({"schema": 1, "env_file": None}))
+class Growing(Driven):
+    """A sweep over several launches of a growing grid."""
 
     def launch(self, grid):
-        """Record the plan as a launch does, and start what wants starting: the ids of that."""
-        planned = plan(grid)._replace(created="now")
-        if self.store.exists(self.folder.plan):
-            planned = merge(self.folder.read_plan(), planned)
-        self.store.replace(self.folder.plan, encode(planned.document()))
+        """Record the plan and step; return the ids of the runs that start."""
+        self.record(grid)
         before = len(self.backend.submitted)
-        clock = FakeClock()
-        Scheduler(Context(self.folder, self.backend, clock, clock.sleep)).step()
+        self.scheduler().step()
         return {name.partition("-")[0] for name in self.backend.submitted[before:]}
 
-    def finish(self, runs):
-        for run in runs:
-            for event in (Event.CLAIMED, Event.SUCCEEDED):
-                self.store.create(self.folder.event(run, 1, event), encode({"schema": 1}))
-            self.backend.end(token(run, 1))
+    def files(self, run, attempt):
+        return {}
 
     def names(self):
-        runs: Any = read_json(self.store, self.folder.plan)["runs"]
-        return {run["id"]: run["name"] for run in runs if not run.get("retired")}
+        return {run.id: run.name for run in self.plan.runs if not run.retired}
 
 
 pytestmark = pytest.mark.usefixtures("no_sync")
 
 
-def test_axes_samples_and_conditions_added_later_rerun_nothing(tmp_path):
-    scene = Scene(tmp_path)
+def test_a_growing_grid_runs_only_what_is_new(tmp_path):
+    scene = Growing(tmp_path, "s")
     done = scene.launch(GRID)
     assert len(done) == 2
-    scene.finish(done)
+    scene.work()
     grid = GRID
     for change, added in [
         ({"grid": {"lr": [1], "rank": [8, 32]}}, 2),  # an axis over what base gave
@@ -80,16 +58,16 @@ def test_axes_samples_and_conditions_added_later_rerun_nothing(tmp_path):
         assert (len(started), started & done) == (added, set())
         common = names.keys() & scene.names().keys()
         assert {run: names[run] for run in common} == {run: scene.names()[run] for run in common}
-        scene.finish(started)
+        scene.work()
         done |= started
         assert scene.launch(grid) == set()
     assert {state.state for state in scene.folder.read_states().values()} == {State.SUCCEEDED}
 
 
-def test_another_spelling_of_the_same_reruns_nothing(tmp_path):
-    scene = Scene(tmp_path)
+def test_another_spelling_of_the_same_grid_runs_nothing(tmp_path):
+    scene = Growing(tmp_path, "s")
     done = scene.launch(GRID)
-    scene.finish(done)
+    scene.work()
     drawn = [run.config["temperature"] for run in plan(GRID).runs]
     again = GRID | {
         "base": {"rank": 8.0},
@@ -104,7 +82,7 @@ def test_another_spelling_of_the_same_reruns_nothing(tmp_path):
     assert done == scene.names().keys()
 
 
-def test_giving_a_default_makes_other_runs_and_is_warned_of():
+def test_giving_a_default_makes_new_runs_with_a_warning():
     takes = {"rank": {"type": "int", "default": 8}, "lr": {"type": "float", "default": 1}}
     earlier = plan({**GRID, "base": {}, "random": None})
     later = plan({**GRID, "base": {}, "random": None, "grid": {"lr": [1], "rank": [8.0, 32]}})

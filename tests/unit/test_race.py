@@ -1,17 +1,16 @@
 """`seeds: {race: 3..6}`: every cell gets 3 seeds, then only cells that may still be the best."""
 
-import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import chi2
+from support.driven import Driven, at_write, metrics
 
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.findings.study import study
@@ -23,25 +22,16 @@ from sweeper.analysis.statistics.noise import fit_noise
 from sweeper.analysis.statistics.seeds import against_best
 from sweeper.cli import main
 from sweeper.errors import GridError
-from sweeper.launcher.manifest import merge
 from sweeper.planner.plan import plan
 from sweeper.results.forecast import not_known_yet
 from sweeper.results.race import chi_squared_chance, contenders, level, next_round, student_chance
 from sweeper.results.registry import Registry
 from sweeper.results.status import read_status
-from sweeper.scheduler.context import Context
-from sweeper.scheduler.loop import Scheduler
-from sweeper.scheduler.progress import Summary, exit_code
-from sweeper.store.documents import encode
-from sweeper.store.local import LocalStore
-from sweeper.sweep.folder import SweepFolder, token
-from sweeper.sweep.plan import Plan
+from sweeper.scheduler.progress import exit_code
+from sweeper.sweep.plan import Run
 from sweeper.sweep.race import sentence
-from sweeper.sweep.requests import request_retry
-from sweeper.sweep.states import OPEN, Event, State
+from sweeper.sweep.states import State
 from sweeper.testing import (
-    FakeBackend,
-    FakeClock,
     Fault,
     Faults,
     FaultyBackend,
@@ -56,79 +46,40 @@ CLOSE = {1: (1.0, 1.1, 0.9, 1.0, 1.1, 0.9), 2: (1.0, 0.95, 1.1, 1.05, 0.9, 1.0)}
 FAR = {3: (9.0, 9.1, 8.9, 9.0, 9.1, 8.9), 4: (8.0, 8.1, 7.9, 8.0, 8.1, 7.9)}
 
 
-class Raced:
-    """A sweep on a fake backend, whose runs record the values that they are given."""
+class Raced(Driven):
+    """A sweep whose runs record the values that they are given."""
 
     def __init__(self, root: Path, values: dict[int, tuple[float, ...]], race: str) -> None:
-        self.store = LocalStore(str(root))
-        self.folder = SweepFolder(self.store, "r")
-        self.backend, self.clock = FakeBackend(), FakeClock()
+        super().__init__(root, "r")
         self.values = values
-        self.failing: set[str] = set()
-        self.store.replace(self.folder.service, encode({"schema": 1, "env_file": None}))
-        self.record(race)
+        self.record_seeds(race)
 
-    def record(self, seeds: str | int, *more: int) -> Plan:
-        """Record the plan, as a launch does."""
-        fresh = plan(
+    def record_seeds(self, seeds: str | int) -> None:
+        """Record the plan with a race for these seeds, or with this number of seeds."""
+        self.record(
             {
-                "name": "r",
                 "command": ["t", "{lr}", "{seed}", "{log_path}"],
-                "grid": {"lr": [*self.values, *more]},
+                "grid": {"lr": [*self.values]},
                 "seeds": {"race": seeds} if isinstance(seeds, str) else seeds,
                 "metric": {"name": "loss", "goal": "minimize"},
                 "launch": {"backend": "fake", "max_parallel": 50},
-            },
-            validate=False,
+            }
         )
-        fresh = self.folder.with_chosen(fresh)
-        if self.store.exists(self.folder.plan):
-            fresh = merge(self.folder.read_plan(), fresh)
-        self.store.replace(self.folder.plan, encode(fresh.document()))
-        return fresh
 
-    def scheduler(self, store: Any = None, backend: Any = None) -> Scheduler:
-        used = self.folder.at(store or self.store), backend or self.backend
-        return Scheduler(Context(*used, self.clock, self.clock.sleep))
-
-    def work(self) -> None:
-        """Bring every submitted job to its end."""
-        planned = {run.id: run for run in self.folder.read_plan().runs}
-        for run, state in self.folder.read_states().items():
-            at_work = state.state in OPEN or state.unacknowledged
-            if at_work and token(run, state.opened) in self.backend.jobs:
-                self._finish(run, state.opened, planned[run])
-
-    def _finish(self, run: str, attempt: int, planned: Any) -> None:
-        value = self.values[planned.config["lr"]][planned.seed]
-        path = f"{self.folder.log_path(run, attempt)}/metrics.jsonl"
-        self.store.replace(path, json.dumps({"step": 1, "loss": value}).encode())
-        failed = planned.name in self.failing
-        for event in (Event.CLAIMED, Event.FAILED if failed else Event.SUCCEEDED):
-            if not self.store.exists(self.folder.event(run, attempt, event)):
-                body = {"schema": 1, "reason": "error", "code": 1}
-                self.store.create(self.folder.event(run, attempt, event), encode(body))
-        self.backend.end(token(run, attempt))
-
-    def drive(self, scheduler: Scheduler | None = None) -> Summary:
-        """Step until all is over."""
-        scheduler = scheduler or self.scheduler()
-        for _ in range(100):
-            self.clock.sleep(0.5)
-            summary = scheduler.step()
-            if summary.finished:
-                return summary
-            self.work()
-        raise AssertionError("it never ends")
+    def files(self, run: Run, attempt: int) -> Mapping[str, str]:
+        value = self.values[run.config["lr"]][run.seed or 0]
+        return {"metrics.jsonl": metrics({"step": 1, "loss": value})}
 
     def counts(self) -> dict[str, int]:
         """Return the number of succeeded runs of each cell."""
-        states, names = self.folder.read_states(), self.folder.read_plan().runs
-        done = [r for r in names if r.id in states and states[r.id].state is State.SUCCEEDED]
+        states = self.folder.read_states()
+        done = [
+            r for r in self.plan.runs if r.id in states and states[r.id].state is State.SUCCEEDED
+        ]
         return dict(Counter(run.cell for run in done))
 
     def sentence(self) -> str | None:
-        return sentence(self.folder.read_plan())
+        return sentence(self.plan)
 
 
 Make = Callable[..., Raced]
@@ -139,13 +90,15 @@ def make(tmp_path: Path, no_sync: None, fake_backend: None) -> Make:
     return lambda values=None, race="3..6": Raced(tmp_path, values or CLOSE | FAR, race)
 
 
-def test_only_cells_that_may_be_the_best_get_more_seeds(make: Make) -> None:
+def test_only_cells_that_may_be_best_get_more_seeds(make: Make) -> None:
     made = make()
     assert made.sentence() == (
         "race: every cell gets 3 seeds, then those that may be the best up to 6: at most 12 more"
         " runs"
     )
+    assert len(not_known_yet(made.plan)) == 12
     assert exit_code(made.drive()) == 0
+    assert not_known_yet(made.plan) == []
     assert made.counts() == {"lr=1": 6, "lr=2": 6, "lr=3": 3, "lr=4": 3}
     assert made.sentence() == (
         "raced: 6 of 24 runs were not needed: the cells that may be the best have all their seeds"
@@ -155,14 +108,7 @@ def test_only_cells_that_may_be_the_best_get_more_seeds(make: Make) -> None:
     assert len(made.backend.submitted) == 18
 
 
-def test_what_is_to_come_counts_the_most_runs(make: Make) -> None:
-    made = make()
-    assert len(not_known_yet(made.folder.read_plan())) == 12
-    made.drive()
-    assert not_known_yet(made.folder.read_plan()) == []
-
-
-def test_it_ends_once_one_cell_is_clear(make: Make) -> None:
+def test_a_race_ends_once_one_cell_is_clearly_best(make: Make) -> None:
     made = make(FAR)
     made.drive()
     assert made.counts() == {"lr=3": 3, "lr=4": 3}
@@ -173,21 +119,21 @@ def test_it_ends_once_one_cell_is_clear(make: Make) -> None:
     assert text.startswith("Raced: 6 of 12 runs were not needed")
 
 
-def test_identical_runs_end_it(make: Make) -> None:
+def test_a_race_ends_if_runs_are_identical(make: Make) -> None:
     made = make({1: (1.0,) * 6, 2: (2.0,) * 6})
     made.drive()
     assert made.counts() == {"lr=1": 3, "lr=2": 3}
     assert "identical" in (made.sentence() or "")
 
 
-def test_a_diverged_cell_gets_no_more_seeds_and_a_failed_run_is_left_out(make: Make) -> None:
+def test_diverged_cells_and_failed_runs_get_no_more_seeds(make: Make) -> None:
     made = make({1: CLOSE[1], 2: CLOSE[2], 3: (0.1, float("nan"), 0.2, 0.1, 0.1, 0.1)})
     made.failing = {"lr=1,seed=1"}
     assert exit_code(made.drive()) == 3
     assert made.counts() == {"lr=1": 5, "lr=2": 6, "lr=3": 3}
 
 
-def test_without_values_it_waits_and_a_retry_continues_it(make: Make) -> None:
+def test_a_race_without_values_waits_for_a_retry(make: Make) -> None:
     made = make(FAR)
     made.failing = {f"lr=4,seed={seed}" for seed in range(3)}
     summary = made.drive()
@@ -196,19 +142,15 @@ def test_without_values_it_waits_and_a_retry_continues_it(make: Make) -> None:
     )
     assert (summary.held_back, exit_code(summary)) == (6, 4)
     assert not read_status(Registry(made.store.root).sweep("r")).finished
-    made.failing.clear()
-    events = made.folder.read_events()
-    for run in made.folder.read_plan().runs:
-        if run.cell == "lr=4":
-            request_retry(made.folder, run.id, events[run.id])
+    for seed in range(3):
+        made.retry(f"lr=4,seed={seed}")
     assert exit_code(made.drive()) == 0
     assert made.counts() == {"lr=3": 3, "lr=4": 3}
 
 
-def test_a_cancelled_run_stops_it(make: Make) -> None:
+def test_a_cancelled_run_stops_the_race(make: Make) -> None:
     made = make()
-    [run] = [run.id for run in made.folder.read_plan().runs if run.name == "lr=2,seed=1"]
-    made.store.create(made.folder.event(run, 1, Event.CANCEL), encode({"schema": 1}))
+    made.cancel("lr=2,seed=1")
     summary = made.drive()
     assert summary.waits == (
         "race: waits for runs that were cancelled: retry them, or launch again (up to 12 runs)",
@@ -216,31 +158,31 @@ def test_a_cancelled_run_stops_it(make: Make) -> None:
     assert sum(made.counts().values()) == 11
 
 
-def test_a_grid_with_more_cells_or_seeds_continues_it(make: Make) -> None:
+def test_more_cells_or_seeds_continue_the_race(make: Make) -> None:
     made = make()
     made.drive()
     made.values = made.values | {5: tuple(v - 0.02 for v in CLOSE[1])}
-    made.record("3..6")
+    made.record_seeds("3..6")
     assert exit_code(made.drive()) == 0
     assert made.counts() == {"lr=1": 6, "lr=2": 6, "lr=3": 3, "lr=4": 3, "lr=5": 6}
     made.values = {lr: losses + losses for lr, losses in made.values.items()}
-    made.record("3..8")
+    made.record_seeds("3..8")
     made.drive()
     assert made.counts() == {"lr=1": 8, "lr=2": 8, "lr=3": 3, "lr=4": 3, "lr=5": 8}
-    assert not any(run.retired for run in made.folder.read_plan().runs)
+    assert not any(run.retired for run in made.plan.runs)
 
 
-def test_seeds_that_a_sweep_has_stay_when_it_becomes_a_race(make: Make) -> None:
+def test_a_sweep_that_becomes_a_race_keeps_its_seeds(make: Make) -> None:
     made = make()
-    made.record(4)
+    made.record_seeds(4)
     made.drive()
-    made.record("3..6")
+    made.record_seeds("3..6")
     made.drive()
     assert made.counts() == {"lr=1": 6, "lr=2": 6, "lr=3": 4, "lr=4": 4}
 
 
 @pytest.mark.parametrize("kind", [Fault.KILL, Fault.KILL_AFTER])
-def test_a_launcher_killed_anywhere_runs_the_same_race(
+def test_a_launcher_killed_at_any_write_runs_the_same_race(
     tmp_path: Path, no_sync: None, fake_backend: None, kind: Fault
 ) -> None:
     whole = Raced(tmp_path / "whole", CLOSE | FAR, "3..6")
@@ -250,7 +192,7 @@ def test_a_launcher_killed_anywhere_runs_the_same_race(
     rng = random.Random(5)
     for _ in range(200):
         last = rng.randrange(1, 5)
-        faults = Faults(_at_write(last, kind))
+        faults = Faults(at_write(last, kind))
         store, backend = FaultyStore(made.store, faults), FaultyBackend(made.backend, faults)
         with suppress(Killed):
             made.drive(made.scheduler(store, backend))
@@ -260,19 +202,7 @@ def test_a_launcher_killed_anywhere_runs_the_same_race(
     assert any("/race/" in what for what in struck) and any("submit" in what for what in struck)
     made.drive()
     assert sorted(made.backend.submitted) == sorted(whole.backend.submitted)
-    assert made.folder.read_plan().runs == whole.folder.read_plan().runs
-
-
-def _at_write(number: int, kind: Fault) -> Callable[[int, str], Fault | None]:
-    """Return faults that strike the call of that number among those that change something."""
-    seen = 0
-
-    def choose(_: int, what: str) -> Fault | None:
-        nonlocal seen
-        seen += what.startswith(("store.create", "backend.submit"))
-        return kind if seen == number else None
-
-    return choose
+    assert made.plan.runs == whole.plan.runs
 
 
 def test_a_race_needs_two_cells() -> None:
@@ -289,19 +219,19 @@ def test_a_race_needs_two_cells() -> None:
 
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 9, 10, 57])
 @pytest.mark.parametrize("t", [0.0, 0.3, 1.7, 4.0, -12.0])
-def test_students_distribution(t: float, df: int) -> None:
+def test_the_t_distribution_equals_the_reference(t: float, df: int) -> None:
     assert student_chance(t, df) == pytest.approx(float(student_tail(t, df)), abs=1e-12)
 
 
 @pytest.mark.parametrize("df", [1, 2, 3, 4, 5, 18, 19])
 @pytest.mark.parametrize("value", [0.0, 0.5, 3.0, 30.0])
-def test_chi_squared_distribution(value: float, df: int) -> None:
+def test_the_chi_squared_distribution_equals_scipy(value: float, df: int) -> None:
     assert chi_squared_chance(value, df) == pytest.approx(float(chi2.sf(value, df)), abs=1e-12)
 
 
 @pytest.mark.parametrize("cells", [2, 6, 12, 20])
-def test_the_report_names_what_is_clear(cells: int) -> None:
-    """A race that ends by a rule less strict than the report's would stop with nothing to say."""
+def test_the_report_agrees_that_a_clear_cell_is_best(cells: int) -> None:
+    """Otherwise a race would end and the report would find no winner."""
     rng = np.random.default_rng(cells)
     clear = 0
     for _ in range(60):
@@ -315,14 +245,14 @@ def test_the_report_names_what_is_clear(cells: int) -> None:
     assert clear > 10
 
 
-def test_a_lead_of_a_cell_that_looks_noisier_has_to_be_larger() -> None:
+def test_a_noisier_cell_needs_a_larger_lead() -> None:
     calm = {str(n): [1.0, 1.01, 0.99, 1.0] for n in range(5)}
     alike = contenders(calm | {"best": [0.972, 0.982, 0.962, 0.972]}, 1, 0.01)
     noisy = contenders(calm | {"best": [0.94, 1.004, 0.972, 0.972]}, 1, 0.01)
     assert alike == ["best"] and noisy is not None and len(noisy) > 1
 
 
-def test_rounds_grow_by_a_quarter_and_each_look_has_a_level() -> None:
+def test_rounds_grow_and_levels_rise() -> None:
     rounds = [3]
     while rounds[-1] < 10:
         rounds.append(next_round(rounds[-1], 10))
@@ -331,7 +261,7 @@ def test_rounds_grow_by_a_quarter_and_each_look_has_a_level() -> None:
     assert levels == sorted(levels) and 0.002 < levels[0] < 0.003 and 0.02 < levels[-1] < 0.03
 
 
-def test_the_rule_names_what_may_be_the_best() -> None:
+def test_contenders_are_the_cells_that_may_be_best() -> None:
     cells = {"a": [1.0, 1.1, 0.9], "b": [1.1, 1.2, 1.0], "c": [5.0, 5.1, 4.9]}
     assert contenders(cells, 1.0, 0.05) == ["a", "b"]
     assert contenders(cells, -1.0, 0.05) == ["c"]
@@ -350,9 +280,7 @@ def test_the_report_uses_the_level_of_the_round(make: Make) -> None:
     assert ranking.price == pytest.approx(0.05 / level(6, 6))
 
 
-def test_watch_and_show_say_how_a_race_stands(
-    make: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_watch_and_show_report_the_race(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
     made = make()
     scheduler = made.scheduler()
     scheduler.step()
@@ -370,7 +298,7 @@ def test_watch_and_show_say_how_a_race_stands(
 
 
 def test_the_report_judges_a_race_by_last_values(make: Make) -> None:
-    """As the race did. A mean of the last values may name another cell."""
+    """As the race did: a mean of the last values may name another cell."""
     made = make()
     made.drive()
     data = load(Registry(made.store.root), "r", None, None)

@@ -1,5 +1,4 @@
-"""Stages that get less than was asked for, that are held back in vain, or whose sweep was cancelled
-or moved: what is known of them always comes to an end."""
+"""Stages that are held back, cancelled, moved or get fewer runs: all come to an end."""
 
 import json
 import os
@@ -23,7 +22,6 @@ from sweeper.results.status import read_status
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import exit_code
-from sweeper.store.documents import encode
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.lock import holding_sweep
 from sweeper.sweep.plan import Plan
@@ -57,7 +55,7 @@ def _by_stage(made: Pipeline) -> dict[str, int]:
         ({"top": 3}, {f"sft/lr={lr},seed={s}" for lr in (2, 3) for s in (0, 1)}, 2),
     ],
 )
-def test_fewer_are_chosen_than_asked_for_and_the_next_stage_starts(
+def test_a_choice_of_fewer_runs_than_requested_still_starts_the_next(
     make: Make, take: object, failing: set[str], children: int
 ) -> None:
     grid = stages()
@@ -72,7 +70,7 @@ def test_fewer_are_chosen_than_asked_for_and_the_next_stage_starts(
     assert exit_code(summary) == 3 and not made.plan.unknown
 
 
-def test_a_run_in_two_takes_is_gone_on_from_once(make: Make) -> None:
+def test_a_run_in_two_takes_is_continued_once(make: Make) -> None:
     grid = stages()
     takes = ["best", {"top": 2}]
     grid["dpo"]["from"] = [{"stage": "sft", "take": take} for take in takes]
@@ -82,7 +80,7 @@ def test_a_run_in_two_takes_is_gone_on_from_once(make: Make) -> None:
     assert _by_stage(made)["eval"] == 1
 
 
-def test_two_stages_that_do_the_same_with_one_run_have_runs_of_their_own(make: Make) -> None:
+def test_two_equal_stages_have_their_own_runs(make: Make) -> None:
     grid = stages()
     named = "${sft.model_name}"
     grid["dpo"] = _after("sft", "best", base={"model": named}, metric=_METRIC)
@@ -95,7 +93,7 @@ def test_two_stages_that_do_the_same_with_one_run_have_runs_of_their_own(make: M
 
 
 def _chain(grid: dict[str, Any]) -> dict[str, Any]:
-    """With another two stages below the second."""
+    """Return the grid with another two stages below the second."""
     state = {"state": "${from.checkpoint.state}"}
     grid["eval"] = _after("dpo", "each", base=state)
     grid["third"] = _after("eval", "each", base=state)
@@ -103,7 +101,7 @@ def _chain(grid: dict[str, Any]) -> dict[str, Any]:
     return grid
 
 
-def test_what_hangs_on_a_run_without_a_checkpoint_is_held_back_with_its_children(
+def test_descendants_of_a_run_without_a_checkpoint_are_held_back(
     make: Make,
 ) -> None:
     made = make(_chain(stages()))
@@ -118,7 +116,7 @@ def test_what_hangs_on_a_run_without_a_checkpoint_is_held_back_with_its_children
     assert scheduler.step() == summary
 
 
-def test_a_metric_that_nobody_recorded_holds_back_all_that_comes_of_it(make: Make) -> None:
+def test_a_metric_without_values_holds_back_all_later_stages(make: Make) -> None:
     grid = _chain(stages())
     grid["sft"]["metric"] = {**_METRIC, "name": "reward"}
     made = make(grid)
@@ -131,7 +129,7 @@ def test_a_metric_that_nobody_recorded_holds_back_all_that_comes_of_it(make: Mak
     assert scheduler.step() == summary
 
 
-def test_a_sweep_whose_folder_has_another_name_keeps_its_children(make: Make) -> None:
+def test_a_renamed_sweep_keeps_its_children(make: Make) -> None:
     made = make()
     made.drive()
     before = made.plan.runs
@@ -141,33 +139,22 @@ def test_a_sweep_whose_folder_has_another_name_keeps_its_children(make: Make) ->
     assert exit_code(Scheduler(context).step()) == 0
 
 
-def test_a_sweep_that_was_moved_before_it_chose_goes_on(make: Make) -> None:
+def test_a_sweep_renamed_before_its_choice_continues(make: Make) -> None:
     made = make()
-    scheduler = made.scheduler()
-    while len(made.backend.submitted) < 7:
-        made.clock.sleep(0.5)
-        scheduler.step()
-        made.work()
+    made.drive_until_submitted(7)
     os.rename(f"{made.store.root}/p", f"{made.store.root}/moved")
     context = Context(SweepFolder(made.store, "moved"), made.backend, made.clock, made.clock.sleep)
     Scheduler(context).step()
     assert len(SweepFolder(made.store, "moved").read_plan().runs) == 7 + 2 + 2
 
 
-def _until_sft_is_done(made: Pipeline, scheduler: Scheduler) -> None:
-    while len(made.backend.submitted) < 7:
-        made.clock.sleep(0.5)
-        scheduler.step()
-        made.work()
-
-
-def test_nothing_is_chosen_of_a_sweep_that_was_cancelled_until_a_retry(make: Make) -> None:
+def test_a_cancelled_sweep_chooses_nothing_until_a_retry(make: Make) -> None:
     grid = stages()
     grid["sft"]["metric"] = {**_METRIC, "failed": "drop"}
     made = make(grid)
     made.failing = {"sft/lr=2,seed=1"}
     scheduler = made.scheduler()
-    _until_sft_is_done(made, scheduler)
+    made.drive_until_submitted(7, scheduler)
     cancel_runs(made.folder, [run.id for run in made.plan.runs], whole=True)
     summary = made.drive(scheduler)
     [message] = summary.waits
@@ -179,17 +166,16 @@ def test_nothing_is_chosen_of_a_sweep_that_was_cancelled_until_a_retry(make: Mak
     assert read_status(sweep).waits == summary.waits
     assert len(made.submitted()) == 7 and made.drive().waits == summary.waits
     made.failing.clear()
-    [failed] = [run.id for run in made.plan.runs if run.name == "sft/lr=2,seed=1"]
     with holding_sweep(made.folder):
-        assert request_retries(sweep, [failed]).again == 1
+        assert request_retries(sweep, [made.id_of("sft/lr=2,seed=1")]).again == 1
     assert exit_code(made.drive()) == 0
     assert _by_stage(made) == {"sft": 7, "dpo": 2, "eval": 3}
 
 
-def test_runs_that_came_to_be_while_the_sweep_was_cancelled_are_cancelled(make: Make) -> None:
+def test_runs_created_during_a_cancel_are_cancelled(make: Make) -> None:
     made = make(max_parallel=1)
     scheduler = made.scheduler()
-    _until_sft_is_done(made, scheduler)
+    made.drive_until_submitted(7, scheduler)
     scheduler.step()  # the choice: one of its two is submitted
     assert len(made.backend.submitted) == 8
     ask_cancel(made.folder, "somebody")
@@ -202,7 +188,7 @@ def test_runs_that_came_to_be_while_the_sweep_was_cancelled_are_cancelled(make: 
     assert len(made.backend.submitted) == 8
 
 
-def test_an_alarm_that_stops_the_sweep_has_nothing_chosen_of_it(make: Make) -> None:
+def test_an_alarm_that_stops_the_sweep_cancels_it(make: Make) -> None:
     made = make()
     context = Context(made.folder, made.backend, made.clock, made.clock.sleep)
     actions = AlarmActions(
@@ -216,20 +202,19 @@ def test_an_alarm_that_stops_the_sweep_has_nothing_chosen_of_it(make: Make) -> N
     assert request is not None and request.by == "the launcher, because of the alarm nan"
 
 
-def test_a_choice_counts_the_children_of_a_cancelled_run_as_cancelled(make: Make) -> None:
+def test_children_of_a_cancelled_run_count_as_cancelled(make: Make) -> None:
     grid = stages()
     grid["dpo"]["from"]["take"] = "each"
     grid["dpo"]["metric"] = {**_METRIC, "failed": "drop"}
     grid["eval"]["from"] = {"stage": "dpo", "take": "best"}
     made = make(grid)
-    [run] = [run.id for run in made.plan.runs if run.name == "sft/lr=3,seed=1"]
-    made.store.create(made.folder.event(run, 1, Event.CANCEL), encode({"schema": 1}))
+    made.cancel("sft/lr=3,seed=1")
     summary = made.drive()
     assert _by_stage(made) == {"sft": 5, "dpo": 10}
     assert any("dpo/beta=1,sft/lr=3,seed=1 and 1 more were cancelled" in w for w in summary.waits)
 
 
-def test_what_was_chosen_stays_chosen_when_the_values_change(make: Make) -> None:
+def test_a_choice_stays_when_values_change(make: Make) -> None:
     made = make()
     made.drive()
     runs, submitted = made.plan.runs, list(made.backend.submitted)
@@ -246,7 +231,7 @@ def _planned(grid: dict[str, Any]) -> Plan:
     return plan({"name": "p", "stages": grid}, validate=False)
 
 
-def test_the_base_model_to_compare_with_is_one_cell_called_as_its_runs_are() -> None:
+def test_the_base_model_as_baseline_is_one_cell() -> None:
     grid = stages()
     sft, base = grid["sft"], {"stage": "sft", "take": "each"}
     last = _after("sft", "each", base={"m": "${from.model_name}", "n": 1})
@@ -263,7 +248,7 @@ def test_the_base_model_to_compare_with_is_one_cell_called_as_its_runs_are() -> 
             _planned(wrong)
 
 
-def test_what_is_taken_of_a_stage_whose_runs_are_all_known_must_be_there() -> None:
+def test_a_take_of_a_known_stage_must_exist() -> None:
     each = _after("sft", "each", base={"m": "${from.model_name}"}, metric=_METRIC)
     grid = {"sft": stages()["sft"], "dpo": each}
     for take, message in (
@@ -277,7 +262,7 @@ def test_what_is_taken_of_a_stage_whose_runs_are_all_known_must_be_there() -> No
     assert not _planned({**grid, "last": last}).unknown
 
 
-def test_a_stage_whose_recipe_knows_what_goes_on_is_refused_without_asking_it() -> None:
+def test_a_stage_without_validation_must_refer_to_the_checkpoint() -> None:
     recipe = {"recipe": "sft", "from": {"stage": "sft", "take": "each"}}
     grid = {"sft": stages()["sft"], "dpo": recipe}
     with pytest.raises(GridError, match="are unknown without validate: refer to them, as in load_"):
@@ -286,7 +271,7 @@ def test_a_stage_whose_recipe_knows_what_goes_on_is_refused_without_asking_it() 
     assert len(_planned({**grid, "dpo": {**recipe, "base": going}}).runs) == 12
 
 
-def test_a_sweep_to_compare_with_that_is_not_there_is_told_at_launch(make: Make) -> None:
+def test_a_missing_baseline_sweep_is_reported(make: Make) -> None:
     grid = stages()
     grid["dpo"]["baseline"] = {"sweep": "gone"}
     grid["sft"]["baseline"] = {"sweep": "other/rl"}
@@ -299,8 +284,8 @@ def test_a_sweep_to_compare_with_that_is_not_there_is_told_at_launch(make: Make)
 
 
 def _ends(made: Pipeline, name: str, **more: object) -> None:
-    """Have the checkpoint of a run expire, as its record has it."""
-    [run] = [run.id for run in made.plan.runs if run.name == name]
+    """Give the checkpoint of a run an end, as its record has it."""
+    run = made.id_of(name)
     record = {"name": "10", "state_path": f"tinker://{run}/weights/10", **more}
     path = f"{made.folder.log_path(run, 1)}/checkpoints.jsonl"
     made.store.replace(path, json.dumps(record).encode())
@@ -308,14 +293,14 @@ def _ends(made: Pipeline, name: str, **more: object) -> None:
 
 def _until_chosen(make: Make, **more: object) -> tuple[Pipeline, Scheduler]:
     made = make()
-    made.record(stages(), service="tinker")
+    made.record_stages(stages(), service="tinker")
     scheduler = made.scheduler()
-    _until_sft_is_done(made, scheduler)
+    made.drive_until_submitted(7, scheduler)
     _ends(made, "sft/lr=1,seed=0", **more)
     return made, scheduler
 
 
-def test_a_checkpoint_that_has_expired_holds_back_who_goes_on_from_it(
+def test_an_expired_checkpoint_holds_its_children_back(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
@@ -325,7 +310,7 @@ def test_a_checkpoint_that_has_expired_holds_back_who_goes_on_from_it(
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_a_checkpoint_that_will_expire_is_kept_by_the_service_before_a_run_goes_on_from_it(
+def test_a_checkpoint_that_would_expire_is_kept_before_it_is_used(
     make: Make, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
     requests: list[tuple[str, str, int | None]] = []
@@ -338,7 +323,7 @@ def test_a_checkpoint_that_will_expire_is_kept_by_the_service_before_a_run_goes_
     monkeypatch.setenv("TINKER_API_KEY", "tml-key")
     made, scheduler = _until_chosen(make, ttl_seconds=3600)
     summary = made.drive(scheduler)
-    [run] = [run.id for run in made.plan.runs if run.name == "sft/lr=1,seed=0"]
+    run = made.id_of("sft/lr=1,seed=0")
     assert requests == [("tml-key", f"tinker://{run}/weights/10", None)]
     if there:
         assert exit_code(summary) == 0 and not summary.waits
@@ -346,7 +331,7 @@ def test_a_checkpoint_that_will_expire_is_kept_by_the_service_before_a_run_goes_
         assert "sft/lr=1,seed=0, which has expired" in summary.waits[0]
 
 
-def test_a_checkpoint_that_nobody_can_have_kept_is_told(
+def test_a_checkpoint_that_cannot_be_kept_is_reported(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TINKER_API_KEY", raising=False)
