@@ -301,7 +301,7 @@ def test_a_launcher_killed_twenty_times_makes_the_same_runs_once(
     made = Pipeline(tmp_path / "killed", stages())
     struck: list[str] = []
     rng = random.Random(7)
-    while len(struck) < 20:
+    while len(struck) < 20 or not any("/chosen/" in what for what in struck):
         # Killed before its first write it would never get anywhere; after it, it always does.
         last = 1 if kind is Kind.KILL_AFTER else rng.randrange(1, 4)
         faults = Faults(at_write(last, kind))
@@ -310,7 +310,7 @@ def test_a_launcher_killed_twenty_times_makes_the_same_runs_once(
             assert not made.drive(made.scheduler(store, backend)).finished, struck
         struck += [what for _, _, what in faults.struck]
         made.work()
-    assert any("/chosen/" in what for what in struck) and any("submit" in what for what in struck)
+    assert any("submit" in what for what in struck)
     made.drive()
     assert sorted(made.submitted()) == sorted(wanted)
     assert {name: made.config(name) for name in wanted} == wanted
