@@ -12,8 +12,6 @@ from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, TypedDict, cast
 
 from sweeper.commands import arguments as shared
-from sweeper.commands.output import print_json_answer
-from sweeper.commands.selection import open_registry
 from sweeper.commands.status_table import alarm_line, counted, print_status
 from sweeper.common.json_values import table_of
 from sweeper.common.sanitize import Writer, raw, sanitize_json
@@ -57,6 +55,7 @@ class _Screen(io.StringIO):
 
 def follow(arguments: Namespace) -> int:
     """Follow a sweep until none of its runs or launchers is running."""
+    from sweeper.commands.selection import open_registry
     from sweeper.results.waiting import SHARE, Live
 
     registry = open_registry(arguments, cache=False)
@@ -318,6 +317,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _status_of_all(arguments: Namespace) -> int:
+    from sweeper.commands.output import print_json_answer
+    from sweeper.commands.selection import open_registry
+
     registry = open_registry(arguments, cache=False, snapshot=True)
     records = registry.sweep_records("*" if arguments.archived else None)
     # The newest sweep comes last, next to the prompt.

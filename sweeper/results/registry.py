@@ -12,7 +12,6 @@ from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.selectors import asks_for_dropped, current
 from sweeper.results.sweeps import Sweep
-from sweeper.sweep.run_record import RUN_KEY, ItemRow, RunRecord, SweepRecord
 from sweeper.sweep.states import State
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from sweeper.results.metrics_reader import Tabulator
     from sweeper.results.scores import Score
     from sweeper.sweep.marks import Marks
+    from sweeper.sweep.run_record import ItemRow, RunRecord, SweepRecord
 
 RUN_COLUMNS = (
     *("run", "sweep", "name", "cell", "seed", "state", "attempts", "reason"),
@@ -69,7 +69,7 @@ class Registry(Catalog):
 
     # Sweeps
 
-    def sweep_records(self, sweep: str | None = None) -> list[SweepRecord]:
+    def sweep_records(self, sweep: str | None = None) -> "list[SweepRecord]":
         """Return one dict per sweep: `sweep root created recipe runs states`, where `states` counts
         the runs in each state, and `tags`, `starred`, `archived`. `sweep` is a name or a glob;
         without it, archived sweeps are left out."""
@@ -104,7 +104,7 @@ class Registry(Catalog):
         where: str | None = None,
         *,
         values: bool = True,
-    ) -> list[RunRecord]:
+    ) -> "list[RunRecord]":
         """Return one dict per run, in the order of the plans; see `RecordedRun.record`.
 
         `sweep` is a name or a glob, `state` one state or several, `where` a condition such as
@@ -228,6 +228,7 @@ class Registry(Catalog):
         Tokens are counted over all turns; rewards are as recorded."""
         from sweeper.metrics.rollout_files import COLUMNS, LABELS
         from sweeper.metrics.tables.frames import numbers_frame
+        from sweeper.sweep.run_record import RUN_KEY
 
         resolved = self._resolve(runs)
         parts = self._tables().rollouts(resolved, iteration, keys)
@@ -260,6 +261,7 @@ class Registry(Catalog):
 
     def _ask(self, query: str, runs: "Runs", frame: bool) -> Any:
         from sweeper.results.sql import ask
+        from sweeper.sweep.run_record import RUN_KEY
 
         resolved = self._resolve(runs)
 
@@ -287,6 +289,7 @@ class Registry(Catalog):
         """Return one row per checkpoint: `run sweep root attempt name`, then the rest of its
         record."""
         from sweeper.metrics.tables.frames import rows_frame
+        from sweeper.sweep.run_record import RUN_KEY
 
         return rows_frame(self.checkpoint_rows(runs), (*RUN_KEY, "attempt", "name"))
 
@@ -304,7 +307,7 @@ class Registry(Catalog):
 
         return rows_frame(self.item_rows(runs), ITEM_COLUMNS)
 
-    def item_rows(self, runs: "Runs" = None) -> list[ItemRow]:
+    def item_rows(self, runs: "Runs" = None) -> "list[ItemRow]":
         """Return the rows of `items` as dicts."""
         return self._tables().items(self._resolve(runs))
 
@@ -322,7 +325,7 @@ class Registry(Catalog):
         return self._tables().scores(self._resolve(runs))
 
 
-def _sweep_record(sweep: Sweep, marks: "Marks") -> SweepRecord:
+def _sweep_record(sweep: Sweep, marks: "Marks") -> "SweepRecord":
     runs = current(sweep.runs)
     return {
         "sweep": sweep.name,
@@ -337,7 +340,7 @@ def _sweep_record(sweep: Sweep, marks: "Marks") -> SweepRecord:
     }
 
 
-def _flat(record: RunRecord) -> dict[str, object]:
+def _flat(record: "RunRecord") -> dict[str, object]:
     """Return a record with one column per configuration key."""
     fields = {key: value for key, value in record.items() if key not in ("id", "config")}
     row: dict[str, object] = {"run": record["id"], **fields}
