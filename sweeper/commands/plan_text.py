@@ -57,10 +57,9 @@ def short(preview: LaunchPreview) -> Iterator[str]:
     if (race := race_sentence(plan)) is not None:
         yield from _clipped(race, width)
     elif plan.unknown:
-        left = plural(sum(plan.unknown.values()), "run")
-        yield from _clipped(
-            f"{left} more runs start once the runs that they continue from have ended", width
-        )
+        left = sum(plan.unknown.values())
+        more = f"{left} more runs start" if left > 1 else "1 more run starts"
+        yield from _clipped(f"{more} once the runs that they continue from have ended", width)
     if (use := estimate_of(preview)) is not None:
         yield from _clipped(use, width)
     if preview.dropped:
