@@ -244,6 +244,11 @@ def _show_prices(arguments: Namespace) -> int:
     """Replace the price table if requested, and print it."""
     if arguments.reset and arguments.refresh:
         raise UsageError("use either --refresh or --reset")
+    if arguments.runs:
+        raise UsageError(
+            f"--prices shows the prices of all models, not those of {arguments.runs[0]}: leave out "
+            "the name, or leave out --prices to see what it cost"
+        )
     if arguments.reset:
         _forget()
     if arguments.refresh:

@@ -258,6 +258,10 @@ def run(arguments: argparse.Namespace) -> int:
         for short, module in recipe_names().items():
             print(f"{short}  {module}")
         return 0
+    if (file := arguments.recipe or "").endswith((".yaml", ".yml")):
+        raise UsageError(
+            f"{file} is no recipe: --from {file} translates the file, --out {file} writes it"
+        )
     reference = arguments.source or arguments.recipe or "sft"
     name = _name(reference)
     if arguments.study:

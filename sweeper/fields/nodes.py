@@ -86,6 +86,10 @@ class Problems:
         """Note a mistake. The same mistake at the same place counts once."""
         self._lines[(place, message)] = None
 
+    def places(self) -> set[Place]:
+        """Return the places with mistakes."""
+        return {place for place, _ in self._lines}
+
     def __bool__(self) -> bool:
         return bool(self._lines)
 

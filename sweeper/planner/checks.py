@@ -252,6 +252,8 @@ class _Check:
 
     def __init__(self, expanded: Expanded, runs: Sequence[Run], problems: Problems) -> None:
         self.expanded, self.runs, self.problems = expanded, runs, problems
+        # The recipe would refuse a value that could not be computed a second time.
+        self.broken = problems.places()
         self.grid = expanded.grid
         self.warnings: list[str] = []
         self.lacks: list[Problem] = []
@@ -354,6 +356,8 @@ class _Check:
             message = f"seeds: {message}" if bare else message
         else:
             place = place_of(grid, self.expanded.point_of(problem.number), key)
+            if place in self.broken:
+                return
             if "did you mean" not in message:
                 message += self._advice(self.runs[problem.number], key, place, recipe)
         self.problems.add(place or grid.places["recipe"], message)

@@ -53,13 +53,8 @@ class Job(NamedTuple):
 def read(document: object, place: str) -> Job:
     """Read the job in the file `place`. Raises `StoreError`."""
     job = codec.read(Job, document, place)
-    values = table_of(document)
-    runs_anywhere(values.get("recipe"), place, "recipe")
-    if "settings" in values:
-        return job
-    # Until version 0.1 the settings were keys of the job itself.
-    settings = codec.read(Launch, {"warm": False, **values}, place)
-    return job._replace(settings=settings.for_worker())
+    runs_anywhere(table_of(document).get("recipe"), place, "recipe")
+    return job
 
 
 class _Engine(NamedTuple):

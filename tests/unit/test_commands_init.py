@@ -85,6 +85,19 @@ def test_init_overwrites_nothing(tmp_path, monkeypatch, capsys):
     assert not Path("nowhere").exists()
 
 
+def test_a_yaml_file_is_no_recipe(tmp_path, monkeypatch, capsys):
+    """It is a file to translate, or to write: as a program of the translation it would be
+    written into a command."""
+    monkeypatch.chdir(tmp_path)
+    Path("w.yaml").write_text("program: train.py\nmethod: grid\nparameters: {lr: {values: [1]}}\n")
+    for arguments in (["w.yaml"], ["new.yaml", "--from", "w.yaml"]):
+        assert main(["init", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert f"--from {arguments[0]} translates the file, --out {arguments[0]} writes it" in error
+    assert [*tmp_path.iterdir()] == [tmp_path / "w.yaml"]
+    assert main(["init", "--from", "w.yaml", "--out", "new.yaml"]) == 0
+
+
 def test_the_schema_is_printed(capsys):
     assert main(["init", "--schema"]) == 0
     assert json.loads(capsys.readouterr().out) == grid_schema()

@@ -164,6 +164,14 @@ def test_a_mistake_is_one_line_with_its_place(tmp_path, value, problem):
     assert caught.value.problems == (f"{tmp_path}/g.yaml:4:6: {problem}",)
 
 
+def test_the_recipe_does_not_refuse_a_value_that_could_not_be_computed():
+    grid = {"name": "g", "recipe": "sft", "base": {"max_steps": "${4800 // 0}", "batch_size": "x"}}
+    with pytest.raises(GridError) as caught:
+        plan(grid)
+    (step, size) = caught.value.problems
+    assert step.endswith("max_steps: ${4800 // 0}: division by zero") and "batch_size" in size
+
+
 def test_values_of_other_stages_are_not_computed_with():
     stages = {"a": {"command": ["echo"], "base": {"n": 1}}}
     stages["b"] = {"command": ["echo"], "from": {"stage": "a", "take": "each"}}

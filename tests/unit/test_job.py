@@ -17,10 +17,3 @@ def test_every_setting_that_is_not_a_backends_reaches_the_worker():
     job = read(BARE, "job.json")._replace(settings=launch.for_worker())
     assert "slurm" not in job.document()["settings"]  # pyright: ignore[reportOperatorIssue]
     assert read(job.document(), "job.json").settings == launch._replace(options={})
-
-
-def test_the_settings_of_an_older_job_are_keys_of_the_job_itself():
-    older = {"timeout_s": 90.0, "env": {"A": "1"}, "resume": "always", "sync_s": 5.0}
-    settings = read({**BARE, **older}, "job.json").settings
-    expected = Launch(timeout_s=90.0, env={"A": "1"}, resume="always", sync_s=5.0, warm=False)
-    assert settings._replace(cwd=None) == expected

@@ -114,6 +114,7 @@ def test_a_table_of_ones_own_counts_until_it_is_forgotten(
     assert main(["costs", "--prices", "--refresh", str(file)]) == 2  # and the one before is kept
     assert "9.5" not in capsys.readouterr().err
     assert prices.load().models["m"].prefill == 9.5
+    assert main(["costs", "--prices", "tiny/qwen3"]) == 2  # a name would be ignored
     assert main(["costs", "--prices", "--reset"]) == 0
     assert "Qwen/Qwen3-8B" in capsys.readouterr().out
     assert main(["costs", "--prices", "--refresh", str(tmp_path / "none")]) == 2
