@@ -10,8 +10,8 @@ dozens of times while modules load, which leaves no garbage."""
 
 
 def main() -> int:
-    """Run the command line. The interpreter that checks a plan's recipe takes longest, so it
-    starts before other modules load; the plan's output module loads while it answers."""
+    """Run the command line. The interpreter that checks a plan's recipe takes longest, so it starts
+    before other modules are loaded; the plan's output module is loaded while it answers."""
     gc.set_threshold(_GC_THRESHOLD)
     if sys.argv[1:2] != ["plan"]:
         return _run()
@@ -27,8 +27,8 @@ def _run() -> int:
     try:
         return cli.main()
     finally:
-        # At its end Python would look for garbage among all objects, which takes milliseconds.
-        # DuckDB reports its objects as leaked if that is not done.
+        # At the end Python would search all objects for garbage, which takes milliseconds.
+        # Otherwise DuckDB reports its objects as leaked.
         if "duckdb" not in sys.modules:
             gc.freeze()
 

@@ -13,7 +13,7 @@ from sweeper.terminal import complain, warn
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line (without the program's name) and return the exit code."""
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
+    if "_ARGCOMPLETE" in os.environ:  # A shell asks for completions.
         from sweeper.commands.completion import complete
         from sweeper.commands.parser import parser
 
@@ -35,7 +35,7 @@ def _main(given: list[str]) -> int:
         warn("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader (head, less) has gone. Python flushes at exit: give it a file to flush to.
+        # The reader (head, less) is gone. Python flushes at exit, so it gets a file to flush to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -49,7 +49,7 @@ def _main(given: list[str]) -> int:
 
 
 def _failure_of(error: Exception) -> EnvironmentFailure | None:
-    """Return what is wrong with the machine or the current folder, if that caused the error."""
+    """Return the problem of the machine or the current folder that caused the error, if one did."""
     from sweeper.common.full_machine import crowding
 
     if (lack := crowding(error)) is not None:
@@ -63,11 +63,11 @@ def _failure_of(error: Exception) -> EnvironmentFailure | None:
 
 
 def _run(given: list[str]) -> int:
-    if given[:1] == ["engine"]:  # it parses its own command line
+    if given[:1] == ["engine"]:  # This verb parses its own command line.
         import argparse
 
         return load("engine").run(argparse.Namespace(verb="engine", rest=given[1:]))
-    from sweeper.commands.parser import parse  # argparse takes time
+    from sweeper.commands.parser import parse  # imported late, since argparse takes time
 
     arguments = parse(given)
     part = getattr(arguments, "part", None)

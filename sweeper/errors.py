@@ -5,7 +5,7 @@ the error. A message is one line: where, what, and how to fix it."""
 # ├─ UsageError               2    the command line or an argument from Python
 # │   └─ GridError            2    one or more problems in a grid, one line each, with places
 # │       └─ RecipeError           its recipe cannot be found, imported or used
-# ├─ NotFound                 5    no such sweep, run, file
+# ├─ NotFound                 5    the sweep, run or file does not exist
 # └─ EnvironmentFailure       6    something that sweeper needs is missing
 #     ├─ StoreError                the store refuses or cannot be reached
 #     │   ├─ AlreadyExists         an exclusive create lost the race
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 
 class SweeperError(Exception):
-    """The root of the tree; `exit_code` is what the command line ends with."""
+    """The base class of all errors. `exit_code` is the exit code of a command that ends with it."""
 
     exit_code = 1
 

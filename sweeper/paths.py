@@ -72,12 +72,12 @@ def engine(root: str | None = None) -> str:
 
 
 def checkpoints(root: str | None = None) -> str:
-    """Return the folder for what training clients saved."""
+    """Return the folder for checkpoints that training clients saved."""
     return os.path.join(engine(root), "checkpoints")
 
 
 def spill(root: str | None = None) -> str:
-    """Return the folder for weights of samplers that are not in use. It does not outlive the
+    """Return the folder for weights of samplers that are not in use. It is removed with the
     engine."""
     return os.path.join(engine(root), "spill")
 
@@ -94,7 +94,7 @@ def hub(root: str | None = None) -> str:
 
 
 def views(root: str | None = None) -> str:
-    """Return the folder for programs' cache: the contents of `hub` and of a user's own cache."""
+    """Return the folder for caches of programs: the contents of `hub` and of a user's own cache."""
     return os.path.join(root or home(), "hub-views")
 
 
@@ -104,7 +104,7 @@ def stores(root: str | None = None) -> str:
 
 
 def warm(root: str | None = None) -> str:
-    """Return the folder for the fork servers' sockets, and lists of the modules that recipes
+    """Return the folder for the sockets of fork servers, and for lists of the modules that recipes
     import."""
     return os.path.join(root or home(), "warm")
 

@@ -10,7 +10,7 @@ from sweeper.errors import GridError, SweeperError
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table, fitted to the terminal's width, or unlimited elsewhere. Numbers are aligned
+    """Print a table, fitted to the terminal's width if there is a terminal. Numbers are aligned
     right, None is a dash. Terminal control sequences in texts and titles are removed."""
     columns = [sanitize(column) for column in columns]
     shown = [
@@ -21,7 +21,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     ]
     if sys.stdout.isatty():
         _print_fitted(columns, shown, numeric)
-    else:  # nothing has to fit, and fitting takes time
+    else:  # Nothing has to fit, and fitting takes time.
         _print_wide(columns, shown, numeric)
 
 
@@ -37,7 +37,7 @@ def _print_fitted(
     for column, right in zip(columns, numeric, strict=True):
         table.add_column(column, justify="right" if right else "left", overflow="fold")
     for row in rows:
-        # Text, not markup: a run's name may hold brackets.
+        # Text, not markup, since a run's name may contain brackets.
         table.add_row(*(Text(number(value)) for value in row))
     Console(highlight=False, file=raw(sys.stdout)).print(table)
 
@@ -82,7 +82,7 @@ def number(value: object) -> str:
 
 def setting(value: object) -> str:
     """Format a setting exactly as it was set, in the form that a condition accepts."""
-    import json  # most verbs print none
+    import json  # imported late, since most verbs print no settings
 
     return value if isinstance(value, str) else json.dumps(value)
 
@@ -95,7 +95,7 @@ def in_colour() -> bool:
 
 def shortened(text: str, most: int = 60) -> str:
     """Put a text, which may have several lines, on one line of at most `most` characters. A long
-    text is cut between words, if it has any near its end."""
+    text is cut between words if possible."""
     line = " ".join(text.split())
     if len(line) <= most:
         return line
@@ -136,7 +136,7 @@ def print_json(document: Mapping[str, object]) -> int:
 
 
 def is_screen() -> bool:
-    """Return whether a person sits at a terminal with a movable cursor."""
+    """Return whether output goes to a terminal with a movable cursor."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     # A stream that is None or closed is not a terminal.
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):  # pyright: ignore[reportUnnecessaryComparison]
@@ -163,7 +163,7 @@ def complain(error: SweeperError) -> int:
 
 
 def _print_error(text: str) -> None:
-    """Print on standard error, if possible: a message that cannot be printed must not change what
-    a command does."""
+    """Print on standard error, if possible. A message that cannot be printed must not change what a
+    command does."""
     with suppress(OSError):
         print(f"sweeper: {text}", file=sys.stderr)

@@ -116,13 +116,13 @@ def _cancel(arguments: Namespace) -> int:
                 "id": request.run,
                 "name": names.get(request.run, request.run),
                 "state": states[request.run].state.value if request.run in states else "planned",
-                "asked": request.asked,
+                "asked": request.accepted,
                 "why": request.why,
             }
             for request in done
         ]
         return print_json({"schema": SCHEMA, "sweep": sweep.name, "runs": requests})
-    to_report = [request for request in done if request.asked] or done
+    to_report = [request for request in done if request.accepted] or done
     counts = Counter(request.why for request in to_report)
     none = f"none of the {len(sweep.runs)} runs matches the selection"
     say(f"{sweep.name}: {', '.join(f'{n} {why}' for why, n in counts.items()) or none}")
@@ -168,7 +168,7 @@ def _start_again(arguments: Namespace) -> int:
     succeeded = State.SUCCEEDED in (arguments.state or ())
     ids = [run.id for run in runs]
     requests = request_retries(sweep, ids, agreeing(arguments), succeeded=succeeded)
-    refusals = [request.why for request in requests.done if not request.asked or request.waits]
+    refusals = [request.why for request in requests.done if not request.accepted or request.waits]
     for why, count in Counter(refusals).items():
         warn(f"{count} {why}")
     say(f"{sweep.name}: {plural(requests.again, 'run')} will start again", flush=True)
@@ -185,7 +185,7 @@ def _start_again(arguments: Namespace) -> int:
             wait, known = arguments.wait, requests.ready
             # Open the folder again: the launch must not treat these failures as old.
             folder = SweepFolder.open(sweep.root, sweep.name)
-            launched = resume(folder, wait=wait, notify=notify, known=known, tell=warn)
+            launched = resume(folder, wait=wait, notify=notify, checked=known, tell=warn)
     except KeyboardInterrupt:
         return tell_interrupted(sweep.name, sweep.root)
     if launched.summary is None:

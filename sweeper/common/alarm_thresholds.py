@@ -1,11 +1,11 @@
-"""The alarm rules: their meaning, thresholds and advice, shared by the grid, the rules and the
-documentation. Pure, without imports of ours."""
+"""The alarm rules: their meaning, thresholds and advice, for the grid, the code of the rules and
+the documentation. Does no I/O and imports nothing of sweeper."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 WINDOW = 60
-"""The number of steps that are remembered of each key. A rule that compares two periods uses at
+"""The number of steps that are remembered for each key. A rule that compares two periods uses at
 most half of them."""
 
 Limits = dict[str, dict[str, float]]
@@ -24,8 +24,8 @@ class Threshold(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A rule: the fault that it detects, its thresholds, what to do about it, and whether it judges
-    missing steps, which an interactive session has between its requests."""
+    """A rule: the fault that it detects, its thresholds, advice, and whether it also applies to an
+    interactive session, which makes no steps between its requests."""
 
     meaning: str
     thresholds: Mapping[str, Threshold]
@@ -34,7 +34,7 @@ class Rule(NamedTuple):
 
 
 def _steps(default: int, most: int = 50) -> Threshold:
-    return Threshold(default, 1, most, "steps that it is judged over", "count")
+    return Threshold(default, 1, most, "steps that are compared", "count")
 
 
 def _after(default: float, least: float, meaning: str) -> Threshold:
@@ -45,50 +45,52 @@ RULES: dict[str, Rule] = {
     "nan": Rule(
         "a metric is NaN or infinite",
         {},
-        "inspect the step before with `sweeper show`; lower the learning rate, clip "
-        "gradients, then `sweeper retry` from a checkpoint before it",
+        "inspect the step before with `sweeper show`; lower the learning rate or clip "
+        "gradients, then `sweeper retry` from an earlier checkpoint",
     ),
     "divergence": Rule(
-        "the loss goes up, and stays up",
+        "the loss rises and stays high",
         {
             "above": Threshold(2.0, 1.0, 1e6, "times the loss at the start"),
-            "lost": Threshold(0.5, 0.01, 1.0, "share of what the loss had fallen by, given back"),
+            "lost": Threshold(0.5, 0.01, 1.0, "share of its decrease that the loss has lost again"),
             "steps": _steps(5),
         },
         "stop it (`sweeper cancel`), and launch with a learning rate three to ten times "
         "lower, or a longer warm-up",
     ),
     "spike": Rule(
-        "the loss leaps in one step",
+        "the loss jumps in one step",
         {
-            "above": Threshold(10.0, 1.0, 1e6, "deviations of its change in the last 20 steps"),
-            "lost": Threshold(0.5, 0.0, 1e6, "share of the loss at the start that it leaps by"),
+            "above": Threshold(
+                10.0, 1.0, 1e6, "standard deviations of its change over the last 20 steps"
+            ),
+            "lost": Threshold(0.5, 0.0, 1e6, "share of the loss at the start by which it jumps"),
         },
         "inspect the batch of that step; if the loss does not recover, lower the "
         "learning rate or clip gradients",
     ),
     "collapse": Rule(
-        "the reward falls, and stays down",
+        "the reward falls and stays low",
         {
-            "lost": Threshold(0.7, 0.01, 1.0, "share of the best reward that is gone"),
+            "lost": Threshold(0.7, 0.01, 1.0, "share of the best reward that is lost"),
             "steps": _steps(10, WINDOW // 2),
         },
         "stop it, and continue from an earlier checkpoint with a lower learning rate; "
         "read its answers with `sweeper rollouts`",
     ),
     "entropy": Rule(
-        "the model samples always the same, before it is right",
+        "the model always samples the same before it solves its tasks",
         {
-            "below": Threshold(0.02, 0.0, 100.0, "nats a token"),
+            "below": Threshold(0.02, 0.0, 100.0, "nats per token"),
             "steps": _steps(8),
         },
         "raise entropy_coef or the temperature, lower the learning rate, or start from "
-        "a model that is sometimes right",
+        "a model that sometimes solves the tasks",
     ),
     "kl": Rule(
         "the model that trains is far from the one that samples, or from its base",
         {
-            "above": Threshold(0.5, 0.0, 1e6, "nats a token"),
+            "above": Threshold(0.5, 0.0, 1e6, "nats per token"),
             "steps": _steps(3),
         },
         "lower the learning rate, take fewer substeps, or check that sampler and "
@@ -97,7 +99,7 @@ RULES: dict[str, Rule] = {
     "mismatch": Rule(
         "the sampler and the trainer disagree from the first steps on, before the policy can drift",
         {
-            "above": Threshold(0.02, 0.0, 1e6, "nats a token, in one of the first steps"),
+            "above": Threshold(0.02, 0.0, 1e6, "nats per token, in one of the first steps"),
             "times": Threshold(10.0, 1.0, 1e6, "times its first value, or that of other runs"),
             "steps": Threshold(3, 1, 10, "steps that count as the first", "count"),
         },
@@ -106,16 +108,16 @@ RULES: dict[str, Rule] = {
         "(mixtures of experts)",
     ),
     "gradient": Rule(
-        "the norm of the gradient grows, and stays large",
+        "the norm of the gradient grows and stays large",
         {
-            "above": Threshold(10.0, 1.0, 1e6, "times its median before"),
+            "above": Threshold(10.0, 1.0, 1e6, "times its earlier median"),
             "steps": _steps(3, WINDOW // 2),
         },
         "lower the learning rate, clip gradients or warm up longer; inspect the batches "
         "of those steps",
     ),
     "no_signal": Rule(
-        "all answers of a group earn the same: nothing to learn from",
+        "all answers of a group get the same reward, so there is nothing to learn",
         {
             "below": Threshold(0.01, 0.0, 1.0, "share of groups whose rewards differ, on average"),
             "steps": _steps(8),
@@ -127,14 +129,14 @@ RULES: dict[str, Rule] = {
     "judge_failed": Rule(
         "a reward function, verifier or grader fails on answers",
         {
-            "above": Threshold(0.1, 0.0, 1.0, "share of the answers of a step"),
+            "above": Threshold(0.1, 0.0, 1.0, "share of a step's answers"),
             "raises": Threshold(0.0, 0.0, 1.0, "the same, for a reward function that raises"),
         },
         "fix the reward function, verifier or grader and `sweeper retry`; all errors "
         "are in `iteration_*/reward_failures.jsonl` of the run",
     ),
     "length": Rule(
-        "answers grow long, and no better",
+        "answers grow longer but not better",
         {
             "above": Threshold(3.0, 1.0, 1e6, f"times the shortest of the last {WINDOW} steps"),
             "steps": _steps(5, WINDOW // 2),
@@ -151,13 +153,13 @@ RULES: dict[str, Rule] = {
         ("raise max_tokens, or ask for shorter answers: answers that are cut off get no reward"),
     ),
     "plateau": Rule(
-        "the reward, or a loss that has hardly fallen, does not improve for long",
+        "the reward, or a loss that has hardly fallen, has not improved for a long time",
         {"steps": Threshold(60, 10, 100_000, "steps without a new best mean of ten", "count")},
         "compare it with the sweep's other runs (`sweeper compare`), and stop it if "
         "they are ahead; try another learning rate, a larger batch or easier problems",
     ),
     "stalled": Rule(
-        "no step for long, although the worker beats and nothing holds it back",
+        "no step for a long time, although the worker sends heartbeats and nothing holds it back",
         {
             "after": _after(30.0, 1.0, "at least so long"),
             "factor": Threshold(10.0, 1.0, 1e6, "times the longest of the last 50 steps"),
@@ -169,24 +171,24 @@ RULES: dict[str, Rule] = {
         missing_steps=True,
     ),
     "paused": Rule(
-        "the service has held it back for long",
+        "the service has held it back for a long time",
         {"after": _after(3600.0, 1.0, "so long")},
         ("wait, lower launch.max_parallel, or request more quota; nothing is lost meanwhile"),
     ),
     "heartbeat": Rule(
-        "its worker does not beat, and the backend says that it runs",
+        "its worker sends no heartbeats, but the backend says that it runs",
         {"after": _after(180.0, 15.0, "so long, and no less than launch.lease")},
         "check whether its machine is alive and can reach the store; the run counts as "
         "lost once the backend no longer knows its job",
     ),
     "metric": Rule(
-        "it has succeeded, and not recorded the grid's metric",
+        "it has succeeded without recording the grid's metric",
         {},
         "name a recorded key in `metric`, or have the program write it to its metrics "
         "file: without it there is no report and no best run",
     ),
     "service": Rule(
-        "it has failed since the service did not answer",
+        "it failed because the service did not answer",
         {},
         "restart it (`sweeper engine start`), or check that the run's machine can reach "
         "it; runs on the engine then continue from their last checkpoints, others by "
@@ -209,8 +211,8 @@ RULES: dict[str, Rule] = {
 def resolve(given: Mapping[str, Mapping[str, float] | None] | None = None) -> Limits:
     """Return the thresholds in force: the defaults, changed by those `given` in a grid (as in
     `sweep.json`: rule -> thresholds, or None for a rule that is off). Unknown rules and thresholds,
-    of a newer version, are ignored. Values above the present maximum, from an older version, are
-    lowered to it: a rule over more steps than are remembered would never raise an alarm."""
+    from a newer version, are ignored. Values above the present maximum, from an older version, are
+    lowered to it, since a rule over more steps than are remembered would never raise an alarm."""
     limits: Limits = {}
     for name, rule in RULES.items():
         changed = (given or {}).get(name, {})

@@ -1,6 +1,6 @@
-"""Files that are complete or absent, whenever their writer is killed: each is written as
-`.tmp-<pid>-...` and renamed. `sweeper store gc` removes leftovers. Workers load this: few
-imports."""
+"""Files that are complete or absent, whenever their writer is killed. Each is written as
+`.tmp-<pid>-...` and renamed. `sweeper store gc` removes leftovers. Workers load this; it imports
+little."""
 
 import errno
 import os
@@ -11,13 +11,13 @@ TEMPORARY = ".tmp-"
 """The prefix of the names of files that are being written."""
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _AT_ONCE = 500
-"""The number of parts written in one call; the system allows at most 1,024."""
+"""The most parts written in one call, since the system allows at most 1,024."""
 
 Parts = bytes | Sequence[bytes | memoryview]
 
 
 def atomic_write(path: str, data: Parts, *, mode: int = 0o644, durable: bool = False) -> None:
-    """Write a file, new or existing: readers see the old or the new content, never a mixture. A
+    """Write a file, new or existing. Readers see the old or the new content, never a mixture. A
     link of this name is replaced, not followed. `durable`: the content is on the disk on return.
     Raises `OSError`, without any change."""
     with replacing(path, durable=durable) as temporary:
@@ -25,8 +25,8 @@ def atomic_write(path: str, data: Parts, *, mode: int = 0o644, durable: bool = F
 
 
 def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
-    """Write a new file, durably. Raises `FileExistsError` if the name exists, even in a close race,
-    and `OSError`."""
+    """Write a new file durably. Raises `FileExistsError` if the name exists, even if two callers
+    race, and `OSError`."""
     temporary = _beside(path)
     try:
         _write(temporary, data, mode, durable=True)
@@ -39,7 +39,7 @@ def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
 
 @contextmanager
 def replacing(path: str, *, durable: bool = False) -> Generator[str]:
-    """Yield a name under which to make a file or link. It replaces `path` if the block succeeds,
+    """Yield a name under which to create a file or link. It replaces `path` if the block succeeds,
     and is removed otherwise."""
     temporary = _beside(path)
     try:
@@ -96,7 +96,7 @@ def nearest_folder(folder: str) -> str:
 
 def try_to_write(folder: str) -> None:
     """Check that a folder is writable: write one byte to a file without a name if the file system
-    supports that, else make and remove a folder. Raises `OSError`."""
+    supports that, else create and remove a folder. Raises `OSError`."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -104,7 +104,7 @@ def try_to_write(folder: str) -> None:
         finally:
             os.close(descriptor)
         return
-    except AttributeError:  # not Linux
+    except AttributeError:  # This system is not Linux.
         pass
     except OSError as error:
         if error.errno not in _UNSUPPORTED:

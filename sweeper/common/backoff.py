@@ -1,4 +1,4 @@
-"""Backoff: pauses after failures, and retries that wait longer each time. Workers load this, so it
+"""Backoff: waits after failures, and retries that wait longer each time. Workers load this, so it
 imports only the standard library."""
 
 import time
@@ -48,9 +48,9 @@ def retried(
     sleep: Callable[[float], None] | None = None,
 ) -> T:
     """Return the result of `action`. After an error for which `passing` is true, wait for the next
-    of `waits`, or `at_least` the seconds that the error asks for, and try again. Other errors, and
-    the error after the last wait, are raised. `note` is called with each error that is retried and
-    the seconds until then."""
+    of `waits`, or for `at_least` the seconds that the error asks for, and try again. Other errors,
+    and the error after the last wait, are raised. `note` is called with each error that is retried
+    and the seconds until then."""
     for wait in waits:
         try:
             return action()
@@ -81,12 +81,13 @@ class Backoff:
     def check(self) -> None:
         """Raise the last failure again if it is too early for another try."""
         if self._failure is not None and self._clock() < self._until:
-            # otherwise the traceback would grow with every call
+            # Otherwise the traceback would grow with every call.
             raise self._failure.with_traceback(None)
 
     @contextmanager
     def tried(self, *failures: type[Unreachable]) -> Generator[None]:
-        """Wrap a try. It has failed if the block raises one of `failures`, which is re-raised."""
+        """Wrap a try, which has failed if the block raises one of `failures`. The failure is raised
+        again."""
         try:
             yield
         except failures as error:
@@ -99,7 +100,7 @@ class Backoff:
         self._failure = failure
         if self._clock() < self._until:
             return
-        _LOG.info("left alone for %g s: %s", self._next, failure)
+        _LOG.info("not tried again for %g s: %s", self._next, failure)
         self._until = self._clock() + self._next
         self._next = min(self._most, 2 * self._next)
 
@@ -109,7 +110,7 @@ class Backoff:
 
 
 class Freshness:
-    """The lifetime of a cached listing: one second, or twenty times as long as it took to make,
+    """The lifetime of a cached listing: one second, or twenty times as long as the listing took,
     whichever is longer."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,5 +1,5 @@
 """Reads and writes sweeper's documents by the types of their fields, declared as `NamedTuple`s. A
-null counts as a missing key; unknown keys, of a newer version, are ignored."""
+null counts as a missing key. Unknown keys, from a newer version, are ignored."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ LARGEST = 1e18
 _DIGITS = str.maketrans("123456789", "000000000")
 _DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _LONGEST = 40
-"""Characters of a text that messages show."""
+"""The most characters of a text that messages show."""
 
 T = TypeVar("T")
 Read = Callable[[Any], Any]
@@ -68,7 +68,8 @@ class Key:
 
 
 class Default:
-    """The value of a field whose key is missing, in `Annotated`, for fields that code must pass."""
+    """The value of a field whose key is missing, in `Annotated`. For fields without a default in
+    Python."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -77,7 +78,7 @@ class Default:
 _SPARSE, _REST, _WHOLE, _UNSTORED = object(), object(), object(), object()
 
 Sparse = Annotated[T, _SPARSE]
-"""Marks a field that is not written if it has its default."""
+"""Marks a field that is written only if it differs from its default."""
 
 Rest = Annotated[T, _REST]
 """Marks a field that holds all objects under other keys, by their keys."""
@@ -109,7 +110,7 @@ Time = Annotated[str, Check(_is_time, "a time such as 2026-01-31T12:00:00Z")]
 
 
 class Wrong(Exception):
-    """A value is not as `expected`. `path` leads to it, with the outermost part last."""
+    """A value is not as `expected`. `path` leads to it, outermost part last."""
 
     def __init__(self, expected: str, value: object, path: str = "", *, missing: bool = False):
         super().__init__(expected)
@@ -148,7 +149,7 @@ _REQUIRED = object()
 
 
 class _Field:
-    """How a field is read and written. `special` is the mark of one without a key of its own,
+    """How a field is read and written. `special` is the mark of a field without a key of its own,
     `omitted` the value that is not written, `default` that of a missing key (`_REQUIRED`: none).
     Values of the class `as_is` need no reading. `read` and `write` are made when they are first
     used: a program uses few."""
@@ -241,7 +242,7 @@ def _text(value: Any) -> str:
 
 def _number(value: Any) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        in_range = -LARGEST < value < LARGEST  # false for NaN
+        in_range = -LARGEST < value < LARGEST  # This is false for NaN.
         if in_range:
             return value
     raise Wrong("a number", value)
@@ -358,7 +359,7 @@ def _object(value: Any) -> dict[str, Any]:
 
 @cache
 def _record(kind: type[Any]) -> Read:
-    """Return the function that reads an object as `kind`. The types of fields are looked at when
+    """Return the function that reads an object as `kind`. The types of its fields are examined when
     it is first called, since a worker reads few kinds."""
 
     def read_record(value: Any) -> Any:
@@ -406,12 +407,14 @@ def _special(field: _Field, kind: type[Any], document: dict[str, Any]) -> object
         return document
     if field.special is _UNSTORED:
         return field.default
-    known = {other.key for other in _fields(kind)}
-    return field.read({k: v for k, v in document.items() if k not in known and isinstance(v, dict)})
+    own_keys = {other.key for other in _fields(kind)}
+    return field.read(
+        {k: v for k, v in document.items() if k not in own_keys and isinstance(v, dict)}
+    )
 
 
 def _missing(read_field: Read) -> object:
-    """Raise the error that a required key is missing."""
+    """Raise the error for a missing required key."""
     try:
         return read_field(None)
     except Wrong as error:
@@ -419,8 +422,8 @@ def _missing(read_field: Read) -> object:
 
 
 def _writer(hint: Any) -> Read | None:  # noqa: PLR0911
-    """Return the function that turns a value of the type `hint` into JSON; None if the value is
-    JSON already."""
+    """Return the function that turns a value of the type `hint` into JSON, or None if the value
+    already is JSON."""
     origin, args = origin_of(hint), args_of(hint)
     if origin is Annotated:
         return _writer(args[0])
@@ -457,7 +460,7 @@ def _write_fields(value: Any) -> dict[str, Any]:
 
 
 def shown(value: object) -> str:
-    """Return a value for messages, shortened."""
+    """Return a value in a short form for messages."""
     if isinstance(value, dict):
         return "an object"
     if isinstance(value, list):

@@ -1,5 +1,5 @@
 """A background process that serves this user's other processes through a socket. It starts on
-demand and holds a lock while it lives. Uses only the standard library, imported on demand."""
+demand and holds a lock as long as it lives. Uses only the standard library, imported on demand."""
 
 import json
 import os
@@ -35,7 +35,7 @@ _STARTING_SECONDS = 2.0
 
 
 class Daemon:
-    """The files of a daemon and its connection: `folder`, which only this user can enter, has its
+    """The files of a daemon and its connection. `folder`, which only this user can enter, has its
     socket and its lock by its `name`. `argv` and `environment` start it."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Daemon:
             os.close(folder)
 
     def _start(self) -> bool:
-        """Start the daemon. It listens before it imports, so that clients can wait for it. Returns
+        """Start the daemon. It listens before it imports, so that clients can wait for it. Return
         False if the lock is held: another process is starting the daemon, or the last one has not
         quite ended."""
         import fcntl
@@ -141,7 +141,7 @@ class Daemon:
 
 
 def private_folder(path: str) -> bool:
-    """Make a folder that only this user can enter. Return whether it is one."""
+    """Create a folder that only this user can enter. Return whether that worked."""
     import stat
 
     try:
@@ -159,7 +159,7 @@ def is_possible() -> bool:
 
 
 def user_of(connection: "socket.socket") -> int:
-    """Return the user id of the process on the other side."""
+    """Return the user id of the process at the other end."""
     import socket
     import struct
 
@@ -180,7 +180,7 @@ def of_this_process() -> Iterator[object]:
     for name in ("mnt", "net", "pid", "user", "ipc", "uts"):
         with suppress(OSError):
             yield os.readlink(f"/proc/self/ns/{name}")
-    yield os.uname().nodename  # several machines may share one home folder
+    yield os.uname().nodename  # Several machines may share a home folder.
     for name in ("/proc/sys/kernel/random/boot_id", "/proc/self/oom_score_adj"):
         with suppress(OSError), open(name) as file:
             yield file.read()
@@ -188,11 +188,11 @@ def of_this_process() -> Iterator[object]:
         yield re.sub(_SCOPE, "", file.read())
 
 
-def digest(what: object) -> str:
+def digest(value: object) -> str:
     """Return a short name for a value of JSON."""
     import hashlib
 
-    text = json.dumps(what, default=str, sort_keys=True)
+    text = json.dumps(value, default=str, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

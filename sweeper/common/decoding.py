@@ -1,4 +1,4 @@
-"""Decodes JSON from a store, which anybody may have written, and removes what would break printing
+"""Decodes JSON from a store, which anyone may have written, and removes what would break printing
 or recursion."""
 
 import json
@@ -6,8 +6,8 @@ import re
 from typing import cast
 
 MOST_LEVELS = 100
-"""The most levels of nested lists and objects. Code that walks through a value recurses once for
-each level, and Python allows some hundreds of nested calls."""
+"""The most levels of nested lists and objects. Code that walks through a value recurses once per
+level, and Python allows some hundreds of nested calls."""
 
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _HALF = "[\ud800-\udfff]"
@@ -31,8 +31,8 @@ def decode(data: bytes) -> object:
 
 
 def is_deep(data: bytes) -> bool:
-    """Return whether a JSON text may be nested too deep, judged by its brackets, also those in
-    strings."""
+    """Return whether a JSON text may be nested too deeply, judged by its brackets, including those
+    in strings."""
     if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
         return False
     left = data.translate(None, _NO_BRACKETS)
@@ -48,7 +48,7 @@ def is_deep(data: bytes) -> bool:
 def _has_levels(value: object, most: int) -> bool:
     level = [value]
     for _ in range(most + 1):
-        level = [inner for one in level for inner in _inside(one)]
+        level = [inner for bracket in level for inner in _inside(bracket)]
         if not level:
             return False
     return True

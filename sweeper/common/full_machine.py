@@ -1,5 +1,5 @@
-"""Recognise errors that mean this machine is temporarily out of memory, processes, threads or open
-files. Standard library only."""
+"""Recognises errors that mean this machine is temporarily out of memory, processes, threads or open
+files. Uses only the standard library."""
 
 import errno
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""Divides this machine's GPUs among runs. A run locks its devices while any of its processes lives,
-so a kill releases them. Standard library only, because workers load it."""
+"""Divides this machine's GPUs among runs. A run locks its devices as long as any of its processes
+lives, so a kill releases them. Workers load this; it uses only the standard library."""
 
 import fcntl
 import os
@@ -12,13 +12,14 @@ from typing import NamedTuple
 
 _FOLDER = "/tmp/sweeper-gpus"  # noqa: S108 - all users of the machine share it
 _SHARES = 840
-"""Bytes of a device's lock file, divisible by every number of runs on one device. Each run locks
-its share of them, so runs with different `per_gpu` exclude each other where they must."""
+"""The number of bytes of a device's lock file, divisible by every number of runs on one device.
+Each run locks its share of them, so that runs with different `per_gpu` exclude each other where
+they must."""
 _TOOL = "nvidia-smi"
 _TOOL_SECONDS = 20.0
 _AGE_SECONDS = 5.0
-"""How long an answer of nvidia-smi counts."""
-_LOCK = "hhqqi4x"  # struct flock of Linux
+"""Seconds that an answer of nvidia-smi stays valid."""
+_LOCK = "hhqqi4x"  # the layout of Linux's struct flock
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -38,7 +39,7 @@ class Taken(NamedTuple):
 
     @property
     def text(self) -> str:
-        """`0,1`, or `waiting` without devices."""
+        """Return `0,1`, or `waiting` without devices."""
         return ",".join(map(str, self.numbers)) or "waiting"
 
     @property
@@ -63,8 +64,8 @@ NONE_YET = Taken((), ())
 
 
 class Gpus:
-    """The GPUs that programs with this environment may use. `count` and `per_gpu` are those of
-    `launch`: the devices of one run, or the runs on one device."""
+    """The GPUs that programs with this environment may use. `count` is the number of devices of a
+    run, `per_gpu` the number of runs on a device, as in `launch`."""
 
     def __init__(self, count: int, per_gpu: int, environment: Mapping[str, str]) -> None:
         self._count, self._share = count, _SHARES // per_gpu
@@ -85,7 +86,7 @@ class Gpus:
         if len(devices) < self._count:
             visible = f" ({VISIBLE}={chosen})" if (chosen := self._environment.get(VISIBLE)) else ""
             raise LookupError(
-                f"`launch.gpus` is {self._count}, and this machine has {len(devices)}{visible}"
+                f"`launch.gpus` is {self._count}, but this machine has only {len(devices)}{visible}"
             )
         return devices
 
@@ -102,7 +103,8 @@ class Gpus:
         return slots // self._count
 
     def take(self) -> Taken | None:
-        """Lock the devices of a run; None if too few are free now. Raises `LookupError`."""
+        """Lock the devices of a run, or return None if too few are free now. Raises
+        `LookupError`."""
         taken: list[tuple[int, int]] = []
         for device in self._emptiest():
             file = _open(_FOLDER, device.uuid)
@@ -138,8 +140,8 @@ class Gpus:
 
     @staticmethod
     def _is_ours(file: int, device: Device) -> bool:
-        """Return whether a device is unused or used by runs. If runs hold the device, the processes
-        on it count as theirs."""
+        """Return whether a device is unused or used by runs. If runs hold the device, its processes
+        count as theirs."""
         return not device.used or not _test(file, 0, _SHARES)
 
 
@@ -150,7 +152,7 @@ def _visible(environment: Mapping[str, str]) -> list[Device]:
     try:
         devices = [Device(int(index), uuid, uuid in used) for index, uuid in rows]
     except ValueError as error:
-        raise LookupError(f"{_TOOL} has printed something unexpected: {rows[:1]}") from error
+        raise LookupError(f"unexpected output of {_TOOL}: {rows[:1]}") from error
     chosen = environment.get(VISIBLE)
     if chosen is None:
         return devices
@@ -186,7 +188,7 @@ def _ask(query: str, environment: Mapping[str, str]) -> list[list[str]]:
 
 
 def _open(folder: str, uuid: str) -> int:
-    """Open the lock file of a device, and make it if needed. Raises `LookupError`."""
+    """Open the lock file of a device; create it if needed. Raises `LookupError`."""
     path = _path(folder, uuid)
     try:
         with suppress(FileExistsError):
@@ -196,7 +198,7 @@ def _open(folder: str, uuid: str) -> int:
             return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileExistsError:  # another process has just made it
+        except FileExistsError:  # Another process has just created it.
             return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         os.fchmod(file, 0o666)
         return file
@@ -218,7 +220,7 @@ def _is_at(file: int, folder: str, uuid: str) -> bool:
 
 
 def _lock(file: int, start: int, length: int) -> bool:
-    """Lock a part of a file for as long as it is open in some process. Return whether that was
+    """Lock a part of a file as long as it is open in some process. Return whether that was
     possible."""
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, _request(start, length))

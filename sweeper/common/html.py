@@ -15,7 +15,7 @@ def title(text: str, more: str = "") -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table of the first rows, with the number of those left out."""
+    """Return a table of the first rows, with the number of the omitted rows."""
     from html import escape
 
     every = list(rows)

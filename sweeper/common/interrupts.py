@@ -10,8 +10,8 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Interrupts:
-    """A context manager in which SIGTERM and SIGHUP interrupt as Ctrl-C does, once. Further signals
-    are held back until the exit; so are all signals after `hold`."""
+    """A context manager in which the first SIGTERM or SIGHUP interrupts as Ctrl-C does. Later
+    signals are held back until the exit; so are all signals after `hold`."""
 
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}
@@ -20,7 +20,8 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # for example by nohup
+                # the signal is ignored, for example under nohup
+                if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._on)
         return self
 

@@ -1,6 +1,5 @@
 """Typed access to JSON that other programs may have written: a value of the wrong type counts as
-empty. (`codec` reads sweeper's own documents, and reports what is wrong in them.)
-"""
+empty. (`codec` reads sweeper's own documents, and reports their mistakes.)"""
 
 from typing import TypeGuard, cast
 

@@ -1,4 +1,4 @@
-"""Finds the reason of a program's failure in its last output. Pure."""
+"""Finds the reason of a program's failure in its last output. Does no I/O."""
 
 import re
 
@@ -8,23 +8,23 @@ _SHOWN = 200
 _END = 20
 _TRACEBACK = "Traceback (most recent call last):"
 _LABEL = re.compile(r"error: +(?=\S)")
-"""Prefixes of messages, which are removed: the text around the line already says that the run
+"""Prefixes that are removed from messages, since the text around them already says that the run
 failed."""
 _EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
 """The end of a traceback: the exception's class, and its message if it has one."""
 
 
 def cause(data: bytes) -> str:
-    """Return the last line of the last traceback in the end of a log, else the last that begins
-    with `error: `, else the last line: programs may print more while they end. For people, at most
-    200 characters."""
+    """Return the reason of a failure in the end of a log, in at most 200 characters: the last line
+    of the last traceback, else the last line that starts with `error: `, else the last line.
+    Programs may print more while they end."""
     lines = data.decode("utf-8", "replace").splitlines()
     starts = [number for number, line in enumerate(lines) if line.strip() == _TRACEBACK]
     for line in lines[starts[-1] + 1 :] if starts else ():
         if re.match(_EXCEPTION, line):
             return _plain(line)[:_SHOWN]
     for line in reversed(lines[-_END:]):
-        if line.startswith("error: "):  # a library may print more while the interpreter ends
+        if line.startswith("error: "):  # A library may print more while the interpreter ends.
             return _plain(line)[:_SHOWN]
     return last_line(data)
 

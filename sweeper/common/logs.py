@@ -1,5 +1,5 @@
-"""Logging of launchers and workers, into a bounded file. Loggers cost nothing until logging is set
-up, because the command line starts often. $SWEEPER_LOG sets the level."""
+"""Logging of launchers and workers, into a file of limited size. Loggers cost nothing until logging
+is set up, because the command line starts often. $SWEEPER_LOG sets the level."""
 
 import os
 import sys
@@ -17,13 +17,13 @@ SHOWN = "SWEEPER_LOG_SHOWN"
 """If this is set, the messages are also printed on standard error."""
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 MOST_BYTES = 1_000_000
-"""Size of the file; when it is full, it replaces the one that was full before."""
+"""The most bytes of the file. When it is full, it replaces the previous full file."""
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Log:
-    """The logger of the module `name`. Its messages go to `logging`, if this process has loaded
-    that; a program that uses sweeper as a library gets them there."""
+    """The logger of the module `name`. Its messages go to `logging` if this process has loaded
+    that, so a program that uses sweeper as a library gets them."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -40,20 +40,21 @@ class Log:
     def _log(self, level: int, message: str, values: tuple[object, ...]) -> None:
         if (logging := sys.modules.get("logging")) is not None:
             logger = logging.getLogger(self._name)
-            if logger.hasHandlers():  # otherwise Python prints the warnings of a library
+            if logger.hasHandlers():  # Otherwise Python would print the warnings of a library.
                 logger.log(level, message, *values)
 
 
 class Changes:
-    """A logger of a condition that logs it when it changes, not in each round. `name` is the
-    condition's name in messages."""
+    """A logger of a condition, which logs when the condition changes instead of in each round.
+    `name` is its name in messages."""
 
     def __init__(self, log: Log, name: str, gone: str) -> None:
         self._log, self._name, self._gone = log, name, gone
         self._last: str | None = None
 
     def see(self, value: str | None) -> None:
-        """Log the value if it differs from the last one. None means that all is well again."""
+        """Log the value if it differs from the last one. None means that the condition has
+        ended."""
         if value == self._last:
             return
         self._last = value
@@ -67,7 +68,7 @@ def level() -> int:
     """Return the level of $SWEEPER_LOG. Raises `UsageError` for an unknown one."""
     name = os.environ.get(LEVEL, "").lower() or "info"
     if name not in _LEVELS:
-        raise UsageError(f"{LEVEL}={name!r}: is not one of {', '.join(_LEVELS)}")
+        raise UsageError(f"{LEVEL}={name!r} is not one of {', '.join(_LEVELS)}")
     return _LEVELS[name]
 
 
@@ -115,7 +116,8 @@ def log_in_a_job(redact: Callable[[str], str]) -> None:
 
 
 def _ignore(record: "logging.LogRecord") -> None:
-    """Ignore an error of logging: a full disk must not stop a launcher, nor fill its terminal."""
+    """Ignore an error of logging: a full disk must neither stop a launcher nor fill its
+    terminal."""
     del record
 
 

@@ -1,6 +1,6 @@
-"""Makes untrusted text harmless for a terminal: text from a store may contain control sequences.
-`guarded` wraps the standard streams; `sanitize` also keeps a text on one line. Workers load this:
-few imports."""
+"""Makes untrusted text harmless for a terminal, since text from a store may contain control
+sequences. `guarded` wraps the standard streams; `sanitize` also keeps a text on one line. Workers
+load this; it imports little."""
 
 import os
 import re
@@ -13,9 +13,9 @@ from typing import TextIO, cast
 # This one matches terminal commands within a line: CSI, OSC and the like to their end, then
 # shorter ones. They are removed, since a colour or a title means nothing to a reader.
 _ORDER = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]"
-# Other control characters, C1 included; characters that change the writing direction or are
-# invisible; line ends of other systems; surrogates, which no terminal encoding has. Joiners stay:
-# languages and emoji need them.
+# Other control characters, including C1; characters that change the writing direction or are
+# invisible; line ends of other systems; surrogates, which no terminal encoding has. Joiners stay,
+# since languages and emoji need them.
 _UNSEEN = (
     "\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f"
@@ -25,8 +25,8 @@ _CONTROL_IN_LINES = f"[\x00-\x08\x0b-\x1f{_UNSEEN}]"
 
 
 def sanitize(text: str) -> str:
-    """Make a text one harmless line: colours and other terminal commands are removed, other
-    control characters are written out (`\\n`, `\\x9b`, `\\u202e`)."""
+    """Make a text one harmless line: colours and other terminal commands are removed, other control
+    characters are written as escapes (`\n`, `\x9b`, `\u202e`)."""
     if text.isprintable():
         return text
     return re.sub(_CONTROL, _written_out, re.sub(_ORDER, "", text))
@@ -40,7 +40,7 @@ def sanitize_lines(text: str) -> str:
 
 
 def sanitize_json(text: str) -> str:
-    """Make the output of `json.dumps` harmless. It leaves only one control character unescaped."""
+    """Make the output of `json.dumps` harmless: escape the one control character that it leaves."""
     return text.replace("\x7f", "\\u007f")
 
 
@@ -56,8 +56,8 @@ class Writer:
         self.below = below
 
     def write(self, text: str) -> int:
-        """Write a text made harmless; characters that the stream's encoding lacks are written
-        out."""
+        """Write a text made harmless. Characters that the stream's encoding lacks are written as
+        escapes."""
         shown = sanitize_lines(text)
         if not shown.isascii():
             encoding = self.below.encoding or "utf-8"
@@ -66,7 +66,6 @@ class Writer:
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
-        """Write each line."""
         for line in lines:
             self.write(line)
 
@@ -76,8 +75,8 @@ class Writer:
 
 @contextmanager
 def guarded() -> Generator[None]:
-    """Send all output through a `Writer` while the block lasts. Standard streams that are closed
-    are opened on /dev/null first."""
+    """Send all output through a `Writer` during the block. Standard streams that are closed are
+    first opened on /dev/null."""
     _open_missing_streams()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, Writer(raw(stream))) for stream in before)
@@ -89,21 +88,22 @@ def guarded() -> Generator[None]:
 
 def _open_missing_streams() -> None:
     """Open the standard streams that our caller has closed, as daemons do, on /dev/null. Otherwise
-    the next file that is opened would get the stream's number, and the programs that we start would
-    write their output into it."""
+    the next opened file would get the stream's number, and programs that we start would write their
+    output into it."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+            # This gets the lowest free number, which is the stream's.
+            os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            # It stays open as long as the process.
+            # It stays open as long as the process lives.
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
 
 
 def raw(stream: TextIO) -> TextIO:
-    """Return the stream below its `Writer`, for our own commands among texts that are harmless
-    already."""
+    """Return the stream below its `Writer`, for our own terminal commands between texts that are
+    already harmless."""
     return stream.below if isinstance(stream, Writer) else stream

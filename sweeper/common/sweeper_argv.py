@@ -45,9 +45,9 @@ def worker_command(  # noqa: PLR0913
 
 
 def array_command(command: Sequence[str], root: str, table: str) -> list[str]:
-    """Return the argv of a child of an array job. It finds its token by its index in the `table`
+    """Return the argv of one task of an array job. It finds its token by its index in the `table`
     below `root`, and appends the token to `command`."""
     at = command.index(_WORKER) if _WORKER in command else 0
-    if at and command[at - 1] != "-m":  # sweeper is not installed there yet
+    if at and command[at - 1] != "-m":  # sweeper is not installed there yet.
         return [*command[:at], _ARRAY, root, table, "-P", "-m", *command[at:]]
     return [command[0], "-P", "-m", _ARRAY, root, table, *command]

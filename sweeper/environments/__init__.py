@@ -26,11 +26,11 @@ __all__ = [
 ]
 
 KINDS = {
-    "bubblewrap": "namespaces of its own, no network, a file system in memory",
-    "podman": "a container by podman, of the image that the task's Dockerfile makes",
-    "docker": "the same by docker",
+    "bubblewrap": "its own namespaces, no network, a file system in memory",
+    "podman": "a container of podman, with an image built from the task's Dockerfile",
+    "docker": "a container of docker, built in the same way",
     "harbor": "an environment of the package harbor: harbor:TYPE, or harbor:module:Class",
-    "process": "a temporary folder and nothing apart: for trusted tasks",
+    "process": "a temporary folder without isolation, for trusted tasks",
 }
 """The kinds of environments, with a description of each."""
 
@@ -72,8 +72,7 @@ def open_environment(kind: str, made: Made, *, unsafe: bool = False) -> Environm
 
 
 def missing(kind: str) -> str | None:
-    """Return what this machine lacks for this kind of environment, and how to get it. None if it
-    lacks nothing."""
+    """Return what this machine lacks for this kind of environment, and how to get it, or None."""
     if kind == "bubblewrap":
         from sweeper.environments import bubblewrap
 

@@ -5,24 +5,24 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 Ended = Literal["", "timeout", "shell", "memory", "files"]
-"""Why a command ended without an exit code: it ran out of time; its shell ended (`exit`, `exec`,
-or killed); it used too much memory, or made too many files."""
+"""Why a command ended without an exit code: it ran out of time; its shell ended (`exit`, `exec`, or
+killed); it used too much memory or created too many files."""
 
 
 class Died(Exception):
-    """The environment is gone or does not answer. That says nothing about the work in it."""
+    """The environment is gone or does not answer, which says nothing about the work in it."""
 
 
 class NotThere(Exception):
-    """The error if this machine lacks something that this kind of environment needs. The message
-    says how to get it."""
+    """This machine lacks something that this kind of environment needs. The message says how to get
+    it."""
 
 
 class Result(NamedTuple):
     """The result of a command: its exit code, or None if `ended` says why there is none; and its
     output (standard output and standard error together). The middle of a long output is left out:
-    `lost` bytes. Without an exit code, the state of the shell is lost too, because the next one is
-    new."""
+    `lost` bytes. Without an exit code, the state of the shell is lost too, since the next command
+    gets a new shell."""
 
     code: int | None
     output: bytes
@@ -42,7 +42,8 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on all processes of an environment together. `cpus` of None: all of the machine's."""
+    """Limits on all processes of an environment together. `cpus` of None means all of the
+    machine's."""
 
     memory_mb: int = 1024
     storage_mb: int = 512
@@ -72,9 +73,9 @@ class Environment(Protocol):
     """An isolated place to work in. Its paths are absolute (`/app/x`).
 
     Every method except `stop` raises `Died` if the environment is gone. One thread uses it at a
-    time; another one may call `stop`. `root` is the prefix of its paths for commands in it. It is
-    empty if the environment has a root of its own. `built` says that a started environment has
-    already carried out the task's Dockerfile.
+    time; another one may call `stop`. `root` is the prefix of its paths in commands, empty if the
+    environment has its own root. `built`: a started environment has already executed the task's
+    Dockerfile.
     """
 
     root: str
@@ -91,16 +92,16 @@ class Environment(Protocol):
         ...
 
     def reset(self) -> None:
-        """End all processes, and start a new shell without the old one's state."""
+        """End all processes, and start a new shell without the state of the old one."""
         ...
 
     def put(self, files: Mapping[str, bytes], seconds: float = 60.0) -> None:
-        """Write files by path, executable if they begin with `#!`. Creates folders as needed.
+        """Write files by path, executable if they start with `#!`. Creates folders as needed.
         Raises OSError on failure (no space left)."""
         ...
 
     def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:
-        """Read the first `most` bytes of a file. None if there is no regular file."""
+        """Read the first `most` bytes of a file, or return None if there is no regular file."""
         ...
 
     def stop(self) -> None:

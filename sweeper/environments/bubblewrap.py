@@ -30,18 +30,18 @@ class Watched:
         self._most_files, self._just_ended = limits.files, False
 
     def why(self) -> Ended:
-        """Return why it was last ended, and clear that."""
+        """Return why its processes were last ended, and clear the reason."""
         reason, self._ended = self._ended, ""
         return reason
 
     def look(self) -> None:
-        """End the environment's processes if they exceed a limit. Files stay, because they are the
-        task's."""
+        """End the environment's processes if they exceed a limit. Files stay, because they belong
+        to the task."""
         processes = list(itertools.islice(below(self.pid), 4 * self.limits.processes + 2))
         too_much = sum(map(_private_mb, processes)) > self.limits.memory_mb
         if too_much:
-            # On a busy machine, killed processes may not have released their memory yet. The next
-            # command must not be ended for that.
+            # On a busy machine, killed processes may not have released their memory yet. That must
+            # not end the next command.
             alive = [pid for pid in processes if not _is_dying(pid)]
             too_much = sum(map(_private_mb, alive)) > self.limits.memory_mb
         ended: Ended = "memory" if too_much else ""
@@ -49,7 +49,7 @@ class Watched:
             if not ended:
                 system = os.statvfs(f"/proc/{self.pid}/root/")
                 files = system.f_files - system.f_ffree
-                if self._just_ended:  # tolerate the existing files, so that they can be removed
+                if self._just_ended:  # Tolerate the existing files, so that they can be removed.
                     self._most_files = max(files, self._most_files)
                 ended = "files" if files > self._most_files else ""
         self._just_ended = bool(ended)
@@ -72,7 +72,7 @@ def below(pid: int) -> Iterator[int]:
 
 
 def _private_mb(pid: int) -> float:
-    """Return a process's memory that is not backed by files."""
+    """Return the memory of a process, in MB, that is not backed by files."""
     with suppress(OSError, IndexError, ValueError):
         with open(f"/proc/{pid}/statm", encoding="ascii") as file:
             fields = file.read().split()
@@ -94,30 +94,30 @@ _watched: "weakref.WeakSet[Watched]" = weakref.WeakSet()
 _thread: threading.Thread | None = None
 
 
-def watch(one: Watched) -> None:
-    """Monitor an environment for as long as the object is referenced."""
+def watch(environment: Watched) -> None:
+    """Monitor an environment as long as the object is referenced."""
     global _thread  # noqa: PLW0603 -- one for all environments of this process
     with _lock:
-        _watched.add(one)
+        _watched.add(environment)
         if _thread is None or not _thread.is_alive():
             _thread = threading.Thread(target=_look_again, name="environments", daemon=True)
             _thread.start()
 
 
-def unwatch(one: Watched) -> None:
+def unwatch(environment: Watched) -> None:
     """Stop monitoring an environment."""
     with _lock:
-        _watched.discard(one)
+        _watched.discard(environment)
 
 
 def _look_again() -> None:
     while True:
         time.sleep(_EVERY_SECONDS)
         with _lock:
-            known = list(_watched)
-        for one in known:
-            one.look()
-        del known
+            watched = list(_watched)
+        for environment in watched:
+            environment.look()
+        del watched
 
 
 _NOBODY = 65534
@@ -151,7 +151,7 @@ _spawner = ThreadPoolExecutor(1, "environments")
 
 
 def missing() -> str | None:
-    """Return why such environments are not possible on this machine. None if they are."""
+    """Return why such environments are not possible on this machine, or None."""
     for program in ("bwrap", "setpriv", "unshare", "nice"):
         if shutil.which(program) is None:
             packages = {"bwrap": "bubblewrap", "nice": "coreutils"}
@@ -163,20 +163,20 @@ def missing() -> str | None:
         program = tried.stdout.strip()
         return _not_there(f"{program} in /usr", program) if program else None
     reason = tried.stderr.strip().rpartition("\n")[2] or f"exit code {tried.returncode}"
-    return f"bwrap can make no namespaces here: {reason}"
+    return f"bwrap cannot create namespaces here: {reason}"
 
 
 def trial() -> list[str]:
-    """Return a command that tries an environment and prints what its /usr lacks."""
+    """Return a command that tries an environment and prints which program its /usr lacks."""
     return [*_start(), *_NAMESPACES, *_file_system(Made()), "--", "sh", "-c", _SHOW_MISSING]
 
 
 def _not_there(program: str, package: str) -> str:
-    return f"{program} is not there (Debian: apt-get install {package}; or `make bubblewrap`)"
+    return f"{program} is not installed (Debian: apt-get install {package}; or `make bubblewrap`)"
 
 
 _SHOW_MISSING = "for p in bash tar; do command -v $p >/dev/null || { echo $p; exit; }; done"
-"""A script for an environment, which sees the programs in /usr alone."""
+"""A script for an environment that sees only the programs in /usr."""
 
 
 _NAMESPACES = (
@@ -186,14 +186,13 @@ _NAMESPACES = (
 
 
 # Until bubblewrap's own child has been told to continue, it does not end with bubblewrap. So both
-# run in a process namespace whose first process is bubblewrap. The namespace ends with that
-# process.
+# run in a process namespace whose first process is bubblewrap, and which ends with it.
 _WITH_US = ("--user", "--map-current-user", "--pid", "--fork", "--kill-child=KILL", "--")
 
 
 def _start(over_root: Sequence[str] = ()) -> list[str]:
-    """Return the beginning of the command that starts an environment, and of the one that tests
-    whether environments work. Programs are those on our PATH, as environments have a fixed one."""
+    """Return the beginning of the command that starts an environment or tests whether environments
+    work. Programs are found on our PATH, since environments have a fixed one."""
     bwrap, nice, setpriv, unshare = (
         shutil.which(name) or name for name in ("bwrap", "nice", "setpriv", "unshare")
     )
@@ -205,7 +204,7 @@ def _start(over_root: Sequence[str] = ()) -> list[str]:
 
 
 class Bubblewrap(InShell):
-    """See `Environment`."""
+    """An environment by bubblewrap. See `Environment`."""
 
     root = ""
 
@@ -218,12 +217,12 @@ class Bubblewrap(InShell):
 
     def start(self) -> None:
         if shutil.which("bwrap") is None:
-            raise NotThere(missing() or "bwrap is not there")
+            raise NotThere(missing() or "bwrap is not installed")
         root = self._made.root
         if root is not None and os.geteuid() == 0 and os.stat(root).st_uid != _NOBODY:
             raise NotThere(
-                f"{root}: started as root, environments are those of the user {_NOBODY}, to whom "
-                f"the root must belong: chown -R {_NOBODY}:{_NOBODY} {root}"
+                f"{root}: environments that root starts belong to the user {_NOBODY}, "
+                f"who must own this folder: chown -R {_NOBODY}:{_NOBODY} {root}"
             )
         read, write = os.pipe()
         try:
@@ -232,12 +231,12 @@ class Bubblewrap(InShell):
             os.close(write)
         with os.fdopen(read, "rb") as pipe:
             info = b""
-            for line in pipe:  # others hold the pipe too, so there is no end of file
+            for line in pipe:  # Others hold the pipe too, so it has no end of file.
                 info += line
                 if line.strip() == b"}":
                     break
         try:
-            json.loads(info)  # fails if bubblewrap did not get this far
+            json.loads(info)  # This fails if bubblewrap did not get this far.
             *_, pid = below(self._process.pid)  # bubblewrap, then its child
             self._first = os.pidfd_open(pid)
         except (ValueError, OSError):
@@ -266,7 +265,7 @@ class Bubblewrap(InShell):
                 cwd=made.root or "/",
             ).result()
         except OSError as error:
-            raise Died(f"bwrap does not start: {error}") from None
+            raise Died(f"bwrap did not start: {error}") from None
 
     def _last_words(self) -> str:
         if (process := self._process) is not None:
@@ -300,7 +299,7 @@ class Bubblewrap(InShell):
 
 def _file_system(made: Made) -> list[str]:
     """Return options for a file system in memory, with this machine's programs read-only. With a
-    given root, they use that root under a writable layer. One limit holds for everything that is
+    given root, use that root under a writable layer. One limit holds for everything that is
     written."""
     if made.root is not None:
         argv = ["--bind", f"{_UNDER}/merged", "/"]
@@ -322,7 +321,7 @@ def _file_system(made: Made) -> list[str]:
 
 
 def _over_root(made: Made) -> list[str]:
-    """Return the command before bubblewrap that puts a layer in memory over a given root, in
+    """Return the command before bubblewrap that mounts a layer in memory over a given root, in
     separate namespaces. The root is this command's working folder, so it may be in a place that
     only we can access."""
     if made.root is None:

@@ -16,16 +16,17 @@ from sweeper.environments.shell import InShell, Shell, close_pipes, last_error, 
 
 _ASK_SECONDS = 30.0
 _PROCESSES = 32_768
-"""A limit per user, inside and outside containers. Each container has its own limit too."""
+"""The limit counts the processes of a user inside and outside containers. Each container also has
+its own limit."""
 _FOLDERS = "/logs/agent /logs/verifier /solution /tests"
 _locks: dict[str, threading.Lock] = {}
 _locks_lock = threading.Lock()
 
 
 def missing(command: str) -> str | None:
-    """Return why such environments are not possible on this machine. None if they are."""
+    """Return why such environments are not possible on this machine, or None."""
     if shutil.which(command) is None:
-        return f"{command} is not there (Debian: apt-get install {_package(command)})"
+        return f"{command} is not installed (Debian: apt-get install {_package(command)})"
     try:
         process = _run([command, "info"], _ASK_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
@@ -51,21 +52,21 @@ def _last_line(process: "subprocess.CompletedProcess[str]") -> str:
 
 
 def system_limits(files: int) -> list[str]:
-    """Return the options that limit open files and processes: at most this process's own limits,
-    since podman's defaults are refused if they are above them."""
+    """Return the options that limit open files and processes, at most to this process's own limits,
+    since podman refuses its defaults if they are above these."""
     argv: list[str] = []
     for name, kind, most in (
         ("nofile", resource.RLIMIT_NOFILE, files),
         ("nproc", resource.RLIMIT_NPROC, _PROCESSES),
     ):
-        own = resource.getrlimit(kind)[1]
-        own = most if own < 0 else min(own, most)
-        argv += ["--ulimit", f"{name}={own}:{own}"]
+        hard = resource.getrlimit(kind)[1]
+        hard = most if hard < 0 else min(hard, most)
+        argv += ["--ulimit", f"{name}={hard}:{hard}"]
     return argv
 
 
 class Container(InShell):
-    """See `Environment`."""
+    """An environment in a container. See `Environment`."""
 
     root = ""
     built = True
@@ -85,10 +86,10 @@ class Container(InShell):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is meant for us only
+                start_new_session=True,  # Ctrl-C must reach only this process.
             )
         except OSError as error:
-            raise NotThere(f"{self._command} does not start: {error}") from None
+            raise NotThere(f"{self._command} did not start: {error}") from None
         self._shell = Shell(self._process, self._end_all)
         try:
             self._shell.await_ready()
@@ -99,7 +100,7 @@ class Container(InShell):
         made, limits = self._made, self._made.limits
         argv = [self._command, "run", "-i", "--rm", "--name", self._name, "--network", "none"]
         argv += ["--memory", f"{limits.memory_mb}m", "--memory-swap", f"{limits.memory_mb}m"]
-        if limits.cpus is not None:  # more than there are is refused
+        if limits.cpus is not None:  # More CPUs than the machine has are refused.
             argv += ["--cpus", str(min(limits.cpus, os.cpu_count() or 1))]
         argv += ["--pids-limit", str(limits.processes), *system_limits(1024)]
         argv += ["--security-opt", "no-new-privileges"]
@@ -108,7 +109,7 @@ class Container(InShell):
         return [*argv, "--entrypoint", ""]
 
     def _image(self) -> list[str]:
-        """Return the image options, and build the image if there is a Dockerfile. Raises
+        """Return the options that name the image; build it if there is a Dockerfile. Raises
         `NotThere`."""
         made = self._made
         if made.root is not None:
@@ -135,10 +136,10 @@ class Container(InShell):
             )
         except subprocess.TimeoutExpired:
             raise NotThere(
-                f"{folder}: its image takes longer than {self._made.build_seconds:.0f} s to make"
+                f"{folder}: building its image took longer than {self._made.build_seconds:.0f} s"
             ) from None
         if process.returncode != 0:
-            raise NotThere(f"{folder}: its image cannot be made: {_last_line(process)}")
+            raise NotThere(f"{folder}: its image cannot be built: {_last_line(process)}")
 
     def _last_words(self) -> str:
         if (process := self._process) is not None:
@@ -156,7 +157,7 @@ class Container(InShell):
         if process is None:
             return
         with suppress(subprocess.TimeoutExpired, OSError):
-            # `rm` alone would ask it to end, and wait.
+            # `rm` alone would first ask the container to end, and wait.
             _run([self._command, "kill", self._name], _ASK_SECONDS)
             _run([self._command, "rm", "-f", self._name], _ASK_SECONDS)
         try:

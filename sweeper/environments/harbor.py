@@ -1,7 +1,7 @@
 # pyright: basic, reportMissingImports=false
 """An environment of the package `harbor` (docker, daytona, e2b, ..., or a class by its import
 path), adapted to our protocol. harbor executes each command in a new process, so the shell's state
-is saved and loaded around it. Only for an interpreter that has the package."""
+is saved and loaded around it. Works only in an interpreter that has the package."""
 
 import asyncio
 import importlib.util
@@ -36,8 +36,7 @@ exit $s
 
 
 def missing(which: str) -> str | None:
-    """Return why there can be no such environment in this interpreter. None if it may be
-    possible."""
+    """Return why there can be no such environment in this interpreter, or None."""
     if importlib.util.find_spec("harbor") is None:
         return (
             "the package harbor is not in this interpreter (pip install harbor, Python 3.12 or "
@@ -74,7 +73,8 @@ class _Place(Protocol):
 
 
 class Harbor:
-    """See `Environment`. `which` is a type of harbor's, or an import path."""
+    """An environment of harbor. `which` is one of its types, or an import path. See
+    `Environment`."""
 
     root = ""
     built = True
@@ -123,11 +123,11 @@ class Harbor:
 
     def _environment(self) -> _Place:
         if self._place is None:
-            raise Died("it has not begun")
+            raise Died("the environment has not started")
         return self._place
 
     def _wait(self, work: Coroutine[object, None, T], seconds: float) -> T:
-        """Wait for a coroutine of harbor's. Raises TimeoutError, and `Died` for any other error."""
+        """Wait for a coroutine of harbor. Raises TimeoutError, and `Died` for any other error."""
         if self._loop is None:
             work.close()
             raise Died("it has ended")
@@ -170,7 +170,7 @@ class Harbor:
         return output.result(result.return_code)
 
     def reset(self) -> None:
-        with suppress(Died):  # the command kills its own process too
+        with suppress(Died):  # The command kills its own process too.
             self._must("kill -KILL -1 2>/dev/null; true")
         self._must(
             f"rm -f {_KEEP}/state; cd {shlex.quote(self._made.workdir)} && pwd >{_KEEP}/folder"
@@ -192,9 +192,7 @@ class Harbor:
                         seconds,
                     )
             except TimeoutError:
-                raise OSError(
-                    "files cannot be put into the environment: it takes too long"
-                ) from None
+                raise OSError("writing files to the environment took too long") from None
 
     def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:
         quoted = shlex.quote(path)

@@ -1,5 +1,5 @@
 """A temporary folder in place of an environment, without isolation, for trusted tasks. Paths
-(`/app/x`) are below that folder, which commands find in `SWEEPER_TASK_ROOT`."""
+(`/app/x`) are below that folder. Commands find it in `SWEEPER_TASK_ROOT`."""
 
 import os
 import secrets
@@ -14,9 +14,9 @@ from sweeper.environments.shell import InShell, Shell, close_pipes, on_cpus, sup
 ROOT = "SWEEPER_TASK_ROOT"
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ")
 _FOLDERS = ("app", "logs/agent", "logs/verifier", "solution", "tests", "tmp")
-# The cleaner's input is never written to, and ends when its starter does, however that happens.
-# Processes of the environment are recognized by their variable, wherever they moved. It repeats
-# because a killed process may have started another one meanwhile.
+# Nothing is written to the cleaner's input, which ends with the process that started it, however
+# that happens. Processes of the environment are recognized by their variable, whatever they do. The
+# cleaner repeats its search, since a killed process may have started another one meanwhile.
 _CLEANER = r"""
 trap '' HUP INT QUIT TERM
 IFS= read -r _
@@ -37,7 +37,7 @@ rm -rf -- "$folder"
 
 
 class Process(InShell):
-    """See `Environment`."""
+    """A temporary folder as an environment. See `Environment`."""
 
     def __init__(self, made: Made) -> None:
         self._made = made
@@ -59,7 +59,7 @@ class Process(InShell):
             command = [*on_cpus(self._made.limits.cpus), "bash", "-c", script, "shell"]
             self._process = _begin(command, env, workdir)
         except OSError as error:
-            raise Died(f"the environment does not start: {error}") from None
+            raise Died(f"the environment did not start: {error}") from None
         self._shell = Shell(self._process, self._end_all, root=self.root)
         self._shell.await_ready()
 
@@ -70,7 +70,7 @@ class Process(InShell):
     def stop(self) -> None:
         cleaner, self._cleaner = self._cleaner, None
         process, self._process = self._process, None
-        for each in (cleaner, process):  # the first ends the second
+        for each in (cleaner, process):  # The end of the first ends the second.
             if each is None:
                 continue
             close_pipes(each)
@@ -86,9 +86,9 @@ def _passed_on() -> dict[str, str]:
 
 
 def start_cleaner(folder: str, also: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
-    """Start a process that, when its standard input is closed or this process ends, kills all
-    processes with `ROOT=folder` in their environment, runs the command `also`, and removes the
-    folder. Raises OSError."""
+    """Start a process that cleans up when its standard input is closed or this process ends: it
+    kills all processes with `ROOT=folder` in their environment, runs the command `also`, and
+    removes the folder. Raises OSError."""
     env = dict(os.environ) if also else _passed_on()
     return _begin(["sh", "-c", _CLEANER, "cleaner", folder, *also], env, None)
 

@@ -17,14 +17,14 @@ from sweeper.environments.base import Died, Ended, Limits, Result
 
 _WORD = 12
 _SHELLS = 64
-"""The maximum number of shells in one environment."""
+"""The most shells in one environment."""
 _PIECE = 1 << 18
 _PATIENCE = (0.5, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds before the supervisor is signalled again."""
 _START_SECONDS = 30.0
 _LOOKS, _LOOKS_IN_SESSION = 100, 10
-"""The number of checks, 10 ms apart, whether killed processes are gone. Outside a namespace there
-are fewer checks: the machine's first process may be slow to reap them, or never do it."""
+"""How often to check, every 10 ms, whether killed processes are gone. Outside a namespace there are
+fewer checks, since the machine's first process may reap them slowly or never."""
 
 _LOOP = r"""
 while IFS= read -r -d '' n && IFS= read -r -d '' k && IFS= read -r -d '' c; do
@@ -34,11 +34,11 @@ done
 """
 
 # Signals with a handler interrupt `wait`, are reset to the default in children, and do not end the
-# supervisor. Signals without a handler do not reach the first process of a namespace from inside.
-# A killed process may still finish a write, and its output must not be taken for that of the next
-# command. So the end of a shell is reported when the others that were killed with it are gone.
-# At the end of its input the supervisor ends everything and exits, because its starter is gone.
-# `u` is set when it was told to end everything: a shell that starts at that moment ends too.
+# supervisor. Signals without a handler do not reach the first process of a namespace from inside. A
+# killed process may still finish a write, whose output must not count for the next command. So the
+# end of a shell is reported when the others that were killed with it are gone. At the end of its
+# input the supervisor ends everything and exits, because the process that started it is gone. `u`
+# is set when it was told to end everything: a shell that starts at that moment ends too.
 _SUPERVISOR = r"""
 IFS= read -r -d '' words
 %(limits)s
@@ -71,8 +71,8 @@ def supervisor(
     processes: str, prepare: str = "", limits: Limits | None = None, *, session: bool = False
 ) -> str:
     """Return the supervisor's script. `processes` are the arguments of `kill` that mean all
-    processes but itself. `prepare` is executed first. With `session`, each shell gets its own
-    session."""
+    processes except the supervisor. `prepare` is executed first. With `session`, each shell gets
+    its own session."""
     end_all = f"kill -KILL {processes}"
     lines = ["ulimit -c 0"]
     if limits is not None:
@@ -96,8 +96,8 @@ _turn = itertools.count()
 
 
 def on_cpus(cpus: int | None) -> list[str]:
-    """Return the beginning of a command that confines it to so many of the CPUs that we may use.
-    Environments take them in turn. Nothing keeps a program from choosing others again."""
+    """Return the start of a command that confines it to `cpus` of the CPUs that we may use.
+    Environments take turns with the CPUs. A program can still choose others."""
     ours = sorted(os.sched_getaffinity(0))
     if cpus is None or cpus >= len(ours):
         return []
@@ -126,7 +126,7 @@ class Output:
         del self._tail[: len(self._tail) - self._most_tail]
 
     def result(self, code: int | None, ended: Ended = "") -> Result:
-        """Return the result with all of the output, or both its ends."""
+        """Return the result with all of the output, or with its beginning and end."""
         if len(self._tail) > self._most_tail:
             self._cut()
         data = bytes(self._head + self._tail)
@@ -135,8 +135,8 @@ class Output:
 
 class Shell:
     """The controller of a new environment's supervisor, a child process of ours. `end_all` makes it
-    end all other processes. `why` returns the reason if somebody else has ended them. `root` is the
-    prefix of the environment's paths."""
+    end all other processes. `why` returns the reason if something else has ended them. `root` is
+    the prefix of the environment's paths."""
 
     def __init__(
         self,
@@ -196,25 +196,25 @@ class Shell:
             self._end_all()
             if self._exchange(b"", "", output, seconds, no_word=True) is not None:
                 while number and not self._shell_answers():
-                    pass  # a repeated signal has ended the next shell too
+                    pass  # A repeated signal has also ended the next shell.
                 return
-        raise Died("its shell does not end")
+        raise Died("the shell of the environment does not end")
 
     def _shell_answers(self) -> bool:
-        """Return whether a shell answers; False if one has ended instead."""
+        """Return whether a shell answers. Return False if one has ended instead."""
         word = secrets.token_hex(_WORD // 2)
         request = "\0".join((word, "run", ":", "")).encode()
         result = self._exchange(request, word, Output(0), sum(_PATIENCE))
         if result is None:
-            raise Died("its shell does not answer")
+            raise Died("the shell of the environment does not answer")
         return result[0]
 
     def _exchange(
         self, request: bytes, word: str, output: Output, seconds: float, *, no_word: bool = False
     ) -> tuple[bool, int] | None:
-        """Write the request, and read until the word comes with an exit code. Returns (True,
-        code), or (False, code) if the shell has ended; None when time is up. With `no_word`, waits
-        only for the end of the shell."""
+        """Write the request, and read until the word arrives with an exit code. Return (True,
+        code), or (False, code) if the shell has ended, or None when time is up. With `no_word`,
+        wait only for the end of the shell."""
         deadline = time.monotonic() + seconds
         left = memoryview(request)
         while True:
@@ -257,7 +257,7 @@ class Shell:
         self._read += piece
 
     def _look(self, ends: list[str], output: Output) -> tuple[str, int] | None:
-        """Return the first of these words that was read, and its code. The text before it is
+        """Return which of the words `ends` was read first, and its code. The text before it is
         output."""
         for word in ends:
             mark = b"\0" + word.encode() + b" "
@@ -278,7 +278,6 @@ class Shell:
         return None
 
     def put(self, files: Mapping[str, bytes], seconds: float) -> None:
-        """Write files; see `Environment.put`."""
         import tarfile
 
         held = BytesIO()
@@ -296,10 +295,9 @@ class Shell:
         )
         if result.code != 0:
             line = result.last_line or result.ended
-            raise OSError(f"files cannot be put into the environment: {line}")
+            raise OSError(f"cannot write files to the environment: {line}")
 
     def get(self, path: str, most: int, seconds: float) -> bytes | None:
-        """Read a file; see `Environment.get`."""
         quoted = shlex.quote(self._root + path)
         result = self.run(
             f"[ -f {quoted} ] && head -c {most} {quoted} 2>/dev/null", seconds, 2 * most
@@ -309,7 +307,7 @@ class Shell:
 
 def last_error(process: "subprocess.Popen[bytes] | None") -> str:
     """Return the last line of a process's standard error. Its children may hold the pipe open, so
-    only the data available now are read."""
+    only the data available now is read."""
     if process is None or process.stderr is None:
         return "it did not start"
     os.set_blocking(process.stderr.fileno(), False)
@@ -326,7 +324,7 @@ def close_pipes(process: "subprocess.Popen[bytes]") -> None:
 
 
 class InShell:
-    """The methods of an `Environment` that are implemented by its shell."""
+    """The methods of an `Environment` that its shell implements."""
 
     _shell: Shell
     built = False

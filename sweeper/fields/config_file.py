@@ -1,5 +1,5 @@
-"""The user's configuration file `config.toml`. It has one table for each thing that can be set for
-all sweeps. The module that reads a table declares its contents."""
+"""The user's configuration file `config.toml`, with a table for each kind of setting that applies
+to all sweeps. The module that reads a table declares its contents."""
 
 import os
 
@@ -32,8 +32,8 @@ def read_tables(problems: Problems) -> dict[str, object]:
 
 
 def table(name: str) -> tuple[Node, Problems]:
-    """Return a table as a node, empty if it is missing, and the problems to add mistakes in it
-    to. Raises `EnvironmentFailure` for a file that cannot be read."""
+    """Return a table as a node, empty if it is missing, and the list for its mistakes. Raises
+    `EnvironmentFailure` for a file that cannot be read."""
     problems = Problems()
     entries = read_tables(problems).get(name, {})
     refuse(problems)

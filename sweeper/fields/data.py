@@ -73,7 +73,7 @@ def _python_scalar(value: object, place: Place, problems: Problems) -> object:
     if callable(item) and getattr(value, "shape", None) == ():
         value = item()
     if isinstance(value, str):
-        value = str.__str__(value)  # the text itself, also of an Enum
+        value = str.__str__(value)  # the text itself, also for an Enum
         check_text(value, place, problems)
     elif isinstance(value, int) and not isinstance(value, bool):
         value = int(value)

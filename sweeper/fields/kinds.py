@@ -1,5 +1,6 @@
-"""The types of fields. A kind reads a node, with a message for each mistake, and makes the matching
-JSON Schema. `where` is the field's path (`launch.max_parallel`), with which messages begin."""
+"""The types of fields. A kind reads a node, reports each mistake in a message, and makes the
+matching JSON Schema. `where` is the field's path (`launch.max_parallel`), with which messages
+begin."""
 
 import math
 import re
@@ -32,35 +33,36 @@ class Kind(Protocol):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?`, or "" if no known word is close."""
+    """Return `; did you mean 'x'?`, or "" if no candidate is close."""
     import difflib
     import itertools
 
-    # Comparing takes time by the product of two lengths: words too long for a typo are skipped.
+    # The time of a comparison is the product of both lengths, so words too long for a typo are
+    # skipped.
     candidates = itertools.islice((other for other in known if len(other) <= 60), 200)
     matches = difflib.get_close_matches(word[:60], list(candidates), n=1)
     return f"; did you mean '{matches[0]}'?" if matches else ""
 
 
 def hint(word: str, known: Iterable[str], problems: Problems) -> str:
-    """Return the same as `nearest`, but "" if there are so many mistakes that searching would
-    take long."""
+    """Return the same as `nearest`, but "" if there are so many mistakes that searching would take
+    long."""
     return nearest(word, known) if len(problems) < MAX_HINTS else ""
 
 
 def wrong(node: Node, where: str, expected: str, problems: Problems) -> None:
-    """Note that a value has the wrong type."""
+    """Report a value of the wrong type."""
     problems.add(node.place, f"{where} is {kind(node)}; it takes {expected}")
 
 
 def unread(node: Node, where: str, problems: Problems) -> Node:
-    """Return the node itself. It is the reader of a `Shape` whose value is read later."""
+    """Return the node itself: the reader of a `Shape` whose value is read later."""
     del where, problems
     return node
 
 
 def whole(pattern: str) -> str:
-    """Anchor a pattern at both ends, as a JSON Schema needs it."""
+    """Anchor a pattern at both ends, as JSON Schema requires."""
     return f"^{pattern}$"
 
 

@@ -25,8 +25,8 @@ _SPECIAL = {
     **{sign + word: float("inf") for sign in ("", "+") for word in (".inf", ".Inf", ".INF")},
     **{"-" + word: float("-inf") for word in (".inf", ".Inf", ".INF")},
 }
-# Characters that YAML 1.2 forbids, lone surrogates, and the line ends of YAML 1.1, which our
-# parser accepts and turns into spaces. Escaped, each is an ordinary character.
+# Characters that YAML 1.2 forbids, lone surrogates, and the line ends of YAML 1.1, which our parser
+# accepts and turns into spaces. Written as escapes, they are ordinary characters.
 FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
 )
@@ -131,13 +131,13 @@ def scalar(text: str) -> object:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text without quotes is read, and looks, like this text and no other
-    value."""
+    """Return whether a text without quotes is read as this text and no other value, and looks
+    so."""
     if not text or text != text.strip() or "  " in text or not text.isprintable():
         return False
     try:
         return scalar(text) == text and text[0] not in "\"'"
-    except ValueError:  # digits without end
+    except ValueError:  # a number of any length
         return False
 
 
@@ -192,7 +192,7 @@ def read_yaml(
 
 
 def _instead(character: str) -> str:
-    """Return how to write a forbidden character, if a value may hold it."""
+    """Return how to write a forbidden character, if a value may contain it."""
     if _UNUSABLE.match(character):
         return ""
     return f": write \\u{ord(character):04x}, in double quotes"
@@ -243,7 +243,8 @@ class _Reader:
 
     def __init__(self, source: str, problems: Problems, fixed: Place | None) -> None:
         self.source, self.problems, self.fixed = source, problems, fixed
-        self.anchors: dict[str, tuple[Node, int, int]] = {}  # node, number of nodes, depth
+        # for each anchor: node, number of nodes, depth
+        self.anchors: dict[str, tuple[Node, int, int]] = {}
         self.open: set[str] = set()
         self.count = 0
 
@@ -353,8 +354,8 @@ class _Reader:
             item = self._node(next(events), events, depth + 1)
             if not isinstance(key.value, str):
                 nested = isinstance(key.value, list | dict)
-                what = "a list or mapping as key" if nested else f"key {shown(key.value)}"
-                self.problems.add(key.place, f"{what}: keys are strings; quote it")
+                label = "a list or mapping as key" if nested else f"key {shown(key.value)}"
+                self.problems.add(key.place, f"{label}: keys are strings; quote it")
             elif key.value in entries:
                 first = entries[key.value][0]
                 where = f" (first on line {first.line})" if first.line else ""
@@ -365,7 +366,8 @@ class _Reader:
 
 
 def _joined(pair: re.Match[str]) -> str:
-    """Return the character of a surrogate pair: JSON escapes characters beyond U+FFFF so."""
+    """Return the character of a surrogate pair, which JSON uses to escape characters beyond
+    U+FFFF."""
     return pair.group().encode("utf-16", "surrogatepass").decode("utf-16")
 
 

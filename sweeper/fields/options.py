@@ -14,7 +14,7 @@ _NO_DEFAULTS: tuple[object, ...] = (None, (), {})
 
 
 class Option(NamedTuple):
-    """How a grid has a field, in `Annotated`. `doc` is a sentence for people, and `example` is
+    """How a grid declares a field, in `Annotated`. `doc` is a sentence for people, and `example` is
     shown if there is no default."""
 
     kind: Kind
@@ -42,7 +42,7 @@ def section_of(
 
 
 def kind_of(key: str, hint: Any) -> Kind:
-    """Return the kind of a field that its type and its bounds tell."""
+    """Return the kind of a field according to its type and its bounds."""
     given, *marks = get_args(hint)
     least = next((mark.bound for mark in marks if isinstance(mark, codec.AtLeast)), 0)
     most = next((mark.bound for mark in marks if isinstance(mark, codec.AtMost)), COUNT)
@@ -69,7 +69,7 @@ def field_of(key: str, option: Option, default: object) -> Field:
 
 
 def read_options(options: type[T], given: Mapping[str, object], place: str) -> T:
-    """Return options as a plan has them, `given`, as `options`. Raises `Damaged`."""
+    """Read the options in a plan, `given`, as a value of `options`. Raises `Damaged`."""
     return codec.read(options, dict(given), place)
 
 
@@ -82,5 +82,5 @@ def over(
     given: Mapping[str, object],
     merge: Callable[[Mapping[str, object], Mapping[str, object]], dict[str, object]] = _over,
 ) -> T:
-    """Return options with given ones, as a plan has them, merged over them. Raises `Damaged`."""
+    """Merge options in a plan's form over `options`. Raises `Damaged`."""
     return codec.read(type(options), merge(codec.written(options), given), "launch")

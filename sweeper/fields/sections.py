@@ -60,9 +60,9 @@ class Reading:
 
 
 class Section:
-    """Declared fields. `needs` maps required fields to the text that messages use for them.
-    `check` notes mistakes in combinations of fields, and `more` is the JSON Schema for the same
-    rules. `elsewhere` returns where an unknown key belongs, as the end of a message, or ""."""
+    """Declared fields. `needs` maps required fields to the text that messages use for them. `check`
+    notes mistakes in combinations of fields, and `more` is the JSON Schema for the same rules.
+    `elsewhere` returns where an unknown key belongs, as the end of a message, or ""."""
 
     def __init__(
         self,
@@ -111,8 +111,8 @@ class Section:
         others: Callable[[str], Field | None] = lambda _: None,
         known: Callable[[], Iterable[str]] = lambda: (),
     ) -> Reading:
-        """Read a mapping. `name` is its path, "" for the grid itself. `others` returns fields
-        that are declared elsewhere, and `known` their names, for suggestions after a typo."""
+        """Read a mapping. `name` is its path, "" for the grid itself. `others` returns fields that
+        are declared elsewhere, and `known` their names, for suggestions after a typo."""
         reading = Reading(self, node, name, problems)
         if node.entries is None:
             if node.value is not None:

@@ -106,7 +106,7 @@ _ON_ALARM = Section(
         "{attempt}, {message}.",
         examples=(["notify-send", "{name}", "{message}"],),
     ),
-    Field("stop", Choice("run", "sweep"), "What to stop, as `sweeper cancel` does."),
+    Field("stop", Choice("run", "sweep"), "What to stop, in the way of `sweeper cancel`."),
     Field(
         "rules",
         Texts(
@@ -115,7 +115,7 @@ _ON_ALARM = Section(
             unique=True,
             example="a list of rules",
         ),
-        "The alarms that this is for (default: all).",
+        "The rules whose alarms this applies to (default: all).",
     ),
     check=_check,
 )

@@ -22,7 +22,7 @@ _Given = TypeVar("_Given")
 
 
 class _Part(NamedTuple):
-    """The base, axes and random axes of a whole grid or of an entry of `when`."""
+    """The base, axes and random axes of the whole grid, or of an entry of `when`."""
 
     base: dict[str, Setting]
     blocks: tuple[Block, ...]
@@ -41,9 +41,9 @@ class _Part(NamedTuple):
 def apply_to_launch(
     root: Node, changes: list[Override], problems: Problems
 ) -> tuple[Node, list[Override]]:
-    """Put overrides such as `launch.backend=local` into the section `launch` of a grid that is
-    not read yet, so that they are read like the rest of the section. Return the grid and the
-    other overrides."""
+    """Put overrides such as `launch.backend=local` into the section `launch` of a grid that is not
+    read yet, so that they are read like the rest of the section. Return the grid and the other
+    overrides."""
     section = (root.entries or {}).get("launch")
     node = None if section is None or section[1].value is None else section[1]
     entries = dict((node.entries if node else None) or {})
@@ -133,8 +133,8 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
 def _special(
     grid: Grid, change: Override, keys: Mapping[str, None]
 ) -> Callable[[Grid, Override, Problems], Grid] | None:
-    """Return the function for an override of a section of the grid, or of the seed field; None for
-    a value of its runs. `keys` are all keys that the grid gives."""
+    """Return the function for an override of a section of the grid or of the seed field; None for a
+    value of its runs. `keys` are all keys that the grid gives."""
     section = change.key.partition(".")[0]
     if not touches(section, keys):
         if section == "random":
@@ -178,7 +178,7 @@ def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
 
 
 def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:
-    """Replace the axis of that key, in the block where it is zipped with others, or add a new
+    """Replace the axis of that key, in the block where it varies together with others, or add a new
     axis. The key is no longer drawn at random."""
     key = change.key
     settings = read_axis(key, change.place, change.node, problems)

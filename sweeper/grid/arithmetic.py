@@ -1,5 +1,6 @@
-"""Arithmetic in references: `${budget // batch_size}`. The text is parsed by `ast`, every part of
-it must be in a short list, and it is computed here: it is never compiled or evaluated as code."""
+"""Arithmetic in references: `${budget // batch_size}`. The text is parsed by `ast`, each part of
+it must be in a short list, and the result is computed here. Nothing is compiled or evaluated as
+code."""
 
 import ast
 import functools
@@ -22,7 +23,7 @@ _Lookup = Callable[[str], object]
 
 
 class Uncomputable(Exception):
-    """An expression that is not arithmetic, or has no value. The text says why."""
+    """An expression is not arithmetic, or has no value. The text says why."""
 
 
 class Expression(NamedTuple):
@@ -66,7 +67,7 @@ def parse(text: str) -> Expression:
 
 
 def _check(node: ast.expr, text: str, keys: dict[str, None]) -> int:
-    """Check every part of a tree, and add its keys to `keys`. Return the number of parts. The
+    """Check every part of a tree, add its keys to `keys`, and return the number of parts. The
     recursion is bounded by the length of the text."""
     key = _key(node)
     if key is not None:
@@ -163,7 +164,7 @@ class _Computing:
         return value
 
     def _compared(self, node: ast.Compare) -> bool:
-        """Compare neighbours, as in `1 < a <= 3`. Texts are only equal or not."""
+        """Compare neighbours, as in `1 < a <= 3`. Texts can only be equal or not."""
         parts = [node.left, *node.comparators]
         for left, right, op in zip(parts, parts[1:], node.ops, strict=False):
             if isinstance(op, ast.Eq | ast.NotEq):

@@ -72,9 +72,9 @@ class Places:
             "additionalProperties": False,
             "minProperties": 1,
             "maxProperties": 1,
-            "properties": {one.key: or_null(_section(one).schema()) for one in kinds},
+            "properties": {kind.key: or_null(_section(kind).schema()) for kind in kinds},
         }
-        names = {"enum": [one.name for one in kinds]}
+        names = {"enum": [kind.name for kind in kinds]}
         return {"type": "array", "minItems": 1, "items": {"anyOf": [names, entry]}}
 
 
@@ -95,7 +95,7 @@ def _entry(item: Node, where: str, problems: Problems) -> Entry | None:
         return None
     section, path = _section(backend), f"{where}.{name}"
     for key in (inner.entries or {}).keys() - section.fields.keys():
-        if owners := [one.name for one in _having(key) if one.name != backend.name]:
+        if owners := [owner.name for owner in _having(key) if owner.name != backend.name]:
             others = " and ".join(owners)
             message = f"{path}: {key[:60]!r} is not an option of {backend.name}, but of {others}"
             problems.add(item.place, message)
@@ -106,7 +106,7 @@ def _entry(item: Node, where: str, problems: Problems) -> Entry | None:
 
 def _having(key: str) -> Iterable[BackendType]:
     """Yield the backends that have an option of that name."""
-    return (one for one in every_backend() if key in one.section.fields)
+    return (kind for kind in every_backend() if key in kind.section.fields)
 
 
 BACKENDS = Field(

@@ -49,7 +49,7 @@ def _read_secrets(node: Node, where: str, problems: Problems) -> tuple[str, ...]
         if isinstance(item.value, str) and re.fullmatch(ENV_NAME, item.value):
             names[item.value] = None
         elif isinstance(item.value, str) and "=" in item.value:
-            # The text may contain the secret itself, so it must not be printed.
+            # The text may contain the secret itself, so messages do not repeat it.
             problems.add(item.place, f"{where} takes names only; values come from the environment")
         else:
             problems.add(item.place, f"{where} takes the names of environment variables")
@@ -130,11 +130,11 @@ _PROGRAM = Section(
 
 def schema_of_stages(launch: Section) -> dict[str, object]:
     """Return the JSON Schema of `stages`, in which each stage may have its own `launch`."""
-    own = Field(
+    launch_of_stage = Field(
         "launch", Nested(launch), ("How the stage's runs are executed, over the sweep's settings.")
     )
     sections = {key: _PROGRAM.fields[key].schema() for key in IN_STAGE}
-    return stages_schema({**sections, own.name: own.schema()})
+    return stages_schema({**sections, launch_of_stage.name: launch_of_stage.schema()})
 
 
 SECTION = _PROGRAM.extended(
@@ -142,7 +142,7 @@ SECTION = _PROGRAM.extended(
         "stages",
         Shape(
             partial(schema_of_stages, STAGE_SECTION), unread
-        ),  # known once the command line is read
+        ),  # This is known once the command line is read.
         "Instead of a recipe: grids whose runs continue from each other's.",
     ),
     Field(

@@ -29,8 +29,8 @@ def touches(key: str, keys: Iterable[str]) -> bool:
 
 
 def assign(config: dict[str, object], key: str, given: Mapping[str, object]) -> None:
-    """Set `key` in a configuration of dotted keys to the values in `given`. Remove the keys
-    below it, and the keys above it too (`opt: null` when `opt.lr` is set)."""
+    """Set `key` in a configuration of dotted keys to the values in `given`. Remove the keys below
+    it, and also the keys above it (`opt: null` when `opt.lr` is set)."""
     below = f"{key}."
     for other in [k for k in config if k.startswith(below) or key.startswith(f"{k}.")]:
         del config[other]

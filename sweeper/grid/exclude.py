@@ -1,4 +1,4 @@
-"""Apply the section `exclude`."""
+"""Applies the section `exclude`."""
 
 from collections.abc import Mapping, Sequence
 

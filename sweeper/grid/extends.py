@@ -38,7 +38,7 @@ def read_text(path: str) -> str:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise GridError([f"{path}: {error.strerror or error}"]) from error
-    except ValueError as error:  # a NUL in the path
+    except ValueError as error:  # The path contains a NUL.
         raise GridError([f"{path!r}: {error}"]) from error
     return decoded(data, path)
 
@@ -91,8 +91,8 @@ def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
     Raises `GridError`."""
     problems = Problems()
     layers: list[Node] = []
-    for path, own in (("", text), *extends):
-        layer = read_yaml(own, path, problems)
+    for path, layer_text in (("", text), *extends):
+        layer = read_yaml(layer_text, path, problems)
         if layer is None or layer.entries is None:
             problems.add(Place(path), "a grid is a mapping")
             raise problems.error()
@@ -114,7 +114,7 @@ def _target(node: Node, path: str, problems: Problems) -> str:
 
 def _load(node: Node, path: str, left: int, problems: Problems) -> tuple[str, Node]:
     try:
-        # Reading a pipe or a terminal would block, and could not be repeated.
+        # Reading a pipe or a terminal would block and could not be repeated.
         if not stat.S_ISREG(os.stat(path).st_mode):
             problems.add(node.place, f"extends: {path[:200]} is not a file")
             raise Stop
@@ -175,7 +175,8 @@ def _merge_section(under: Node, over: Node, section: str) -> Node:
     `launch` are such sections. A stage that both have is merged as a grid is."""
     merged: Entries = dict(under.entries or {})
     for key, (place, node) in (over.entries or {}).items():
-        if key not in merged:  # null has nothing to remove here: treated as any other value
+        # A null has nothing to remove here, so it is treated as any other value.
+        if key not in merged:
             merged[key] = (place, node)
             continue
         below = merged[key][1]
@@ -205,7 +206,7 @@ def _merge_base(under: Node, over: Node) -> Node:
         for key, place, node in _leaves(under.entries or {})
         if not reach.touches(key)
     }
-    # Keys that the other file gives twice must not vanish here: they are reported later.
+    # Keys that the other file gives twice must stay, since they are reported later.
     if len(leaves_above) != len(above):
         return over
     return Node({**below, **above}, over.place)
@@ -291,7 +292,7 @@ _CUTS = {"base": _cut, "grid": _cut, "random": _cut_random, "zip": _cut_each}
 
 
 def _axes(root: Entries) -> set[str]:
-    """Return the keys that a grid has axes for, without those under a condition."""
+    """Return the keys of the grid's axes, without those under a condition."""
     keys = {key for key, (_, node) in _entries(root, "grid").items() if node.value is not None}
     zipped = root["zip"][1].items if "zip" in root else None
     for item in zipped or ():

@@ -41,7 +41,7 @@ _KINDS: Mapping[str, Kind] = {
     "sync_s": Duration(_MIN_SYNC_SECONDS),
     "priority": Number(0, _MOST_PRIORITY, above=True),
 }
-"""The kinds of fields that accept less than their types."""
+"""Kinds of fields that accept less than their types."""
 
 
 def _declared() -> Iterator[tuple[Field, Setting]]:
@@ -56,7 +56,7 @@ def _declared() -> Iterator[tuple[Field, Setting]]:
 
 _FIELDS = [*_declared()]
 SECTION = Section(_FIELDS[0][0], BACKENDS, *(field for field, _ in _FIELDS[1:]))
-STAGE_SECTION = Section(  # without defaults, since the sweep's values are used for missing keys
+STAGE_SECTION = Section(  # They have no defaults, since missing keys have the sweep's values.
     *(field._replace(default=None) for field, setting in _FIELDS if setting.by_stage)
 )
 """The keys that a stage may set for its own runs. The other keys belong to the launcher, the
@@ -76,17 +76,17 @@ def stage_backend_fields() -> Iterator[Field]:
 
 
 class StageLaunch(NamedTuple):
-    """What a stage sets for its own runs, in the form of `Stage.launch`, and the place of each
-    key."""
+    """The values that a stage sets for its own runs, in the form of `Stage.launch`, and the place
+    of each key."""
 
     values: dict[str, object]
     places: dict[str, Place]
 
 
 def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) -> StageLaunch:
-    """Read the section of a stage. `name` is its name in messages, `whole` is the sweep's section.
-    Options of a backend that the sweep does not use are read too, as in the sweep's own
-    section."""
+    """Read the section of a stage. `name` is its name in messages, `whole` is the sweep's
+    section. Options of a backend that the sweep does not use are also read, as in the sweep's
+    own section."""
     section = STAGE_SECTION.extended(*stage_backend_fields())
     entries: dict[str, tuple[Place, Node]] = {}
     for key, (place, item) in (node.entries or {}).items():
@@ -127,10 +127,10 @@ def read_launch(node: Node, where: str, problems: Problems) -> Launch:
             return Field(key, Nested(Section()))
         return None if kind is None else field_of(kind)
 
-    def known() -> Iterable[str]:
+    def backend_keys() -> Iterable[str]:
         return (field.name for field in backend_fields())
 
-    reading = SECTION.read(node, where, problems, others=other, known=known)
+    reading = SECTION.read(node, where, problems, others=other, known=backend_keys)
     given = dict(reading.values)
     keys = [key for key in given if key not in Launch._fields]
     options: dict[str, Mapping[str, object]] = {key: given.pop(key) for key in keys}
@@ -141,8 +141,8 @@ def read_launch(node: Node, where: str, problems: Problems) -> Launch:
         options = {entry.kind.key: entry.options for entry in places or () if entry.options}
         given |= _together(places or [], given.get("max_parallel"))
     else:
-        one = _chosen(reading, problems)
-        chosen = [] if one is None else [one]
+        backend = _chosen(reading, problems)
+        chosen = [] if backend is None else [backend]
     if not chosen:
         given.pop("backend", None)
     _check_gpus(reading, "launch", chosen)
@@ -171,7 +171,7 @@ def _check_gpus(reading: Reading, where: str, chosen: Iterable[BackendType]) -> 
 
 
 def _check_stage_gpus(reading: Reading, where: str, whole: Launch) -> None:
-    """Note what excludes GPUs of a stage's own."""
+    """Note settings that cannot be combined with GPUs of a stage."""
     key = next((key for key in ("gpus", "per_gpu") if key in reading.values), None)
     if key is None:
         return
@@ -209,8 +209,8 @@ def _together(places: list[Entry], most: int | None) -> dict[str, object]:
     if most is None:
         most = sum(share.max_parallel or _DEFAULT.max_parallel for share in shares)
     if len(shares) == 1:
-        one = shares[0]
-        return {"backend": one.backend, "max_parallel": min(most, one.max_parallel or most)}
+        share = shares[0]
+        return {"backend": share.backend, "max_parallel": min(most, share.max_parallel or most)}
     named = "+".join(share.backend for share in shares)
     return {"backend": named, "backends": shares, "max_parallel": most}
 

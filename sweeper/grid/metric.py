@@ -10,7 +10,7 @@ from sweeper.sweep.names import SWEEP_NAME, is_sweep_name
 
 
 class _WordOr:
-    """The kind of a word, or a mapping with one key: `{key: value}` becomes `key=value`."""
+    """The kind of a word, or of a mapping with one key: `{key: value}` is read as `key=value`."""
 
     def __init__(self, words: Choice, field: Field) -> None:
         self._words, self._field = words, field

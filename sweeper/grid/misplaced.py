@@ -7,11 +7,11 @@ from sweeper.grid.sampling import SECTION as RANDOM
 
 _SECTIONS = {"launch": LAUNCH, "metric": METRIC, "budget": BUDGET, "random": RANDOM}
 _SHARED = ("name", "seed")
-"""Fields of those sections that mean something else elsewhere."""
+"""Fields of those sections whose names mean something else elsewhere."""
 
 
 def belongs(key: str) -> str:
-    """Return where a key of the grid that is in no section belongs: `: it belongs in launch`; ""
+    """Return where a key of the grid that is in no section belongs: `: it belongs in launch`, or ""
     if no section has such a key."""
     for name, section in _SECTIONS.items():
         if key in section.fields and key not in _SHARED:

@@ -16,7 +16,7 @@ _MAX_LABEL = 40
 
 _SAFE = re.compile(r"[A-Za-z0-9_+][A-Za-z0-9._+-]*\Z")
 _WRITTEN = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
-"""A number that can appear in a name as it is spelled."""
+"""The form of a number that can appear in a name as it is written."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 
 _SHORT = {
@@ -83,14 +83,14 @@ def _hash(text: str, digits: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Return the shorter of `0.0001` and `1e-4`; the usual notation if the lengths are
+    """Return the shorter of `0.0001` and `1e-4`, or the usual notation if their lengths are
     similar."""
     digits = repr(value)
     if "e" in digits:
         mantissa, exponent = digits.split("e")
     else:
         mantissa, exponent = f"{value:.17e}".split("e")
-        for precision in range(17):  # the shortest that reads back exactly
+        for precision in range(17):  # the shortest text that is read back exactly
             short = f"{value:.{precision}e}"
             if float(short) == value:
                 mantissa, exponent = short.split("e")
@@ -104,8 +104,8 @@ def _number(value: float) -> str:
 
 
 def _label(value: object, written: str | None = None) -> str:
-    """Return a value as it appears in a name, a number as it is `written` in the grid. Values
-    with different canonical texts have different labels, up to case and hash collisions."""
+    """Return the form of a value in names; a number as it is `written` in the grid. Values with
+    different canonical texts have different labels, apart from case and hash collisions."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and abs(value) < 10**_MAX_LABEL:
@@ -131,7 +131,7 @@ def _is_plain(text: str) -> bool:
 
 def _plain_part(text: str) -> str | None:
     """Return the part of a string that appears in a name: all of it, or the end of a path such as
-    `Qwen/Qwen3-8B`. None if neither can appear unchanged."""
+    `Qwen/Qwen3-8B`. Return None if neither can appear unchanged."""
     if _is_plain(text):
         return text
     above, _, last = text.rpartition("/")
@@ -174,14 +174,14 @@ def value_labels(
 
 
 def short_form(field: str) -> str:
-    """Return the abbreviation of a field's name that is customary, else the name."""
+    """Return the customary abbreviation of a field's name, else the name."""
     return _SHORT.get(field, field)
 
 
 def key_labels(keys: Sequence[str], taken: str = "seed") -> dict[str, str]:
-    """Map keys to their short forms: the last dotted part, abbreviated if that is customary. The
-    whole key is used if two short forms would be equal, or equal to `taken`, the word for
-    replicates. A key that equals `taken` keeps it."""
+    """Map keys to their short forms: the last dotted part, in its customary abbreviation. The whole
+    key is used if two short forms would be equal, or equal to `taken`, the word for replicates. A
+    key that equals `taken` keeps it."""
     short: dict[str, str] = {}
     for key in keys:
         last = key.rpartition(".")[2]

@@ -132,7 +132,7 @@ def _made(reading: Reading) -> Notify:
 
 def _email(values: dict[str, Any]) -> Email | None:
     if not values.keys() >= {"to", "server", "sender"}:
-        return None  # missing keys are already reported
+        return None  # Missing keys are already reported.
     more = {key: values[key] for key in ("user", "password", "tls") if key in values}
     return Email(tuple(values["to"]), values["server"], values["sender"], **more)
 
@@ -174,6 +174,6 @@ def configured() -> Notify | None:
 
 def require_variables(notify: Notify) -> None:
     """Raise `EnvironmentFailure` if a variable that the settings name is not set."""
-    for name, what in variables_of(notify).items():
+    for name, setting in variables_of(notify).items():
         if not os.environ.get(name):
-            raise EnvironmentFailure(f"notify.{what}: the variable {name} is not set")
+            raise EnvironmentFailure(f"notify.{setting}: the variable {name} is not set")

@@ -54,7 +54,7 @@ def flow(value: object) -> str:
         return _quoted(value)
     if isinstance(value, float) and not math.isfinite(value):
         return {"nan": ".nan", "inf": ".inf", "-inf": "-.inf"}[str(float(value))]
-    item = getattr(value, "item", None)  # a numpy number
+    item = getattr(value, "item", None)  # such as a number of numpy
     return json.dumps(item() if callable(item) else value)
 
 

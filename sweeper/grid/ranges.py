@@ -28,8 +28,8 @@ def is_range(node: Node) -> bool:
 
 
 def values_of_range(key: str, node: Node, problems: Problems) -> Node | None:
-    """Return the list of values that a range stands for. Note a mistake, and return None, if its
-    numbers are wrong."""
+    """Return the list of values of a range. Note a mistake and return None if its numbers are
+    wrong."""
     ((name, (_, item)),) = (node.entries or {}).items()
     given = [inner.value for inner in item.items or ()]
     form = _RANGES[name]
@@ -99,7 +99,8 @@ def _stepped(given: list[Decimal]) -> list[Decimal]:
 
 
 class _Form(NamedTuple):
-    """How many numbers a range takes, which in words, and the function that makes its values."""
+    """A form of ranges: how many numbers it takes, which in words, and the function that makes its
+    values."""
 
     counts: tuple[int, ...]
     takes: str

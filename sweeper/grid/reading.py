@@ -72,7 +72,7 @@ def read_grid(
     overrides: Overrides,
     problems: Problems,
 ) -> Grid:
-    """Read the grid in a file or mapping as far as possible: mistakes are noted and left out.
+    """Read the grid in a file or mapping as far as possible. Mistakes are noted and left out.
     Raises `GridError` if nothing usable is left."""
     if isinstance(source, Mapping):
         root = from_python(source, "", problems)
@@ -131,23 +131,25 @@ def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> G
     check_rules(grid.alarms, grid.on_alarm, grid.places["on_alarm"], problems)
     nodes = read_stages(reading.values["stages"], problems)
     names = [node.name for node in nodes]
-    whole = [one for one in changes if one.key.partition(".")[0] not in names and advice(one)]
+    whole = [
+        change for change in changes if change.key.partition(".")[0] not in names and advice(change)
+    ]
     for change in whole:
         problems.add(change.place, advice(change) or "")
-    mine, references = divide([one for one in changes if one not in whole], nodes, problems)
+    mine, references = divide([stage for stage in changes if stage not in whole], nodes, problems)
     stages = {node.name: _stage(node, grid, reading, mine[node.name]) for node in nodes}
     metrics = {name: stage.grid.metric is not None for name, stage in stages.items()}
     check_graph(nodes, metrics, problems)
     stage_grids = (stages[node.name] for node in ordered(nodes))
     made = (
-        one._replace(references=(*one.references, *references[one.name])) for one in stage_grids
+        change._replace(references=(*change.references, *references[change.name]))
+        for change in stage_grids
     )
     return grid._replace(stages=tuple(made), order=reading.value("order"))
 
 
 def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Override]) -> StageGrid:
-    """Read one stage. The grid's `launch` fills in what the stage's own `launch` does not
-    give."""
+    """Read one stage. The grid's `launch` gives the values that the stage's own `launch` lacks."""
     shared = {k: above.entries[k] for k in ("service", "launch", "secrets") if k in above.entries}
     reading = SECTION.read(Node({**shared, **node.entries}, node.place), "", above.problems)
     _check_program(reading, f"stages.{node.name}")
@@ -155,18 +157,18 @@ def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Overri
     if grid_of_stage.seeds is not None and grid_of_stage.seeds.least is not None:
         message = f"stages.{node.name}.seeds.race: a stage has no race: write seeds: 3"
         above.problems.add(grid_of_stage.seeds.place, message)
-    own, changes = _own_launch(node, changes, grid_of_stage, above.problems)
-    launch = grid_of_stage.launch.under(own.values)
+    of_launch, changes = _own_launch(node, changes, grid_of_stage, above.problems)
+    launch = grid_of_stage.launch.under(of_launch.values)
     places = {
         **grid_of_stage.places,
-        **{f"launch.{key}": place for key, place in own.places.items()},
+        **{f"launch.{key}": place for key, place in of_launch.places.items()},
     }
     if node.launch is not None:
         places["launch"] = node.launch.place
     grid_of_stage = grid_of_stage._replace(launch=launch, places=places)
     grid_of_stage = _with_changes(grid_of_stage, changes, above.problems)
     return StageGrid(
-        node.name, node.place, grid_of_stage, node.takings, node.references, own.values
+        node.name, node.place, grid_of_stage, node.takings, node.references, of_launch.values
     )
 
 
@@ -242,12 +244,12 @@ def _name(reading: Reading, stem: str) -> str:
     return reading.values.get("name", stem)
 
 
-def _check_program(reading: Reading, what: str = "a grid") -> None:
+def _check_program(reading: Reading, name: str = "a grid") -> None:
     if reading.given("command") is None and reading.given("recipe") is None:
-        reading.problems.add(reading.place, f"{what} needs a recipe, or a command")
+        reading.problems.add(reading.place, f"{name} needs a recipe, or a command")
     elif reading.given("command") is not None and reading.given("recipe") is not None:
         place = reading.entries["command"][0]
-        reading.problems.add(place, f"{what} has both a recipe and a command: remove one")
+        reading.problems.add(place, f"{name} has both a recipe and a command: remove one")
 
 
 def _check(grid: Grid, problems: Problems) -> None:
@@ -276,7 +278,7 @@ def _with_drawn_values(grid: Grid, problems: Problems) -> Grid:
         )
     most = (
         _SOME_SAMPLES if problems else MAX_DRAWN
-    )  # if there are problems, they only help to find more
+    )  # If there are problems, these values only help to find more.
 
     def blocks(owner: Grid | When) -> tuple[Block, ...]:
         if owner.random is None or owner.random.samples > most:

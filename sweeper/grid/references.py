@@ -12,7 +12,7 @@ from sweeper.grid.dotted_keys import is_key, is_key_below
 from sweeper.grid.naming import canonical
 
 MAX_MADE = 100_000
-"""The most characters and values that one value with references may expand to."""
+"""The most characters and values to which one value with references may expand."""
 
 _MAX_CONFIG = 3 * MAX_MADE
 _MAX_KEPT = 20_000_000
@@ -22,8 +22,8 @@ _MISSING: object = object()
 
 
 class BrokenReference(Exception):
-    """A reference that cannot be resolved. The text says why. `missing` is the key that was not
-    found, if that is the reason."""
+    """A reference cannot be resolved. The text says why. `missing` is the key that does not exist,
+    if that is the reason."""
 
     def __init__(self, message: str, missing: str | None = None) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class BrokenReference(Exception):
 
 
 class _Late(Exception):
-    """Raised for a value that depends on the seed, which is not known yet."""
+    """A value depends on the seed, which is not known yet."""
 
 
 def refers(value: object) -> bool:
@@ -59,7 +59,7 @@ def _keys_of(inner: str) -> Iterable[str]:
     try:
         return parse(inner).keys
     except Uncomputable:
-        return ()  # `faults` reports it
+        return ()  # `faults` reports it.
 
 
 def faults(node: Node) -> Iterable[tuple[Place, str]]:
@@ -76,7 +76,7 @@ def faults(node: Node) -> Iterable[tuple[Place, str]]:
 
 
 def _fault(match: re.Match[str]) -> str | None:
-    """Return what is wrong with a reference; None if nothing is."""
+    """Return what is wrong with a reference, or None."""
     inner = match.group(1)
     if match.group() == "${" or inner == "":
         return "is not a reference like ${key}; write $${ for the text ${"
@@ -84,8 +84,8 @@ def _fault(match: re.Match[str]) -> str | None:
         if inner is not None and not is_key(inner):
             parse(inner)
     except Uncomputable as error:
-        what = "is neither a key nor arithmetic like ${a // 2}"
-        return f"{what}: {error}; write $${{ for the text ${{"
+        fault = "is neither a key nor arithmetic like ${a // 2}"
+        return f"{fault}: {error}; write $${{ for the text ${{"
     return None
 
 
@@ -104,15 +104,15 @@ def nested(config: Mapping[str, object], key: str) -> dict[str, object]:
 
 
 class Resolver:
-    """A resolver of references to values. Callers always say which keys may hold references,
-    because a resolved value may look like a reference without being one.
+    """Resolves references to values. Callers always say which keys may hold references, because a
+    resolved value may look like a reference without being one.
 
     Results are cached, and equal values are one object, so callers may cache by `id()`.
     """
 
     def __init__(self) -> None:
         self._values: dict[str, object] = {}
-        self._by_id: dict[int, object] = {}  # holds references, so that ids stay valid
+        self._by_id: dict[int, object] = {}  # It keeps references, so that ids stay valid.
         self._spent = 0
         self.work = 0  # the work done, in the units of `product.MAX_WORK`
 
@@ -146,7 +146,7 @@ class Resolver:
         self, config: dict[str, object], keys: Collection[str], late: str | None
     ) -> tuple[tuple[str, ...], list[tuple[str, BrokenReference]]]:
         """Resolve `keys` of a configuration in place. Keys that depend on the key `late` stay
-        unchanged. Returns those, and the keys that cannot be resolved with the reasons."""
+        unchanged. Return those keys, and the keys that cannot be resolved with the reasons."""
         reading = _Reading(config, keys, late)
         pending: list[str] = []
         broken: list[tuple[str, BrokenReference]] = []
@@ -171,15 +171,15 @@ class Resolver:
         if id(value) in self._by_id:
             return value
         text = repr(value)
-        known = self._values.get(text, _MISSING)
-        if known is _MISSING:
+        same = self._values.get(text, _MISSING)
+        if same is _MISSING:
             self._spent += len(text)
             if self._spent > _MAX_KEPT:
                 raise BrokenReference(
                     f"references make more than {_MAX_KEPT} characters in this grid"
                 )
-            known = self._values[text] = self._by_id[id(value)] = value
-        return known
+            same = self._values[text] = self._by_id[id(value)] = value
+        return same
 
 
 class _Reading:
@@ -192,17 +192,17 @@ class _Reading:
         self.done: dict[str, object] = {}
         self.failed: dict[
             str, tuple[str, str | None]
-        ] = {}  # not exceptions, which would hold references to much data
+        ] = {}  # These are not exceptions, which would keep much data alive.
         self.spent = self.work = 0
         self._beneath: dict[str, list[str]] | None = None
 
     def key(self, key: str, path: tuple[str, ...]) -> object:
-        """Return the value of a key. `path` has the keys whose values are being made."""
+        """Return the value of a key. `path` has the keys that are being resolved."""
         if key in self.done:
             return self.done[key]
         if key in self.failed:
             raise BrokenReference(*self.failed[key])
-        if key == self.late and key not in self.keys:  # a key with references is resolved first
+        if key == self.late and key not in self.keys:  # A key with references is resolved first.
             raise _Late
         try:
             value = self.done[key] = self._made(key, path)
@@ -229,7 +229,8 @@ class _Reading:
         return nested({k: self.key(k, (*path, key)) for k in below}, key)
 
     def _below(self, key: str) -> list[str]:
-        """Return the keys below a key. All are indexed once: many references may be broken."""
+        """Return the keys below a key. All keys are indexed once, since many references may be
+        broken."""
         if self._beneath is None:
             self._beneath = {}
             for other in self.config:
@@ -320,7 +321,7 @@ def _size(value: object, depth: int, limit: int) -> int:
 
 
 def _leaves(key: str, value: object) -> Iterable[tuple[str, object]]:
-    """Yield a value as dotted keys, as if it had been written in place of the reference."""
+    """Yield a value as dotted keys, as if it were written in place of the reference."""
     entries = table_of(value)
     if entries and all(map(is_key_below, entries)):
         for part, item in entries.items():

@@ -23,7 +23,7 @@ class _Overrides:
         self._section = section.extended(condition)
 
     def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, object]] | None:
-        """Return each mapping as a document has it: `if` has lists of values, any of which
+        """Return each mapping in the form of documents: `if` has lists of values, any of which
         matches."""
         if node.items is None:
             wrong(node, where, "a list of mappings with an if", problems)
@@ -50,13 +50,15 @@ class _Overrides:
         """Return the JSON Schema of the list."""
         item = self._section.schema()
         condition = table_of(table_of(item["properties"])["if"])
-        condition.update(_CONDITION)  # the value cannot be null
+        condition.update(_CONDITION)  # The value cannot be null.
         return {"type": "array", "items": {**item, "required": ["if"], "minProperties": 2}}
 
 
 def overrides_of(section: Section) -> Field:
     """Return the field `overrides` of a section."""
-    doc = "Options for jobs of runs that have the values under if, over all of this."
+    doc = (
+        "Options for jobs of runs that have the values under `if`. They override the options above."
+    )
     examples = ([{"if": {"lora_rank": 64}}],)
     return Field(OVERRIDES, _Overrides(section), doc, examples=examples)
 
@@ -78,7 +80,7 @@ def asked_by(
 
 
 def conditions(options: Mapping[str, object]) -> list[str]:
-    """Return the keys that the conditions of the overrides in a backend's section name."""
+    """Return the keys in the conditions of the overrides in a backend's section."""
     return [key for entry in _overrides(options) for key in table_of(entry["if"])]
 
 

@@ -64,10 +64,10 @@ def _read_drawn(key: str, place: Place, node: Node, problems: Problems) -> Drawn
     """Read one axis, such as `{uniform: [0, 1]}`."""
     entries = node.entries
     if entries is None or len(entries) != 1:
-        what = "a mapping with several keys or none" if entries is not None else kind(node)
+        fault = "a mapping with several keys or none" if entries is not None else kind(node)
         problems.add(
             node.place if entries is None else place,
-            f"axis {key[:60]!r} is {what}; it takes one of {', '.join(DRAWN)}, as in "
+            f"axis {key[:60]!r} is {fault}; it takes one of {', '.join(DRAWN)}, as in "
             f"{{uniform: [0, 1]}}",
         )
         return None
@@ -155,7 +155,7 @@ RANDOM = Field("random", Shape(SECTION.schema, read_random), "Axes whose values 
 
 
 def draw(random: Random, notes: list[str]) -> Block:
-    """Return the samples as axes that vary together. Equal samples count once."""
+    """Draw the samples, and return them as axes that vary together. Equal samples count once."""
     columns = {key: _column(random, key, drawn) for key, drawn in random.axes.items()}
     rows: dict[tuple[str, ...], int] = {}
     for number in range(random.samples):
@@ -180,30 +180,31 @@ def _column(random: Random, key: str, drawn: Drawn) -> tuple[list[Setting], list
     draw_one = _drawing(drawn)
     settings: list[Setting] = []
     texts: list[str] = []
-    known: dict[object, tuple[Setting, str]] = {}
+    cache: dict[object, tuple[Setting, str]] = {}
     places = {key: drawn.place}
     for number in range(random.samples):
         text = json.dumps([random.seed, key, number], separators=(",", ":"))
         value = draw_one(int.from_bytes(hashlib.sha256(text.encode()).digest(), "big"))
-        if value not in known:
+        if value not in cache:
             setting = Setting(value, {key: value}, places, drawn.place)
             if drawn.choices:
                 setting = drawn.choices[int(value)]
-            known[value] = setting, canonical(setting.value)
-        settings.append(known[value][0])
-        texts.append(known[value][1])
+            cache[value] = setting, canonical(setting.value)
+        settings.append(cache[value][0])
+        texts.append(cache[value][1])
     return settings, texts
 
 
 def _drawing(drawn: Drawn) -> Callable[[int], float]:
-    """Return the function from 256 bits to the drawn value; for `choice`, to its number."""
+    """Return the function that maps 256 random bits to the drawn value; for `choice`, to its
+    number."""
     if drawn.kind in ("choice", "integers"):
         low = 0 if drawn.choices else int(drawn.low)
         count = len(drawn.choices) or int(drawn.high) - low + 1
         return lambda bits: low + (bits * count >> 256)
     context = _CONTEXT
     low, high = Decimal(repr(drawn.low)), Decimal(repr(drawn.high))
-    one = Decimal(2**256)
+    total = Decimal(2**256)
     half = Decimal("0.5")
     whole, log = drawn.kind.endswith("integers"), drawn.kind.startswith("log")
     start = context.subtract(low, half) if whole else low
@@ -214,7 +215,7 @@ def _drawing(drawn: Drawn) -> Callable[[int], float]:
     coarse = context.subtract(high, low).adjusted() - _DIGITS + 1
 
     def value(bits: int) -> float:
-        u = context.divide(Decimal(bits), one)
+        u = context.divide(Decimal(bits), total)
         exact = context.fma(u, width, start)
         if log:
             exact = context.exp(exact)

@@ -67,7 +67,7 @@ def _read_race(node: Node, where: str, problems: Problems) -> tuple[int, int] | 
 
 
 def check_race(seeds: Seeds | None, metric: Metric | None, problems: Problems) -> None:
-    """Note a race without a metric, or with one that has several winners."""
+    """Note a race without a metric, or with a metric that has several best cells."""
     if seeds is None or seeds.least is None:
         return
     if metric is None:
@@ -113,7 +113,7 @@ _RACE = r"([0-9]{1,6})\.\.([0-9]{1,6})"
 
 
 def _check(reading: Reading) -> None:
-    """Note if there is none of `values` and `race`, or both."""
+    """Note if neither or both of `values` and `race` are given."""
     values, race = reading.given("values"), reading.given("race")
     if values is None and race is None:
         message = f"{reading.name} needs values: how many, or a list; or race: 3..10"

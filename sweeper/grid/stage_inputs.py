@@ -113,9 +113,9 @@ def _read_one(
         if key not in ("stage", "take"):
             problems.add(place, f"{where}: unknown key {key[:60]!r}; it takes stage and take")
             good = False
-    for key, what in (("stage", "the name of a stage"), ("take", _HOW)):
+    for key, kind in (("stage", "the name of a stage"), ("take", _HOW)):
         if key not in entries or entries[key][1].value is None:
-            problems.add(node.place, f"{where} needs a {key}: {what}")
+            problems.add(node.place, f"{where} needs a {key}: {kind}")
             good = False
     if not good:
         return None

@@ -1,5 +1,5 @@
 """`stages`: splits a graph of grids into one grid for each stage, and checks what stages take from
-each other. References to stages are escaped until the run that they mean is known."""
+each other. References to stages are escaped until the run that they refer to is known."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -218,7 +218,8 @@ def check_graph(
 
 
 def _circle(before: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a circle of stages that take from each other, the first in the file first, or []."""
+    """Return a circle of stages that take from each other, starting with the first in the file, or
+    []."""
     for start in before:
         came: dict[str, str] = {}
         left = [start]

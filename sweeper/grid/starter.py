@@ -20,9 +20,9 @@ _PLACEHOLDERS: Mapping[str, object] = {"str": "FILL ME IN", "int": 1, "float": 0
 
 
 class Field(NamedTuple):
-    """A field of a recipe's config by its dotted key. `default` is YAML, None if there is no plain
-    one; `choices` are the values of a Literal. `section` is the nested config that it is in, if
-    that is left out by default and needs a value for another field."""
+    """A field of a recipe's config by its dotted key. `default` is YAML, or None if there is no
+    plain default. `choices` are the values of a Literal. `section` is the nested config with the
+    field, if that config is optional and needs a value for another field."""
 
     key: str
     type: str
@@ -57,16 +57,21 @@ def _fields(
     section: str = "",
 ) -> Iterator[Field]:
     """Yield the fields without `ours`, those of nested configs by dotted keys. A required field of
-    a nested config is required only if the config is (`needed`), else it is if any field of the
-    `section` is given."""
+    a nested config is required if the config is (`needed`), or if any field of the `section` is
+    given."""
     for name, about in takes.items():
         key = f"{above}{name}"
         if key in ours:
             continue
         required = needed and bool(about.get("required"))
-        inside = {key: table_of(one) for key, one in table_of(about.get("fields")).items()}
+        inside = {
+            key: table_of(value_of_field)
+            for key, value_of_field in table_of(about.get("fields")).items()
+        }
         if inside:
-            optional = not required and any(one.get("required") for one in inside.values())
+            optional = not required and any(
+                value_of_field.get("required") for value_of_field in inside.values()
+            )
             within = key if optional else section
             yield from _fields(inside, ours, f"{key}.", required, within)
             continue
@@ -80,7 +85,7 @@ def _fields(
 
 
 def guess_settings(reference: str, fields: list[Field], python: str | None) -> Guess:
-    """Guess which values to set; each is tried on the recipe."""
+    """Guess which values to set. Each guess is tried on the recipe."""
     needed: dict[str, object] = {}
     for field in fields:
         if field.required and field.key != seed_field(fields):
@@ -221,12 +226,12 @@ def head(name: str, program: str, out: str) -> Iterator[str]:
     yield f"# A sweep of {program}."
     yield "#"
     width = len(shown) + len("sweeper launch ")
-    for verb, what, why in (
+    for verb, argument, why in (
         ("plan", shown, "what would run"),
         ("launch", shown, "run it"),
-        ("analyze", name, "what won, and whether that can be believed"),
+        ("analyze", name, "what won, and how certain that is"),
     ):
-        yield f"#     {f'sweeper {verb} {what}':<{width}}    {why}"
+        yield f"#     {f'sweeper {verb} {argument}':<{width}}    {why}"
     yield ""
 
 
@@ -234,8 +239,8 @@ def _lines(name: str, recipe: Recipe, fields: list[Field], guess: Guess, out: st
     yield from head(name, recipe.reference, out)
     yield f"name: {as_yaml(name)}"
     yield f"recipe: {as_yaml(recipe.reference)}"
-    known = {field.key for field in fields}
-    if {"base_url", "model_name"} & known:
+    keys = {field.key for field in fields}
+    if {"base_url", "model_name"} & keys:
         yield "service: local  # an engine on this machine; tinker: the hosted service"
     else:
         yield "service: none   # or local, tinker: the recipe trains by the Tinker SDK"
@@ -246,7 +251,7 @@ def _lines(name: str, recipe: Recipe, fields: list[Field], guess: Guess, out: st
     chosen = next((field for field in fields if field.key == axis), None)
     types = {field.key: field.type for field in fields}
     for key in guess.needed:
-        # Without a value, plan refuses the field; null may be the value of an optional one.
+        # Without a value, plan refuses the field. Null may be the value of an optional field.
         sign = "# " if "None" in types[key] else ""
         yield f"  {sign}{key}:  # FILL IN: {types[key]}, needed, no default"
     for field in fields:
@@ -284,7 +289,10 @@ def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
         else "# metric: {name: test/nll, goal: minimize, at: last}  # at: last | best | auto"
     )
     yield ""
-    yield "# What the sweep should beat: a cell over base, or another sweep's winner. (Grids that"
+    yield (
+        "# What the sweep is compared with: a cell over base, or another sweep's "
+        "winner. (Grids that"
+    )
     yield "# continue from each other's runs are `stages`; docs/grid.md describes both.)"
     yield "# baseline: {cell: {}}"
     yield ""
@@ -312,8 +320,7 @@ def launch_section(given: Mapping[str, object]) -> Iterator[str]:
 
 
 def _option(option: Option, value: object, about: str, indent: str) -> Iterator[str]:
-    """Write a declared field with its value; without one, as a comment with its default or an
-    example."""
+    """Write a declared field with its value, or as a comment with its default or an example."""
     shown = value if value is not None else option.default
     shown = next(iter(option.examples), None) if shown is None else shown
     text = "..." if shown is None else as_yaml(shown)
@@ -346,8 +353,9 @@ def _folded(head: str, about: str) -> Iterator[str]:
 
 
 def _schema_below(out: str) -> str | None:
-    """Return the path from the grid to the JSON Schema, if both are below the current folder: an
-    editor then finds it on every machine that has the folder. Never a network address."""
+    """Return the path from the grid to the JSON Schema, if both are below the current folder, so
+    that an editor finds it on every machine that has the folder. Never returns a network
+    address."""
     grid = os.path.realpath(out)
     if (
         out == "-"

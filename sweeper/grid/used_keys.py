@@ -14,7 +14,7 @@ def used_keys(grid: Grid) -> set[str]:
     try:
         used = {*placeholders(grid.command or ()), *placeholders([grid.launch.window or ""])}
     except RecipeError:
-        return set()  # a stray brace, which planning reports
+        return set()  # Planning reports stray braces.
     used.update(key for when in grid.whens for key in when.conditions)
     for options in grid.launch.options.values():
         used.update(conditions(options))

@@ -20,10 +20,10 @@ def _wrong_with_tag(tag: str) -> str | None:
 
 
 def _wrong_with_tracker(tracker: str) -> str | None:
-    known = ", ".join(PACKAGES)
+    trackers = ", ".join(PACKAGES)
     if tracker in PACKAGES:
         return None
-    return f"{tracker[:60]!r} is not one of {known}{nearest(tracker, PACKAGES)}"
+    return f"{tracker[:60]!r} is not one of {trackers}{nearest(tracker, PACKAGES)}"
 
 
 _SECTION = Section(
@@ -91,7 +91,9 @@ def check_track(
         message = "track: wandb needs its section too: add `wandb: {project: NAME}`"
         problems.add(places["track"], message)
     elif wandb is not None and "wandb" not in track:
-        message = "track does not list wandb, whose section this is: add it, or remove the section"
+        message = (
+            "there is a section wandb, but track does not list wandb: add it, or remove the section"
+        )
         problems.add(places["wandb"], message)
 
 

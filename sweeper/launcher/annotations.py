@@ -35,7 +35,7 @@ class Subject(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """Changes to a subject: a note, tags to add and remove, a star (None: unchanged)."""
+    """Changes to a sweep or run: a note, tags to add and remove, a star (None: unchanged)."""
 
     text: str | None = None
     tag: Sequence[str] = ()
@@ -55,7 +55,7 @@ def find_subject(target: str, root: str | None = None) -> Subject:
         return Subject(sweep.store, sweep.name, None, sweep.name)
     run = registry.run(target)
     if not isinstance(run, SweepRun):
-        raise UsageError(f"{target}: is in no sweep; notes belong to sweeps")
+        raise UsageError(f"{target} is in no sweep, and only sweeps and their runs can have notes")
     return Subject(run.store, run.sweep, run.id, f"{run.sweep}/{run.name}")
 
 
@@ -68,26 +68,25 @@ def note(
     untag: Sequence[str] = (),
     star: bool | None = None,
 ) -> Marks:
-    """Write a note about a sweep or a run, add and remove tags, star it (`star=False` removes the
-    star). Without any of these, nothing is written. Returns the resulting marks. Raises `NotFound`,
-    and `UsageError` for an invalid text or tag."""
+    """Write a note about a sweep or a run, add and remove tags, set or remove its star. Returns the
+    resulting marks. Raises `NotFound`, and `UsageError` for an invalid text or tag."""
     return mark(target, Noted(text, tag, untag, star), root=root)
 
 
 def mark(target: str, noted: Noted, *, root: str | None = None, by: str = "") -> Marks:
-    """Do the same as `note` in the name of `by` (default: this user)."""
+    """Make changes in the name of `by` (default: this user). Otherwise like `note`."""
     _check(noted.text, [*noted.tag, *noted.untag])
     store, sweep, run, _ = find_subject(target, root)
     folder = SweepFolder(store, sweep)
     if noted.text is not None:
         put_mark(folder, Kind.NOTE, run, noted.text.strip(), by)
-    for one in noted.tag:
-        put_mark(folder, Kind.TAG, run, one, by)
-    for one in noted.untag:
-        put_mark(folder, Kind.UNTAG, run, one, by)
+    for tag in noted.tag:
+        put_mark(folder, Kind.TAG, run, tag, by)
+    for tag in noted.untag:
+        put_mark(folder, Kind.UNTAG, run, tag, by)
     if noted.star is not None:
         put_mark(folder, Kind.STAR if noted.star else Kind.UNSTAR, run, by=by)
-    return fold(one for one in read_marks(folder) if one.run == run)
+    return fold(mark for mark in read_marks(folder) if mark.run == run)
 
 
 def _check(text: str | None, tags: Sequence[str]) -> None:
@@ -97,10 +96,10 @@ def _check(text: str | None, tags: Sequence[str]) -> None:
         raise UsageError(
             f"a note has at most {MOST_CHARACTERS:,} characters; this one has {len(text):,}"
         )
-    for one in tags:
-        if not is_tag(one):
+    for tag in tags:
+        if not is_tag(tag):
             raise UsageError(
-                f"{one[:80]!r} is not a valid tag: use at most 64 letters, digits, '.', '_', "
+                f"{tag[:80]!r} is not a valid tag: use at most 64 letters, digits, '.', '_', "
                 "'+', '-'"
             )
 
@@ -116,9 +115,9 @@ def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
 
 
 def rename(sweep: str, name: str, *, root: str | None = None) -> None:
-    """Rename a sweep that has no launcher and no running jobs. A grid that continues it must have
-    the new name. Raises `NotFound`, `UsageError` for an invalid name or one that another sweep
-    has, `EnvironmentFailure` if something is running or the store cannot move folders."""
+    """Rename a sweep that has no launcher and no running jobs. To continue it, a grid must have the
+    new name. Raises `NotFound`, `UsageError` if the name is invalid or taken, `EnvironmentFailure`
+    if something is running or the store cannot move folders."""
     from sweeper.sweep.names import is_sweep_name
 
     folder = _existing(sweep, root)
@@ -138,7 +137,7 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
         try:
             os.mkdir(to)  # exclusively, because `rename` would replace another process's folder
         except FileExistsError:
-            raise UsageError(f"{name}: exists already in {store.root}") from None
+            raise UsageError(f"{store.root} already has a sweep {name}") from None
         try:
             os.rename(top, to)
         except OSError as error:
@@ -149,28 +148,28 @@ def rename(sweep: str, name: str, *, root: str | None = None) -> None:
 
 
 def size_of(sweep: str, *, root: str | None = None) -> tuple[int, int]:
-    """Return the number of runs of a sweep that have begun, and its size in bytes. Raises
+    """Return the number of runs that have started in a sweep, and its size in bytes. Raises
     `NotFound`, `StoreError`."""
     folder = _existing(sweep, root)
     return len(folder.read_events()), sum(entry.size for entry in folder.store.list(sweep))
 
 
 def delete(sweep: str, *, root: str | None = None) -> None:
-    """Delete a sweep that has no launcher and no running jobs, with everything its runs recorded.
-    Checkpoints at a service stay there. If the process is killed, the only thing left to do
-    with the sweep is to delete it again. Raises `NotFound`, `EnvironmentFailure`."""
+    """Delete a sweep that has no launcher and no running jobs, with everything that its runs
+    recorded. Checkpoints at a service stay there. If the process is killed, repeat the call: a
+    partly deleted sweep has no other use. Raises `NotFound`, `EnvironmentFailure`."""
     folder = _existing(sweep, root)
     with holding_sweep(folder, existing=True, deletes=True):
         _require_rest(folder)
-        with suppress(StoreError):  # it exists, or the disk is full
+        with suppress(StoreError):  # It exists, or the disk is full.
             folder.store.create(folder.deletion, b"")
         clear(folder)
         _forget_environment(folder.address)
 
 
 def clear(folder: SweepFolder) -> None:
-    """Remove the files of a sweep, and its folders, except for those of its lock, which its holder
-    removes when it lets go. Raises `StoreError`."""
+    """Remove the files and folders of a sweep, except for its lock, which its holder removes.
+    Raises `StoreError`."""
     last: dict[str, list[str]] = {name: [] for name in _LAST}
     first: list[str] = []
     for path in folder.store.names(folder.name):
@@ -188,13 +187,13 @@ def _existing(sweep: str, root: str | None) -> SweepFolder:
     """Return the folder of an existing sweep. Raises `NotFound`."""
     folder = SweepFolder.open(root or default_root(), sweep)
     if sweep not in find_sweeps(folder.store):
-        folder.read_plan()  # its error lists the existing sweeps
+        folder.read_plan()  # Its error lists the existing sweeps.
         raise NotFound(f"no sweep {sweep!r} in {folder.store.root}")
     return folder
 
 
 def _require_rest(folder: SweepFolder) -> None:
-    """Raise `EnvironmentFailure` while jobs of a sweep may be at work."""
+    """Raise `EnvironmentFailure` while jobs of a sweep may be running."""
     at_work = sum(fold_events(events).at_work for events in folder.read_events().values())
     if at_work:
         raise EnvironmentFailure(
@@ -204,9 +203,8 @@ def _require_rest(folder: SweepFolder) -> None:
 
 
 def _forget_environment(folder: str) -> None:
-    """Remove the environment that the last launch stored for the runs of the sweep that was at
-    `folder`. Otherwise the next launch under that name would look for the sweep on a missing
-    disk."""
+    """Remove the environment that the last launch stored for the runs of a deleted sweep. Otherwise
+    the next launch under that name would assume that the sweep is on an unmounted disk."""
     from sweeper.sweep import environment_file
 
     environment_file.forget(environment_file.env_file(folder), folder)
@@ -220,5 +218,5 @@ def _remove_folders(top: str) -> None:
             if name.startswith(TEMPORARY):
                 with suppress(OSError):
                     os.unlink(os.path.join(folder, name))
-        with suppress(OSError):  # it is not empty
+        with suppress(OSError):  # It is not empty.
             os.rmdir(folder)

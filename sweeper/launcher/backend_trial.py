@@ -1,6 +1,5 @@
-"""Tests a backend end to end with a one-second job: from the launch to the files that the job
-wrote. The job is in its own sweep, which is removed afterwards. Works with any backend: the
-sweep is launched, cancelled and deleted like any other."""
+"""Tests a backend end to end with a job of one second, from the launch to the files that the job
+wrote. The job is the only run of a sweep that is launched, cancelled and deleted like any other."""
 
 import fcntl
 import gzip
@@ -43,7 +42,7 @@ with open(os.path.join(log_path, "trial.json"), "w") as file:
     json.dump(told, file)
 """
 _STOP_SECONDS = 90.0
-"""Time limit for a job past its timeout to be withdrawn or to stop."""
+"""Seconds that a job has to stop after its timeout."""
 
 
 class TrialRequest(NamedTuple):
@@ -57,7 +56,7 @@ class TrialRequest(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A finished step, its duration in seconds (None: not meaningful), and its result."""
+    """A finished step, its duration in seconds (None: not measured), and its result."""
 
     name: str
     seconds: float | None
@@ -66,9 +65,9 @@ class Step(NamedTuple):
 
 def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[Step], None]) -> None:
     """Test a backend, and report each finished step to `tell`. The job is cancelled if it has not
-    ended `timeout` seconds after its launch. The trial's sweep is always removed, unless the job
-    cannot be stopped; the remains of killed trials of this home are removed first. SIGTERM and
-    SIGHUP interrupt as Ctrl-C does. Raises `SweeperError` with the problem in one line."""
+    ended `timeout` seconds after its launch. The sweep of the test is removed in the end, unless
+    its job cannot be stopped. The remains of killed tests of this home are removed first. SIGTERM
+    and SIGHUP interrupt as Ctrl-C does. Raises `SweeperError` with the problem in one line."""
     with Interrupts() as interrupts:
         _remove_old(tell)
         plan = _plan(request)
@@ -84,7 +83,7 @@ def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[St
             try:
                 trial.remove()
             except SweeperError as left:
-                raise EnvironmentFailure(f"{error}; its remains stay: {left}") from error
+                raise EnvironmentFailure(f"{error}; not removed: {left}") from error
             raise
         except BaseException:  # interrupted
             trial.remove()
@@ -101,8 +100,8 @@ class _Told(TypedDict):
 
 
 def _remove_old(tell: Callable[[Step], None]) -> None:
-    """Remove the remains of killed trials of this home. The kernel has released the locks on their
-    note files."""
+    """Remove the remains of killed tests of this home. Nothing holds the locks of their note files
+    any more."""
     try:
         names = sorted(os.listdir(paths.trials()))
     except OSError:
@@ -112,23 +111,19 @@ def _remove_old(tell: Callable[[Step], None]) -> None:
         with suppress(OSError, ValueError), open(path, encoding="utf-8") as note:
             fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
             root = note.read()
-            if not root:  # it has just begun
+            if not root:  # This test has just started.
                 continue
             try:
                 _remove(SweepFolder.open(root, name))
             except SweeperError as error:
-                tell(Step("left", None, f"{name} in {root}, from an earlier test: {error}"))
+                tell(Step("left", None, f"{name} in {root}, left by an earlier test: {error}"))
             else:
                 os.unlink(path)
-                tell(
-                    Step(
-                        "removed", None, (f"{name} from {root}, which an earlier test left behind")
-                    )
-                )
+                tell(Step("removed", None, (f"{name} from {root}, left by an earlier test")))
 
 
 def _remove(folder: SweepFolder) -> None:
-    """Stop a trial's job, and remove its sweep and the backend's records of it. Raises
+    """Stop the job of a test, and remove its sweep and the backend's records of it. Raises
     `EnvironmentFailure` if the job cannot be stopped."""
     from sweeper.launcher.annotations import clear, delete
     from sweeper.launcher.control import cancel_runs
@@ -137,7 +132,7 @@ def _remove(folder: SweepFolder) -> None:
 
     try:
         plan = folder.read_plan()
-    except NotFound:  # nothing was submitted
+    except NotFound:  # Nothing was submitted.
         with holding_sweep(folder):
             clear(folder)
         forget(env_file(folder.address), folder.address)
@@ -146,13 +141,13 @@ def _remove(folder: SweepFolder) -> None:
     cancel_runs(folder, [run])
     attempts = max(1, folder.read_states()[run].opened)
     place = open_places(plan.launch, folder.name, folder.address)[plan.launch.backend]
-    with suppress(EnvironmentFailure):  # the backend forgets it later by itself
+    with suppress(EnvironmentFailure):  # The backend forgets it later by itself.
         place.forget([token(run, number + 1) for number in range(attempts)])
     delete(folder.name, root=folder.store.root)
 
 
 def _plan(request: TrialRequest) -> Plan:
-    """Return the plan of a sweep with one run that executes like those of the grid."""
+    """Return the plan of a sweep with one run that executes like the runs of the grid."""
     launch = request.launch._replace(
         backend=request.place, backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
         window_panes=None, resume="never", metrics_dir=None, log_path_field=None, warm=False,
@@ -183,7 +178,7 @@ def _plan(request: TrialRequest) -> Plan:
 
 
 class _Trial:
-    """One trial, step by step."""
+    """A test of a backend, step by step."""
 
     def __init__(
         self, folder: SweepFolder, plan: Plan, timeout: float, tell: Callable[[Step], None]
@@ -199,7 +194,7 @@ class _Trial:
         self._note: IO[str] | None = None
 
     def note(self) -> None:
-        """Write a note file for this trial, locked for as long as this process lives. Raises
+        """Write a note file for this test, locked as long as this process lives. Raises
         `EnvironmentFailure`."""
         path = os.path.join(paths.trials(), self._plan.name)
         try:
@@ -241,8 +236,8 @@ class _Trial:
             )
             raise EnvironmentFailure(f"{self._place}: {': '.join(filter(None, why))}")
         self._tell(Step("began", running - submitted, f"on {outcome.host}"))
-        self._tell(Step("ran", ran, "ended well"))
-        self._tell(Step("known", max(0.0, ended - running - ran), "its end, to the launcher"))
+        self._tell(Step("ran", ran, "succeeded"))
+        self._tell(Step("known", max(0.0, ended - running - ran), "launcher sees the end"))
 
     def check(self) -> None:
         """Check the job's report. Raises `EnvironmentFailure` if the report is missing, or if code
@@ -262,7 +257,7 @@ class _Trial:
         )
         snapshot = folder.read_plan().snapshot
         if snapshot is None:
-            self._tell(Step("code", None, "no git checkout here, so no copy was sent"))
+            self._tell(Step("code", None, "not sent, since there is no git checkout here"))
         else:
             lacks = _names(store.read(snapshot.archive), snapshot.cwd) - set(document["there"])
             if lacks:
@@ -276,11 +271,12 @@ class _Trial:
             self._tell(Step("secrets", None, f"set: {', '.join(self._plan.secrets)}"))
 
     def remove(self) -> None:
-        """Remove the trial's sweep and note file. Raises `EnvironmentFailure` if it cannot."""
+        """Remove the sweep and the note file of the test. Raises `EnvironmentFailure` if that
+        fails."""
         begun = time.monotonic()
         folder = self._folder
         made = folder.store.exists(folder.plan)
-        with self._note or nullcontext():  # if removal fails, the next trial tries again
+        with self._note or nullcontext():  # If this fails, the next test tries again.
             _remove(folder)
             if self._note is not None:
                 with suppress(OSError):
@@ -295,7 +291,7 @@ class _Trial:
         for state in (state for state, count in summary.counts.items() if count):
             if state is not State.PLANNED:
                 self._seen.setdefault(state, now)
-        if self._seen and not before:  # it may have begun by then
+        if self._seen and not before:  # The job may have started by then.
             self._tell(Step("submitted", now - self._begun, f"to {self._place}"))
 
     def _limit(self) -> None:
@@ -303,20 +299,20 @@ class _Trial:
         without it."""
         if self._over.wait(self._timeout):
             return
-        what = "has not ended" if State.RUNNING in self._seen else "has not begun"
-        self._late = f"{self._place}: the job {what} after {self._timeout:g} s{self._waits_for()}"
+        fault = "has not ended" if State.RUNNING in self._seen else "has not started"
+        self._late = f"{self._place}: the job {fault} after {self._timeout:g} s{self._waits_for()}"
         deadline = time.monotonic() + _STOP_SECONDS
         folder = self._folder
         while not self._over.wait(1.0):
             with suppress(NotFound, StoreError):
-                folder.read_plan()  # nothing can be cancelled before that
+                folder.read_plan()  # Nothing can be cancelled before the plan exists.
                 happened = folder.read_events().get(self._run, set())
                 request_cancel(folder, self._run, happened, 0)
                 if time.monotonic() > deadline:
                     ask_stop(folder)
 
     def _waits_for(self) -> str:
-        """Return the reason why the job waits, if the launcher knows one."""
+        """Return why the job waits, if the launcher knows a reason."""
         why = self._unreachable
         with suppress(NotFound, StoreError):
             seen = self._folder.read_observations().observed.get(self._run)

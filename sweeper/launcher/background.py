@@ -45,15 +45,16 @@ def check(folder: SweepFolder) -> None:
     process's memory, `StoreError` for one that does not answer or fails the probe."""
     if folder.store.root.startswith("memory://"):
         raise UsageError(
-            f"{folder.store.root}: is in the memory of one process, out of reach of jobs: use "
-            "a folder"
+            f"{folder.store.root} is in the memory of this process, which jobs cannot "
+            "read: use a folder"
         )
     probe(folder.store, folder.launcher)
 
 
 def recover(folder: SweepFolder, *, over: bool) -> None:
-    """Upload what dead workers of the sweep left on this machine. If the sweep is `over`, remove
-    local copies of stored files. If the store does not answer, this is left for the next call."""
+    """Upload the files that dead workers of the sweep left on this machine. If the sweep is
+    `over`, also remove local copies of stored files. If the store does not answer, the next call
+    does this."""
     from sweeper.worker import spool
 
     local = folder.at(spool.place(folder.store.root, home()))
@@ -64,7 +65,7 @@ def recover(folder: SweepFolder, *, over: bool) -> None:
 
 
 def messages_file(folder: SweepFolder) -> str:
-    """Return the path of the file with the messages of the launchers of a sweep on this machine."""
+    """Return the path of the log file of a sweep's launchers on this machine."""
     path = folder.store.local_path(folder.launcher_messages)
     return path or launcher_log(folder).removesuffix(".log") + ".messages.log"
 
@@ -97,13 +98,14 @@ _START_SECONDS = 60.0
 """Time limit for a detached launcher to take its sweep's lock, which is slow on a busy machine. A
 launcher that fails earlier is reported at once."""
 _FIRST_SECONDS = 3.0
-"""Time limit for the first step of a detached launcher. A backend may refuse the sweep in it."""
+"""Seconds that a detached launcher has for its first step, in which a backend may refuse the
+sweep."""
 _ENDS = (0, 3, 4)
 """Exit codes of a launcher that did its work."""
 
 
 def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = False) -> None:
-    """Start a launcher that outlives this process, and wait until it has taken over. Raises
+    """Start a launcher that outlives this process, and wait until it drives the sweep. Raises
     `EnvironmentFailure` if it failed or gave up, `StoreError` if it did not start."""
     before = published(folder)
     command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", folder.address]
@@ -137,8 +139,8 @@ def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = F
 
 
 def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], object]:
-    """Start the launcher in a tmux window. Returns a function that starts it again, since an
-    earlier launcher that was about to exit may have been in the window."""
+    """Start the launcher in a tmux window. Returns a function that starts it again, which is needed
+    if the window still belonged to an earlier launcher that was about to exit."""
     from sweeper.backends.tmux.backend import ensure_view
     from sweeper.backends.tmux.server import TmuxServer
 
@@ -156,7 +158,7 @@ def start_with_log(command: Sequence[str], where: str) -> Callable[[], object]:
     """Start the launcher with a log file. Returns a function that raises `EnvironmentFailure` with
     the log's last line if the launcher has failed."""
     with open(where, "ab") as log:
-        with suppress(OSError):  # a disk without locks
+        with suppress(OSError):  # This disk has no locks.
             # The launcher inherits the lock, which keeps `sweeper store gc` from removing its log.
             fcntl.flock(log, fcntl.LOCK_SH | fcntl.LOCK_NB)
         begin = log.tell()
@@ -178,7 +180,8 @@ def start_with_log(command: Sequence[str], where: str) -> Callable[[], object]:
 
 
 def published(folder: SweepFolder) -> object:
-    """Return the last launcher's observations, which change when another launcher begins."""
+    """Return the observations that the last launcher published. They change when another launcher
+    starts."""
     with suppress(NotFound):
         return folder.store.read(folder.observations)
     return None
@@ -196,7 +199,7 @@ def has_begun(folder: SweepFolder, before: object) -> bool:
 
 
 _WAIT_SECONDS = 60.0
-"""Time limit for a launcher's round, in which it may wait for its backend or its store."""
+"""Seconds that a launcher's round may take, since it may wait for its backend or its store."""
 _QUIET_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 _REMOTE_POLL_SECONDS = 2.0
@@ -205,17 +208,17 @@ _OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_p
 
 
 def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> bool:
-    """Give a plan to the running launcher, unless it has the same already, and wait until it takes
-    the plan up. Returns False if the launcher ended instead, so that the sweep is free. Raises
-    `AnotherLauncher` if the launcher cannot continue with the plan."""
+    """Give a plan to the running launcher, unless it already has the same, and wait until it uses
+    the plan. Returns False if the launcher ended instead. Raises `AnotherLauncher` if the launcher
+    cannot continue with the plan."""
     try:
         before = folder.read_plan()
-    except NotFound as error:  # another launch is about to write it
+    except NotFound as error:  # Another launch is about to write the plan.
         raise AnotherLauncher.at_work(plan.name, folder.store.root) from error
     plan = folder.with_chosen(plan)
     if asked_stop(folder) is not None or folder.store.exists(folder.deletion):
-        return False  # it is about to end, or a deletion holds the lock
-    if not folder.read_observations().starting:  # a `cancel` is running
+        return False  # The launcher is about to end, or a deletion holds the lock.
+    if not folder.read_observations().starting:  # A `cancel` is running.
         raise AnotherLauncher.at_work(plan.name, folder.store.root)
     is_same_grid = _essence(merged(folder, before, plan)) == _essence(before)
     if not is_same_grid:
@@ -264,8 +267,8 @@ def _refuse(folder: SweepFolder, plan: Plan, before: Plan, offered: Offer) -> No
         service = folder.read_service()
     except Damaged as error:
         raise Damaged(
-            f"{error}; end the running launcher with `{stop}`: the next launch writes the "
-            "record again"
+            f"{error}; end the running launcher with `{stop}`, and launch again, which "
+            "rewrites the record"
         ) from error
     elsewhere = False
     if folder.store.is_remote:
@@ -285,14 +288,14 @@ def _refuse(folder: SweepFolder, plan: Plan, before: Plan, offered: Offer) -> No
 
 
 def take_up(folder: SweepFolder) -> None:
-    """Replace the sweep's plan by the proposed plan, if this user proposed one. The caller holds
-    the sweep's lock. Raises `StoreError`."""
+    """Replace the sweep's plan by the offered plan, if this user offered one. The caller holds the
+    sweep's lock. Raises `StoreError`."""
     proposed = asked_plan(folder)
     if proposed is not None and proposed.name == folder.name and is_ours(proposed.recorded):
         before = folder.read_plan()
         if (
             before.provenance != proposed.provenance
-        ):  # otherwise a killed launcher has already taken it up
+        ):  # otherwise a killed launcher has already replaced the plan
             now = merged(folder, before, folder.with_chosen(proposed))
             folder.store.replace(folder.plan, encode(sealed(now.document())))
         forget(folder, "parallel", "cancel")

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 _FAILED = (State.FAILED, State.LOST, State.PREEMPTED)
 _POLL_SECONDS = 0.5
 _STOP_SECONDS = 75.0
-"""Time allowed in addition to a run's grace: for the launcher to notice the request, which may wait
-a minute for sbatch, and for the worker to end."""
+"""Seconds added to a run's grace, in which the launcher notices the request (it may wait a minute
+for sbatch) and the worker ends."""
 _TAKE_OVER_SECONDS = 3.0
 _HELD_SECONDS = 15.0
-"""Time limit for a launcher that is held back to notice the request to continue."""
+"""Seconds that a launcher which is held back has to notice the request to continue."""
 
 
 def cancel(
@@ -51,8 +51,8 @@ def cancel(
     where: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Stop runs of a sweep for good. Returns when none of them is running, with the request for
-    each run.
+    """Stop runs of a sweep permanently, and return when none of them is running, with the request
+    for each run.
 
     `runs` are selectors (default: all runs); `state` and `where` filter them. Progress is reported
     to `tell`. Raises `NotFound`, `UsageError` for an invalid state or condition, and as
@@ -74,10 +74,10 @@ def retry(
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
     """Start runs of a sweep again: the selected `runs`, or those in one of the states `state`, or
-    else all that failed; filtered by `where`. `state=["succeeded"]` trains finished runs again
-    from nothing. The running launcher starts them, or a new detached one: use `wait` to wait
-    for it. Raises as `launch` does, and `UsageError` for a selected run that has succeeded,
-    unless `state` names that state."""
+    else all that failed; filtered by `where`. `state=["succeeded"]` trains finished runs again from
+    the start. The running launcher starts them, or a new detached one; use `wait` to wait for them.
+    Raises as `launch` does, and `UsageError` for a selected run that has succeeded, unless `state`
+    names that state."""
     opened = find_sweep(sweep, root)
     chosen = to_retry(opened, runs, state, where)
     succeeded = State.SUCCEEDED in (state or ())
@@ -92,11 +92,11 @@ def cancel_runs(
     tell: Callable[[str], None] = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Requested]:
-    """Cancel these runs (ids), and wait until none is running. `whole` says that they are the
-    whole sweep: then no runs are chosen for later stages either, until a launch or a retry.
-    Raises `EnvironmentFailure` if some are still running some time after their `grace`; the
-    requests stay on record."""
-    folder.read_plan()  # its error names the existing sweeps
+    """Cancel these runs (ids), and wait until none is running. `whole`: they are the whole
+    sweep, so no runs are chosen for later stages either, until a launch or a retry. Raises
+    `EnvironmentFailure` if some are still running after their `grace`; the requests stay on
+    record."""
+    folder.read_plan()  # Its error lists the existing sweeps.
     with changing(folder):
         return _cancel_runs(folder, runs, whole, tell, sleep)
 
@@ -118,7 +118,8 @@ def _cancel_runs(
         plan = folder.read_plan()
         retries = _retries(plan)
         now = (run.id for run in plan.runs if not run.retired)
-        runs = list(dict.fromkeys([*runs, *now]))  # add runs that are new since they were listed
+        # Add runs that did not exist when they were listed.
+        runs = list(dict.fromkeys([*runs, *now]))
     events = folder.read_events()
     requests = {
         run: request_cancel(folder, run, events.get(run, set()), retries[run]) for run in runs
@@ -148,7 +149,7 @@ def _cancel_runs(
 
 
 def _tell_damaged(folder: SweepFolder, tell: Callable[[str], None]) -> None:
-    """Report a damaged record of the last launch, which is not needed to stop runs."""
+    """Report that the record of the last launch is damaged. It is not needed to stop runs."""
     try:
         folder.read_service()
     except Damaged as error:
@@ -157,7 +158,7 @@ def _tell_damaged(folder: SweepFolder, tell: Callable[[str], None]) -> None:
             "environment"
         )
     except (NotFound, StoreError):
-        pass  # it is not needed
+        pass  # It is not needed.
 
 
 def _retries(plan: Plan) -> dict[str, int]:
@@ -185,8 +186,8 @@ def _stop(
     moved = moved_from(folder, plan, located(backends))
     if moved is not None:
         tell(
-            f"the jobs are at {moved}, out of reach from here: each ends once its worker "
-            "sees the request"
+            f"the jobs are at {moved}, which cannot be reached from here: each ends once "
+            "its worker sees the request"
         )
     scheduler = Scheduler(Context(folder, backends), starting=False)
     last_unreachable: str | None = None
@@ -201,8 +202,8 @@ def _stop(
 
 
 def _refuse_addresses(plan: Plan, folder: str) -> None:
-    """Raise `UsageError` if another user's plan names the address of a server, which would get our
-    credentials."""
+    """Raise `UsageError` if another user's plan names the address of a server, since that server
+    would get our credentials."""
     from sweeper.backends import options_of
     from sweeper.launcher.trust import is_ours
 
@@ -216,7 +217,7 @@ def _refuse_addresses(plan: Plan, folder: str) -> None:
 
 
 def _forget_environment(folder: SweepFolder) -> None:
-    """Remove the environment of runs if none needs it any more: no run is running, and no launcher
+    """Remove the stored environment of runs if it is not needed: no run is running, and no launcher
     will start one, not even one that is just starting."""
     from sweeper.launcher import kept_environments
     from sweeper.sweep import environment_file
@@ -229,13 +230,13 @@ def _forget_environment(folder: SweepFolder) -> None:
             return
     if kept_environments.is_needed_later(folder):
         return
-    with suppress(NotFound, StoreError):  # `gc` removes it later
+    with suppress(NotFound, StoreError):  # `gc` removes it later.
         environment_file.forget(folder.read_service().env_file, folder.address)
 
 
 def _at_work(folder: SweepFolder, runs: Iterable[str], retries: Mapping[str, int]) -> list[str]:
-    """Return those of `runs` that may be running. Repeats the cancel requests, since a launcher
-    may have granted another attempt at the time of the request."""
+    """Return those of `runs` that may be running. Repeat the requests to cancel, since a launcher
+    may have started another attempt at the same time."""
     events = folder.read_events()
     left: list[str] = []
     for run in runs:
@@ -248,7 +249,7 @@ def _at_work(folder: SweepFolder, runs: Iterable[str], retries: Mapping[str, int
 
 def _outcome(request: Requested, happened: Happened) -> Requested:
     state = fold(happened).state
-    if not request.asked:
+    if not request.accepted:
         return request
     if state is State.CANCELLED:
         return request._replace(why="cancelled")
@@ -265,7 +266,7 @@ def to_retry(
 ) -> "list[RecordedRun]":
     """Select runs to retry. Without selectors and states, or with `failed`, only runs that failed,
     were lost or were preempted. Raises `UsageError` for a selected run that has succeeded, unless
-    `state` names that state: nothing is trained again by accident."""
+    `state` names that state, so that no run is trained again by mistake."""
     chosen = pick(sweep.runs, runs, state, where)
     if failed or not (runs or state):
         chosen = [run for run in chosen if run.state in _FAILED]
@@ -285,18 +286,18 @@ def retry_runs(
     succeeded: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Request another attempt of these runs (ids); of succeeded ones only with `succeeded`. The
-    running launcher takes them up, or else a new detached one. Raises as `launch` does."""
+    """Request another attempt of these runs (ids), of succeeded ones only with `succeeded`. The
+    running launcher starts them, or else a new detached one. Raises as `launch` does."""
     from sweeper.launcher.launching import resume
 
     requests = request_retries(sweep, runs, succeeded=succeeded)
     if requests.again and not take_up(sweep, tell):
-        resume(sweep.folder, wait=False, known=requests.ready, tell=tell)
+        resume(sweep.folder, wait=False, checked=requests.ready, tell=tell)
     return requests.done
 
 
 class RetryRequests(NamedTuple):
-    """Recorded retry requests; `ready` is set if no launcher was running to take them up."""
+    """Recorded retry requests. `ready` is set if no launcher was running to see them."""
 
     done: list[Requested]
     ready: "Ready | None"
@@ -304,7 +305,7 @@ class RetryRequests(NamedTuple):
     @property
     def again(self) -> int:
         """The number of runs that will start again."""
-        return sum(request.asked for request in self.done)
+        return sum(request.accepted for request in self.done)
 
 
 def request_retries(
@@ -314,9 +315,9 @@ def request_retries(
     *,
     succeeded: bool = False,
 ) -> RetryRequests:
-    """Record requests to start these runs again; succeeded ones only with `succeeded`. If no
-    launcher is running, first check that one could work, e.g. that the backends accept the
-    jobs. Raises as `launch` does."""
+    """Record requests to start these runs again, succeeded ones only with `succeeded`. If no
+    launcher is running, first check that one could work, e.g. that the backends accept the jobs.
+    Raises as `launch` does."""
     from sweeper.launcher.launching import ready
     from sweeper.launcher.trust import refuse
     from sweeper.sweep.lock import is_held
@@ -325,10 +326,10 @@ def request_retries(
     events = folder.read_events()
     happened = {run: events.get(run, set()) for run in runs}
     requests = (asked_again(run, state, succeeded=succeeded) for run, state in happened.items())
-    wanted = any(request.asked for request in requests)
+    wanted = any(request.accepted for request in requests)
     checked: Ready | None = None
     if wanted:
-        with changing(folder):  # before the retry, whose readers find it gone
+        with changing(folder):  # Readers of the retry must not find it.
             forget(folder, "cancel")
     if wanted and not is_held(folder):
         checked = ready(folder, agree or refuse)
@@ -347,8 +348,8 @@ def take_up(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Return whether a running launcher of the sweep takes up the requests. If not, the caller
-    must start one. Reports to `tell` if the code has changed, and what it waits for. Raises
+    """Return whether a running launcher of the sweep sees the requests. If not, the caller must
+    start one. Report to `tell` if the code has changed, and what the call waits for. Raises
     `EnvironmentFailure` for a launcher that stays held back."""
     _tell_code(sweep, tell)
     return _taken_up(sweep.folder, tell, clock, sleep)
@@ -369,8 +370,8 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
     values = hidden_values(secret_names(sweep.plan.secrets, sweep.plan.service))
     if has_changed(sweep.folder, sweep.plan, values):
         tell(
-            "the code has changed since the launch; retried runs use the old code, and "
-            "`sweeper launch` of the grid takes the new"
+            "the code has changed since the launch, but retried runs use the old code: "
+            "for the new code, `sweeper launch` the grid"
         )
     else:
         snapshot.relink(recorded)
@@ -382,11 +383,10 @@ def _taken_up(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> bool:
-    """Return whether a launcher is running that will see the recorded requests. A launcher that is
-    about to end may have looked before them. With a remote store the launcher may also be dead
-    while its lease lasts, so only a heartbeat shows that it is running. Waits for a launcher
-    that starts nothing, i.e. a `cancel`. Raises `EnvironmentFailure` for one that stays held
-    back."""
+    """Return whether a running launcher will see the recorded requests. A launcher that is about to
+    end may not look again. With a remote store the launcher may also be dead while its lease lasts,
+    so only a heartbeat shows that it is running. Wait for a launcher that starts nothing, i.e. a
+    `cancel`. Raises `EnvironmentFailure` for one that stays held back."""
     from sweeper.sweep.lock import is_alive, is_held
 
     began, is_told = clock(), False
@@ -399,14 +399,14 @@ def _taken_up(
                     tell("waiting for a running `sweeper cancel` of the sweep")
                 is_told = True
             elif observed.held is None or observed.paused:
-                return True  # the user who paused it can resume it
+                return True  # The user who paused it can resume it.
             elif waited > _HELD_SECONDS:
                 raise EnvironmentFailure(
                     f"the running launcher of {folder.name!r} starts no runs "
                     f"({held_of(observed)}): repeat the command when that launcher has ended"
                 )
         elif waited > _TAKE_OVER_SECONDS and not is_told:
-            tell("waiting for a launcher that shows no sign of life: its lease is about to expire")
+            tell("waiting for the lease of a launcher that sends no heartbeats to expire")
             is_told = True
         sleep(0.1 if not folder.store.is_remote else _POLL_SECONDS)
     return False

@@ -1,5 +1,5 @@
-"""`sweeper launch --debug RUN`: one run of a grid under pdb, as a sweep of its own in tmux, so that
-a run that was stopped is never one of the grid's results."""
+"""Runs one run of a grid under pdb (`sweeper launch --debug RUN`), in a sweep of its own in tmux,
+so that a run that was stopped in the debugger is never one of the grid's results."""
 
 import time
 
@@ -16,11 +16,13 @@ _PANE_SECONDS = 60.0
 
 
 def alone(plan: Plan, name: str, store: Store) -> Plan:
-    """Return the plan of a sweep with only the run `name` of this plan, to be debugged. Raises
+    """Return the plan of a sweep that has only the run `name` of this plan, to be debugged. Raises
     `NotFound` and `UsageError`."""
     run = _run_of(plan, name)
     if run.parents:
-        raise UsageError(f"{run.name} starts from another run: --debug takes runs that do not")
+        raise UsageError(
+            f"{run.name} starts from the result of another run, which --debug does not support"
+        )
     part = plan.of(run.stage)
     launch = part.launch._replace(
         backend="tmux", backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
@@ -49,7 +51,7 @@ def alone(plan: Plan, name: str, store: Store) -> Plan:
 
 
 def _run_of(plan: Plan, name: str) -> Run:
-    """Return the run with this name or id, or the only one whose name begins so."""
+    """Return the run with this name or id, or the only one whose name starts with it."""
     exact = [run for run in plan.runs if name in (run.name, run.id)]
     matches = exact or [run for run in plan.runs if run.name.startswith(name)]
     if len(matches) == 1:
@@ -68,8 +70,8 @@ def _free_name(name: str, store: Store) -> str:
 
 
 def show_pane(folder: SweepFolder, run: str) -> bool:
-    """Bring the pane of the run to the front of its session. Return whether it has one: the run may
-    have ended before."""
+    """Show the pane of the run in its session. Return whether it has one, since the run may have
+    ended."""
     from sweeper.backends.tmux.server import TmuxServer
 
     server, deadline = TmuxServer(), time.monotonic() + _PANE_SECONDS

@@ -27,8 +27,8 @@ _SHOWN = 6
 
 def unrecorded_metric(planned: Plan, store: Store) -> str | None:
     """Return a warning if a recent succeeded run of the same recipe in this store did not record
-    the plan's metric. None if it did, if there is no such run, or if the store is remote, where
-    the search would take too long."""
+    the plan's metric. Return None if it did, if there is no such run, or if the store is remote,
+    where the search takes too long."""
     if planned.stages:
         messages = (unrecorded_metric(part, store) for part in planned.parts)
         return next(filter(None, messages), None)
@@ -39,7 +39,7 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
         try:
             recorded = _recorded(folder, planned.recipe.reference)
         except (NotFound, StoreError):
-            continue  # other verbs report it
+            continue  # Other commands report it.
         if recorded is None:
             continue
         if wanted in recorded:
@@ -71,9 +71,9 @@ def newest_sweeps(store: Store) -> Iterator[SweepFolder]:
 
 
 def _recorded(folder: SweepFolder, recipe: str) -> set[str] | None:
-    """Return the keys that a succeeded run of the sweep recorded; None if the sweep has no such run
-    or another recipe. Only the beginning and the end of a long file are read; the end, because some
-    keys appear late."""
+    """Return the keys that a succeeded run of the sweep recorded, or None if the sweep has no such
+    run or another recipe. Of a long file only the start and the end are read, since some keys
+    appear late."""
     plan = folder.read_plan()
     if plan.stages or plan.recipe.reference != recipe:
         return None
@@ -88,23 +88,22 @@ def _recorded(folder: SweepFolder, recipe: str) -> set[str] | None:
             tail = folder.store.read_range(path, size - _BYTES, size) if size > _BYTES else b""
         except (NotFound, OSError):
             return set()
-        file = MetricsFile(path)  # the tail begins within a line
+        file = MetricsFile(path)  # The tail starts in the middle of a line.
         parsed = (file.parse(head), file.parse(tail, max(size - _BYTES, 1)))
         return {key for part in parsed for row in part.rows for key in row}
     return None
 
 
 _MOST = 200
-"""Maximum number of outcomes to read."""
+"""The most outcomes to read."""
 
 
 class Estimate(NamedTuple):
-    """An estimate for `runs` of the `wanted` runs that are to start; the others are unknown.
-    `by_recipe` of them use the recipe's own estimate, the others use `examples` earlier runs.
-    `least` and `most` are the dollars if each run were like the cheapest or dearest of its
-    examples; None if there is only one example each. `hours` is wall-clock time at `abreast`
-    runs at once; None if some run has no example. `prices` has the dates of the prices, for
-    people."""
+    """An estimate for `runs` of the `wanted` runs that would start; the usage of the others is
+    unknown. `by_recipe` of them use the recipe's own estimate, the others use `examples` earlier
+    runs. `least` and `most` are the dollars if each run cost as much as its cheapest or dearest
+    example (None if each run has one example). `hours` is wall-clock time at `abreast` runs at once
+    (None if a run has no example). `prices` has the dates of the prices, for people."""
 
     runs: int
     wanted: int
@@ -150,11 +149,11 @@ def sentence(estimate: Estimate | None, service: str) -> str | None:
         )
     unknown = estimate.wanted - estimate.runs
     some = f" for {estimate.runs} of the {plural(estimate.wanted, 'run')}" if unknown else ""
-    others = "; the others' use is unknown" if unknown else ""
-    return f"about {', '.join(parts)}{some} ({_known(estimate)}){others}"
+    others = "; usage of the others is unknown" if unknown else ""
+    return f"about {', '.join(parts)}{some} ({_source(estimate)}){others}"
 
 
-def _known(estimate: Estimate) -> str:
+def _source(estimate: Estimate) -> str:
     """Describe the source of the estimate."""
     if estimate.by_recipe == estimate.runs:
         return "the recipe's estimate"
@@ -178,40 +177,40 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
     prices = load()
     settings = [settings_of(run.config, plan.recipe_of(run.stage)) for run in wanted]
     settings += not_known_yet(plan)
-    known = [one for one in map(Guesses(examples).of, settings) if one is not None]
+    from_runs = [one for one in map(Guesses(examples).of, settings) if one is not None]
     reckoned = _reckoned(plan, Guesses(examples), settings)
-    guesses = [*known, *reckoned]
+    guesses = [*from_runs, *reckoned]
     if not guesses:
         return None
-    usage = total(one.usage for one in guesses)
+    usage = total(guess.usage for guess in guesses)
     cost = amount(usage, prices)
-    spread = not cost.unpriced and any(len(one.each) > 1 for one in guesses)
-    dollars = [[amount(usage, prices).usd for usage in one.each] for one in guesses]
+    spread = not cost.unpriced and any(len(guess.each) > 1 for guess in guesses)
+    dollars = [[amount(usage, prices).usd for usage in guess.each] for guess in guesses]
     abreast = min(plan.launch.max_parallel, len(guesses))
     return Estimate(
         runs=len(guesses),
         wanted=len(settings),
         by_recipe=len(reckoned),
-        examples=len(frozenset[int]().union(*(one.examples for one in known))),
+        examples=len(frozenset[int]().union(*(guess.examples for guess in from_runs))),
         tokens=usage.counts.tokens,
         amount=cost,
         least=sum(map(min, dollars)) if spread else None,
         most=sum(map(max, dollars)) if spread else None,
-        hours=None if reckoned else _schedule([one.hours for one in known], abreast),
+        hours=None if reckoned else _schedule([one.hours for one in from_runs], abreast),
         abreast=abreast,
         prices=cost.basis,
     )
 
 
-def _reckoned(plan: Plan, known: Guesses, settings: Sequence[Settings]) -> list[Guess]:
-    """Return the recipes' own estimates of the runs that have no earlier example."""
+def _reckoned(plan: Plan, earlier: Guesses, settings: Sequence[Settings]) -> list[Guess]:
+    """Return the recipes' own estimates for the runs that have no earlier example."""
     estimates = [
-        Example(settings_of(one.config, plan.recipe_of(one.stage)), one.usage)
-        for one in plan.expected
+        Example(settings_of(run.config, plan.recipe_of(run.stage)), run.usage)
+        for run in plan.expected
     ]
-    own = Guesses(estimates)
-    guesses = (own.of(one) for one in settings if known.of(one) is None)
-    return [one for one in guesses if one is not None]
+    guesses_of_recipe = Guesses(estimates)
+    guesses = (guesses_of_recipe.of(item) for item in settings if earlier.of(item) is None)
+    return [guess for guess in guesses if guess is not None]
 
 
 def _schedule(hours: Sequence[float], abreast: int) -> float:
@@ -232,7 +231,7 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
             old = folder.read_plan()
             events = folder.read_events() if _same(old, plan) else {}
         except (NotFound, StoreError):
-            continue  # other verbs report it
+            continue  # Other commands report it.
         for run in old.runs:
             if examples >= _MOST:
                 return
@@ -252,6 +251,6 @@ def _examples(plan: Plan, store: Store) -> Iterator[Example]:
 
 
 def _same(old: Plan, plan: Plan) -> bool:
-    """Return whether the plans have a recipe in common and use the same service."""
-    ours, theirs = ({part.recipe.reference for part in one.parts} for one in (plan, old))
-    return not ours.isdisjoint(theirs) and old.service == plan.service
+    """Return whether the plans share a recipe and use the same service."""
+    ours, others = ({part.recipe.reference for part in each.parts} for each in (plan, old))
+    return not ours.isdisjoint(others) and old.service == plan.service

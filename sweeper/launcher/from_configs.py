@@ -15,7 +15,7 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def grid_of(source: object, main: Callable[..., object], name: str | None) -> dict[str, object]:
-    """Return a grid with a run for each config. Values that are a class's defaults are left out.
+    """Return a grid with a run for each config. Values equal to a class's defaults are left out.
     Raises `UsageError`."""
     if isinstance(source, str) or not isinstance(source, Sequence) or not source:
         raise UsageError("launch: with main, the first argument is a list of configs")
@@ -25,7 +25,7 @@ def grid_of(source: object, main: Callable[..., object], name: str | None) -> di
     for index, config in enumerate(configs):
         first = seen.setdefault(canonical(config), index)
         if first != index:
-            raise UsageError(f"configs[{index}]: the same as configs[{first}]; change its seed")
+            raise UsageError(f"configs[{index}] equals configs[{first}]: change its seed")
     grid: dict[str, object] = {
         "name": name or sweep_name("", main.__module__.rpartition(".")[2]),
         "recipe": _reference(main),
@@ -45,18 +45,21 @@ def grid_of(source: object, main: Callable[..., object], name: str | None) -> di
             {key: value for key, value in config.items() if key not in shared} for config in configs
         ]
         if {} in grid["include"]:
-            raise UsageError("launch: a config gives none of the values in which the others differ")
+            raise UsageError(
+                "launch: a config has defaults for all values in which the others "
+                "differ: give one of them explicitly"
+            )
     return grid
 
 
 def _reference(main: Callable[..., object]) -> str:
-    """Return the recipe's reference of a function. Raises `UsageError`."""
+    """Return the reference by which a recipe names the function. Raises `UsageError`."""
     if not inspect.isfunction(main) or "." in main.__qualname__:
-        raise UsageError("launch: main is a function at the top level of a module")
+        raise UsageError("launch: main must be a function at the top level of a module")
     if main.__module__ == "__main__":
         raise UsageError(
-            f"launch: {main.__name__} is defined in the program that launches: move it and its "
-            "config to a module, which each run imports"
+            f"launch: {main.__name__} is defined in the program that launches: move it "
+            "and its config to a module that each run can import"
         )
     return f"{main.__module__}:{main.__name__}"
 
@@ -83,12 +86,14 @@ def _as_chz(config: object, where: str) -> object:
 
         config = to_chz(config)
     if isinstance(config, type) or not chz.is_chz(config):
-        raise UsageError(f"{where}: a {type(config).__name__}, not a chz object or a dataclass")
+        raise UsageError(
+            f"{where} is of type {type(config).__name__}, not a chz object or a dataclass"
+        )
     return config
 
 
 def _values_of_all(configs: list[object]) -> list[dict[str, object]]:
-    """Return the values of all configs as dotted keys. A key that has its default in each of them
+    """Return the values of all configs as dotted keys. A key with its default value in all of them
     is left out. Raises `UsageError`."""
     keys = dict.fromkeys(key for config in configs for key in _given(config, changed=True))
     made: list[dict[str, object]] = []
@@ -100,8 +105,8 @@ def _values_of_all(configs: list[object]) -> list[dict[str, object]]:
 
 
 def _given(config: object, *, changed: bool) -> dict[str, object]:
-    """Return the values of a chz object as dotted keys, without the classes of its objects where
-    these are the declared ones. With `changed` only those that are no defaults."""
+    """Return the values of a chz object as dotted keys. The class of an inner object is left out if
+    it is the declared one. With `changed`, values equal to their defaults are left out."""
     import chz
 
     given = cast(Any, chz).beta_to_blueprint_values(config, skip_defaults=changed)
@@ -133,4 +138,7 @@ def _plain(value: object, where: str) -> object:
         return [_plain(item, where) for item in cast("Sequence[object]", value)]
     if is_table(value):
         return {str(key): _plain(item, where) for key, item in value.items()}
-    raise UsageError(f"{where}: a {type(value).__name__}, which no grid can hold: use plain data")
+    raise UsageError(
+        f"{where} is of type {type(value).__name__}, which a grid cannot contain: use numbers, "
+        "strings, booleans, lists and mappings"
+    )

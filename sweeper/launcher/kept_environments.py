@@ -1,5 +1,5 @@
-"""The environment files that launches left on this machine: which are still needed, and by which
-sweeps."""
+"""Manages the environment files that launches left on this machine: which are still needed, and by
+which sweeps."""
 
 import json
 import os
@@ -34,7 +34,7 @@ class _Kept(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Return the folder of its sweep; "" if it does not say."""
+        """Return the folder of its sweep; "" if the file does not name it."""
         return str(self.document.get(OWNER, ""))
 
 
@@ -53,13 +53,13 @@ def _environments(where: str) -> Iterator[_Kept]:
             with suppress(ValueError, PermissionError), open(entry.path, encoding="utf-8") as file:
                 document = json.load(file)
         except OSError:
-            continue  # removed, or it cannot be read now
+            continue  # It was removed, or cannot be read now.
         yield _Kept(entry.path, written, table_of(document))
 
 
 def _old() -> Iterator[_Kept]:
-    """Yield the files that `write` left an hour ago or more; for a note, the file that it points
-    to."""
+    """Yield the files that `write` left an hour ago or more. A file may be a note that points to
+    another file, which is yielded instead."""
     for environment in _environments(home()):
         place = environment.document.get(PLACE)
         if time.time() - environment.written < _YOUNG_SECONDS:
@@ -67,14 +67,14 @@ def _old() -> Iterator[_Kept]:
         if not isinstance(place, str):
             yield environment
         elif os.path.exists(place):
-            yield environment._replace(path=place)  # the note itself follows the next time
+            yield environment._replace(path=place)  # The next call removes the note itself.
         elif os.path.isdir(os.path.dirname(place)):  # otherwise its disk may be unmounted
             yield environment
 
 
 def sweeps_using(info: EngineInfo) -> list[str]:
-    """Return the folders of sweeps that use an engine of this home and may be running. A sweep
-    that cannot be read counts as running."""
+    """Return the folders of sweeps that use an engine of this home and may be running. A sweep that
+    cannot be read counts as running."""
     sweeps: list[str] = []
     for entry in _environments(info.home):
         environment = entry.document
@@ -95,10 +95,10 @@ def sweeps_using(info: EngineInfo) -> list[str]:
 def unused_files(
     but: str = "", unknown: Callable[[str, str], object] = lambda path, _: path
 ) -> Iterator[str]:
-    """Yield the files that `write` left an hour ago or more for sweeps without running jobs: their
-    launcher was killed, and they were not launched again. The file of the sweep at `but` is
-    skipped. So are those of sweeps that are missing (removed, or on an unmounted disk) or
-    unreadable: `unknown` is called with such a file and its sweep's folder."""
+    """Yield the files that `write` left an hour ago or more for sweeps without running jobs, whose
+    launcher was killed and which were not launched again. The file of the sweep at `but` is
+    skipped. So are those of sweeps that cannot be read or are missing (removed, or on an unmounted
+    disk): `unknown` is called with such a file and its sweep's folder."""
     for entry in _old():
         if entry.folder == but:
             continue
@@ -112,19 +112,19 @@ def unused_files(
 
 
 def refuse_if_folder_missing(folder: SweepFolder) -> None:
-    """Refuse a sweep that was launched from here, was not over, and is missing from the store: its
-    disk may be unmounted while its jobs are running, and they would be started again. Raises
-    `StoreError`."""
+    """Raise `StoreError` if a sweep that was launched from here, and was not over, is missing from
+    the store. Its disk may be unmounted while its jobs are running, and a launch would start them
+    again."""
     path = env_file(folder.address)
     if os.path.exists(path) and not _has_anything(folder):
         raise StoreError(
-            f"{folder.address}: was launched before and was not over, but does not exist now: "
-            f"is its disk mounted? If you have removed it, remove {path} as well"
+            f"{folder.address}: was launched before and was not over, but is missing now: "
+            f"is its disk mounted? If you have removed the sweep, remove {path} as well"
         )
 
 
 def _has_anything(folder: SweepFolder) -> bool:
-    """Return whether the store has any file of a sweep; a launch that died early leaves at least a
+    """Return whether the store has any file of a sweep. A launch that died early leaves at least a
     lock."""
     return next(iter(folder.store.names(folder.name)), None) is not None
 
@@ -152,7 +152,7 @@ def is_needed_later(folder: SweepFolder) -> bool:
 
 def _may_restart(folder: SweepFolder, events: Events) -> bool:
     if not any(
-        fold(happened).state in _AGAIN and wants_attempt(happened, 0)  # as `worker.requeue`
+        fold(happened).state in _AGAIN and wants_attempt(happened, 0)  # as in `worker.requeue`
         for happened in events.values()
     ):
         return False
@@ -160,8 +160,8 @@ def _may_restart(folder: SweepFolder, events: Events) -> bool:
 
 
 _WAIT_SECONDS = 60.0
-"""Time limit for jobs to begin. If one takes longer, `gc` or the next launch from here removes the
-file."""
+"""Seconds that jobs have to start. If one takes longer, `gc` or the next launch from here removes
+the file."""
 _LOOK_SECONDS = 1.0
 _AT_WORK = (JobState.PENDING, JobState.RUNNING, JobState.STOPPING)
 
@@ -174,9 +174,9 @@ def remove_unneeded_environment(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Remove the environment file of the runs of `sweep` on this machine once no job started from
-    here needs it: each has sent a heartbeat or has ended. The file stays if the new launcher is
-    on this machine, since it may use the file, or if the file is no longer ours (`mark`
+    """Remove the environment file of the runs of `folder`'s sweep on this machine once no job
+    started from here needs it: each has sent a heartbeat or has ended. The file stays if a new
+    launcher runs on this machine, which may use it, or if it was written by another launch (`mark`
     identifies ours: see `mark_of`)."""
     path = env_file(folder.address)
     deadline = clock() + _WAIT_SECONDS
@@ -185,11 +185,11 @@ def remove_unneeded_environment(
             if not lease.is_elsewhere(folder):
                 return
             if not _is_needed(folder, backends):
-                if mark_of(path) == mark:  # the check took some time
+                if mark_of(path) == mark:  # The check took some time.
                     forget(path, folder.address)
                 return
         except (NotFound, StoreError, Unreachable):
-            pass  # unknown for now: try again
+            pass  # It is unknown for now, so try again.
         if clock() > deadline:
             return
         sleep(_LOOK_SECONDS)

@@ -52,7 +52,7 @@ from sweeper.sweep.sweep_requests import asked_pause, forget
 if TYPE_CHECKING:
     from sweeper.results.status import Status
 
-_LOG = Log("sweeper.launcher.launching")  # also if this file is run as a module
+_LOG = Log("sweeper.launcher.launching")  # Use the same name if this file is run as a module.
 
 _TAKE_OVER_SECONDS = 120.0
 
@@ -62,7 +62,7 @@ class LaunchRequest(NamedTuple):
 
     With `wait` this process is the launcher until the sweep ends. With `smoke` one run goes first,
     and the others start only if it succeeds. Runs execute a copy of the current checkout (see
-    `snapshot.py`); with `live` they execute the checkout itself, as it is when each starts.
+    `snapshot.py`). With `live` they execute the checkout itself, as it is when each starts.
     """
 
     plan: Plan
@@ -76,9 +76,9 @@ class User(NamedTuple):
     """Callbacks to the user of a launch.
 
     `agree` is called before continuing a sweep that this user did not launch from here (see
-    `trust.py`), and `drop` before finished runs leave a sweep that no longer has them. `notify`
-    gets each changed summary. `tell` gets sentences for the user, such as what this launch changes
-    about an earlier one.
+    `trust.py`). `drop` is called before finished runs leave a sweep because the grid no longer has
+    them. `notify` gets each changed summary. `tell` gets sentences for the user, such as how this
+    launch changes the sweep.
     """
 
     agree: Agree = refuse
@@ -88,8 +88,8 @@ class User(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """A launched sweep. `summary` is None if the launcher is detached. `taken_up` is true if a
-    running launcher continues with the new plan."""
+    """A launched sweep. `summary` is None if the launcher is detached. `taken_up`: a running
+    launcher continues with the new plan."""
 
     name: str
     root: str
@@ -152,7 +152,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     """Launch a plan, or continue its sweep; `user` has the callbacks. Raises as `launch` does, and
     `UsageError` if the sweep is another user's and `user.agree` refuses."""
     planned, root, wait, smoke, live = request
-    logs.level()  # refuse a wrong value before anything is written
+    logs.level()  # Refuse a wrong value before anything is written.
     store = open_store(root or default_root())
     check_root(store)
     folder = SweepFolder(store, planned.name)
@@ -164,7 +164,7 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
         require(folder.read_plan().recorded, folder.address, user.agree)
     require_consent(folder, planned, user.drop)
     if planned.budget is not None and planned.budget.usd is not None:
-        prices.load()  # which the launcher needs
+        prices.load()  # the launcher needs these
     _check_account(planned)
     launched = planned.launch
     names = secret_names(planned.secrets, planned.service)
@@ -206,14 +206,14 @@ def _check_account(plan: Plan) -> None:
     account.check_place(plan)
     limits = None if plan.service == "none" else configured_budget()
     if limits is not None and limits.budget.usd is not None:
-        prices.load()  # which the launcher needs
+        prices.load()  # the launcher needs these
 
 
 def _tell_joined(folder: SweepFolder, tell: Callable[[str], None], *, smoke: bool) -> None:
-    """Tell the user why the running launcher does not do what this launch expects of it."""
+    """Tell the user if the running launcher cannot do what this launch asks for."""
     held = folder.read_observations().held
     if held is not None:
-        tell(f"the running launcher starts no runs: {held}")
+        tell(f"the running launcher starts no runs now: {held}")
     if smoke:
         tell("--smoke has no effect: the sweep has started already")
 
@@ -226,7 +226,7 @@ def _tell_pause(folder: SweepFolder, tell: Callable[[str], None]) -> None:
 
 
 class Ready(NamedTuple):
-    """A recorded sweep that passed the checks of `ready`."""
+    """A recorded sweep that may be launched again, as checked by `ready`."""
 
     plan: Plan
     capabilities: Capabilities
@@ -259,25 +259,26 @@ def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
 def _open(
     folder: SweepFolder, plan: Plan, tell: Callable[[str], None]
 ) -> tuple[dict[str, Backend], Located]:
-    """Open the places of a plan to launch. Returns them with the recorded places of its sweep. If
-    one of several places does not answer, `tell` gets a message, and the place is tried again
-    later. Raises `EnvironmentFailure` if a place cannot be used or none answers."""
+    """Open the places of a plan to launch, and return them with the recorded places of its sweep.
+    If one of several places does not answer, tell the user; the place is tried again later. Raises
+    `EnvironmentFailure` if a place cannot be used or none answers."""
     opened = open_places(plan.launch, plan.name, folder.address, quiet=True)
     for place, backend in opened.items():
         if isinstance(backend, Away):
-            tell(f"{place} does not answer now, and is used once it does: {backend.why}")
+            tell(f"{place} does not answer now and will be used once it does: {backend.why}")
     return opened, _places_on_record(folder)
 
 
 def _places_on_record(folder: SweepFolder) -> Located:
-    with suppress(NotFound, StoreError):  # the code that rewrites a damaged record handles it
+    # A damaged record is handled by the code that rewrites it.
+    with suppress(NotFound, StoreError):
         return folder.read_service().places
     return ()
 
 
 def _open_again(folder: SweepFolder, plan: Plan) -> tuple[dict[str, Backend], Located]:
-    """Open the places of a sweep that was launched before. Returns them with their records. Places
-    that do not answer are tried again later. Raises `EnvironmentFailure` if none answers."""
+    """Open the places of a sweep that was launched before, and return them with their records.
+    Places that do not answer are tried again later. Raises `EnvironmentFailure` if none answers."""
     before = _places_on_record(folder)
     accept = partial(refuse_another, before)
     opened = open_places(plan.launch, folder.name, folder.address, some=True, accept=accept)
@@ -292,13 +293,13 @@ def resume(
     *,
     wait: bool,
     notify: Callable[[Summary], None] = lambda _: None,
-    known: Ready | None = None,
+    checked: Ready | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Launched:
-    """Launch the rest of a sweep. `known` is the result of `ready`; `tell` is called if the record
-    of the last launch is damaged. Raises as `launch` does, and `AnotherLauncher` if a launcher
-    is already running."""
-    plan, capabilities, places = known or ready(folder)
+    """Launch the rest of a sweep. `checked` is the result of `ready`. `tell` is called if the
+    record of the last launch is damaged. Raises as `launch` does, and `AnotherLauncher` if a
+    launcher is already running."""
+    plan, capabilities, places = checked or ready(folder)
     url = None
     if plan.service == "local":
         url = preflight.engine_url(capabilities) or ensure_engine(plan.launch.places).url
@@ -318,10 +319,10 @@ def drive(
     smoke: bool = False,
     patience: float = lock.PATIENCE_SECONDS,
 ) -> Summary:
-    """Run as the launcher of the sweep at `address` until the sweep ends. `patience` is the number
-    of seconds to wait for the lock."""
+    """Run as the launcher of the sweep at `address` until the sweep ends, after waiting at most
+    `patience` seconds for its lock."""
     folder = SweepFolder.at_address(address)
-    folder.read_plan()  # its error names the existing sweeps
+    folder.read_plan()  # Its error lists the existing sweeps.
     with lock.holding_sweep(folder, patience, existing=True) as check:
         return _drive(folder, notify, smoke, check)
 
@@ -378,7 +379,7 @@ def _drive_plan(
         from sweeper.launcher.packing import pack_results
 
         pack_results(folder, scheduler.outcomes)
-    with suppress(StoreError, NotFound):  # `gc` removes what is left here
+    with suppress(StoreError, NotFound):  # `gc` removes what is left here.
         if not kept_environments.is_needed_later(folder):
             environment_file.forget(env_file, folder.address)
             environment_file.forget(environment_file.env_file(folder.address))
@@ -386,14 +387,14 @@ def _drive_plan(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run as a detached launcher, which prints a line for every change."""
+    """Run as a detached launcher, which prints a line for each change."""
     from sweeper.common.sanitize import guarded
     from sweeper.terminal import complain
 
     with guarded():
         try:
             smoke = "--smoke" in arguments[1:]
-            if "--env" in arguments:  # reach a remote store with the environment of the launch
+            if "--env" in arguments:  # A remote store may need the environment of the launch.
                 os.environ.update(read_environment(arguments[arguments.index("--env") + 1]))
             # A `cancel` may hold the lock for a moment.
             summary = drive(
@@ -421,9 +422,9 @@ _SECRETS_LINE = re.compile(
 
 
 def load_secrets(grid_path: str, names: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Set those of the secrets `names` that this process's environment lacks and the file has.
-    `tell` gets a line that says which, without values. Raises `UsageError` for a file or a line
-    that cannot be read."""
+    """Set those of the secrets `names` that this process's environment lacks and the file .env
+    beside the grid has. Tell the user which, without values. Raises `UsageError` for a file or a
+    line that cannot be read."""
     path = os.path.join(os.path.dirname(os.path.abspath(grid_path)), _SECRETS_FILE)
     missing = {name for name in names if not os.environ.get(name)}
     if not grid_path or not missing or not os.path.isfile(path):
@@ -446,7 +447,7 @@ def _values(path: str, wanted: set[str]) -> Iterator[tuple[str, str]]:
         if match is None:
             name = line.partition("=")[0].strip().removeprefix("export ").strip()
             if name in wanted:
-                raise UsageError(f"{path}:{number}: {name} should be NAME=value, or in quotes")
+                raise UsageError(f"{path}:{number}: write {name} as NAME=value, or quote the value")
         elif match["name"] in wanted:
             kinds = (match[kind] for kind in ("single", "double", "plain"))
             yield match["name"], next(value for value in kinds if value is not None)

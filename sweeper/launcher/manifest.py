@@ -1,5 +1,5 @@
-"""Records a launch: its runs' environment, their code, and the plan; reports what differs from the
-previous launch; and removes stored secrets after a launcher has lost its sweep."""
+"""Records a launch: its runs' environment, their code, and the plan. Reports what differs from the
+previous launch. Removes stored secrets after a launcher has lost its sweep."""
 
 import json
 import os
@@ -30,12 +30,13 @@ from sweeper.sweep.states import OPEN, RunState, State
 from sweeper.sweep.sweep_requests import asked_parallel, forget
 
 _SHORTEST = 8
-"""Minimum length of a secret's value: shorter ones may occur in any text by chance."""
+"""Shortest length of a secret's value that is searched for: shorter values may occur in any text by
+chance."""
 
 
 class Offer(NamedTuple):
-    """What a launch determined: its engine's address, the capabilities and locations of its places,
-    and whether it is `--live`."""
+    """The properties of a launch: its engine's address, the capabilities and locations of its
+    places, and whether it is `--live`."""
 
     url: str | None
     capabilities: Capabilities
@@ -49,10 +50,9 @@ def record(
     offered: Offer,
     tell: Callable[[str], None],
 ) -> None:
-    """Save the environment and the code, and write the plan, including the runs that follow from
-    choices made in earlier launches. The caller holds the sweep's lock. Raises `UsageError` for a
-    plan that contains a secret's value, and if the sweep may have jobs elsewhere than at the places
-    of the launch."""
+    """Save the environment and the code, and write the plan with the runs that earlier choices
+    added. The caller holds the sweep's lock. Raises `UsageError` for a plan that contains a
+    secret's value, and if the sweep may have jobs at other places than those of the launch."""
     plan = folder.with_chosen(plan)
     refuse_secrets(plan, secret_names(plan.secrets, plan.service))
     write_environment(folder, plan, offered.url, offered.capabilities, offered.places, tell)
@@ -68,14 +68,17 @@ def record(
         None,
         plan.launch.max_parallel,
     ):
-        tell(f"max_parallel is {plan.launch.max_parallel} again; it had been set to {parallel}")
+        tell(
+            f"max_parallel is {plan.launch.max_parallel} again, as in the grid; it was "
+            f"set to {parallel} before"
+        )
     forget(folder, "plan", "parallel", "stop", "cancel")
 
 
 def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> Plan:
-    """Save the code that the plan's runs will execute. Returns the plan with the fields that are
-    known only at launch. Raises `UsageError` for a plan that contains a secret's value, or whose
-    jobs do not get their code."""
+    """Save the code that the plan's runs will execute. Returns the plan with the fields that only a
+    launch knows. Raises `UsageError` for a plan that contains a secret's value, or whose jobs do
+    not get their code."""
     names = secret_names(plan.secrets, plan.service)
     refuse_secrets(plan, names)
     capabilities, live = offered.capabilities, offered.live
@@ -94,31 +97,35 @@ def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[s
         code=_code_record(code),
     )
     origin = launch_record.keep(folder, plan, origin, code)
-    now = plan._replace(created=timestamp(), provenance=origin, snapshot=code.kept, carried=None)
+    now = plan._replace(
+        created=timestamp(), provenance=origin, snapshot=code.snapshot, carried=None
+    )
     if not capabilities.files:
-        from sweeper.provenance.job_bundle import carry  # only for jobs that share no files with us
+        # only for jobs that cannot read this machine's files
+        from sweeper.provenance.job_bundle import carry
 
         now = now._replace(carried=carry(folder, plan, code))
     if now.wandb is not None:
-        theirs = {**os.environ, **plan.launch.env}
-        wandb = tracking.recorded(now.wandb, theirs)
+        variables = {**os.environ, **plan.launch.env}
+        wandb = tracking.recorded(now.wandb, variables)
         now = now._replace(wandb=wandb)
-        if (missing := tracking.keyless(wandb, theirs)) is not None:
+        if (missing := tracking.keyless(wandb, variables)) is not None:
             tell(missing)
-    if code.live and capabilities.files:  # other jobs do not get these, which `has_code` reports
+    # Other jobs do not get these files, which `has_code` reports.
+    if code.live and capabilities.files:
         tell(
-            "not in the copy of the code, so later edits reach runs that start after them: "
+            "not in the copy of the code, so runs use their latest version: "
             f"{first_of(code.live, 3)}"
         )
     if code.why is not None and not live and code.in_checkout:
-        tell(f"runs use the code in place, as it is when each starts: {code.why}")
+        tell(f"runs use the code in place, as it is when each run starts: {code.why}")
     return now
 
 
 def _code_record(code: snapshot.CodeCopy) -> dict[str, object]:
     """Return the provenance fields about the copy of the code, or why there is none."""
     return {
-        "code": code.kept and code.kept.hash,
+        "code": code.snapshot and code.snapshot.hash,
         "code_why": code.why,
         "code_linked": [os.fsencode(name).decode("utf-8", "replace") for name in code.linked[:20]],
     }
@@ -132,23 +139,23 @@ def write_environment(
     places: Located,
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Save this process's environment for the workers of a sweep. Records its path, the engine's
-    `url`, and the `places` of the sweep's jobs from now on. `tell` is informed if an earlier record
-    is damaged. Raises `UsageError` if some jobs may be elsewhere."""
+    """Save this process's environment for the workers of a sweep. Record its path, the engine's
+    `url`, and the `places` of the sweep's jobs from now on. Tell the user if an earlier record is
+    damaged. Raises `UsageError` if some jobs may be elsewhere."""
     refuse_moved_sweep(folder, places, tell)
     is_first = not folder.store.exists(folder.plan)
     path = keep_environment(folder, plan, url, capabilities)
     document: dict[str, object] = {"schema": SCHEMA, "env_file": path, "engine": url}
     document |= {"place": dict(places[0]), "home": home()}
     if len(places) > 1:
-        # An older version, which supports one place only, must conclude that the sweep is
-        # elsewhere.
+        # An older version, which supports one place only, must conclude that the sweep's jobs are
+        # at another place.
         document["place"] = {"backend": plan.launch.backend}
         document["places"] = [dict(place) for place in places]
     try:
         folder.store.replace(folder.service, encode(document))
     except BaseException:
-        if is_first:  # otherwise the next launch assumes that the sweep's disk is unmounted
+        if is_first:  # Otherwise the next launch would assume that the sweep's disk is unmounted.
             environment_file.forget(path)
         raise
 
@@ -184,14 +191,15 @@ def hidden_values(names: Sequence[str]) -> list[str]:
 
 
 def refuse_secrets(plan: Plan, names: Sequence[str]) -> None:
-    """Refuse a plan that contains a secret's value, since the plan is recorded in the store."""
+    """Raise `UsageError` if the plan contains a secret's value, since the plan is recorded in the
+    store."""
     text = json.dumps(plan.document())
     for name in names:
         for value in secret_values([name]):
             if json.dumps(value)[1:-1] in text:
                 raise UsageError(
-                    f"the value of the secret {name} is in the grid or among the overrides: "
-                    f"remove it; runs get it as the variable {name}"
+                    f"the grid or an override contains the value of the secret {name}: "
+                    f"remove it, since runs get it as the variable {name}"
                 )
 
 
@@ -202,21 +210,21 @@ def merged(folder: SweepFolder, old: Plan, new: Plan) -> Plan:
 
 
 def _seeds(plan: Plan) -> int:
-    """Return the largest number of runs of a cell."""
+    """Return the largest number of runs in a cell."""
     cells = Counter((run.stage, run.cell) for run in plan.runs if not run.retired)
     return max(cells.values(), default=0)
 
 
 def _is_nothing(state: RunState | None) -> bool:
-    """Return whether a run has no result, and cannot get one."""
+    """Return whether a run has no result and can no longer get one."""
     return state is None or state.state in (State.PLANNED, State.FAILED, State.CANCELLED)
 
 
 def merge(old: Plan, new: Plan, free: Collection[str] = ()) -> Plan:
     """Merge the recorded plan of a sweep with a new one. Runs are matched by id and keep their
-    recorded names; runs that the grid no longer has stay on record as retired. `free` are the
-    ids of recorded runs without a result: if the grid no longer has one, a new run may get its
-    name, since fixing a mistake in a command should not change all names for good."""
+    recorded names. Runs that the grid no longer has stay on record as retired. `free` are the ids
+    of recorded runs without a result. If the grid no longer has one of them, a new run may take its
+    name, so that fixing a mistake in a command does not change all names for good."""
     names = {run.id: run.name for run in old.runs}
     holders = {name: run for run, name in names.items()}
     planned = {run.id for run in new.runs}
@@ -231,13 +239,13 @@ def merge(old: Plan, new: Plan, free: Collection[str] = ()) -> Plan:
                 name = f"{name}~{run.id[:6]}"
         runs.append(run._replace(name=name))
     gone = [run for run in old.runs if run.id not in planned]
-    # Seeds that a sweep already had stay in it when it becomes a race.
+    # Seeds that a sweep already had stay when it becomes a race.
     later = set[str]() if new.race is None else {run.id for run in new.race.runs}
     runs += [
         run._replace(retired=run.retired or run.id not in later, name=names[run.id]) for run in gone
     ]
     latest, *before = provenance.earlier(old.provenance or {}, old.launches)
-    # A report is stricter about a lead that appears after seeds were added.
+    # The report judges leads more strictly if they appear after seeds were added.
     launches = ({**latest, "seeds": _seeds(old)}, *before)
     return raced(new._replace(created=old.created, launches=launches, runs=tuple(runs)), new.rounds)
 
@@ -246,26 +254,26 @@ def tell_changes(folder: SweepFolder, old: Plan, new: Plan, tell: Callable[[str]
     """Report what differs from the previous launch, and what happens to its runs."""
     states = folder.read_states()
     at_work = sum(state.state in OPEN for state in states.values())
-    known = [states[run.id] for run in new.runs if run.retired and run.id in states]
-    if known:
-        running = sum(state.state in OPEN for state in known)
-        still = f"; {running} still running, and left to end" if running else ""
-        gone = plural(len(known), "run")
+    retired = [states[run.id] for run in new.runs if run.retired and run.id in states]
+    if retired:
+        running = sum(state.state in OPEN for state in retired)
+        still = f"; {running} still running, which continue" if running else ""
+        gone = plural(len(retired), "run")
         tell(f"launched before, but no longer in the grid: {gone}{still}")
     planned = {run.id for run in old.runs if not run.retired}
     added = sum(run.id not in planned and not run.retired for run in new.runs)
     if added:
         tell(f"new in the grid: {plural(added, 'run')}")
     for line in changes(old, new):
-        note = f"; the {at_work} running keep their settings" if at_work else ""
+        note = f"; {at_work} running keep their settings" if at_work else ""
         tell(f"{line}{note}")
     changed = code_change(folder, old, new)
     if changed is not None:
         tell(changed)
     if old.metric != new.metric:
         tell(
-            f"the metric is now {_metric(new.metric)}, was {_metric(old.metric)}: it also "
-            "applies to old runs"
+            f"the metric is now {_metric(new.metric)}, before {_metric(old.metric)}; it "
+            "also applies to old runs"
         )
 
 
@@ -281,7 +289,7 @@ def changes(old: Plan, new: Plan) -> list[str]:
     ]
     lines = [f"launch options have changed ({', '.join(changed)})"] if changed else []
     if old.budget != new.budget:
-        lines.append(f"the budget is now {_budget(new)}, was {_budget(old)}")
+        lines.append(f"the budget is now {_budget(new)}, before {_budget(old)}")
     if old.notify != new.notify:
         lines.append("the notification settings have changed")
     if old.wandb != new.wandb:
@@ -307,10 +315,10 @@ def _budget(plan: Plan) -> str:
 
 
 def _options(plan: Plan) -> dict[str, object]:
-    """Return the launch options without empty backend sections. A stage's own options are named
+    """Return the launch options without empty backend sections. An option of a stage has the key
     `<stage>.<option>`."""
-    own = {f"{stage.name}.{k}": v for stage in plan.stages for k, v in stage.launch.items()}
-    return {k: v for k, v in (plan.launch.document() | own).items() if v != {}}
+    of_stages = {f"{stage.name}.{k}": v for stage in plan.stages for k, v in stage.launch.items()}
+    return {k: v for k, v in (plan.launch.document() | of_stages).items() if v != {}}
 
 
 def _metric(metric: Metric | None) -> str:
@@ -324,9 +332,9 @@ def _shown(value: object) -> str:
 def _service_environment(
     service: str, engine_url: str | None, key: str, grids: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables by which the tinker SDK reaches `service`, with the engine's `key`, and
-    `transformers` finds the tokenizers of the engine's models. `grids` are the variables that the
-    grid sets, of which `HF_HOME` counts. Raises `EngineError`."""
+    """Return the variables with which the tinker SDK reaches `service`, with the engine's `key`,
+    and `transformers` finds the tokenizers of the engine's models. `grids` are the variables that
+    the grid sets, of which `HF_HOME` counts. Raises `EngineError`."""
     if service == "local" and engine_url is not None:
         variables = hub_environment(environ={**os.environ, **grids})
         return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": key, **variables}

@@ -11,7 +11,8 @@ from sweeper.sweep.plan import MODEL_KEYS, Plan
 
 _SECONDS = 10.0
 _PATH = re.compile(r"://|\$\{|^[./~]")
-"""Marks of a checkpoint, a folder, or a value that is not known yet, in place of a model's name."""
+"""Characters at the start of a value that is not a model's name but a checkpoint, a folder, or not
+known yet."""
 
 
 def models_of(plan: Plan) -> set[str]:
@@ -25,35 +26,36 @@ def texts_of(plan: Plan) -> set[str]:
 
 
 def missing_at_engine(plan: Plan, offered: Collection[str]) -> list[str]:
-    """Return a warning for each model that an engine with these models does not have. Raises
+    """Return a warning for each model that an engine with the models `offered` lacks. Raises
     `GridError` instead, unless the grid says `check_models: false` or has a command."""
-    own = [model for model in offered if model not in STAND_INS]
+    trained = [model for model in offered if model not in STAND_INS]
     return _refused(
         plan,
         {
-            name: f"the engine has no model {name}, only {', '.join(own)} and stand-ins for Qwen "
+            name: f"the engine has no model {name}, only {', '.join(trained)} and "
+            "stand-ins for Qwen "
             "models: use one of these, or `sweeper engine stop`, then "
-            f"`{hint('engine', 'start', '--alias', f'{name}={own[0]}')}`"
+            f"`{hint('engine', 'start', '--alias', f'{name}={trained[0]}')}`"
             for name in sorted(models_of(plan) - set(offered))
-            if own
+            if trained
         },
     )
 
 
 def missing_at_service(plan: Plan) -> list[str]:
-    """Return a warning for each model that the hosted service does not list, or one if its list is
-    not known. Raises `GridError` as `missing_at_engine` does."""
+    """Return a warning for each model that the hosted service does not list, or one warning if its
+    list is unknown. Raises `GridError` as `missing_at_engine` does."""
     from sweeper.fields.kinds import nearest
     from sweeper.results.service_models import offered
     from sweeper.results.service_requests import hosted
 
     wanted = models_of(plan)
     if not wanted or not os.environ.get("TINKER_API_KEY"):
-        return []  # a launch asks for the key
+        return []  # A launch needs the key anyway.
     try:
         names = [model.model_name for model in offered(hosted(), _SECONDS)]
     except (EnvironmentFailure, NotFound) as error:
-        return [f"the models of this grid are not checked: {error}"]
+        return [f"the models of this grid were not checked: {error}"]
     return _refused(
         plan,
         {
@@ -65,8 +67,9 @@ def missing_at_service(plan: Plan) -> list[str]:
 
 
 def _refused(plan: Plan, missing: Mapping[str, str]) -> list[str]:
-    """Raise `GridError` with a line for each missing model, with its place. Return the lines as
-    warnings where the runs may work all the same: a command may use its model elsewhere."""
+    """Raise `GridError` with a line for each missing model, with its place in the grid. Return the
+    lines as warnings if the runs may work all the same, since a command may not use the model of
+    its config."""
     if not missing or not plan.launch.check_models or plan.has_commands:
         return list(missing.values())
     places = plan.model_places

@@ -1,5 +1,5 @@
-"""What a launcher writes when a sweep on a remote store has ended, so that readers open it by few
-requests (`sweeper.store.packed`)."""
+"""Packs the small files of a sweep on a remote store when it has ended, so that readers open it by
+few requests (`sweeper.store.packed`)."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

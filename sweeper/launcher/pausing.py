@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sweeper.launcher.trust import Agree
 
 _STOP_SECONDS = 75.0
-"""Time limit for a launcher's round, in which it may wait for its backend."""
+"""Seconds that a launcher's round may take, since it may wait for its backend."""
 _POLL_SECONDS = 0.2
 _REMOTE_POLL_SECONDS = 1.0
 _MOST = 1_000_000
@@ -27,7 +27,8 @@ _MOST = 1_000_000
 
 class Steered(NamedTuple):
     """The result of a request. `launcher`: a running launcher sees the request within a round.
-    `started`: it was started for this request. `changed`: the request is not a repetition."""
+    `started`: a launcher was started for this request. `changed`: the request is not a
+    repetition."""
 
     sweep: str
     launcher: bool
@@ -36,17 +37,17 @@ class Steered(NamedTuple):
 
 
 def pause(sweep: str, *, root: str | None = None, runs: bool = False) -> Steered:
-    """Start no new runs of a sweep until `resume`. Running runs continue; with `runs` they are
-    asked to stop, with a checkpoint if they can, and continue from it later. A pause outlives
-    its launcher. With `runs`, a launcher is started if none is running to stop them. Raises
-    `NotFound`, `StoreError`, and, if it starts a launcher, as `launch` does."""
+    """Start no new runs of a sweep until `resume`. Running runs continue. With `runs` they are
+    asked to stop, with a checkpoint if they can, and continue from it later; a launcher is started
+    for that if none is running. A pause outlives its launcher. Raises `NotFound`, `StoreError`,
+    and, if it starts a launcher, as `launch` does."""
     folder = _existing(sweep, root)
     before = sweep_requests.asked_pause(folder)
     sweep_requests.ask_pause(folder, on=True, runs=runs)
     changed = before is None or before.runs != runs
     at_work = any(fold(events).at_work for events in folder.read_events().values())
     if runs and at_work and not _has_launcher(folder):
-        with suppress(AnotherLauncher):  # another process was faster
+        with suppress(AnotherLauncher):  # Another process was faster.
             return _start_launcher(folder)._replace(changed=changed)
     return Steered(sweep, _has_launcher(folder), changed=changed)
 
@@ -59,15 +60,15 @@ def resume(
     tell: Callable[[str], None] = lambda _: None,
 ) -> Steered:
     """Continue a sweep that was paused, or whose launcher has ended. If no launcher is running and
-    anything is left to do, start a detached one. `tell` is called if the record of the last
-    launch is damaged. Raises as `launch` does."""
+    anything is left to do, start a detached one. Call `tell` if the record of the last launch is
+    damaged. Raises as `launch` does."""
     folder = _existing(sweep, root)
     was_paused = sweep_requests.asked_pause(folder) is not None
     if not _has_launcher(folder):
         if _is_over(folder):
             sweep_requests.forget(folder, "pause")
             return Steered(sweep, False, changed=False)
-        with suppress(AnotherLauncher):  # another process was faster
+        with suppress(AnotherLauncher):  # Another process was faster.
             return _start_launcher(folder, agree, tell, goes_on=True)
     if was_paused:
         sweep_requests.ask_pause(folder, on=False)
@@ -79,7 +80,7 @@ def parallel(sweep: str, jobs: int, *, root: str | None = None) -> Steered:
     running jobs, even if there are more. Raises `UsageError` for an invalid number, `NotFound`,
     `StoreError`."""
     if not 1 <= jobs <= _MOST:
-        raise UsageError(f"{jobs} jobs at once: use a number from 1 to {_MOST}")
+        raise UsageError(f"cannot run {jobs} jobs at once: use a number from 1 to {_MOST}")
     folder = _existing(sweep, root)
     before = sweep_requests.asked_parallel(folder)
     sweep_requests.ask_parallel(folder, jobs)
@@ -154,5 +155,5 @@ def _start_launcher(
     ready = launching.ready(folder, agree or refuse)
     if goes_on:
         sweep_requests.ask_pause(folder, on=False)
-    launching.resume(folder, wait=False, known=ready, tell=tell)
+    launching.resume(folder, wait=False, checked=ready, tell=tell)
     return Steered(folder.name, True, started=True)

@@ -1,6 +1,6 @@
 """Refuses to launch a sweep away from the place of its jobs. A launcher that looked in another
-queue or cluster would find no jobs, consider the waiting ones lost, and start each a second
-time."""
+queue or cluster would find no jobs. It would count the waiting ones as lost, and start each a
+second time."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ Located: TypeAlias = Sequence[Mapping[str, str]]
 
 _NAMED = 3
 _ANSWER_SECONDS = 20.0
-"""Time limit for a backend's answer: some check for 15 s before they report a job as gone."""
+"""Seconds to wait for a backend's answer. Some check for 15 s before they report a job as gone."""
 _CANCEL = "`sweeper cancel` them, launch, and `sweeper retry` them"
 
 
@@ -41,16 +41,17 @@ def place_of(backend: Backend) -> dict[str, str]:
 
 def located(backends: Mapping[str, Backend], before: Located = ()) -> list[dict[str, str]]:
     """Return the places of all backends of a sweep. A backend that could not be opened keeps its
-    place from `before`, if that is known."""
-    known = {place["backend"]: dict(place) for place in before}
+    place from `before`, if there is one."""
+    recorded = {place["backend"]: dict(place) for place in before}
     return [
-        known.get(name, place_of(backend)) if isinstance(backend, Away) else place_of(backend)
+        recorded.get(name, place_of(backend)) if isinstance(backend, Away) else place_of(backend)
         for name, backend in backends.items()
     ]
 
 
 def refuse_another(before: Located, name: str, backend: Backend) -> None:
-    """Raise `EnvironmentFailure` if the backend `name` leads to another place than in `before`."""
+    """Raise `EnvironmentFailure` if the backend `name` leads to another place than the one in
+    `before`."""
     here = place_of(backend) | {"backend": name}
     for place in before:
         if place["backend"] == name and not _is_part(place, here):
@@ -71,26 +72,27 @@ def refuse_moved_sweep(
 
     Cancelled jobs may be elsewhere: if one starts, its worker sees the request. If it is unknown
     whether runs were submitted, the earlier place is queried. Raises `UsageError` to refuse, and
-    `StoreError` if the record of the earlier places is needed and damaged. `tell` is called if it
-    is damaged but not needed.
+    `StoreError` if the record of the earlier places is needed but damaged. Calls `tell` if it is
+    damaged but not needed.
     """
     try:
         plan = folder.read_plan()
     except NotFound:
-        return  # it was never launched
+        return  # It was never launched.
     left = _left(folder, plan)
-    # A backend without a location of its own is known by its name, which the plan has.
+    # A backend without a location is identified by its name, which the plan has.
     needed = bool(left) and any(set(place) != {"backend"} for place in places)
     before = _places_before(folder, plan, needed=needed, tell=tell)
     for there in before:
-        gone = [one for one in left if _was_at(folder, one, before, places) == there]
+        gone = [attempt for attempt in left if _was_at(folder, attempt, before, places) == there]
         if gone:
             find = partial(_find, clock=clock, sleep=sleep)
             _refuse_unless_none(folder, plan, gone, there, places, find)
 
 
 class _Left(NamedTuple):
-    """An attempt that is not over. If `submitted` is false, it is unknown whether it was."""
+    """An attempt that is not over. If `submitted` is false, it is unknown whether it was
+    submitted."""
 
     run: str
     attempt: int
@@ -99,15 +101,15 @@ class _Left(NamedTuple):
 
 
 def _was_at(
-    folder: SweepFolder, one: _Left, before: Located, places: Located
+    folder: SweepFolder, attempt: _Left, before: Located, places: Located
 ) -> Mapping[str, str] | None:
-    """Return the place among `before` that has the attempt, if a launch to `places` would not find
-    it there; else None."""
+    """Return the place among `before` that has the attempt, if a launch to `places` would not look
+    there, else None."""
     at = None
     if len(before) > 1 or len(places) > 1:
         try:
-            at = folder.place_of(one.run, one.attempt)
-        except Damaged:  # it may be at any of the places
+            at = folder.place_of(attempt.run, attempt.attempt)
+        except Damaged:  # It may be at any of the places.
             places_before = [
                 there for there in before if any(_is_part(there, place) for place in places)
             ]
@@ -126,11 +128,15 @@ def _refuse_unless_none(
     places: Located,
     find: Callable[[Backend, Sequence[str]], Mapping[str, str]],
 ) -> None:
-    """Refuse to leave these attempts behind at a place, unless the place reports that it has none
-    of them. Raises `UsageError`."""
+    """Raise `UsageError` if attempts would be left behind at a place, unless the place reports that
+    it has none of them."""
     sweep, there, here = plan.name, _shown(before), " and ".join(map(_shown, places))
-    submitted = [one.name for one in left if one.submitted]
-    opened = {token(one.run, one.attempt): one.name for one in left if not one.submitted}
+    submitted = [attempt.name for attempt in left if attempt.submitted]
+    opened = {
+        token(attempt.run, attempt.attempt): attempt.name
+        for attempt in left
+        if not attempt.submitted
+    }
     unknown: Exception | None = None
     if opened:
         try:
@@ -153,7 +159,7 @@ def _refuse_unless_none(
 
 
 def moved_from(folder: SweepFolder, plan: Plan, places: Located) -> str | None:
-    """Return the place the sweep was submitted to, in words, if it is not among `places`; else
+    """Return the place that the sweep was submitted to, in words, if it is not among `places`, else
     None."""
     for before in _places_before(folder, plan):
         if not any(_is_part(before, place) for place in places):
@@ -168,9 +174,9 @@ def _places_before(
     needed: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Located:
-    """Return the places the sweep was submitted to. If the record cannot be read, raise
-    `StoreError` if it is `needed`, since there may be jobs; otherwise tell the user that the
-    record will be rewritten, and return the plan's places."""
+    """Return the places that the sweep was submitted to. If the record cannot be read, raise
+    `StoreError` if it is `needed`, since there may be jobs. Otherwise tell the user that the record
+    will be rewritten, and return the plan's places."""
     before = [{"backend": place} for place in plan.launch.places]
     try:
         return folder.read_service().places or before
@@ -179,17 +185,17 @@ def _places_before(
     except StoreError as error:
         if needed:
             raise StoreError(
-                f"{error}; so it is unknown where its jobs wait: "
-                f"`{hint('cancel', folder.name, root=folder.store.root)}`, and launch again "
-                "when they have ended"
+                f"{error}; so it is unknown where its jobs are: "
+                f"`{hint('cancel', folder.name, root=folder.store.root)}`, and launch "
+                "again when they have ended"
             ) from error
-        tell(f"{error}; it is not needed, and is written again")
+        tell(f"{error}; it is not needed and will be rewritten")
         return before
 
 
 def is_same(before: Located, places: Located) -> bool:
     """Return whether `places` are the earlier places in the same order. A place that was away
-    earlier has no location on record, and matches by name."""
+    earlier has no recorded location, and is compared by name."""
     pairs = zip(before, places, strict=False)
     return len(before) == len(places) and all(_is_part(*pair) for pair in pairs)
 
@@ -204,7 +210,7 @@ def _backend_before(folder: SweepFolder, plan: Plan, before: Mapping[str, str]) 
     name = before["backend"]
     backend = open_backend(name, folder.name, folder.address, options_of(plan.launch, name))
     if not _is_part(before, place_of(backend)):
-        raise EnvironmentFailure("it is out of reach from here")
+        raise EnvironmentFailure("it cannot be reached from here")
     return backend
 
 
@@ -215,7 +221,7 @@ def _find(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> Mapping[str, str]:
-    """Ask a backend which jobs it has. Waits until the backend is sure of its answer."""
+    """Ask a backend which of the jobs it has, until it is sure of its answer."""
     deadline = clock() + _ANSWER_SECONDS
     while True:
         try:
@@ -229,7 +235,7 @@ def _find(
 def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
     """Return the attempts that are not over, except those of runs that are being cancelled."""
     launch = plan.launch
-    # If the backend restarts jobs by itself, preempted ones are in its queue again.
+    # A backend that restarts jobs by itself has preempted jobs in its queue again.
     restarted = may_restart(launch)
     events = folder.read_events()
     remaining: list[_Left] = []
@@ -248,7 +254,7 @@ def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
 
 def _is_requeued(folder: SweepFolder, plan: Plan, run: str, state: RunState) -> bool:
     """Return whether the job of a preempted attempt may be queued again at its place. A withdrawn
-    attempt has no job left: if its job still begins, it sees the withdrawal and ends."""
+    attempt has no job left: a job of it that still starts sees the withdrawal and ends."""
     launch = plan.launch
     try:
         if folder.read_outcome(run, state).reason == WITHDRAWN:

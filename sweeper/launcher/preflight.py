@@ -59,7 +59,7 @@ def _admit(
         return
     if not store.is_remote:
         raise UsageError(
-            f"{backend}: its jobs cannot read the folder {store.root}: launch with `--root "
+            f"{backend}: jobs cannot read the folder {store.root}: launch with `--root "
             "s3://bucket/prefix`, or set SWEEPER_ROOT to such an address"
         )
     if live:
@@ -68,15 +68,15 @@ def _admit(
     for name in needed:
         if name not in capabilities.secrets:
             raise UsageError(
-                f"{backend}: secrets are not sent with jobs: say where the job finds "
+                f"{backend}: secrets are not sent with jobs: say where jobs find "
                 f"{name}{where_to_say(backend_type(backend), name)}"
             )
 
 
 def engine_url(capabilities: Capabilities) -> str | None:
-    """Return the address of the engine that the user started for the jobs; None if jobs run on this
-    machine, where the launch finds or starts one. Raises `UsageError` if the address or the token
-    is missing."""
+    """Return the address of the engine that the user started for the jobs. Return None if jobs run
+    on this machine, where the launch finds or starts an engine. Raises `UsageError` if the address
+    or the token is missing."""
     if capabilities.here:
         return None
     url, token = os.environ.get(ENGINE_URL, ""), os.environ.get(TOKEN, "")
@@ -90,7 +90,8 @@ def engine_url(capabilities: Capabilities) -> str | None:
 
 
 def engine_key(capabilities: Capabilities) -> str:
-    """Return the key that jobs give the engine at `engine_url`, or the engine of this machine."""
+    """Return the key that jobs send to the engine at `engine_url`, or to the engine of this
+    machine."""
     if not capabilities.here:
         return os.environ.get(TOKEN, "")
     from sweeper.engine.lifecycle import client_key
@@ -110,15 +111,16 @@ def has_code(
     code: "CodeCopy",
     tell: Callable[[str], None],
 ) -> None:
-    """Check that jobs without access to this machine's folders get the recipe, and report to `tell`
+    """Check that jobs without access to this machine's folders get the recipe, and tell the user
     what they do not get. `kind` and `file` are the recipe's. Raises `UsageError`."""
     if capabilities.files:
         return
-    if code.kept is None:
+    if code.snapshot is None:
         if kind == "file":
             raise UsageError(
-                f"{file}: jobs elsewhere get a copy of the recipe's git checkout, and there "
-                f"is none ({code.why}): run `git init` there, or put the recipe into the image"
+                f"{file}: jobs on other machines get a copy of the recipe's git "
+                f"checkout, but there is none ({code.why}): run `git init` there, or put "
+                "the recipe into the image"
             )
         tell(f"no code is sent with the jobs ({code.why}): their image must contain it")
     if code.linked:
@@ -129,15 +131,14 @@ def try_out(
     backends: Mapping[str, Backend], plan: Plan, runs: Iterable[Run], *, some: bool = False
 ) -> None:
     """Ask each backend whether it would accept the jobs of a plan's runs. Raises
-    `EnvironmentFailure` if one refuses or none answers; with `some`, only if every backend refuses
-    or does not answer."""
-    from sweeper.scheduler.submitter import asked_by  # `plan` has no use for it
+    `EnvironmentFailure` if a backend refuses or none answers; with `some`, only if none accepts."""
+    from sweeper.scheduler.submitter import asked_by  # imported late, since `plan` does not use it
 
     launches = {name: plan.launch_of(name) for name in (None, *(s.name for s in plan.stages))}
-    known = [(launches.get(run.stage, plan.launch), run.config) for run in runs]
+    configs = [(launches.get(run.stage, plan.launch), run.config) for run in runs]
     wrong: list[EnvironmentFailure] = []
     for place, backend in backends.items():
-        wanted = (asked_by(launch, place, config) for launch, config in known)
+        wanted = (asked_by(launch, place, config) for launch, config in configs)
         distinct = {repr(resources): resources for resources in wanted}
         try:
             backend.preflight(list(distinct.values())[:_TRIALS])
@@ -149,14 +150,15 @@ def try_out(
 
 def shared_environment(capabilities: Capabilities, folder: SweepFolder) -> str | None:
     """Return the path of the runs' environment file in the sweep's folder, for jobs on other
-    machines that see this folder. None if the file belongs in this machine's private folder."""
+    machines that see this folder. Return None if the file belongs in this machine's private
+    folder."""
     if capabilities.here or not capabilities.files:
         return None
     return environment_in_store(folder)
 
 
 def environment_in_store(folder: SweepFolder) -> str | None:
-    """Return the runs' environment file in the sweep's folder; None if the store has no local
+    """Return the runs' environment file in the sweep's folder, or None if the store has no local
     folders."""
     return folder.store.local_path(f"{folder.name}/launcher/environment.json")
 
@@ -166,8 +168,8 @@ _CREDENTIALS = ("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD", "TINKER_BASE_URL")
 
 
 def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None]) -> str:
-    """Find or start the engine for a plan, and return its address. Reports to `tell` the plan's
-    models that the engine replaces by others or does not have. Raises as `ensure_engine` does, and
+    """Find or start the engine for a plan, and return its address. Tell the user which models of
+    the plan the engine replaces by others or does not have. Raises as `ensure_engine` does, and
     `GridError` for models that it does not have."""
     url = engine_url(capabilities)
     if url is not None:
@@ -184,9 +186,9 @@ def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], Non
 
 
 def service_warnings(plan: Plan) -> list[str]:
-    """Return warnings about the model service of a plan: that it is missing, or that it does not
-    have a model. Starts no engine. Raises `GridError` for models that it does not have, unless the
-    grid says otherwise."""
+    """Return warnings about the model service of a plan: that it is missing, or that it lacks a
+    model. Starts no engine. Raises `GridError` for models that it lacks, unless the grid says
+    otherwise."""
     if plan.service == "tinker":
         return models.missing_at_service(plan)
     if not capabilities_together(plan.launch).here:
@@ -207,7 +209,7 @@ def service_warnings(plan: Plan) -> list[str]:
 
 
 def _needs_service(plan: Plan) -> bool:
-    """Return whether runs of a recipe would ask the hosted service without a key."""
+    """Return whether runs of a recipe need the hosted service but there is no key for it."""
     if not {"base_url", "model_name"} <= plan.recipe.takes.keys():
         return False
     if any(os.environ.get(name) or name in plan.launch.env for name in _CREDENTIALS):
@@ -232,7 +234,7 @@ def ensure_engine(places: Collection[str]) -> "EngineInfo":
         command = lifecycle.command(paths.home())
         TmuxServer().ensure_window("engine", paths.engine(), "engine", command)
     else:
-        null = subprocess.DEVNULL  # it writes its own log
+        null = subprocess.DEVNULL  # The engine writes its own log.
         subprocess.Popen(
             lifecycle.command(paths.home()),
             stdin=null, stdout=null, stderr=null, start_new_session=True,

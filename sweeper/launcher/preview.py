@@ -37,7 +37,7 @@ GIVEN = (
         "TINKER_TAGS",
     ),
 )
-"""Variables that every run gets in addition to the environment of `launch`."""
+"""Variables that every run gets besides the environment of `launch`."""
 
 _SERVICE = {
     "local": ("HF_HUB_CACHE", "HF_HUB_OFFLINE", "TINKER_API_KEY", "TINKER_BASE_URL"),
@@ -49,8 +49,8 @@ _SERVICE = {
 class RunPreview(NamedTuple):
     """What a launch would do with a run.
 
-    `run` has its recorded name, or the name it would get; `attempt` is the number of the attempt
-    that would be submitted, 0 if the run is left alone.
+    `run` has its recorded name, or the name that it would get. `attempt` is the number of the
+    attempt that would be submitted, or 0 if none would be.
     """
 
     run: Run
@@ -59,11 +59,11 @@ class RunPreview(NamedTuple):
 
 
 class LaunchPreview(NamedTuple):
-    """A plan, and what a launch of it would do with each of its runs in `folder`.
-    `retired` counts the runs on record that the grid no longer has, `dropped` those among them that
-    have finished and are still in the sweep. `estimate` is the expected usage of the runs that
-    start, if it can be estimated. Of a race that is the most, and `least` is without the runs that
-    only later rounds may start."""
+    """A plan, and what a launch of it would do with each of its runs in `folder`. `retired` counts
+    the recorded runs that the grid no longer has; `dropped` counts those of them that have finished
+    and are still in the sweep. `estimate` is the expected usage of the runs that start, if it can
+    be estimated. For a race it is the most, and `least` leaves out the runs that only later rounds
+    may start."""
 
     plan: Plan
     folder: SweepFolder
@@ -83,7 +83,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
         events = folder.read_events()
     names: dict[str, str] = {}
     retired = gone = 0
-    with suppress(NotFound):  # it was never launched
+    with suppress(NotFound):  # It was never launched.
         old = folder.read_plan()
         from sweeper.launcher.manifest import merged  # slow to import
         from sweeper.launcher.trust import dropped
@@ -105,7 +105,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
         attempt = 0
         if wants_attempt(happened, planned.retries_of(run.stage)):
             attempt = state.opened + 1
-        elif state.unacknowledged:  # submitted again unless the backend has it
+        elif state.unacknowledged:  # It is submitted again unless the backend has it.
             attempt = state.opened
         previews.append(RunPreview(run._replace(name=names.get(run.id, run.name)), state, attempt))
     starting = [preview.run for preview in previews if preview.attempt]
@@ -118,8 +118,8 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
 
 
 def estimate_of(preview: LaunchPreview) -> str | None:
-    """Describe the expected usage of the runs that would start; None if none starts, or if they use
-    no service."""
+    """Describe the expected usage of the runs that would start, or return None if none starts or
+    they use no service."""
     starting = any(preview.attempt for preview in preview.previews)
     if not starting:
         return None
@@ -135,23 +135,25 @@ def later_warnings(planned: Plan, store: Store) -> list[str]:
 
 
 def _uncounted(planned: Plan) -> list[str]:
-    """Return a warning if a budget depends on what commands record of their tokens."""
+    """Return a warning if a budget depends on the tokens that commands record."""
     if not planned.has_commands:
         return []
     from sweeper.scheduler.budgets import configured_budget  # slow to import
 
     account = None
     if planned.service != "none":
-        with suppress(SweeperError):  # mistakes in the configuration: `launch` reports them
+        with suppress(SweeperError):  # `launch` reports mistakes in the configuration.
             account = configured_budget()
     budgets = [planned.budget, None if account is None else account.budget]
-    named = dict.fromkeys(key for one in budgets if one is not None for key in one.of_tokens)
+    named = dict.fromkeys(
+        key for budget in budgets if budget is not None for key in budget.of_tokens
+    )
     if not named:
         return []
     return [
-        f"budget: {', '.join(named)}: a command's tokens are counted from its metrics file "
-        "(num_tokens, tokens/sampled, ...), and one that records none is not stopped; "
-        "`hours` limits every program"
+        f"budget: {', '.join(named)}: a command's tokens are counted from its metrics "
+        "file (num_tokens, tokens/sampled, ...), so a command that records none is "
+        "never stopped; `hours` limits every program"
     ]
 
 
@@ -159,7 +161,7 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
     """Return a warning for each baseline sweep or stage that does not exist."""
     baselines = (part.baseline.sweep for part in planned.parts if part.baseline is not None)
     messages: list[str] = []
-    for other in dict.fromkeys(one for one in baselines if one is not None):
+    for other in dict.fromkeys(sweep for sweep in baselines if sweep is not None):
         sweep, _, stage = other.partition("/")
         if sweep == planned.name:
             continue
@@ -169,16 +171,16 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
             messages.append(f"baseline: no sweep {sweep!r} in {store.root} to compare with")
             continue
         except StoreError:
-            continue  # the report shows this
+            continue  # The report shows this.
         if stage and recorded.stage(stage) is None:
             messages.append(f"baseline: {sweep} has no stage {stage!r} to compare with")
     return messages
 
 
 def document(launch: LaunchPreview) -> dict[str, object]:
-    """Return the preview as a JSON object: the plan as in `sweep.json`; each run with its state and
-    its `job`, the job that a launch would submit if it went to the first place, or null if none.
-    `bare` is the common start of the command lines of the jobs that are marked `bare`; it is given
+    """Return the preview as a JSON object: the plan as in `sweep.json`, and each run with its state
+    and its `job`, the job that a launch would submit if it went to the first place (null: none).
+    `bare` is the common start of the command lines of the jobs that are marked `bare`. It is given
     once because it is long."""
     runs: list[dict[str, object]] = []
     place, builder = launch.plan.launch.places[0], job_builder(launch)
@@ -228,7 +230,7 @@ def environment(planned: Plan) -> list[str]:
 
 
 def log_path(folder: SweepFolder, run: str, attempt: int) -> str:
-    """Return the folder that an attempt writes into."""
+    """Return the folder that an attempt writes to."""
     path = folder.log_path(run, attempt)
     local = folder.store.local_path(path)
     if local is None:
@@ -240,7 +242,7 @@ def log_path(folder: SweepFolder, run: str, attempt: int) -> str:
 
 
 def job_builder(preview: LaunchPreview) -> "JobBuilder | None":
-    """Return the builder of the jobs that a launch would submit; None if it would submit none.
+    """Return the builder of the jobs that a launch would submit, or None if it would submit none.
     Raises `UsageError` for incomplete options."""
     if not any(preview.attempt for preview in preview.previews):
         return None
@@ -268,8 +270,8 @@ def _job(
     launch: LaunchPreview, preview: RunPreview, spec: JobSpec, bare: Sequence[str]
 ) -> dict[str, object]:
     """Return the job that would be submitted for a run: `argv` is its command line (without the
-    common start if `bare` is true), `log_path` the folder and `command` the argv that the worker
-    gives to a recipe that is a command."""
+    common start if `bare`), `log_path` the folder, and `command` the argv that the worker gives to
+    a recipe that is a command."""
     folder = log_path(launch.folder, preview.run.id, preview.attempt)
     is_bare = bool(bare) and list(spec.argv[: len(bare)]) == bare
     return {
@@ -287,7 +289,7 @@ def _job(
 
 
 def command(planned: Plan, run: Run, attempt: int, folder: str) -> list[str] | None:
-    """Return the argv of a recipe that is a command; None for other recipes."""
+    """Return the argv of a recipe that is a command, or None for other recipes."""
     template = planned.recipe_of(run.stage).command
     if template is None:
         return None
@@ -313,10 +315,10 @@ def counts(preview: LaunchPreview) -> str:
 
 
 _SEVERAL = (
-    "as if all runs went there; a launch gives each place its share (`--backend` shows a "
-    "single place)"
+    "shown as if all runs went to this place, though a launch gives each place "
+    "its share (`--backend` shows one place)"
 )
-_NONE = "its jobs have no manifests"
+_NONE = "jobs of this backend have no manifests"
 
 _PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z][A-Za-z0-9_./-]*\Z", re.I)
 
@@ -331,10 +333,10 @@ def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
     plan = preview.plan
     launch = plan.launch
     if all(backend_type(place).manifests is None for place in launch.places):
-        others = ", ".join(one.name for one in every_backend() if one.manifests is not None)
+        others = ", ".join(kind.name for kind in every_backend() if kind.manifests is not None)
         raise UsageError(
-            f"--manifest: jobs of {' and '.join(launch.places)} have no manifests: `--json` "
-            f"shows each job; {others} have some"
+            f"--manifest: jobs of {' and '.join(launch.places)} have no manifests, only "
+            f"those of {others}: `--json` shows each job"
         )
     admit(
         launch,
@@ -357,7 +359,7 @@ def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
 
 
 def text(manifest: Manifest | str) -> Iterator[str]:
-    """Yield the lines of a manifest (a document becomes YAML that begins with `---`) or of a
+    """Yield the lines of a manifest (a document becomes YAML that starts with `---`) or of a
     remark."""
     if isinstance(manifest, str):
         yield f"# {manifest}"

@@ -1,4 +1,4 @@
-"""Makes sure that users execute only sweeps that they trust, and drop finished runs only knowingly.
+"""Ensures that users execute only sweeps that they trust, and lose finished runs only knowingly.
 Plans written from this home carry a seal, a keyed hash of the document."""
 
 import hashlib
@@ -20,7 +20,8 @@ from sweeper.sweep.plan import Plan, Run
 from sweeper.sweep.states import State
 
 Agree = Callable[[Sequence[str]], bool]
-"""Called with lines about what would be executed; returns whether the user allows it."""
+"""A function that gets lines about what would be executed, and returns whether the user allows
+it."""
 
 _SEAL = "seal"
 _VARIABLE = "SWEEPER_IDENTITY"
@@ -28,7 +29,7 @@ _SHORTEST = 16
 
 
 def refuse(lines: Sequence[str]) -> bool:
-    """Agree to nothing: used where no user can be asked."""
+    """Agree to nothing. Used where no user can be asked."""
     del lines
     return False
 
@@ -49,8 +50,8 @@ def is_ours(document: Mapping[str, object]) -> bool:
 
 
 def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
-    """Raise `UsageError` unless the recorded sweep at `where` may be executed: because it is ours,
-    or because `agree` allows it, which is remembered."""
+    """Raise `UsageError` unless the recorded sweep at `where` may be executed: it was launched from
+    here, or `agree` allows it. The agreement is remembered."""
     if is_ours(document):
         return
     if not agree([f"{where} was not launched by you from here:", *_executed(document)]):
@@ -62,12 +63,14 @@ def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
 
 
 def _executed(document: Mapping[str, object]) -> Iterator[str]:
-    """Yield the lines about what a launch of a recorded sweep executes."""
+    """Yield the lines that tell what a launch of a recorded sweep executes."""
     recipe, launch = table_of(document.get("recipe")), table_of(document.get("launch"))
     stages = [table_of(stage) for stage in list_of(document.get("stages"))]
     recipes = [table_of(stage.get("recipe")) for stage in stages] or [recipe]
-    own = [table_of(stage.get("launch")) for stage in stages]
-    env = dict.fromkeys(pair for one in (launch, *own) for pair in table_of(one.get("env")).items())
+    of_stages = [table_of(stage.get("launch")) for stage in stages]
+    env = dict.fromkeys(
+        pair for section in (launch, *of_stages) for pair in table_of(section.get("env")).items()
+    )
     came = table_of(document.get("provenance"))
     typed = came.get("command")
     facts = {
@@ -100,8 +103,8 @@ def _argv(command: object) -> str:
 
 
 def _shown(variables: Iterable[tuple[str, object]]) -> Iterator[str]:
-    """Yield the variables with their values, since a value can cause execution too (LD_PRELOAD).
-    The values of secrets are left out."""
+    """Yield the variables with their values, since values can cause execution too (LD_PRELOAD). The
+    values of secrets are left out."""
     for name, value in variables:
         yield name if is_secret_name(str(name)) else f"{name}={value}"
 
@@ -121,7 +124,7 @@ def _digest(document: Mapping[str, object]) -> str:
 
 
 def _key(*, make: bool) -> bytes:
-    """Return this user's secret key; empty if there is none and `make` is false."""
+    """Return this user's secret key. Return an empty text if there is none and `make` is false."""
     given = os.environ.get(_VARIABLE, "")
     if given:
         if len(given) < _SHORTEST:
@@ -134,7 +137,7 @@ def _key(*, make: bool) -> bytes:
         if not make:
             return b""
         os.makedirs(home(), mode=0o700, exist_ok=True)
-        with suppress(FileExistsError):  # another launch was first, and its key is used
+        with suppress(FileExistsError):  # Another launch was first, so its key is used.
             atomic_create(path, os.urandom(32).hex().encode(), mode=0o600)
         return _read(path)
     except OSError as error:
@@ -159,7 +162,7 @@ def _agreed() -> set[str]:
 def _remember(document: Mapping[str, object]) -> None:
     """Remember that the user agreed to a document. The line is appended in one write, so that the
     lines of two processes do not mix."""
-    with suppress(OSError):  # the user is asked again then
+    with suppress(OSError):  # The user is asked again then.
         os.makedirs(home(), mode=0o700, exist_ok=True)
         with open(os.path.join(home(), "trusted"), "a", encoding="ascii") as file:
             file.write(f"{_digest(document)}\n")
@@ -175,8 +178,8 @@ def dropped(folder: SweepFolder, old: Plan, remaining: Container[str]) -> list[R
 def sentence(count: int) -> str:
     """Say that a launch would drop finished runs."""
     return (
-        f"{plural(count, 'finished run')} of this sweep not in the grid now: a launch drops "
-        "them from its status and its report"
+        f"{plural(count, 'finished run')} no longer in the grid, which a launch "
+        "removes from the sweep's status and report"
     )
 
 
@@ -188,6 +191,6 @@ def require_consent(folder: SweepFolder, new: Plan, agree: Agree) -> None:
         gone = dropped(folder, old, remaining)
         if gone and not agree([f"{new.name}: {sentence(len(gone))}"]):
             raise UsageError(
-                f"{new.name}: {sentence(len(gone))}. Launch with --drop if you mean that; "
-                "otherwise keep their values in the grid, or give the grid another name"
+                f"{new.name}: {sentence(len(gone))}. To do that, launch with --drop. "
+                "Otherwise keep their values in the grid, or give the grid another name"
             )

@@ -14,8 +14,8 @@ from sweeper.errors import StoreError, UsageError
 from sweeper.sweep.usage import KINDS, Usage
 
 CACHED_SHARE = 0.2
-"""The price of a cached prompt token, where the table has none, as a share of the price of an
-uncached one. Tinker's discount of October 2026, by third parties."""
+"""The price of a cached prompt token as a share of the price of an uncached one, if the table has
+none. This is Tinker's discount of October 2026, according to third parties."""
 
 _MILLION = 1e6
 _NO_DATE = "an unknown date"
@@ -34,10 +34,10 @@ class Price(NamedTuple):
 
     @property
     def dated(self) -> str:
-        """`2026-10`, or `2026-06 (train), 2026-10` if not all prices are of one date."""
+        """Return `2026-10`, or `2026-06 (train), 2026-10` if the prices have different dates."""
         kinds: dict[str, list[str]] = {}
         for kind, date in self.dates.items():
-            if kind != "cached":  # it has the date of `prefill`, or is computed from it
+            if kind != "cached":  # It has the date of `prefill`, or is computed from it.
                 kinds.setdefault(date, []).append(kind)
         newest = _sorted(kinds)[-1:]
         older = (f"{date} ({', '.join(kinds[date])})" for date in _sorted(kinds)[:-1])
@@ -49,7 +49,8 @@ class Price(NamedTuple):
         return self._replace(dates=dict.fromkeys(known, date))
 
     def updated(self, other: "Price") -> "Price":
-        """Return the newer of the two prices of each kind; of the same date, the `other`."""
+        """Return the newer of the two prices of each kind. Of prices with the same date, `other`
+        counts."""
         newer = [
             kind
             for kind, date in other.dates.items()
@@ -203,7 +204,7 @@ def read(data: bytes, path: str, date: str | None = None) -> Prices:
     try:
         document: object = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: no JSON ({error})") from error
+        raise UsageError(f"{path} is not JSON ({error})") from error
     try:
         table = codec.read(_Table, with_rows(document), path)
     except StoreError as error:
@@ -223,12 +224,13 @@ def read(data: bytes, path: str, date: str | None = None) -> Prices:
 
 
 def with_rows(document: object) -> object:
-    """Return the document as an object: the published table is only a list of rows."""
+    """Return the document as an object. The published table is only a list of rows."""
     return {"models": document} if is_list(document) else document
 
 
 def _order(date: str) -> tuple[bool, str]:
-    """Return the sort key of a date. A table without one was written by hand: it is the newest."""
+    """Return the sort key of a date. A table without a date was written by hand and counts as the
+    newest."""
     return date == _NO_DATE, date
 
 

@@ -1,4 +1,4 @@
-"""Makes the plan that a command line asks for. Imports only what a plan needs: the recipe's
+"""Makes the plan that a command line requests. Imports only what a plan needs, since the recipe's
 interpreter waits for it."""
 
 import argparse
@@ -27,7 +27,7 @@ def planned_by(arguments: argparse.Namespace) -> Plan:
     except GridError as error:
         try:
             check_root(store)
-        except StoreError as other:  # report all problems at once
+        except StoreError as other:  # Report all problems at once.
             raise GridError([*error.problems, str(other)]) from error
         raise
     check_root(store)

@@ -1,4 +1,4 @@
-"""Names cells, and makes the ids of runs."""
+"""Names cells and makes the ids of runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from sweeper.sweep.names import shorten
 from sweeper.sweep.plan import Run
 
 MAX_PLAN = 256_000_000
-"""The most characters that all configurations of a sweep's runs may have together."""
+"""The most characters that the configurations of a sweep's runs may have in total."""
 
 _MAX_CELL = 80
 _NONE: object = object()
@@ -54,7 +54,7 @@ class _Naming:
         self.source = f'"recipe":{canonical(grid.recipe)}'
         if grid.command is not None:
             self.source = f'"command":{canonical(list(grid.command))}'
-        # Many points share value objects, which the grid keeps alive, so `id()` is their key.
+        # Many points share value objects, which the grid keeps alive, so `id()` can be their key.
         self._members: dict[str, dict[int, str]] = {}
         self._columns: dict[tuple[str | None, ...], list[tuple[str, dict[int, str]]]] = {}
         self._size = 0
@@ -62,10 +62,15 @@ class _Naming:
     def runs(self) -> Iterator[Run]:
         """Yield each run, with its cell's name and its id."""
         grid, field = self.grid, self.seed_field
-        own = [_NONE if field is None else point.config.get(field, _NONE) for point in self.points]
-        # Without `seeds`, an integer in a cell's seed field is its seed, shown if seeds differ.
-        replicates = grid.seeds is not None or all(n is _NONE or type(n) is int for n in own)
-        shown = grid.seeds is not None or (replicates and len(set(own)) > 1)
+        seeds_in_cells = [
+            _NONE if field is None else point.config.get(field, _NONE) for point in self.points
+        ]
+        # Without `seeds`, an integer in a cell's seed field is its seed. It is part of names if
+        # seeds differ.
+        replicates = grid.seeds is not None or all(
+            n is _NONE or type(n) is int for n in seeds_in_cells
+        )
+        shown = grid.seeds is not None or (replicates and len(set(seeds_in_cells)) > 1)
         keys = [key for key in _given_keys(grid) if key != field or not replicates]
         # Replicates are not called `seed` if a key of that name has another meaning.
         word = field if field and "seed" in keys and grid.seeds is not None else "seed"
@@ -73,7 +78,7 @@ class _Naming:
             word = "replicate"
         names = _Names()
         labels = _labels(grid, self.points, keys, word)
-        for point, mine, label in zip(self.points, own, labels, strict=True):
+        for point, mine, label in zip(self.points, seeds_in_cells, labels, strict=True):
             fixed = mine if type(mine) is int else None
             values = self._values(point.config, None if fixed is None else field)
             cell = names.of(label, values)
@@ -102,7 +107,7 @@ class _Naming:
         return field if field is not None and type(config.get(field)) is int else None
 
     def _values(self, config: Mapping[str, object], left_out: str | None) -> str:
-        """Return the values as written in an id, without the key `left_out`."""
+        """Return the values in the form for an id, without the key `left_out`."""
         shape = (left_out, *config)
         columns = self._columns.get(shape)
         if columns is None:
@@ -119,8 +124,8 @@ class _Naming:
 
 
 class _Names:
-    """Names cells. Cells that differ only in the seed share a name. Other cells never do, even if
-    case is ignored."""
+    """Names of cells. Cells that differ only in the seed share a name. Other cells never do, even
+    if case is ignored."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -141,8 +146,8 @@ class _Names:
 
 
 def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
-    """Return the declared axes with their distinct values, in the grid's order, without axes
-    whose condition never holds."""
+    """Return the declared axes with their distinct values, in the grid's order. Axes whose
+    condition never holds are left out."""
     values_of: dict[str, dict[str, object]] = {}
     held = {id(block) for block in grid.blocks}
     if grid.whens:
@@ -172,14 +177,14 @@ def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]
 
 
 def _given_keys(grid: Grid) -> list[str]:
-    """Return the keys in which cells may differ: those of axes, then of included cells."""
+    """Return the keys in which cells may differ: those of axes, then those of included cells."""
     keys = [key for block in grid.every_block() for key in block.axes]
     return list(dict.fromkeys([*keys, *(key for entry in grid.include for key in entry)]))
 
 
 def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str) -> Iterator[str]:
-    """Yield the label of each point's cell: the keys that vary, with their values, or "". No
-    label uses `word` as a key."""
+    """Yield the label of each point's cell: the keys that vary, with their values, or "". No label
+    has `word` as a key."""
     included = len(points) - len(grid.include)
     chosen = [_values(point, keys) for point in points[included:]]
     parts: dict[str, dict[str, str]] = {}
@@ -231,7 +236,7 @@ def _row_labels(row: Row, parts: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
-    """Return the values that cells may have chosen, by key, with references resolved."""
+    """Return the values that cells can have, by key, with references resolved."""
     offered: dict[str, list[object]] = {}
     made: set[str] = set()
     axes = [pair for block in grid.every_block() for pair in block.axes.items()]
@@ -249,7 +254,7 @@ def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
 
 
 def _values(point: Point, keys: Sequence[str]) -> dict[str, object]:
-    """Return the values of an included cell for the keys: its own, else the base's."""
+    """Return the values of an included cell for the keys: its own, else those of the base."""
     values: dict[str, object] = {}
     for key in keys:
         if key in point.rows[0].settings:

@@ -1,5 +1,5 @@
-"""Checks a grid's runs: the recipe checks each configuration, in the interpreter that will run it,
-and further checks compare all of them. Cells are named first, because messages use the names."""
+"""Checks a grid's runs. The recipe checks each configuration in the interpreter that will run it;
+further checks compare all of them. Cells are named first, because messages use the names."""
 
 import itertools
 import os
@@ -81,8 +81,8 @@ def check_placeholders(grid: Grid, runs: Sequence[Run], problems: Problems) -> N
 
 
 def command_warnings(grid: Grid, elsewhere: Collection[str] = ()) -> Iterator[str]:
-    """Yield warnings about values, seeds and folders that do not reach the program. Other stages
-    use the keys `elsewhere`."""
+    """Yield warnings about values, seeds and folders that do not reach the program. `elsewhere` are
+    the keys that other stages use."""
     if grid.command is None:
         return
     used = used_keys(grid)
@@ -119,8 +119,8 @@ def _unused_values(grid: Grid, used: Reach) -> Iterator[str]:
 
 
 def _single(grid: Grid) -> Iterator[tuple[str, Setting]]:
-    """Yield the values of single keys: of the base, the command line, conditions and included
-    cells, each key once."""
+    """Yield the keys that have a single value, in the base, the command line, conditions and
+    included cells, each key once."""
     seen: set[str] = set()
     parts = (grid.fixed, grid.base, *(when.base for when in grid.whens), *grid.include)
     for key, setting in (pair for part in parts for pair in part.items()):
@@ -130,14 +130,14 @@ def _single(grid: Grid) -> Iterator[tuple[str, Setting]]:
 
 
 def _reads(grid: Grid, name: str) -> bool:
-    """Return whether the command, or a script that it names, visibly reads SWEEPER_<name>."""
+    """Return whether the command, or a script that it names, clearly reads SWEEPER_<name>."""
     variable = f"SWEEPER_{name}"
     words = [*(grid.command or ()), *grid.launch.env.values()]
     return any(variable in text for text in (*words, *_sources(grid)))
 
 
 def _sources(grid: Grid) -> Iterator[str]:
-    """Yield the text of the files that the command names, as far as they can be read here."""
+    """Yield the texts of the files that the command names, as far as they can be read here."""
     folder = os.path.abspath(os.path.expanduser(grid.launch.cwd or "."))
     command = grid.command or ()
     names = list(command)
@@ -163,7 +163,7 @@ def check_program(grid: Grid, runs: Sequence[Run], problems: Problems) -> None:
     program = command[:1]
     holes = placeholders(program)
     if set(holes) & set(RUN_KEYS):
-        return  # known when the run starts
+        return  # These are known when the run starts.
     configs = [run.config for run in runs[: len(runs) if holes else 1]]
     for name in dict.fromkeys(render_command(program, config)[0] for config in configs):
         message = lacking(name, folder, env)
@@ -182,8 +182,8 @@ _PLACES = {
 
 
 class Checked(NamedTuple):
-    """The result of a check: the recipe, warnings, notes from the recipe, the recipe's estimates
-    of usage by the run's number, and the place in the grid of each model's name."""
+    """The result of a check: the recipe, warnings, notes from the recipe, the recipe's estimates of
+    usage by the run's number, and the place in the grid of each model's name."""
 
     recipe: Recipe
     warnings: tuple[str, ...]
@@ -200,14 +200,15 @@ def check(
     validate: bool,
     elsewhere: Collection[str] = (),
 ) -> Checked:
-    """Check a grid's runs. Raises `GridError` with all mistakes found so far, also earlier ones.
-    Without `validate` the recipe is not imported. Other stages use the keys `elsewhere`."""
+    """Check a grid's runs. Raises `GridError` with all mistakes found so far, including earlier
+    ones. Without `validate` the recipe is not imported. `elsewhere` are the keys that other stages
+    use."""
     return _Check(expanded, runs, problems).all(validate, elsewhere)
 
 
 def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Problems) -> None:
     """Let the recipe check the readable part of a grid with mistakes, so that all mistakes are
-    reported at once. Mistakes that may only follow from others are left out."""
+    reported at once. Mistakes that may be consequences of others are left out."""
     if grid.recipe is None or points is None:
         return
     try:
@@ -223,7 +224,7 @@ def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Pr
 
 
 def fields_of(grid: Grid) -> Mapping[str, object]:
-    """Return the fields of a grid's recipe; none if it cannot be inspected, which `check`
+    """Return the fields of a grid's recipe. Return none if it cannot be inspected, which `check`
     reports."""
     try:
         return _inspect(grid, [], validate=True).recipe.takes
@@ -343,7 +344,7 @@ class _Check:
         return inspected.recipe
 
     def _add_problem(self, problem: Problem, recipe: Recipe | None) -> None:
-        """Note a problem from the recipe at the place where the value was written."""
+        """Note a problem from the recipe at the place in the grid where the value was written."""
         grid, key, message = self.grid, problem.key, problem.message
         place: Place | None = None
         if problem.number is None:
@@ -363,7 +364,7 @@ class _Check:
         self.problems.add(place or grid.places["recipe"], message)
 
     def _advice(self, run: Run, key: str, place: Place | None, recipe: Recipe | None) -> str:
-        """Return what a value that the recipe refuses was probably meant to be, as the end of a
+        """Return what was probably meant by a value that the recipe refuses, as the end of a
         message."""
         first, value = key.partition(".")[0], run.config.get(key)
         overridden = place is not None and place.source.startswith("override ")
@@ -409,7 +410,7 @@ class _Check:
         try:
             seen = all(capabilities_at(launch, name).files for name in launch.places)
         except UsageError:
-            return  # noted by `_check_backends`
+            return  # `_check_backends` reports this.
         if seen:
             message = f"jobs of {launch.backend} use the packages of launch.python, not this file"
             self.warnings.append(f"{place}: launch.requirements: {message}")

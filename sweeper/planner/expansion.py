@@ -17,7 +17,7 @@ _SOME_POINTS = 200
 
 def expand(grid: Grid, problems: Problems) -> Expanded:
     """Expand a grid to its cells, each with its runs; seeds vary fastest. Raises `GridError` if
-    there are too many, or if some cannot be made."""
+    there are too many cells, or some cannot be made."""
     warnings = [*grid.notes, *_lone_values(grid)]
     grid = _seeds_from_axis(grid, warnings)
     warnings += _seed_like(grid)
@@ -39,7 +39,7 @@ def expand(grid: Grid, problems: Problems) -> Expanded:
 
 def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int | None]:
     """Expand a grid together with its baseline cell, if it names one. Return the cells and the
-    baseline's number. A baseline that is a cell of the grid anyway is not added."""
+    baseline's number. A baseline that is also a cell of the grid is not added."""
     baseline = grid.baseline
     if baseline is None or baseline.cell is None:
         return expand(grid, problems), None
@@ -55,7 +55,7 @@ def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int 
 
 def expand_some(grid: Grid) -> list[Point] | None:
     """Return some points of a grid with mistakes, without those that depend on the seed; None if
-    there are too many. Problems with them are not noted, since they may only follow from the
+    there are too many. Their problems are not noted, since they may be consequences of the
     mistakes."""
     product = Product(grid, Problems(), [])
     if count_points(grid) > MAX_RUNS or product.overflows():
@@ -90,7 +90,7 @@ def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
 
 
 def _seed_like(grid: Grid) -> Iterator[str]:
-    """Yield warnings about axes that look like seeds, whose values are cells of their own."""
+    """Yield warnings about axes that look like seeds but make cells."""
     if grid.seeds is not None:
         return
     for block in grid.every_block():

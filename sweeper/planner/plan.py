@@ -27,9 +27,9 @@ def plan(
     """Make the plan of a grid, given as a file's path or as a mapping.
 
     A path may be the address of a file in a store. `overrides` are as on the command line
-    (`["max_steps=5", "~lr"]`, or a string for a single one) or a mapping, in which a list sets an
-    axis. Without `validate` the recipe is not imported. Names and ids stay the same, but a stage
-    that needs its recipe to find the fields for its parents is refused. Raises `GridError`.
+    (`["max_steps=5", "~lr"]`, or a string for a single one), or a mapping in which a list sets an
+    axis. Without `validate` the recipe is not imported; names and ids stay the same, but a stage is
+    refused if only its recipe knows the fields for its parents. Raises `GridError`.
     """
     problems = Problems()
     grid = read_grid(_fetched(source), overrides or (), problems)
@@ -64,7 +64,7 @@ def plan(
 
 
 def _with_race(plan: Plan, seeds: Seeds | None) -> Plan:
-    """Leave out the runs that only a race may add, if the grid has one. Raises `GridError`."""
+    """Leave out the runs that only the grid's race may add, if it has one. Raises `GridError`."""
     if seeds is None or seeds.least is None:
         return plan
     counts: Counter[str] = Counter()
@@ -123,12 +123,11 @@ def _fetched(
 
 
 def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
-    """Warn of runs that differ from recorded ones only in giving the recipe's defaults:
-    `lora_rank: 8` where nothing was given before, and the recipe's default is 8.
+    """Warn of runs that differ from recorded ones only because the grid now gives a value that is
+    the recipe's default: `lora_rank: 8` where nothing was given before.
 
     An id is made from the values that a grid gives, so these are other runs and train again. They
-    are not treated as the same, since the default may have been different when the earlier ones
-    ran.
+    do not count as the same, since the default may have been different when the earlier ones ran.
     """
     if plan.stages or recorded.stages:
         names = [stage.name for stage in plan.stages if recorded.stage(stage.name)]
@@ -141,14 +140,14 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
         if "default" in about
     }
     planned = {run.id for run in plan.runs}
-    known = {run.id for run in recorded.runs}
+    recorded_ids = {run.id for run in recorded.runs}
     left: dict[tuple[tuple[str, str], ...], set[str]] = {}
     for run in recorded.runs:
         if run.id not in planned:
             left.setdefault(_stripped(run.config, defaults), set()).update(run.config)
     counts: dict[tuple[str, ...], int] = {}
     for run in plan.runs:
-        before = left.get(_stripped(run.config, defaults)) if run.id not in known else None
+        before = left.get(_stripped(run.config, defaults)) if run.id not in recorded_ids else None
         keys = tuple(key for key in run.config if before is not None and key not in before)
         if keys:
             counts[keys] = counts.get(keys, 0) + 1
@@ -162,6 +161,6 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
 def _stripped(
     config: Mapping[str, object], defaults: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the values that a configuration gives, without those that equal the defaults."""
+    """Return the values of a configuration, without those that equal the defaults."""
     texts = {key: canonical(value) for key, value in config.items()}
     return tuple(sorted((k, text) for k, text in texts.items() if defaults.get(k) != text))

@@ -9,7 +9,7 @@ from sweeper.grid.blocks import Block, Setting
 
 class Row(NamedTuple):
     """One choice of a block, or the settings of an entry of `when` or `include`: settings by key,
-    and the same as dotted keys. `refers` says whether some of them hold references."""
+    and the same as dotted keys. `refers`: some of them hold references."""
 
     settings: dict[str, Setting]
     given: dict[str, object]
@@ -56,8 +56,8 @@ class Expanded(NamedTuple):
 
 
 def place_of(grid: Grid, point: Point, key: str) -> Place | None:
-    """Return the place where the value of a key at a point was written; None if the point has
-    none. The place of a key that a reference has made is the place of the reference."""
+    """Return the place where the value of a key at a point was written, or None. If a reference has
+    made the key, its place is that of the reference."""
     while True:
         if key in grid.fixed:
             return grid.fixed[key].place

@@ -1,5 +1,5 @@
-"""Makes the points of a grid lazily: the product of the blocks, extended by `when`, reduced by
-`exclude`, followed by `include`. A point is a cell's configuration, with references resolved
+"""Makes the points of a grid one by one: the product of the blocks, extended by `when`, reduced
+by `exclude`, followed by `include`. A point is a cell's configuration; references are resolved
 last."""
 
 import itertools
@@ -26,11 +26,11 @@ for long values made from references."""
 
 _ASKED, _HELD = 8, 3
 _ENOUGH = 5_000
-"""The number of cells after which the search for mistakes ends."""
+"""The number of cells after which no more mistakes are searched for."""
 
 
 def count_points(grid: Grid) -> int:
-    """Count the cells before `when` and `exclude`, without making them."""
+    """Count the cells before `when` and `exclude` without making them."""
     count = 1 if grid.blocks or not grid.include else 0
     for block in grid.blocks:
         count *= block.size
@@ -38,13 +38,13 @@ def count_points(grid: Grid) -> int:
 
 
 class _TooMuch(Exception):
-    """There are too many points, or making them takes too long; the text says which."""
+    """There are too many points, or making them takes too long. The text says which."""
 
 
 class Product:
-    """The points of a grid, made lazily. `replicates` is the number of runs of each point. Mistakes
-    are noted, and `cut_short` says whether points are missing because of them. `warnings` are
-    complete once the last point is taken."""
+    """The points of a grid, made one by one. `replicates` is the number of runs of each point.
+    `cut_short`: points are missing because of mistakes. `warnings` are complete once the last point
+    is taken."""
 
     def __init__(
         self, grid: Grid, problems: Problems, warnings: list[str], *, replicates: int = 1
@@ -68,8 +68,8 @@ class Product:
         self._rule_keys = {tuple(sorted(rule)) for rule in self._rules}
 
     def overflows(self) -> bool:
-        """Return whether there are too many points, or they take too much work; notes it. Points
-        are counted without keeping them, and not at all if the product of all axes is small
+        """Return whether there are too many points, or they take too much work, and note that.
+        Points are counted without keeping them, and not at all if the product of all axes is small
         enough."""
         sizes = [len(rows) for rows in self._blocks]
         sizes += [len(rows) for when in self._whens for rows in when.blocks]
@@ -167,7 +167,7 @@ class Product:
                 continue
             self._held.add(index)
             rival = next((other for other in held if other in when.rivals), None)
-            if rival is not None:  # skip it: each branch gives a point, and is counted
+            if rival is not None:  # It is skipped: each branch gives a point, which is counted.
                 if (rival, index) not in self._rivals_noted:
                     self._rivals_noted.add((rival, index))
                     self._add_rivals(self._whens[rival].when, when.when)
@@ -180,7 +180,8 @@ class Product:
                 config.update(when.base.given)
                 rows = (*rows, when.base)
             if when.blocks:
-                # Each combination makes at least one point: count them before making them.
+                # Each combination makes at least one point, so they are counted before they are
+                # made.
                 self._add_to_count(math.prod(map(len, when.blocks)) - 1)
                 for chosen in itertools.product(*when.blocks):
                     branch = dict(config)
@@ -213,15 +214,15 @@ class Product:
                 return False
         return True
 
-    def _add_rivals(self, one: When, other: When) -> None:
-        reach = Reach(one.keys)
+    def _add_rivals(self, earlier: When, other: When) -> None:
+        reach = Reach(earlier.keys)
         for key in other.keys:
             if reach.touches(key):
-                place = f" (the other at {one.place.line}:{one.place.column})"
+                place = f" (the other at {earlier.place.line}:{earlier.place.column})"
                 self.problems.add(
                     other.place,
                     f"when: {key[:60]!r} is given by two entries that apply to the same cells"
-                    f"{place if one.place.line else ''}",
+                    f"{place if earlier.place.line else ''}",
                 )
 
     def _resolved(self, config: dict[str, object], rows: tuple[Row, ...]) -> Point:
@@ -238,7 +239,7 @@ class Product:
         chosen = tuple(self._resolved_row(row, raw) if row.refers else row for row in rows)
         made = max(0, self.resolver.work - before - _ASKED * len(self._referring))
         grown = max(0, len(config) - len(raw)) * (1 + self._replicates)
-        # Values that depend on the seed are made again for every run.
+        # Values that depend on the seed are computed for each run.
         self._charge(made + grown + _ASKED * len(pending) * self._replicates)
         return Point(config, chosen, pending)
 
@@ -279,17 +280,17 @@ class Product:
         return row._replace(settings=settings)
 
     def _add_broken(
-        self, place: Place, what: str, error: BrokenReference, config: Mapping[str, object]
+        self, place: Place, label: str, error: BrokenReference, config: Mapping[str, object]
     ) -> None:
-        problem = (place, what, str(error))
+        problem = (place, label, str(error))
         if problem not in self._broken_noted:
             self._broken_noted.add(problem)
             near = "" if error.missing is None else hint(error.missing, config, self.problems)
-            self.problems.add(place, f"{what}: {error}{near}")
+            self.problems.add(place, f"{label}: {error}{near}")
 
     def _usable_rules(self) -> Iterator[dict[str, Setting]]:
-        """Yield the rules of `exclude` that can match. An unknown key is a mistake, unless the
-        command line dropped it."""
+        """Yield the rules of `exclude` that can match. Unknown keys are mistakes, unless the
+        command line dropped them."""
         for rule in self.grid.exclude:
             unknown = [key for key in rule if key not in self._known]
             for key in unknown:
@@ -298,7 +299,7 @@ class Product:
                 yield rule
 
     def _usable_whens(self) -> Iterator["_When"]:
-        """Yield the entries of `when` that can hold, prepared for expanding."""
+        """Yield the entries of `when` that can hold, prepared for the expansion."""
         before = _keys(self.grid, ())
         usable: list[When] = []
         for number, when in enumerate(self.grid.whens):
@@ -317,16 +318,16 @@ class Product:
             before = _keys(self.grid, self.grid.whens[: number + 1])
 
     def _add_unknown(
-        self, section: str, what: str, key: str, place: Place, known: Iterable[str]
+        self, section: str, lack: str, key: str, place: Place, keys: Iterable[str]
     ) -> None:
         if Reach(self.grid.dropped).touches(key):
             self.warnings.append(f"{place}: {section} names {key}, which the command line dropped")
         else:
-            near = hint(key, known, self.problems)
-            self.problems.add(place, f"{section}: {what} {key[:60]!r}{near}")
+            near = hint(key, keys, self.problems)
+            self.problems.add(place, f"{section}: {lack} {key[:60]!r}{near}")
 
     def _warn_of_whens(self) -> None:
-        """Warn of conditions that never hold, with the value that was probably meant."""
+        """Warn of conditions that never hold, and suggest the value that was probably meant."""
         given: dict[str, list[str]] = {}
         hints = 0
         for index, when in enumerate(self._whens):
@@ -347,8 +348,8 @@ class Product:
 
 
 class _When(NamedTuple):
-    """An entry of `when`, prepared. `clears` has its keys and the keys above and below them,
-    `rivals` the numbers of earlier entries that set some of the same keys."""
+    """An entry of `when`, prepared for the expansion. `clears` has its keys and the keys above and
+    below them, `rivals` the numbers of earlier entries that set some of the same keys."""
 
     when: When
     base: Row
@@ -357,14 +358,14 @@ class _When(NamedTuple):
     rivals: frozenset[int]
 
     @classmethod
-    def of(cls, when: When, earlier: Sequence[When], known: Iterable[str]) -> "_When":
+    def of(cls, when: When, earlier: Sequence[When], keys: Iterable[str]) -> "_When":
         """Prepare an entry."""
         reach = Reach(when.keys)
         return cls(
             when,
             Row.of(when.base),
             [rows_of(block) for block in when.blocks],
-            tuple(k for k in known if reach.touches(k)),
+            tuple(k for k in keys if reach.touches(k)),
             frozenset(
                 number
                 for number, other in enumerate(earlier)

@@ -24,8 +24,8 @@ from sweeper.sweep.stage_runs import Growth, Taken, grow, grown
 
 _MODEL = "model_name"
 _GOES_ON = {_MODEL: _MODEL, "load_checkpoint_path": "checkpoint.state"}
-"""The fields with which a recipe continues from other weights, and the values of the parent that
-they get."""
+"""The fields with which a recipe continues from other weights, each with the value of the parent
+that it gets."""
 
 
 def _nothing_chosen(_choice: Choice) -> None:
@@ -74,8 +74,8 @@ class _Planning:
         """Plan every stage, in an order in which parents come first."""
         for stage in self.grid.stages:
             before = set(stages_before(stage.takings))
-            if self.done.keys() >= before:  # else its parents have mistakes, which come first
-                with suppress(GridError):  # reported together with the others
+            if self.done.keys() >= before:  # Otherwise its parents have mistakes, which come first.
+                with suppress(GridError):  # This is reported together with the others.
                     self._add(stage)
         if not self.problems:
             self._check_duplicates()
@@ -141,8 +141,8 @@ class _Planning:
         self.done[stage.name] = _Planned(stage, made._replace(recipe=checked.recipe), runs)
 
     def _with_default_references(self, stage: StageGrid) -> StageGrid:
-        """Let a stage without references to its parents continue from their weights, if its
-        recipe has the usual fields for that."""
+        """Let a stage without references to its parents continue from their weights, if its recipe
+        has the usual fields for that."""
         grid = stage.grid
         given = {key for setting in grid.every_setting() for key in setting.given}
         if grid.recipe is None or _GOES_ON.keys() <= given:
@@ -156,13 +156,13 @@ class _Planning:
             )
             return stage
         takes = fields_of(grid)
-        for key, what in _GOES_ON.items():
+        for key, value in _GOES_ON.items():
             if (
                 key in takes
                 and key not in given
-                and self._fault_of_reference(stage, PARENT, what) is None
+                and self._fault_of_reference(stage, PARENT, value) is None
             ):
-                text = f"$${{{PARENT}.{what}}}"
+                text = f"$${{{PARENT}.{value}}}"
                 base[key] = Setting(text, {key: text}, {key: place}, place, refers=True)
         return stage._replace(grid=grid._replace(base=base))
 
@@ -180,17 +180,17 @@ class _Planning:
         return None
 
     def _compares_with_base(self, stage: StageGrid) -> bool:
-        """Return whether a stage is compared with the base model, and takes it."""
+        """Return whether a stage takes the base model and is compared with it."""
         baseline = stage.grid.baseline
         takes_base = any(taking.source.base for taking in stage.takings)
         return baseline is not None and baseline.is_base_model and takes_base
 
     def _base_baseline(self, stage: StageGrid, made: Stage) -> Baseline | None:
-        """Return the cell of the runs of the base model. There must be one such cell."""
+        """Return the cell of the runs of the base model. There must be exactly one."""
         roots = [done.stage for done in self.done.values() if not done.grid.takings]
         runs = self._grow(*roots, made._replace(sources=(Source(base=True),))).runs
         cells = list(dict.fromkeys(run.cell for run in runs if run.stage == stage.name))
-        if len(cells) <= 1:  # none if no stage has a model, which is noted elsewhere
+        if len(cells) <= 1:  # There is none if no stage has a model, which is noted elsewhere.
             return Baseline(cell=cells[0] if cells else f"{stage.name}/base")
         shown = f"{', '.join(cells[:3])}{', ...' if len(cells) > 3 else ''}"
         message = f"base has {len(cells)} cells here ({shown}), and a baseline is one cell"
@@ -199,14 +199,13 @@ class _Planning:
         return None
 
     def _grow(self, *stages: Stage, chosen: Taken = _nothing_chosen) -> Growth:
-        """Make the runs of these stages, as far as they are known from the runs that are
-        `chosen`."""
+        """Make the runs of these stages, as far as they follow from the runs that are `chosen`."""
         recipe = stages[0].recipe
         plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._root_runs()))
         return grow(plan, chosen)
 
     def _runs_of_first_parents(self, stage: Stage) -> tuple[Run, ...]:
-        """Return the runs of a stage as they would be with the first of their parents."""
+        """Return the runs of a stage, made with the first of their parents only."""
         sources = [source for source in stage.sources if not source.base] or stage.sources
         stages = (*self._first_sources(stage), stage._replace(sources=sources[:1]))
         growth = self._grow(*stages, chosen=_the_first)
@@ -214,14 +213,22 @@ class _Planning:
         return tuple(runs[: len(stage.runs)])
 
     def _first_sources(self, stage: Stage) -> Iterator[Stage]:
-        """Yield the planned stages with the runs of their first source only, since all of them
-        may be many. Stages from which a run is taken by name are complete, and so are their
-        ancestors."""
+        """Yield the planned stages with the runs of their first source only, since there may be
+        many. Stages from which a run is taken by name are complete, and so are their ancestors."""
         planned = [done.stage for done in self.done.values()]
-        takes = [t for one in (*planned, stage) for source in one.sources for t in source.takes]
+        takes = [
+            t
+            for planned_stage in (*planned, stage)
+            for source in planned_stage.sources
+            for t in source.takes
+        ]
         whole = self._ancestors([take.stage for take in takes if take.how == "run"])
-        for one in planned:
-            yield one if one.name in whole else one._replace(sources=one.sources[:1])
+        for planned_stage in planned:
+            yield (
+                planned_stage
+                if planned_stage.name in whole
+                else planned_stage._replace(sources=planned_stage.sources[:1])
+            )
 
     def _check_references(self, stage: StageGrid, runs: Sequence[Run]) -> bool:
         """Return whether all references to other stages can be resolved."""
@@ -241,7 +248,7 @@ class _Planning:
         return good
 
     def _fault_of_reference(self, stage: StageGrid, name: str, key: str) -> str | None:
-        """Return why a reference of a stage cannot be resolved; None if it can."""
+        """Return why a reference of a stage cannot be resolved, or None."""
         sources = [taking.source for taking in stage.takings if not taking.source.base]
         if not stage.takings:
             return f"stages.{stage.name} has no from, so it has no parents"
@@ -253,10 +260,17 @@ class _Planning:
             if not sources and key != _MODEL:
                 return f"stages.{stage.name} comes from the base model alone"
             meant = [name]
-        return next((f for one in meant if (f := self._missing_value(one, key)) is not None), None)
+        return next(
+            (
+                f
+                for name_of_parent in meant
+                if (f := self._missing_value(name_of_parent, key)) is not None
+            ),
+            None,
+        )
 
     def _missing_value(self, name: str, key: str) -> str | None:
-        """Return why a run of a stage lacks a value that a reference needs; None if it has it."""
+        """Return why a run of a stage lacks a value that a reference needs, or None."""
         if key in LATE:
             return None
         done = self.done[name]
@@ -265,10 +279,10 @@ class _Planning:
             return None
         if _was_not_asked(done.stage.recipe):
             return None
-        known = [*LATE, *takes, *(k for run in done.runs[:1] for k in run.config)]
+        keys = [*LATE, *takes, *(k for run in done.runs[:1] for k in run.config)]
         some = any(key in run.config for run in done.runs)
         reason = f"not every run of stages.{name} gives it" if some else "has no such value"
-        near = hint(key, known, self.problems)
+        near = hint(key, keys, self.problems)
         if key.partition(".")[0] == "checkpoint":
             return f"a checkpoint has {' and '.join(k for k in LATE if k != 'log_path')}{near}"
         return f"{reason}{near}" if some else f"stages.{name} {reason}{near}"
@@ -299,7 +313,7 @@ class _Planning:
         return good
 
     def _fault_of_take(self, take: Take) -> str | None:
-        # Making the runs of a later stage takes long if they are many.
+        # Making the runs of a later stage takes long if there are many.
         runs = self._known_runs(take.stage) if take.how in ("top", "run") else None
         if runs is None:
             return None
@@ -313,12 +327,12 @@ class _Planning:
         return None
 
     def _known_runs(self, name: str) -> Sequence[Run] | None:
-        """Return the runs of a stage; None if some of them are not known before others have
+        """Return the runs of a stage, or None if some of them are not known before others have
         ended."""
         before = self.done[name]
         if not before.grid.takings:
             return before.runs
-        if sum(self.counts.values()) > MAX_RUNS:  # already noted
+        if sum(self.counts.values()) > MAX_RUNS:  # This was already noted.
             return None
         growth = self._grow(*(done.stage for done in self.done.values()))
         return None if name in growth.unknown else [r for r in growth.runs if r.stage == name]
@@ -340,7 +354,8 @@ class _Planning:
         total = sum(self.counts.values())
         if total <= MAX_RUNS:
             return True
-        if total - self.counts[stage.name] <= MAX_RUNS:  # else already noted for an earlier stage
+        # Otherwise it was already noted for an earlier stage.
+        if total - self.counts[stage.name] <= MAX_RUNS:
             place = self._place(stage.name)
             self.problems.add(place, f"{total} runs; a sweep has at most {MAX_RUNS}")
         return False
@@ -379,7 +394,8 @@ class _Planning:
 
 
 def _was_not_asked(recipe: Recipe) -> bool:
-    """Return whether a recipe's fields are unknown; a command has none."""
+    """Return whether a recipe's fields are unknown because it was not inspected. A command has no
+    fields."""
     return recipe.kind != "command" and not recipe.takes
 
 
@@ -392,7 +408,7 @@ def _named_after(run: Run, stage: str) -> Run:
 def baseline_of(
     grid: Grid, expanded: Expanded, runs: Sequence[Run], cell: int | None
 ) -> Baseline | None:
-    """Return what the grid's best is compared with. `cell` is the number of the baseline's
+    """Return what the grid's best cell is compared with. `cell` is the number of the baseline's
     cell."""
     if grid.baseline is None:
         return None

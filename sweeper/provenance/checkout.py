@@ -22,8 +22,8 @@ ALL_BYTES = 100_000_000
 _SOURCES = (".py", ".pyi", ".pyx", ".sh", ".toml", ".cfg", ".c", ".cc", ".cpp", ".cu", ".h")
 LEFT_OUT = frozenset({".git", "__pycache__"})
 _ENVIRONMENTS = ("/pyvenv.cfg", "/conda-meta/history")
-"""Files that mark a folder as a virtual environment. It is linked even if git does not ignore
-it."""
+"""Files that mark a folder as a virtual environment. Such a folder is linked, even if git does not
+ignore it."""
 _GIT_SECONDS = 20.0
 _ANOTHER_REPOSITORY = frozenset(
     {
@@ -31,12 +31,13 @@ _ANOTHER_REPOSITORY = frozenset(
         *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE"),
     }
 )
-"""Variables, set e.g. by git hooks, that make git use another repository than the folder's."""
+"""Variables, set e.g. by git hooks, that make git use another repository than that of the
+folder."""
 
 
 def git(folder: str, *arguments: str) -> bytes | None:
-    """Return the output of git; None if git or the checkout is missing, git fails, or it does not
-    answer in time. Take no lock and refreshes no index."""
+    """Return the output of git, or None if git or the checkout is missing, git fails, or it does
+    not answer in time. Takes no lock and refreshes no index."""
     environment = {k: v for k, v in os.environ.items() if k not in _ANOTHER_REPOSITORY}
     environment |= {"GIT_OPTIONAL_LOCKS": "0", "LC_ALL": "C"}
     try:
@@ -55,8 +56,8 @@ def git(folder: str, *arguments: str) -> bytes | None:
 
 
 def checkout_of(*folders: str | None) -> str | None:
-    """Return the top folder of the checkout of the first of `folders` that is in one; None if none
-    is."""
+    """Return the top folder of the checkout that contains the first possible of `folders`, or
+    None."""
     for folder in folders:
         root = git(folder, "rev-parse", "--show-toplevel") if folder else None
         if root and root.strip():
@@ -65,23 +66,23 @@ def checkout_of(*folders: str | None) -> str | None:
 
 
 def commit_of(root: str) -> str | None:
-    """Return the current commit of a checkout; None if there is none."""
+    """Return the current commit of a checkout, or None."""
     commit = git(root, "rev-parse", "--verify", "HEAD")
     return commit.decode().strip() if commit else None
 
 
 def sweep_folders(root: str, names: Iterable[str]) -> set[str]:
-    """Return the folders of sweeps, of any root, that some of these files in a checkout lie in."""
+    """Return the folders of sweeps, of any root, that contain some of these files of a checkout."""
     folders: set[str] = set()
-    known: dict[str, bool] = {}
+    folders_of_sweeps: dict[str, bool] = {}
     for name in names:
         folder = os.path.dirname(name)
         while folder and folder not in folders:
-            if folder not in known:
+            if folder not in folders_of_sweeps:
                 path = os.path.join(root, folder)
                 plan, states = os.path.join(path, "sweep.json"), os.path.join(path, "state")
-                known[folder] = os.path.isfile(plan) and os.path.isdir(states)
-            if known[folder]:
+                folders_of_sweeps[folder] = os.path.isfile(plan) and os.path.isdir(states)
+            if folders_of_sweeps[folder]:
                 folders.add(folder)
             folder = os.path.dirname(folder)
     return folders
@@ -92,7 +93,7 @@ class TooMuchError(Exception):
 
 
 class UnlistedError(Exception):
-    """Git fails to list the files of the checkout, or does not answer in time."""
+    """git failed to list the files of the checkout, or did not answer in time."""
 
 
 class Tree:
@@ -130,7 +131,7 @@ class Tree:
             try:
                 inner, more = self._repository(folder)
             except UnlistedError:
-                self._leave(folder, "git does not list it")
+                self._leave(folder, "git failed to list it")
                 continue
             sizes = (_size(os.path.join(self._root, n), most) for n, most in inner.items())
             if sum(sizes) > _NESTED_BYTES:
@@ -141,7 +142,7 @@ class Tree:
         yield from sorted(names.items())
 
     def _repository(self, folder: str) -> tuple[dict[str, int], list[str]]:
-        """Return the files of a repository, the checkout itself ("") or one inside it, and the
+        """Return the files of a repository, which is the checkout ("") or one inside it, and the
         folders of repositories inside that. Raises `UnlistedError`."""
         tracked, others = (
             self._list(folder, "--cached"),
@@ -150,7 +151,7 @@ class Tree:
         nested = [n.rstrip("/") for n in (*tracked, *others) if self._is_repository(n.rstrip("/"))]
         sources = dict.fromkeys(tracked, _TRACKED_BYTES)
         files = [name for name in _without_environments(others) if not name.endswith("/")]
-        files.sort(key=lambda name: not name.endswith(_SOURCES))  # code first
+        files.sort(key=lambda name: not name.endswith(_SOURCES))  # Code comes first.
         room = max(0, _UNTRACKED_FILES - self._untracked)
         for name in files[:room]:
             sources.setdefault(name, _UNTRACKED_BYTES)
@@ -184,8 +185,8 @@ class Tree:
         return sorted(name for name in names if not name.startswith(sweeps) and self._ours(name))
 
     def _ours(self, name: str) -> bool:
-        """Return whether a file belongs to the checkout: not a result in a store inside it, not in
-        `__pycache__`, and, as for git, not behind a symbolic link."""
+        """Return whether a file belongs to the checkout: it is not a result in a store inside it,
+        not in `__pycache__`, and, as for git, not behind a symbolic link."""
         if not LEFT_OUT.isdisjoint(name.split("/")):
             return False
         folder = os.path.dirname(name)
@@ -213,11 +214,11 @@ class Tree:
                 self.files[name] = f"link {target}"
                 return
             if not stat.S_ISREG(status.st_mode):
-                return  # a pipe, a submodule that is not there
+                return  # a pipe, or a missing submodule
             with open(path, "rb") as file:
                 data = file.read(most + 1)
         except FileNotFoundError:
-            return  # tracked, and deleted
+            return  # tracked but deleted
         except OSError:
             self.linked.append(name)
             return
@@ -236,7 +237,7 @@ class Tree:
 
 
 def _size(path: str, most: int) -> int:
-    """Return the bytes of a file; 0 if it is missing, or too large to be copied."""
+    """Return the bytes of a file, or 0 if it is missing or too large to be copied."""
     with suppress(OSError):
         size = os.lstat(path).st_size
         return size if size <= most else 0

@@ -34,18 +34,21 @@ removed from the path, since its modules are the recipe's."""
 
 
 def carry(folder: SweepFolder, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
-    """Upload the bundle that the plan's jobs need; None if they need none. Raises `UsageError` for
-    a requirements file that is not in the copy of the code."""
+    """Upload the bundle that the plan's jobs need, or return None if they need none. Raises
+    `UsageError` for a requirements file that is not in the copy of the code."""
     paths = dict.fromkeys(filter(None, (part.launch.requirements for part in plan.parts)))
     if not paths:
         return None
     files: dict[str, str] = {}
     for name in paths:
         path = os.path.realpath(os.path.expanduser(name))
-        root = "" if code.kept is None else code.kept.root
+        root = "" if code.snapshot is None else code.snapshot.root
         below = os.path.relpath(path, root or "/")
         if not root or below.startswith("..") or below in code.linked:
-            why = code.why or "it lies outside, is too large, or has a secret's value in it"
+            why = (
+                code.why
+                or "it lies outside the checkout, is too large, or contains a secret's value"
+            )
             raise UsageError(f"launch.requirements: {name} is not in the copy of the code: {why}")
         files[name] = below
     carried = describe(folder, plan)._replace(files=files)
@@ -56,7 +59,7 @@ def carry(folder: SweepFolder, plan: Plan, code: snapshot.CodeCopy) -> Carried |
 
 
 def describe(folder: SweepFolder, plan: Plan) -> Carried:
-    """Describe the bundle without uploading it; the requirements files are left out. Raises
+    """Describe the bundle without uploading it. The requirements files are left out. Raises
     `UsageError` for a requirements file with mistakes."""
     digest = hashlib.sha256(_source()).hexdigest()[:32]
     options: dict[str, None] = {}
@@ -91,7 +94,7 @@ def pinned(packages: Sequence[str]) -> list[str]:
             continue
         try:
             there = distribution(name)
-        except PackageNotFoundError:  # for other systems, or other versions of Python
+        except PackageNotFoundError:  # for other systems or other versions of Python
             continue
         versions[name] = there.version
         for text in there.requires or ():
@@ -121,8 +124,8 @@ def _source() -> bytes:
 
 def bare_command(python: str, root: str, carried: Carried) -> list[str]:
     """Return the start of a command line that runs sweeper on a machine with only Python. The
-    caller appends a module of sweeper and its arguments. Environments and source are cached there
-    below the home folder under a hash of their inputs, each made once, under a lock."""
+    caller appends a module of sweeper and its arguments. Environments and source are cached on that
+    machine below the home folder, under a hash of their inputs. Each is made once, under a lock."""
     setup = {
         "requirements": "\n".join([*carried.packages, ""]),
         "source": f"{root}/{carried.archive}",
@@ -135,20 +138,20 @@ def bare_command(python: str, root: str, carried: Carried) -> list[str]:
 @functools.cache
 def _text() -> str:
     """Return the source of `worker/bare_machine.py` without imports of sweeper: the functions that
-    it imports are copied into it. `ast.unparse` is not used, because it writes syntax that older
+    it imports are copied into it. `ast.unparse` is not used, since it writes syntax that older
     versions of Python cannot parse."""
     tree, lines = _parsed("sweeper.worker.bare_machine")
     for node in reversed(tree.body):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sweeper"):
             names = {alias.name for alias in node.names}
-            theirs, module_text = _parsed(str(node.module))
+            imported_lines, module_text = _parsed(str(node.module))
             lines[node.lineno - 1 : node.end_lineno] = [
                 line
-                for f in theirs.body
+                for f in imported_lines.body
                 if isinstance(f, ast.FunctionDef) and f.name in names
                 for line in module_text[f.lineno - 1 : f.end_lineno]
             ]
-    # The types of those functions are not imported.
+    # The types that those functions use are not imported.
     return "\n".join(["from __future__ import annotations", *lines, ""])
 
 

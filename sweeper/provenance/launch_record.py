@@ -1,5 +1,5 @@
 """Records what the attempts of a launch run, as `<sweep>/code/<id>.launch.json`: provenance,
-service, variables, and digests of data and of the program. So runs of different launches can be
+service, variables, and digests of the data and the program. So runs of different launches can be
 compared."""
 
 import hashlib
@@ -24,7 +24,7 @@ _ALSO_GRID = re.compile(
 _GRID_BYTES = 100_000
 _DATA_FILES = 200
 _WHOLE_BYTES = 50_000_000
-"""Larger data files are known by their size and their two ends of `_END_BYTES`."""
+"""Larger data files are identified by their size and the `_END_BYTES` at both ends."""
 _END_BYTES = 1_000_000
 
 
@@ -53,14 +53,14 @@ def keep(
 
 
 def has_changed(folder: SweepFolder, plan: Plan, secrets: Collection[str]) -> bool:
-    """Return whether the program in the checkout has changed since the launch of a recorded plan,
-    which has a copy of it."""
+    """Return whether the program in the checkout has changed since the launch of a recorded plan
+    that has a copy of it."""
     now = (
         None
         if plan.snapshot is None
         else snapshot.look(folder.store, plan.snapshot, secrets=secrets)
     )
-    if now is None or now.kept == plan.snapshot:
+    if now is None or now.snapshot == plan.snapshot:
         return now is None
     known = (plan.provenance or {}).get("program")
     return known is None or known != live_code.digest(program_files(folder, plan, now))
@@ -73,11 +73,11 @@ def _create(store: Store, path: str, data: bytes) -> None:
 
 
 def program_files(folder: SweepFolder, plan: Plan, code: CodeCopy) -> dict[str, str]:
-    """Return the files of the program with their digests: those of the copy of the code, or else
-    the source files that runs find in place."""
-    if code.kept is None:
+    """Return the files of the program with their digests: those of the copy of the code, or,
+    without a copy, the source files that runs execute."""
+    if code.snapshot is None:
         return live_code.files((part.recipe for part in plan.parts), folder.store.local_path(""))
-    root = code.kept.root
+    root = code.snapshot.root
     grids = {os.path.realpath(path) for path in (plan.grid_path, *(p for p, _ in plan.extends))}
     return {
         os.fsencode(name).decode("utf-8", "replace"): digest

@@ -1,5 +1,5 @@
-"""Finds the source files of a recipe that runs in place, without a copy, and makes a digest of
-them, so that runs of different code can be told apart. Standard library only."""
+"""Finds the source files of a recipe that runs without a copy of its code, and makes a digest of
+them, so that runs of different code can be told apart. Uses only the standard library."""
 
 import hashlib
 import os
@@ -12,16 +12,16 @@ _MOST_FOLDERS = 2_000
 _MOST_FILES = 2_000
 _MOST_BYTES = 1_000_000
 """Limits of a search below a folder, which may be a home folder, and of one file. Beyond the first
-two only the folder itself counts."""
+two limits, only the folder itself counts."""
 
 
 def program(recipes: Iterable[Recipe], results: str | None) -> str | None:
-    """Return the digest of the files; None if there are none."""
+    """Return the digest of the files, or None if there are none."""
     return digest(files(recipes, results))
 
 
 def digest(hashes: Mapping[str, str]) -> str | None:
-    """Return one digest for files with their digests; None for no files."""
+    """Return one digest for files with these digests, or None for no files."""
     if not hashes:
         return None
     text = "".join(f"{name}\0{known}\n" for name, known in sorted(hashes.items()))
@@ -29,8 +29,8 @@ def digest(hashes: Mapping[str, str]) -> str | None:
 
 
 def files(recipes: Iterable[Recipe], results: str | None) -> dict[str, str]:
-    """Return the source files of recipes that run in place, with a digest each. Paths are relative
-    to the recipe's folder. `results` is a folder of results, which is left out."""
+    """Return the source files of recipes that run without a copy, with a digest each. Paths are
+    relative to the recipe's folder. `results` is a folder of results, which is left out."""
     hashes: dict[str, str] = {}
     for recipe in recipes:
         folders, named = _program(recipe)
@@ -60,7 +60,7 @@ def _program(recipe: Recipe) -> tuple[list[str], list[str]]:
 def _source(cwd: str, word: str) -> str | None:
     path = os.path.normpath(os.path.join(cwd, word))
     below = path.startswith(os.path.join(cwd, ""))
-    if not word or "\0" in word:  # no file has such a name
+    if not word or "\0" in word:  # No file has such a name.
         return None
     if not (word.endswith(SOURCES) or (below and os.access(path, os.X_OK))):
         return None
@@ -68,8 +68,8 @@ def _source(cwd: str, word: str) -> str | None:
 
 
 def _below(top: str, results: str | None) -> list[str]:
-    """Return the Python modules in a folder and below; only those in it if it has too many
-    files."""
+    """Return the Python modules in a folder and below, or only those in the folder itself if it has
+    too many files."""
     left = [_MOST_FOLDERS]
     paths: list[str] = []
     for path in _walk(top, results, left):
@@ -82,8 +82,8 @@ def _below(top: str, results: str | None) -> list[str]:
 
 
 def _walk(top: str, results: str | None, left: list[int]) -> Iterator[str]:
-    """Yield the Python modules, those of `top` first, until `left` folders have been seen. Hidden
-    folders, environments and results are passed over."""
+    """Yield the Python modules, those of `top` first, until `left` folders were searched. Hidden
+    folders, environments and results are skipped."""
     pending = [top.rstrip("/")]
     while pending and left[0] > 0:
         try:

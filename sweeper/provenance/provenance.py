@@ -41,9 +41,9 @@ def collect(
     code: Mapping[str, object],
 ) -> dict[str, object]:
     """Collect the command line, the host, the recipe's interpreter and its packages, the commit of
-    `cwd`, and the differences of its files from the commit. `secrets` are names of variables;
+    `cwd`, and the differences of its files from the commit. `secrets` are names of variables.
     `code` has the fields about the copy of the code, or why there is none. Raises `StoreError`."""
-    import platform  # planning imports this module and does not need it
+    import platform  # imported late: planning imports this module but does not need it
 
     redactor = Redactor(secret_values(os.environ, secrets))
     version, packages = _packages(python)
@@ -74,14 +74,14 @@ def earlier(
     provenance: Mapping[str, object], before: Sequence[Mapping[str, object]]
 ) -> list[Mapping[str, object]]:
     """Return the previous launches, the latest first, each with its command line, host and code.
-    `provenance` is that of the latest launch; `before` is this function's result for the launches
-    before it."""
+    `provenance` is that of the latest launch, and `before` the result of this function for the
+    launches before it."""
     essence = {key: provenance.get(key) for key in _ESSENCE}
     return [essence, *before][:_EARLIER]
 
 
 def redact_command(command: Sequence[str], redactor: Redactor) -> list[str]:
-    """Make a command line safe to show: masks the values of `--api-key=...`, `--token ...` and
+    """Make a command line safe to show: mask the values of `--api-key=...`, `--token ...` and
     `password=...`, and the value of any secret."""
     shown: list[str] = []
     masked = False
@@ -101,7 +101,7 @@ def _changes(
     folder: SweepFolder, root: str, commit: str | None, redactor: Redactor
 ) -> dict[str, object]:
     """Return the differences of the working tree from the commit: `dirty`, `diff`, `untracked`. If
-    git does not answer in time, `dirty` is never False, so that this is not mistaken for no
+    git does not answer in time, `dirty` is not False, since that would mean that there is no
     difference."""
     options = ("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=diff")
     results = results_in(folder.store, root, folder.name)
@@ -142,7 +142,7 @@ def _split(listed: bytes | None) -> list[str]:
 
 
 def _keep(folder: SweepFolder, data: bytes, ending: str) -> str:
-    """Store data next to the plan, unless it is there. Return its path in the store."""
+    """Store data next to the plan, unless it is already there. Return its path in the store."""
     path = folder.code(f"{hashlib.sha256(data).hexdigest()[:16]}.{ending}")
     if not folder.store.exists(path):
         with suppress(AlreadyExists):
@@ -152,7 +152,7 @@ def _keep(folder: SweepFolder, data: bytes, ending: str) -> str:
 
 def _packages(python: str) -> tuple[str | None, dict[str, str]]:
     """Return the version of an interpreter, and of each package on its path, read from folder
-    names, which is quick. None and no packages if the interpreter does not answer."""
+    names, which is quick. Return None and no packages if the interpreter does not answer."""
     try:
         result = subprocess.run(
             [python, "-c", _LIST],

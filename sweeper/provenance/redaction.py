@@ -1,5 +1,6 @@
-"""Removes the values of secrets from output, also as JSON, `repr` and percent-encoding write them.
-Values in pieces, reversed or in base64 are not recognised. Standard library only."""
+"""Removes the values of secrets from output, also in the forms that JSON, `repr` and
+percent-encoding write. Values in pieces, reversed or in base64 are not recognised. Uses only the
+standard library."""
 
 import json
 import re
@@ -7,24 +8,25 @@ from collections.abc import Collection, Mapping, Sequence
 
 MASK = b"***"
 SHORTEST_NAMED = 4
-"""Minimum length of a declared secret's value to be replaced."""
+"""Shortest value of a declared secret that is replaced."""
 SHORTEST_GUESSED = 8
-"""Minimum length for a variable that is considered a secret because of its name."""
+"""Shortest value that is replaced if only its variable's name suggests a secret."""
 
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
-# The patterns are strings: `re` compiles one when it is first used, and a worker needs few.
-# Splits names into words: `OPENAI_APIKEY`, `openai.api_key`, `openaiApiKey`.
+# The patterns are strings: `re` compiles one when it is first used, and a worker needs few. This
+# one splits names into words: `OPENAI_APIKEY`, `openai.api_key`, `openaiApiKey`.
 _WORD = r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])"
-# A name that contains one of these is a secret's, also at the end of a word: PGPASSWORD.
+# A name with one of these is a secret's, even at the end of a word: PGPASSWORD.
 _ANYWHERE = (
     r"(PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|SSHPASS"
     r"|(API|ACCESS|SECRET|PRIVATE|ACCOUNT|ENCRYPTION|SIGNING)_?KEY"
     r"|(ACCESS|AUTH|API|BEARER|REFRESH|SESSION)_?TOKEN|CONNECTION_?STRING|WEBHOOK(_URL)?)S?(_|$)"
 )
-# These count only at the end, since many other names have them: TOKENIZERS_PARALLELISM, KEY_REPEAT.
+# These count only at the end of a name, since many other names have them: TOKENIZERS_PARALLELISM,
+# KEY_REPEAT.
 _AT_THE_END = frozenset({"KEY", "PASS", "AUTH", "JWT"})
-_AT_THE_END_OF_MORE = frozenset({"PWD", "PAT"})  # PWD itself is a folder
+_AT_THE_END_OF_MORE = frozenset({"PWD", "PAT"})  # PWD itself is a folder.
 _QUALIFIED = "READ|WRITE|R[OW]|PROD|DEV|STAGING|TEST|MAIN|OLD|NEW|BACKUP|DEFAULT"
 # A name that ends in one of these describes a secret (its location, size, ...) but does not hold
 # it.
@@ -41,8 +43,9 @@ _IN_ADDRESS = r"://(?:[^/@\s:]*:([^/@\s]+)|([^/@\s:]{20,}))@"
 
 
 def secret_values(environment: Mapping[str, str], names: Collection[str]) -> list[str]:
-    """Return the secret values in an environment: of the variables in `names`, of variables with a
-    secret's name, and passwords within addresses (`postgres://me:password@host`)."""
+    """Return the secret values in an environment: those of the variables in `names`, those of
+    variables with a secret's name, and passwords within addresses
+    (`postgres://me:password@host`)."""
     values: list[str] = []
     for name, value in environment.items():
         if name in names:
@@ -82,7 +85,7 @@ def _passwords(value: str) -> list[str]:
         return []
     from urllib.parse import unquote
 
-    passwords = [one or other for one, other in re.findall(_IN_ADDRESS, value)]
+    passwords = [index or other for index, other in re.findall(_IN_ADDRESS, value)]
     forms = {form for password in passwords for form in (password, unquote(password))}
     return sorted(form for form in forms if len(form) >= SHORTEST_GUESSED)
 
@@ -95,7 +98,8 @@ class Redactor:
     def __init__(self, values: Sequence[str]) -> None:
         self._needles = sorted({form for value in values for form in _forms(value)})
         self._held = b""
-        self._covered = 0  # bytes at the start of `_held` of a secret whose mask was returned
+        # bytes at the start of `_held` of a secret whose mask was already returned
+        self._covered = 0
 
     def feed(self, data: bytes) -> bytes:
         """Add a piece. Return the output that is safe to show so far."""
@@ -116,7 +120,8 @@ class Redactor:
         return (fresh.feed(data) + fresh.end()).decode("utf-8", "surrogateescape")
 
     def _open(self, data: bytes) -> int:
-        """Return the first position where a secret may begin that `data` ends in the middle of."""
+        """Return the first position of a secret that may begin in `data` and continue after its
+        end."""
         first = len(data)
         for needle in self._needles:
             at = max(0, len(data) - len(needle) + 1)
@@ -150,7 +155,7 @@ class Redactor:
             if start >= upto:
                 break
             shown.append(data[at:start])
-            if start or not self._covered:  # else the previous piece had its mask
+            if start or not self._covered:  # otherwise the previous piece had the mask
                 shown.append(MASK)
             at = min(end, upto)
             covered = max(covered, end - upto)

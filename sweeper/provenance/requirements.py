@@ -12,21 +12,21 @@ _SOURCES = (
     *("-i", "--index-url", "--extra-index-url", "-f", "--find-links"),
     *("--no-index", "--trusted-host"),
 )
-"""Options of a requirements file that say where packages come from. They also apply to the worker's
-own packages."""
+"""Options of a requirements file that name sources of packages. They also apply to the worker's own
+packages."""
 _FOLDERS = ("-f", "--find-links")
 _INCLUDES = ("-r", "--requirement", "-c", "--constraint")
 _EDITABLE = ("-e", "--editable")
 _PASSWORD = re.compile(r"://[^/@\s]*:(?!\$\{|\d+/)\S+@|(?<!ssh)://(?!\$\{)[^/@:\s]+@")
-"""A password in an address, up to the last `@`, since a password may contain `/`. Also a user name
-alone, which is a token except with ssh. Digits before a `/` are a port."""
+"""A password in an address, up to the last `@`, since a password may contain `/`. A user name alone
+also counts, since it is a token except with ssh. Digits before a `/` are a port."""
 _PATH = re.compile(r"\.{0,2}/|\.{1,2}(\[|$)|.*\.(whl|zip|tgz|tar\.(gz|bz2|xz))$|~")
 _BELOW = re.compile(r"[^\s;@]*/")
 
 
 class Requirements(NamedTuple):
-    """A requirements file: its options that say where packages come from, and its mistakes for jobs
-    on other machines, one line each."""
+    """A requirements file: its options that name sources of packages, and its mistakes for jobs on
+    other machines, one line each."""
 
     options: tuple[str, ...]
     mistakes: tuple[str, ...]
@@ -38,7 +38,7 @@ def read(path: str) -> Requirements:
         with open(path, encoding="utf-8") as file:
             lines = list(_lines(file.read()))
     except FileNotFoundError:
-        return Requirements((), (f"no file {path}",))
+        return Requirements((), (f"there is no file {path}",))
     except (OSError, ValueError) as error:
         return Requirements((), (f"{path} cannot be read: {error}",))
     options: list[str] = []
@@ -72,41 +72,44 @@ def _split(line: str) -> tuple[str, str]:
     if not line.startswith("-"):
         return "", line
     if line[1] != "-" and len(line) > 2 and line[2] not in " =":
-        return line[:2], line[2:].strip()  # -rother.txt
+        return line[:2], line[2:].strip()  # an option without a space, such as -rother.txt
     name, *value = re.split(r"[\s=]", line, maxsplit=1)
     return name, "".join(value).strip()
 
 
 def _wrong(name: str, value: str) -> str | None:
-    """Return the mistake in a line for jobs on other machines; None if there is none."""
+    """Return the mistake in a line for jobs on other machines, or None."""
     shown = f"`{f'{name} {value}'.strip()[:80]}`"
     if _PASSWORD.search(value):
         return (
-            "a password in an address is kept in many places: write ${NAME} for it, a variable "
-            "that the backend sets (its secrets)"
+            "a password in an address would be stored in many places: write ${NAME} "
+            "instead, a variable that the backend sets (its secrets)"
         )
     if name in _INCLUDES:
-        return f"{shown}: one file is taken along: copy the lines of that file into it"
+        return f"{shown}: only one file is sent to jobs: copy the lines of the other file into it"
     if name in _EDITABLE:
-        return f"{shown}: the checkout is taken along by itself: take the line out"
+        return f"{shown}: the checkout is sent to jobs anyway: remove the line"
     place = value.partition(" @ ")[2].strip() or value
     place = place.removeprefix("file:") if place.startswith("file:") else place
     named = place.partition(";")[0].strip()
     local = _PATH.match(named) or name in _FOLDERS or (not name and _BELOW.match(named))
     if local and "://" not in place and not place.startswith(("/", "//")):
-        return f"{shown}: a path of this machine, which jobs elsewhere do not see"
+        return f"{shown}: jobs on other machines do not see paths of this machine"
     return None
 
 
 def outside(path: str, *folders: str | None) -> str | None:
-    """Return why a file is not in the copy of the checkout; None if it is. The checkout is that of
-    the first of `folders` that is in one."""
+    """Return why a file is not in the copy of the checkout, or None. The checkout is that of the
+    first of `folders` that is in one."""
     root = checkout.checkout_of(*folders)
     if root is None:
-        return f"{path} is to come with the copy of a git checkout, and there is none: `git init`"
+        return (
+            f"{path} must be in a git checkout, of which jobs get a copy, but there "
+            "is none: `git init`"
+        )
     below = os.path.relpath(os.path.realpath(path), root)
     if below.startswith(".."):
-        return f"{path} is outside the checkout {root}, whose copy jobs elsewhere get"
+        return f"{path} is outside the checkout {root}, so it is not in the copy that jobs get"
     if checkout.git(root, "check-ignore", "-q", "--", below) is not None:
-        return f"git ignores {path}, so that it is not in the copy that jobs elsewhere get"
+        return f"git ignores {path}, so it is not in the copy that jobs get"
     return None

@@ -1,6 +1,6 @@
 """Copies the checkout at launch (`make`) to `<sweep>/code/<hash>.tar.gz`, and extracts it for jobs
-(`extract`). docs/reliability.md says which files are copied, and which are linked. Standard library
-only."""
+(`extract`). docs/reliability.md says which files are copied, and which are linked. Uses only the
+standard library."""
 
 import hashlib
 import os
@@ -32,14 +32,15 @@ _NO_FILES: Mapping[str, Never] = MappingProxyType({})
 
 
 class CodeCopy(NamedTuple):
-    """The result of `make`. `kept` is None if there is no copy, and `why` is the reason. `linked`
-    are files that are reached in the checkout although one could expect them in the copy."""
+    """The result of `make`. `snapshot` is None if there is no copy, and `why` is the reason.
+    `linked` are files that runs use in the checkout although a user might expect them in the
+    copy."""
 
-    kept: Snapshot | None
+    snapshot: Snapshot | None
     why: str | None
     linked: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
-    """Code among these, for people: a later edit of it reaches the runs."""
+    """The code among the linked files, for people. A later edit of it reaches the runs."""
     in_checkout: bool = True
     """Whether there is a checkout to copy."""
     files: Mapping[str, str] = _NO_FILES
@@ -60,7 +61,7 @@ def make(
     except TooMuchError:
         return CodeCopy(None, f"more than {ALL_BYTES // 1_000_000} MB of code in {root}")
     except UnlistedError:
-        return CodeCopy(None, f"git does not list the files of {root}")
+        return CodeCopy(None, f"git failed to list the files of {root}")
     digest = hashlib.sha256(data).hexdigest()[:32]
     archive = folder.code(f"{digest}.tar.gz")
     if not folder.store.exists(archive):
@@ -82,8 +83,8 @@ def make(
 
 
 def look(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> CodeCopy | None:
-    """Return what a copy of a snapshot's checkout would have now; nothing is stored. None if it
-    cannot be copied."""
+    """Return what a copy of a snapshot's checkout would contain now, or None if it cannot be
+    copied. Stores nothing."""
     tree = Tree(
         snapshot.root, results_in(store, snapshot.root, snapshot.archive.partition("/")[0]), secrets
     )
@@ -96,19 +97,19 @@ def look(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> 
 
 
 def relink(snapshot: Snapshot) -> None:
-    """Add links to files that are new in the checkout, such as data whose absence made a run
-    fail, if this machine has extracted the snapshot before and the code has not changed."""
+    """Add links to files that are new in the checkout, such as data whose absence made a run fail,
+    if this machine has extracted the snapshot before and the code has not changed."""
     from sweeper.paths import home
 
     top = _top(snapshot, home())
     if os.path.isdir(top):
         with suppress(OSError):
             _link_rest(snapshot.root, top)
-        _give_history(snapshot, top)  # the same code may have been committed
+        _give_history(snapshot, top)  # The same code may have been committed.
 
 
 def results_in(store: Store, root: str, sweep: str) -> list[str]:
-    """Return folders in the checkout `root` that hold results and no code: the store (or its
+    """Return the folders in the checkout `root` that hold results and no code: the store (or its
     sweeps, if the checkout is inside the store) and sweeper's home."""
     from sweeper.paths import home
 
@@ -124,10 +125,10 @@ def results_in(store: Store, root: str, sweep: str) -> list[str]:
 
 def extract(store: Store, snapshot: Snapshot, home: str) -> str:
     """Extract a job's snapshot on this machine, unless that was done before. Return the folder. Of
-    several processes that ask at once, the first extracts. This process holds the folder until it
-    ends: `gc` does not remove it before. Raises `StoreError`.
+    several processes that call this at once, the first extracts. This process holds the folder
+    until it ends, so that `gc` does not remove it. Raises `StoreError`.
 
-    The recipe's own folder is `os.path.join(<returned folder>, kept.cwd)`.
+    The recipe's own folder is `os.path.join(<returned folder>, snapshot.cwd)`.
     """
     import fcntl
     import shutil
@@ -145,7 +146,7 @@ def extract(store: Store, snapshot: Snapshot, home: str) -> str:
             if os.path.isdir(top):
                 return top
             part = f"{top}.part"
-            shutil.rmtree(part, ignore_errors=True)  # left by a killed process
+            shutil.rmtree(part, ignore_errors=True)  # A killed process left this.
             try:
                 os.mkdir(part)
                 _unpack(data, part)
@@ -153,7 +154,7 @@ def extract(store: Store, snapshot: Snapshot, home: str) -> str:
                 _give_history(snapshot, part)
                 os.rename(part, top)
             except OSError:
-                shutil.rmtree(part, ignore_errors=True)  # the disk may be full: free the space
+                shutil.rmtree(part, ignore_errors=True)  # The disk may be full, so free the space.
                 raise
     except OSError as error:
         raise StoreError(f"cannot extract the code of this run: {error}") from error
@@ -161,13 +162,13 @@ def extract(store: Store, snapshot: Snapshot, home: str) -> str:
 
 
 def hold_copy(top: str) -> None:
-    """Hold a copy until this process ends, so that `sweeper store gc` leaves it alone."""
+    """Hold a copy until this process ends, so that `sweeper store gc` does not remove it."""
     path = f"{top}.use"
     try:
         os.makedirs(os.path.dirname(top), exist_ok=True)
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
     except OSError:
-        return  # a full disk: extracting reports it
+        return  # The disk is full, which extracting reports.
     hold(path)
 
 
@@ -214,12 +215,11 @@ def _unpack(data: bytes, folder: str) -> None:
 
 
 def _below(member: "tarfile.TarInfo") -> list[str]:
-    """Return the folders above a file of an archive."""
     return [part for part in os.path.normpath(member.name).split("/")[:-1] if part]
 
 
 def _write(path: str, source: IO[bytes], mode: int) -> None:
-    # Keeps the executable bit; the umask applies.
+    # This keeps the executable bit; the umask applies.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode & 0o777)
     with os.fdopen(descriptor, "wb") as file:
         file.write(source.read())
@@ -227,7 +227,7 @@ def _write(path: str, source: IO[bytes], mode: int) -> None:
 
 def _give_history(snapshot: Snapshot, copy: str) -> None:
     """Make a git repository for the copy, if git and the checkout are available. Many recipes
-    record their commit, and fail without a repository. Changes to it do not affect the checkout's
+    record their commit and fail without a repository. Changes to it do not affect the checkout's
     repository."""
     commit = snapshot.commit
     objects = git(snapshot.root, "rev-parse", "--git-path", "objects") if commit else None
@@ -247,13 +247,13 @@ def _link_rest(live: str, copy: str) -> None:
     try:
         entries = sorted(os.scandir(live), key=lambda entry: entry.name)
     except OSError:
-        return  # another machine, without this checkout
+        return  # Another machine does not have this checkout.
     for entry in entries:
         path = os.path.join(copy, entry.name)
         if entry.name in LEFT_OUT:
             continue
         if not os.path.lexists(path):
-            with suppress(FileExistsError):  # two launches may do the same at once
+            with suppress(FileExistsError):  # Two launches may do the same at once.
                 os.symlink(entry.path, path)
         elif entry.is_dir(follow_symlinks=False) and not os.path.islink(path):
             _link_rest(entry.path, path)

@@ -4,8 +4,8 @@ only."""
 
 # `check` (see inspection.py) finds the recipe, imports it, and lets chz parse every configuration
 # exactly as the run will: both use the arguments of `to_argv`. `run` reads the configuration from a
-# file, so no value ever appears on a command line or reaches a shell, and none is too long. `serve`
-# (see fork_server.py) does the same as `run` in forked processes.
+# file, so no value appears on a command line, reaches a shell, or is too long. `serve` (see
+# fork_server.py) does the same as `run` in forked processes.
 #
 # Nothing in this file's folder is imported by name. The folder is not on the module path, because
 # its modules could shadow the user's.
@@ -127,12 +127,13 @@ def check(waits: int | None, recipes: tuple[str, ...] = ()) -> None:
     and its standard input is empty.
 
     With `waits` the request is ready once that descriptor has a byte, and never comes if it is
-    closed. Until then, modules that will be needed are loaded, `recipes` as well.
+    closed. Until then, modules that will be needed, and `recipes`, are loaded.
     """
     import gc
     import json
 
-    gc.set_threshold(50_000)  # else it collects dozens of times while modules load
+    # Python would otherwise collect garbage dozens of times while modules load.
+    gc.set_threshold(50_000)
     inspection = _beside("inspection")
     early: set[str] = set()
     if waits is not None:
@@ -153,7 +154,7 @@ def check(waits: int | None, recipes: tuple[str, ...] = ()) -> None:
     answer = inspection.answer(request, to_argv, written, set_its_path)
     with os.fdopen(answer_to, "wb") as file:
         file.write(json.dumps(answer).encode())
-    os._exit(0)  # without waiting for threads that the import started
+    os._exit(0)  # Exit without waiting for threads that the import started.
 
 
 def _beside(name: str) -> ModuleType:
@@ -172,10 +173,9 @@ def _beside(name: str) -> ModuleType:
 
 
 def count_usage(modules: str | None) -> None:
-    """Start counting the recipe's use of the Tinker service, if its worker asks for that, and write
+    """Start counting the recipe's usage of the Tinker service, if its worker asks for that. Write
     the stacks of the recipe's threads beside that folder when a signal asks for them. On the first
-    use, the modules imported so far are added to the list at `modules`, for the fork
-    server."""
+    use, the modules imported so far are added to the list at `modules`, for the fork server."""
     folder = os.environ.get("SWEEPER_METER")
     if folder:
         names = ("sweep", "run", "attempt")
@@ -245,7 +245,7 @@ def run(path: str) -> None:
     set_path(recipe)
     count_usage(child.get("modules"))
     sys.argv[1:] = to_argv(child["config"], recipe.get("forms") or {})
-    if child.get("debug"):  # its user answers prompts
+    if child.get("debug"):  # The user of the debugger answers prompts.
         _beside("debugging").run(recipe, _beside)
         return
     answer_prompts()
@@ -262,10 +262,10 @@ def run(path: str) -> None:
 
 
 def serve(status: str) -> None:
-    """Run the fork server, which describes itself in the file `status`. In each process that it
-    forks for a recipe, becomes that recipe."""
+    """Run the fork server, which describes itself in the file `status`. A process that it forks for
+    a recipe becomes that recipe."""
     for name in ("fork_protocol", "fresh_process", "own_packages"):
-        _beside(name)  # fork_server imports them under these names
+        _beside(name)  # fork_server imports them under these names.
     recipe = _beside("fork_server").serve(status, move)
     if recipe is not None:
         run(recipe)
@@ -273,7 +273,7 @@ def serve(status: str) -> None:
 
 def answer_prompts() -> None:
     """Answer "resume" to a recipe that asks what to do about an existing folder and offers that
-    answer (as tinker-cookbook's `check_log_dir` does). Other prompts raise `EOFError`."""
+    answer, as tinker-cookbook's `check_log_dir` does. Other prompts raise `EOFError`."""
     import builtins
 
     def answered(prompt: object = "", /) -> str:
@@ -302,7 +302,7 @@ def die_with_parent() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     except (OSError, AttributeError):
         return
-    if os.getppid() != parent:  # it died before prctl took effect
+    if os.getppid() != parent:  # It died before prctl took effect.
         os._exit(_SIGKILL + 128)
 
 

@@ -35,7 +35,7 @@ Made = typing.TypeVar("Made")
 
 
 class Source(typing.Protocol[Made]):
-    """The interface of what makes configurations."""
+    """The interface of a source of configurations."""
 
     cls: type[object]
 
@@ -98,7 +98,7 @@ class Checker(typing.Generic[Made]):
         self.to_argv, self.written = to_argv, written
         self.forms: dict[str, str] = {}
         self.problems: list[Told] = []
-        # Keys of one field -> numbers of their values -> what chz made from them for the field.
+        # for each field: keys -> numbers of their values -> what chz made from them
         self._made: dict[tuple[str, ...], dict[tuple[int, ...], object]] = {}
         self._bad: set[tuple[str, str]] = set()
         self._noted: set[tuple[str | None, str]] = set()
@@ -136,10 +136,10 @@ class Checker(typing.Generic[Made]):
         return [(name, tuple(keys), tuple(keys.values())) for name, keys in fields.items()]
 
     def _parsed_before(self, fields: list[_Field], row: list[int]) -> bool:
-        """Check a configuration the quick way. False means that the slow way must decide."""
+        """Check a configuration in the quick way. Return False if the slow way must decide."""
         if not isinstance(
             self.source, Class
-        ):  # only the function knows what it makes of these values
+        ):  # Only the function knows what it makes of these values.
             return False
         made: dict[str, object] = {}
         bad = False
@@ -152,7 +152,7 @@ class Checker(typing.Generic[Made]):
             if value is _BAD:
                 bad = True
             made[name] = value
-        if bad:  # reported before, for another configuration; the rest was checked too
+        if bad:  # It was reported for another configuration, and the rest was checked too.
             return True
         try:
             self._construct(**made)
@@ -168,8 +168,8 @@ class Checker(typing.Generic[Made]):
         left: dict[str, object],
         texts: dict[str, str],
     ) -> None:
-        """Store what chz has made for each field of a configuration. `left` are the good keys. A
-        value that is only incompatible with another value is not bad by itself."""
+        """Store what chz has made for each field of a configuration. `left` are the keys without
+        mistakes. A value is not wrong by itself if it only contradicts another value."""
         for name, keys, places in fields:
             value = self._read(made, name)
             if not all(key in left for key in keys):
@@ -186,8 +186,8 @@ class Checker(typing.Generic[Made]):
         fields: list[_Field],
         row: list[int],
     ) -> bool:
-        """Parse with chz, and remove the keys at fault until it succeeds. Return True if a form
-        was changed, and no problem added for that key."""
+        """Parse with chz, and remove the keys with mistakes until it succeeds. Return True if a
+        form was changed and no problem was added for that key."""
         left = {
             key: value
             for key, value in config.items()
@@ -227,7 +227,7 @@ class Checker(typing.Generic[Made]):
         return read(*self.source.read(made, key))
 
     def _is_refused(self, index: int, key: str, value: object) -> bool:
-        """Return whether the key is not a field, or takes code. Notes that once."""
+        """Return whether the key is not a field or takes code. Reports that once."""
         if key not in self._refused:
             self._refused[key] = self._why_refused(key)
         why = self._refused[key]
@@ -248,8 +248,8 @@ class Checker(typing.Generic[Made]):
         return None
 
     def _culprit(self, config: dict[str, object], error: Exception) -> str | None:
-        """Return the key without which the error is different, or None. Tries keys in its text
-        first."""
+        """Return the key without which the error is different, or None. Keys in the error's text
+        are tried first."""
         if isinstance(error, MissingBlueprintArg):
             return None
         text = str(error)
@@ -270,7 +270,7 @@ class Checker(typing.Generic[Made]):
         return None
 
     def _try_other_forms(self, config: dict[str, object], key: str) -> bool:
-        """Return whether chz reads the value right in another form. That form is then used for the
+        """Return whether chz reads the value correctly in another form, which is then used for the
         key."""
         usual = list(self.written(key, config[key], "plain"))
         for form in _FORMS:
@@ -389,12 +389,12 @@ def members_of(annotation: object) -> list[object]:
 
 
 def takes_object(annotation: object) -> bool:
-    """Return whether a value here would be the name of a chz class."""
+    """Return whether a value of this type would be the name of a chz class."""
     return any(chz.is_chz(typing.get_origin(m) or m) for m in members_of(annotation))
 
 
 def takes_code(annotation: object) -> bool:
-    """Return whether a value here could be the name of a function or class."""
+    """Return whether a value of this type could be the name of a function or class."""
     origin = typing.get_origin(annotation)
     if "Callable" in (_name(annotation).rpartition(".")[2], _name(origin).rpartition(".")[2]):
         return True
@@ -406,8 +406,8 @@ def takes_code(annotation: object) -> bool:
 
 
 def read(made: object, key: str) -> object:
-    """Return the object's value at a dotted key, as it was before mungers; `_MISSING` if it is
-    not visible."""
+    """Return the object's value at a dotted key, as it was before mungers (chz's functions that
+    change values), or `_MISSING` if it is not visible."""
     for part in key.split("."):
         if isinstance(made, (list, tuple)):
             items = typing.cast("collections.abc.Sequence[object]", made)
@@ -424,7 +424,7 @@ def read(made: object, key: str) -> object:
 
 def same(intended: object, parsed: object) -> bool:
     """Return whether chz's result equals the value. An integer may become a float, and a list a
-    tuple. A type of the recipe's own (an Enum, a Path) is up to the recipe."""
+    tuple. A result of the recipe's own type (an Enum, a Path) is accepted."""
     if isinstance(parsed, (list, tuple)):
         items = list(typing.cast("collections.abc.Sequence[object]", parsed))
         return (
@@ -449,10 +449,10 @@ def same(intended: object, parsed: object) -> bool:
     return isinstance(intended, (str, int, float)) and not isinstance(intended, bool)
 
 
-def _nearest(word: str, known: collections.abc.Iterable[str]) -> str:
+def _nearest(word: str, candidates: collections.abc.Iterable[str]) -> str:
     import difflib
 
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word, list(candidates), n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 

@@ -84,7 +84,7 @@ def _word(value: object) -> str:
 
 
 _OPTION = re.compile(r"-[^mc-].*")
-"""An option of Python's that does not name the program."""
+"""Options of Python that do not name the program."""
 
 
 def with_pdb(command: Sequence[str]) -> list[str]:
@@ -102,10 +102,10 @@ def with_pdb(command: Sequence[str]) -> list[str]:
 
 
 def render_window(template: str | None, sweep: str, run: "Run", attempt: int) -> str | None:
-    """Fill `launch.window` for a run: runs with the same text are shown together. None without a
-    template."""
+    """Fill `launch.window` for a run. Runs with the same text are shown together. Return None
+    without a template."""
     if template is None:
         return None
-    known = {"name": run.name, "cell": run.cell, "seed": run.seed, "run": run.id}
-    values = run.config | known | {"sweep": sweep, "attempt": attempt}
+    about_run = {"name": run.name, "cell": run.cell, "seed": run.seed, "run": run.id}
+    values = run.config | about_run | {"sweep": sweep, "attempt": attempt}
     return _filled(template, values)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Debugger(pdb.Pdb):
-    """pdb, and whether its user has quit before the end."""
+    """A pdb that records whether its user has quit before the end."""
 
     left = False
 

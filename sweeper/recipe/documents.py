@@ -74,10 +74,9 @@ Located = InFile | InModule
 
 
 class Estimates(TypedDict):
-    """Distinct estimates of usage (`said`), and the number of its estimate for each
-    configuration."""
+    """The distinct estimates of usage, and for each configuration the number of its estimate."""
 
-    said: list[dict[str, dict[str, dict[str, int]]]]
+    distinct: list[dict[str, dict[str, dict[str, int]]]]
     of: list[int | None]
 
 
@@ -90,7 +89,7 @@ class Sampled(TypedDict):
 
 
 class Example(TypedDict):
-    """An example as a run would train on it: its text in parts, each with whether it is trained
+    """An example as a run would train on it: the parts of its text, each with whether it is trained
     on, and its numbers of tokens. A prompt of RL may have samples."""
 
     title: str

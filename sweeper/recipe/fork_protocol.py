@@ -34,9 +34,9 @@ def send(connection: socket.socket, message: Mapping[str, object], descriptors: 
     body = json.dumps(message).encode()
     data = _LENGTH.pack(len(body)) + body
     passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-    # In one call: a sender that is killed between two calls would leave half a message.
+    # It is one call, since a sender that is killed between two calls would leave half a message.
     sent = connection.sendmsg([data], passed if descriptors else [])
-    if sent < len(data):  # after all of it, the receiver may be gone
+    if sent < len(data):  # When all is sent, the receiver may be gone.
         connection.sendall(data[sent:])
 
 

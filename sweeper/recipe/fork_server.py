@@ -1,5 +1,5 @@
-"""The fork server (`python start.py serve STATUS`): has imported what recipes import, and forks
-their processes. It refuses if a fork could differ from a new process. Standard library only."""
+"""The fork server (`python start.py serve STATUS`) imports what recipes import, and forks their
+processes. It refuses if a fork could differ from a new process. Uses only the standard library."""
 
 # The server forks one keeper for each recipe. A keeper waits for its recipe, and kills the recipe's
 # process group when the worker is gone. The server never reads the environment of a run: secrets
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         """The class of `os.environ`."""
 
         __getitem__: Callable[[object, object], str]
-else:  # bootstrap.py has loaded them by path, under these names
+else:  # bootstrap.py has loaded them by path, under these names.
     from sweeper_fork_protocol import LISTENING, receive, send, user_of
     from sweeper_fresh_process import become, open_descriptors
     from sweeper_own_packages import files_of_modules, listed, own_folders, what_installs_change
@@ -57,8 +57,8 @@ _CHANGED = (-1, -1)
 
 def serve(status: str, move: Move) -> str | None:
     """Serve workers until none has connected for a minute, or the folder of the file `status` is
-    gone. In a process that must become a recipe, return the file that describes it; the process
-    is then like a new one. `move` is bootstrap's."""
+    gone. In a process that has to become a recipe, return the file that describes it; the process
+    is then like a new one. `move` is the function of bootstrap.py."""
     with socket.socket(fileno=LISTENING) as listener:
         return Server(listener, status, move).loop()
 
@@ -97,8 +97,8 @@ class Server:
         return None
 
     def _answer(self, connection: socket.socket) -> str | None:
-        """Serve a worker. Return "", in a recipe's process its file, and None if the server must
-        end."""
+        """Serve a worker. Return "" normally, the file of the recipe in a recipe's process, and
+        None if the server has to end."""
         connection.settimeout(_REQUEST_SECONDS)
         try:
             if user_of(connection) != os.getuid():
@@ -113,7 +113,7 @@ class Server:
             if self._refused is None:
                 return self._fork(connection)
         except (OSError, ValueError, KeyError, TypeError):
-            pass  # the worker starts the recipe itself
+            pass  # The worker starts the recipe itself.
         return ""
 
     def _load(self, path: str) -> None:
@@ -123,7 +123,7 @@ class Server:
         begun, since = time.process_time(), time.time_ns()
         self._stamps[path] = stamp
         open_before = open_descriptors()
-        signal.alarm(_IMPORT_SECONDS)  # a server that hangs would block others
+        signal.alarm(_IMPORT_SECONDS)  # A server that hangs would block others.
         environment = _import(listed(path))
         signal.alarm(0)
         self._seconds += time.process_time() - begun
@@ -136,10 +136,11 @@ class Server:
         self._files |= {file: _stamp(file) for file in files | what_installs_change()}
         for file in files:
             if _stamp(file)[0] >= since:
-                self._files[file] = _CHANGED  # changed during the import: version unknown
+                # It changed during the import, so its version is unknown.
+                self._files[file] = _CHANGED
         self._refused = _why_not_forked(files, open_before)
         gc.collect()
-        gc.freeze()  # else the first collection in a child would copy shared memory
+        gc.freeze()  # Otherwise the first collection in a child would copy shared memory.
         self._write_status(len(files))
 
     def _is_stale(self) -> bool:
@@ -170,7 +171,7 @@ class Server:
         recipe = None
         try:
             self._listener.close()
-            os.close(LISTENING + 1)  # only the server holds the lock
+            os.close(LISTENING + 1)  # Only the server holds the lock.
             os.setsid()
             recipe = _keep(connection, self._imported, self._move)
         finally:
@@ -190,7 +191,7 @@ class Imported(NamedTuple):
 
 def _set_at_start() -> dict[str, str | None]:
     """Return the variables that an interpreter sets by itself: `LC_CTYPE` if there is no locale
-    (PEP 538). The other variables are the same for each run, and so are these."""
+    (PEP 538). They are the same for each run, since the variables that decide them are."""
     with open("/proc/self/environ", "rb") as file:
         given = {os.fsdecode(item.partition(b"=")[0]) for item in file.read().split(b"\0")}
     return {name: value for name, value in os.environ.items() if name not in given}
@@ -212,7 +213,7 @@ def _import(names: list[str]) -> Imported:
     try:
         for name in names:
             if name not in sys.modules:
-                with suppress(Exception, SystemExit):  # the run reports the error
+                with suppress(Exception, SystemExit):  # The run reports the error.
                     importlib.import_module(name)
     finally:
         kind.__getitem__ = get
@@ -230,7 +231,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     recipe's file in its process, None in the keeper. Touches little memory: each page that it
     changes, even by a reference count, is copied."""
     request: Begin
-    connection.settimeout(None)  # the worker may be slow, and nothing else waits for this process
+    connection.settimeout(None)  # The worker may be slow, and nothing else waits for this process.
     request, descriptors = receive(connection, 1)
     why = _why_shadowed(request["argv"], imported.tops, move) or _why_differs(request, imported)
     if why is not None:
@@ -252,11 +253,13 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     try:
         ready = os.read(status_pipe, 1) == b"r"
         about: dict[str, object] = (
-            {"pid": pid, "keeper": keeper} if ready else {"refused": "it cannot be prepared"}
+            {"pid": pid, "keeper": keeper}
+            if ready
+            else {"refused": "the process could not be prepared"}
         )
         send(connection, about, [])
         if ready and receive(connection)[0].get("go"):
-            with suppress(BrokenPipeError):  # it was already asked to stop
+            with suppress(BrokenPipeError):  # It was already asked to stop.
                 os.write(writing, b"g")
             os.close(writing)
             gone = not _wait_for_end(connection, ended, pid)
@@ -267,7 +270,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
     with suppress(OSError):
         os.kill(pid, signal.SIGKILL)
     if gone:
-        time.sleep(_LATE_SECONDS)  # the worker's guard may be about to kill the group of this id
+        time.sleep(_LATE_SECONDS)  # The worker's guard may be about to kill the group with this id.
     _, _, usage = os.wait4(pid, 0)
     with suppress(OSError):
         send(connection, {"memory": usage.ru_maxrss * 1024}, [])
@@ -288,7 +291,7 @@ def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
 
 
 def _why_differs(request: Begin, imported: Imported) -> str | None:
-    """Return why imports could have had other results in the run's own environment."""
+    """Return why imports could have had other results in the run's own environment, or None."""
     given = request["environment"]
     for name, value in imported.read.items():
         if given.get(name) != value:
@@ -297,8 +300,8 @@ def _why_differs(request: Begin, imported: Imported) -> str | None:
 
 
 def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
-    """Return why a recipe would import other modules: a folder before the interpreter's own on
-    the module path has a module of the same name."""
+    """Return why a recipe would import other modules, or None: a folder before the interpreter's
+    own on the module path has a module of the same name."""
     with open(argv[3], "rb") as file:
         child: Child = json.load(file)
     recipe = child["recipe"]
@@ -332,7 +335,7 @@ def _shadowing_name(folder: str, tops: set[str]) -> str | None:
 
 
 def _why_not_forked(files: set[str], open_before: set[int]) -> str | None:
-    """Return why the imported modules cannot be forked; None if they can."""
+    """Return why the imported modules cannot be forked, or None."""
     threads = _threads_after_fork()
     if threads:
         return f"an imported module has started threads ({threads})"
@@ -346,7 +349,8 @@ def _why_not_forked(files: set[str], open_before: set[int]) -> str | None:
 
 
 def _is_ours(name: str, file: str) -> bool:
-    """Return whether it is a file of this folder: bootstrap.py, or a file that it has loaded."""
+    """Return whether a module is a file of this folder: bootstrap.py, or a file that it has
+    loaded."""
     return name == "__main__" or os.path.dirname(file) == os.path.dirname(__file__)
 
 

@@ -1,5 +1,5 @@
 """Makes a forked process equal to a new interpreter: session, environment, folder, descriptors,
-random state. The fork server loads this by path. Standard library only."""
+random state. The fork server loads this by path. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def become(
     """Make this process equal to a new interpreter that was started with `request`. `changed` are
     the variables that imports have set (None: removed). `output` is the descriptor for its output.
     `pipe` has the ends for reading the start signal and for reporting that this process is ready.
-    `keeper` is the process with which it dies. Return whether the recipe must begin: everything
-    is prepared, and the signal has come."""
+    `keeper` is the process with which it dies. Return whether the recipe may start: everything is
+    prepared, and the signal has come."""
     reading, telling = pipe
     try:
         os.setsid()
@@ -51,7 +51,7 @@ def _die_with(parent: int) -> None:
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before prctl took effect
+    if os.getppid() != parent:  # It died before prctl took effect.
         os._exit(128 + signal.SIGKILL)
 
 
@@ -83,7 +83,7 @@ def _as_after_exec(
     sys.stderr = sys.__stderr__ = _opened(cast("io.TextIOWrapper", sys.stderr), 2)
     numpy = sys.modules.get("numpy.random")
     if numpy is not None:
-        numpy.seed()  # the fork seeds Python's own generator again
+        numpy.seed()  # The fork seeds Python's own generator again.
     processes = sys.modules.get("multiprocessing.process")
     if processes is not None:
         processes.current_process().authkey = os.urandom(32)

@@ -1,6 +1,6 @@
-"""Recipes that are functions: one returns a chz Blueprint or a config, and a `main` takes it; or it
-is that `main`, and takes a chz object or a dataclass. Loaded by path in the recipe's interpreter;
-standard library and chz only."""
+"""Recipes that are functions. Such a function either returns a chz Blueprint or a config, which a
+`main` takes, or is itself that `main`, and takes a chz object or a dataclass. Loaded by path in the
+recipe's interpreter; uses only the standard library and chz."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Function:
             return typing.Any
 
     def defaults(self, arguments: list[str]) -> Mapping[str, object]:
-        """Return the config's values if nothing else is given; {} if it needs more."""
+        """Return the config's values if nothing else is given, or {} if it needs more."""
         if self.taken is not None:
             return {}
         try:
@@ -103,8 +103,8 @@ class Function:
             given.update(values)
             return self.function(*places, **values)
 
-        own = [argument for argument in arguments if _first(argument) in self.parameters]
-        return chz.Blueprint(recording).make_from_argv(own), given
+        of_function = [argument for argument in arguments if _first(argument) in self.parameters]
+        return chz.Blueprint(recording).make_from_argv(of_function), given
 
 
 def _taken(function: Callable[..., object]) -> type[object] | None:
@@ -146,7 +146,7 @@ def as_chz(cls: type[object]) -> type[object]:
 
 
 def to_chz(value: object) -> object:
-    """Return a dataclass's object as one of `as_chz`; other values as they are."""
+    """Return an object of a dataclass as an object of `as_chz`, and other values unchanged."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     names = [field.name for field in dataclasses.fields(value) if field.init]
@@ -155,7 +155,7 @@ def to_chz(value: object) -> object:
 
 
 def from_chz(config: object, cls: type[object] | None) -> object:
-    """Return an object of a dataclass with the values of an object of `as_chz`."""
+    """Return the object of a dataclass with the values of an object of `as_chz`."""
     made: typing.Any = cls
     hints: dict[str, typing.Any] = typing.get_type_hints(cls)
     values: dict[str, object] = {}
@@ -169,7 +169,7 @@ def from_chz(config: object, cls: type[object] | None) -> object:
 
 
 def _first(argument: str) -> str:
-    """Return the field that a `key=value` is for."""
+    """Return the field that a `key=value` sets."""
     return argument.partition("=")[0].partition(".")[0]
 
 
@@ -177,11 +177,11 @@ def _class_of(built: object, name: str) -> type[object]:
     """Return the class of a config, or of the config that a Blueprint makes."""
     if isinstance(built, chz.Blueprint):
         cls = typing.cast("chz.Blueprint[object]", built).target
-        what = f"a Blueprint of {cls!r}"
+        returned = f"a Blueprint of {cls!r}"
     else:
-        cls, what = built.__class__, built.__class__.__name__
+        cls, returned = built.__class__, built.__class__.__name__
     if not (isinstance(cls, type) and chz.is_chz(cls)):
-        raise Unusable(f"{name}() returns {what}, not a chz config or a Blueprint of one")
+        raise Unusable(f"{name}() returns {returned}, not a chz config or a Blueprint of one")
     return cls
 
 
@@ -209,7 +209,7 @@ def _over(config: object, arguments: list[str]) -> object:
     if not arguments:
         return config
     values = chz.beta_to_blueprint_values(config)  # pyright: ignore[reportUnknownMemberType]
-    # An optional config that is None gives way to the fields that are given below it.
+    # An optional config that is None is replaced if fields below it are given.
     keys = [argument.partition("=")[0] for argument in arguments]
     for name in [name for name, value in values.items() if value is None]:
         if any(key.startswith(f"{name}.") for key in keys):

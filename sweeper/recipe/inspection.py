@@ -1,5 +1,5 @@
 """The checking part of bootstrap.py, in the recipe's interpreter: finds the recipe, imports it, and
-lets chz parse every configuration. Standard library and chz only."""
+lets chz parse every configuration. Uses only the standard library and chz."""
 
 # A request is {"reference", "cwd", "log_path_field", "metrics_dir", "configs": {...}, "validate":
 # bool}; with "deep" the fields of nested configs are described too. An answer is {"error": [kind,
@@ -66,7 +66,7 @@ def _inspect(request: Asked, recipe: Located, to_argv: ToArgv, written: Written)
     recipe["log_path_field"] = field
     recipe["behavior_field"] = "behavior_if_log_dir_exists" in takes
     recipe["takes"] = takes
-    # The fields that the worker will fill in, with values of the right type.
+    # the fields that the worker fills in, with values of the right type
     filled = {} if field is None else {field: os.path.join(request["cwd"], "log_path")}
     if recipe["behavior_field"]:
         filled["behavior_if_log_dir_exists"] = "resume"
@@ -99,17 +99,17 @@ def _source_of(
         recipe["function"] = None
         cls = config_class(module, name)
         if name is not None:
-            check_source(recipe)  # the module is run after all, not only imported
+            check_source(recipe)  # The module is run as well, not only imported.
         return sibling("checking").Class(cls), describe(cls, deep=deep)
     recipe["function"] = name
     function_recipes = sibling("function_recipes")
     nothing: dict[str, object] = {}
     first = next(_given(request["configs"]), nothing)
     errors: list[Exception] = []
-    # Without values first, if it has defaults: a wrong value is then reported with its place.
+    # First without values, if it has defaults: a wrong value is then reported with its place.
     folder: dict[str, object] = {
         request["log_path_field"] or "log_path": "log_path"
-    }  # the function may take that, too
+    }  # The function may take that, too.
     attempts: list[list[str]] = [to_argv(folder, {}), to_argv({**folder, **first}, {})]
     for arguments in attempts:
         try:
@@ -157,7 +157,7 @@ def _describe_function(source: Function, request: Asked, deep: bool) -> dict[str
 
 
 def log_path_field(request: Asked, takes: dict[str, Takes], name: str) -> str | None:
-    """Return the field that takes the run's folder; None for a recipe without one, if
+    """Return the field that takes the run's folder, or None for a recipe without such a field if
     `launch.metrics_dir` says where it writes."""
     field = request["log_path_field"]
     if field is None and "log_path" not in takes and request.get("metrics_dir"):
@@ -212,19 +212,19 @@ def locate(request: Asked) -> Located:
         return here
     named = entry_point(head)
     if named is not None:
-        # Must not be shadowed by a folder of the user's with the name of its package.
+        # A folder of the user's with the name of its package must not shadow it.
         module, _, attribute = named.partition(":")
         here["module"], here["config_class"] = module, cls or attribute or None
         here["on_path"] = False
         return here
     sys.path.insert(0, request["cwd"])
     try:
-        known = importlib.util.find_spec(head) is not None
+        exists = importlib.util.find_spec(head) is not None
     except (ImportError, ValueError):
-        known = False
+        exists = False
     finally:
         del sys.path[0]
-    if not known:
+    if not exists:
         short = ", ".join(sorted(entry_points())) or "none here"
         raise Refused("recipe", f"no recipe or module is called {head!r} (recipes: {short})")
     return here
@@ -263,10 +263,10 @@ def entry_points() -> dict[str, str]:
 
 
 def check_source(recipe: Located) -> None:
-    """Refuse a module that does nothing when run as `__main__`, since its run would succeed, and
-    one that starts a run when imported, since planning must not run anything. Read the source
-    before the import. A module without source, or that cannot be found or parsed, is left to the
-    import. Also records whether the recipe names a function, which is then called instead."""
+    """Refuse a module that does nothing when run as `__main__`, since its run would succeed, and a
+    module that starts a run when imported, since planning must not run anything. Read the source
+    before the import. If there is no source, or it cannot be found or parsed, the import decides.
+    Also records whether the recipe names a function, which is then called instead."""
     try:
         source, main = _read_source(recipe)
         if source is None:
@@ -346,7 +346,7 @@ def load(recipe: Located) -> ModuleType:
         spec = importlib.util.find_spec(name)
         package = spec is not None and spec.submodule_search_locations is not None
         if package and recipe["function"] is None:
-            name = f"{name}.__main__"  # what `python -m` runs for a package
+            name = f"{name}.__main__"  # This is what `python -m` runs for a package.
         return importlib.import_module(name)
     except KeyboardInterrupt:
         raise
@@ -414,8 +414,8 @@ def describe(
             about: Takes = {"type": type_name(field.x_type), "doc": ""}
         except Exception as error:  # noqa: BLE001  (evaluating it runs the recipe's code)
             raise Refused("class", f"the type of {name}: {type(error).__name__}: {error}") from None
-        # These three are private to chz. A version that stores them elsewhere loses only the list
-        # of defaults and docs; the check still works.
+        # These three are private to chz. If a version stores them elsewhere, only the list of
+        # defaults and docs is lost; the check still works.
         default = getattr(field, "_default", None)
         factory = getattr(field, "_default_factory", None)
         about["doc"] = str(getattr(field, "_doc", ""))
@@ -431,7 +431,7 @@ def describe(
 
 
 def _nested(annotation: object) -> type[object] | None:
-    """Return the single chz class that an annotation allows; None if there is none or several."""
+    """Return the single chz class that an annotation allows, or None."""
     import chz
 
     members: list[object] = sibling("checking").members_of(annotation)

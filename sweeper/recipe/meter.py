@@ -1,10 +1,10 @@
-"""Counts a recipe's use of the Tinker service in the recipe's own process, by wrapping the SDK's
-public methods. Loaded by path; standard library only. Errors never end a recipe."""
+"""Counts a recipe's usage of the Tinker service in the recipe's own process, by wrapping the SDK's
+public methods. Loaded by path; uses only the standard library. Its errors never end a recipe."""
 
 # The public methods of the SDK's clients are wrapped when the recipe imports `tinker`. A request
-# counts when its answer arrives, as the service counts it: failed and abandoned requests count
-# nothing. Each process writes its counts to its own file `<pid>.json`, about once a second while
-# they change, and at its end:
+# counts when its answer arrives, as the service counts it; failed and abandoned requests do not
+# count. Each process writes its counts to its own file `<pid>.json`, about once a second while they
+# change, and at its end:
 #
 # {"schema": 1, "unknown": "what of the SDK is not as expected" or null,
 #  "paused": "rate_limit" or "capacity" or null, "sessions": ["ids of the service"],
@@ -13,9 +13,9 @@ public methods. Loaded by path; standard library only. Errors never end a recipe
 #
 # `prefill` counts tokens of prompts (and of forward passes without a backward pass), once for each
 # request, whatever the number of samples. Tokens that the service reports as read before count as
-# `cached` instead. `sample` were sampled, `train` went through forward and backward. `steps` are
-# the optimizer's. `paused` says why the service holds a client back now, which the SDK knows at
-# once but prints only after a quarter of an hour.
+# `cached` instead. `sample` tokens were sampled, `train` tokens went through forward and backward
+# passes. `steps` are those of the optimizer. `paused` says why the service holds a client back now.
+# The SDK knows that at once, but prints it only after a quarter of an hour.
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
         on_queue_state_change: Callable[..., object]
 
     class Client(Protocol):
-        """A client, whose model one of these methods returns."""
+        """A client. One of these methods returns its model."""
 
         def get_base_model(self) -> str: ...
         def get_info(self) -> GetInfoResponse: ...
 
     class Promised(Protocol):
-        """A client's handle of a request."""
+        """The handle of a request."""
 
         def future(self) -> Future[object]: ...
 
@@ -67,7 +67,7 @@ KINDS = ("prefill", "cached", "sample", "train", "requests", "steps")
 _MODEL = "_sweeper_model"
 """The attribute of a client that caches its model."""
 UNKNOWN = "unknown"
-"""The model of a client that does not say which it is."""
+"""Stands for the model of a client that does not name it."""
 _WRITE_SECONDS = 1.0
 _CLIENTS = {
     "TrainingClient": ("forward", "forward_backward", "forward_backward_custom", "optim_step"),
@@ -77,7 +77,8 @@ _CLIENTS = {
 """The methods that are wrapped. All must exist."""
 _PAUSES = {"paused_rate_limit": "rate_limit", "paused_capacity": "capacity"}
 _VOUCHED_SECONDS = 90.0
-"""How long a pause counts if the SDK does not repeat it: the waiting request may be abandoned."""
+"""Seconds that a pause counts if the SDK does not repeat it, since the waiting request may be
+abandoned."""
 
 
 def install(folder: str, labels: dict[str, str], then: Callable[[], None] | None = None) -> None:
@@ -112,9 +113,10 @@ class Meter:
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
-        # Counts of clients whose model is unknown.
+        # counts of clients whose model is unknown
         self._nameless: list[tuple[Client, dict[str, int]]] = []
-        self._pauses: dict[int, tuple[str, float]] = {}  # by observer: why, and when
+        # by observer: the reason of its pause, and when it was reported
+        self._pauses: dict[int, tuple[str, float]] = {}
         self._sessions: dict[str, None] = {}
         self._changed = threading.Event()
         self._writer: threading.Thread | None = None
@@ -137,12 +139,12 @@ class Meter:
         if new:
             self._wake()
 
-    def pause(self, who: object, why: str | None) -> None:
+    def pause(self, client: object, why: str | None) -> None:
         """Record that the service holds a client back, or no longer does."""
         with self._lock:
-            before = self._pauses.pop(id(who), None)
+            before = self._pauses.pop(id(client), None)
             if why is not None:
-                self._pauses[id(who)] = (why, self._clock())
+                self._pauses[id(client)] = (why, self._clock())
         if why is not None or before is not None:
             self._wake()
 
@@ -152,9 +154,9 @@ class Meter:
         with self._lock:
             return next((why for why, when in self._pauses.values() if when > since), None)
 
-    def note_unknown(self, what: str) -> None:
+    def note_unknown(self, problem: str) -> None:
         """Record that something in the SDK is not as expected."""
-        self.unknown = self.unknown or what
+        self.unknown = self.unknown or problem
         self._wake()
 
     def write(self) -> None:
@@ -181,9 +183,9 @@ class Meter:
                 return
 
     def _add(self, model: str, counts: dict[str, int]) -> None:
-        known = self._counts.setdefault(model, dict.fromkeys(KINDS, 0))
+        total = self._counts.setdefault(model, dict.fromkeys(KINDS, 0))
         for kind, count in counts.items():
-            known[kind] += count
+            total[kind] += count
 
     def _wake(self) -> None:
         """Make the writer thread write the file soon."""
@@ -198,7 +200,7 @@ class Meter:
             self._changed.wait()
             self._changed.clear()
             _safely(self, self.write)
-            # A session comes before the imports that the first use needs, such as a tokenizer's.
+            # A session starts before the imports that the first use needs, such as a tokenizer's.
             if self._then is not None and self._counts:
                 then, self._then = self._then, None
                 _safely(self, then)
@@ -209,7 +211,7 @@ class Meter:
             _safely(self, self.write)
 
     def _ask_models(self) -> None:
-        """Ask clients for their models if they are still unknown. Not done in the SDK's own
+        """Ask clients for their models if these are still unknown. Not done in the SDK's own
         threads, which would wait for themselves."""
         with self._lock:
             nameless, self._nameless = self._nameless, []
@@ -235,7 +237,7 @@ def _model_of(client: Client) -> str | None:
 
 
 def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
-    """Wrap the clients of the SDK's module. If methods are missing, report that, and count
+    """Wrap the clients of the SDK's module. If methods are missing, report that and count
     nothing."""
     _wrap_observer(getattr(sdk, "SamplingClient", None), meter)
     logger = sys.modules.get(f"{getattr(sdk, '__name__', '')}.lib.queue_state_logger")
@@ -256,8 +258,8 @@ def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
 
 
 def _wrap_observer(observer: type[Observer] | None, meter: Meter) -> None:
-    """Wrap the SDK's notification of a pause: of a sampling client, or of its logger for the
-    others. Without it, a pause is only known from what the SDK prints."""
+    """Wrap the SDK's notification of a pause: of a sampling client, or of its logger for other
+    clients. Without it, pauses are only known from the SDK's output."""
     original = getattr(observer, "on_queue_state_change", None)
     if observer is None or original is None:
         return
@@ -281,7 +283,7 @@ def _wrap_training(client: type[Client], meter: Meter) -> None:
         return counted
 
     def custom(self: Client, _answer: SampleResponse, tokens: int) -> None:
-        # A forward pass, followed by one with a backward pass.
+        # a forward pass, followed by one with a backward pass
         meter.add(self, prefill=tokens, train=tokens, requests=2)
 
     def stepped(self: Client, _answer: object, _tokens: int) -> None:
@@ -423,8 +425,8 @@ def _is_data(first: object) -> TypeGuard[Sequence[Datum]]:
 
 
 def _tokens_of(first: object, meter: Meter) -> int | None:
-    """Return the tokens of a prompt or of a list of data; 0 for other values, such as an
-    optimizer's parameters. Return None if they cannot be counted, and report that."""
+    """Return the number of tokens of a prompt or of a list of data; 0 for other values, such as an
+    optimizer's parameters. If they cannot be counted, report that and return None."""
     try:
         if _is_data(first):
             return sum(datum.model_input.length for datum in first)
@@ -444,7 +446,7 @@ class ImportHook:
 
     def find_spec(self, name: str, *_given: object) -> ModuleSpec | None:
         """Return the module's own spec, with a loader that notifies us. A caller that only looks
-        the module up gets such a spec too, and does not execute it."""
+        the module up also gets such a spec, and does not execute it."""
         if name != self._name or self._asking:
             return None
         import importlib.util

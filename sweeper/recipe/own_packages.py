@@ -15,8 +15,8 @@ def remember(path: str) -> None:
     """Add the modules that this process has imported from the interpreter's own packages to the
     list at `path`, in the order of import."""
     before = listed(path)
-    known = set(before)
-    new = [name for name, _ in _own_modules() if _is_called(name) and name not in known]
+    listed_before = set(before)
+    new = [name for name, _ in _own_modules() if _is_called(name) and name not in listed_before]
     if not new:
         return
     partial = f"{path}.{os.getpid()}"

@@ -31,8 +31,8 @@ class Answer:
 
 
 class Probe:
-    """The process. It can be asked once, or closed. Raises OSError or ValueError if it does not
-    start."""
+    """The process that answers one request, or is closed. Raises OSError or ValueError if it does
+    not start."""
 
     meanwhile: "Callable[[], object] | None" = None
     """Called while the process answers."""
@@ -41,8 +41,8 @@ class Probe:
         self, python: str, cwd: str, env: Mapping[str, str], early: Sequence[str] = ()
     ) -> None:
         self.key = python, os.path.realpath(cwd), dict(env)
-        # Files instead of pipes: processes that the import starts may hold a pipe open forever,
-        # and a reader that does not read must not block us.
+        # Files instead of pipes: processes that the import starts may hold a pipe open forever, and
+        # a reader that does not read must not block us.
         self._files = [_temporary(), _temporary(), _temporary()]
         waits, self._go = os.pipe()
         try:
@@ -72,7 +72,7 @@ class Probe:
             request_file.write(request)
             request_file.flush()
             request_file.seek(0)
-            with suppress(BrokenPipeError):  # it has already ended, and its code says how
+            with suppress(BrokenPipeError):  # It has already ended, and its exit code says how.
                 os.write(self._go, b"!")
             if self.meanwhile is not None:
                 self.meanwhile()
@@ -97,8 +97,8 @@ class Probe:
     def _kill(self) -> None:
         if self._child.returncode is not None:
             return
-        # It has its own session, so the group is it and what the import has started. No other
-        # group can get its number before it is waited for.
+        # It has its own session, so the group consists of it and what the import has started. No
+        # other group can get its number before it is waited for.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
@@ -110,7 +110,7 @@ def ahead(
 ) -> Generator[None]:
     """Start the most likely process for a command line in advance, and end it with the block.
     `meanwhile` is called while it answers."""
-    with suppress(OSError, ValueError):  # the code that needs it reports the error
+    with suppress(OSError, ValueError):  # The code that needs it reports the error.
         started = Probe(sys.executable, os.getcwd(), os.environ, _early(words))
         started.meanwhile = meanwhile
         _ready.append(started)
@@ -122,8 +122,8 @@ def ahead(
 
 
 def _early(words: Sequence[str]) -> list[str]:
-    """Return which recipe of ours a grid among these words names, if a glance shows it: that one
-    may be imported before the grid has been checked."""
+    """Return which of our own recipes a grid among these words names, if its text clearly shows
+    that. Such a recipe may be imported before the grid has been checked."""
     recipes = os.path.join(os.path.dirname(os.path.dirname(BOOTSTRAP)), "recipes")
     names: list[str] = []
     for grid in filter(os.path.isfile, words):
@@ -164,7 +164,7 @@ def _wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
 
 def _temporary() -> "IO[bytes]":
     """Open a file without a name."""
-    if hasattr(os, "memfd_create"):  # `tempfile` takes milliseconds to load
+    if hasattr(os, "memfd_create"):  # `tempfile` takes milliseconds to load.
         return os.fdopen(os.memfd_create("sweeper"), "w+b")
     import tempfile
 

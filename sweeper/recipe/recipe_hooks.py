@@ -45,8 +45,8 @@ def ask(module: ModuleType, configs: Configs) -> Answer:
 def examples(
     module: ModuleType, config: Config, count: int, checkpoint: str | None = None
 ) -> Answer:
-    """Return the first examples of a run; None if the recipe does not show any. With a checkpoint,
-    a recipe that can sample from it shows its samples too."""
+    """Return the first examples of a run, or None if the recipe does not show any. With a
+    checkpoint, a recipe that can sample from it also shows its samples."""
     sampling: Callable[[Config, int, str], Examples] | None = getattr(module, "samples", None)
     function: Callable[[Config, int], Examples] | None = getattr(module, "examples", None)
     if not callable(function):
@@ -61,7 +61,7 @@ def examples(
 
 
 def _lacks(module: ModuleType, configs: Configs) -> list[Told]:
-    """Return what this machine lacks according to the recipe, each once, with the first
+    """Return what this machine lacks according to the recipe, each line once, with the first
     configuration that needs it and the key that it is about."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "lacks", None)
     lacking: dict[str, Told] = {}
@@ -71,8 +71,10 @@ def _lacks(module: ModuleType, configs: Configs) -> list[Told]:
         try:
             for line in map(str, function(config)):
                 key = line.partition("=")[0].partition(":")[0]
-                known = key in config
-                lacking.setdefault(line, (number if known else None, key if known else None, line))
+                has_key = key in config
+                lacking.setdefault(
+                    line, (number if has_key else None, key if has_key else None, line)
+                )
         except (Exception, SystemExit):  # noqa: BLE001  (its run tells what is wrong)
             break
         if len(lacking) > _MOST:
@@ -103,11 +105,11 @@ def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Told]]
 
 
 def _estimates(module: ModuleType, configs: Configs) -> Estimates:
-    """Return the recipe's estimates: `said` has each distinct one, `of` the number of its
-    estimate for each configuration, null if there is none."""
+    """Return the recipe's estimates: `distinct` has each distinct one, `of` the number of its
+    estimate for each configuration, or null."""
     function: Callable[[Config], Estimate] | None = getattr(module, "estimate", None)
     if not callable(function):
-        return {"said": [], "of": [None] * len(configs)}
+        return {"distinct": [], "of": [None] * len(configs)}
     amounts: dict[str, int] = {}
     numbers: list[int | None] = []
     deadline = time.monotonic() + _ESTIMATING
@@ -122,7 +124,7 @@ def _estimates(module: ModuleType, configs: Configs) -> Estimates:
             except (Exception, SystemExit):  # noqa: BLE001  (nothing depends on it)
                 deadline = 0.0
         numbers.append(None if text is None else amounts.setdefault(text, len(amounts)))
-    return {"said": [{"models": json.loads(text)} for text in amounts], "of": numbers}
+    return {"distinct": [{"models": json.loads(text)} for text in amounts], "of": numbers}
 
 
 def _tokens(estimate: Estimate) -> dict[str, dict[str, int]]:

@@ -6,10 +6,9 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.common import codec
-from sweeper.common.codec import Key
 from sweeper.common.json_values import table_of
 from sweeper.errors import RecipeError
 from sweeper.paths import is_utf8
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
 
 IMPORT_SECONDS = 60.0
 SHOW_SECONDS = 600.0
-"""How long a recipe may take to show examples of its data."""
+"""Seconds that a recipe may take to show examples of its data."""
 _REFERENCE = re.compile(r"(?:[A-Za-z_][\w-]*(?:\.[A-Za-z_]\w*)*)(?::[A-Za-z_]\w*)?\Z")
 
 
 class Problem(NamedTuple):
-    """A problem of configuration number `number`, with the `key` whose value causes it, if one
-    does. Without a number it affects all configurations. With `lacking` this machine lacks
-    something, which matters only to runs that execute here."""
+    """A problem of configuration number `number`, with the `key` whose value causes it, if there is
+    one. Without a number it affects all configurations. `lacking`: this machine lacks something,
+    which matters only to runs that execute here."""
 
     number: int | None
     key: str | None
@@ -40,7 +39,7 @@ class Problem(NamedTuple):
 
 class Inspected(NamedTuple):
     """The recipe, the problems of the configurations, the recipe's notes for people, and its
-    estimates of the use by each run: an empty sequence, or None for runs without an estimate."""
+    estimates of the usage of each run: an empty sequence, or None for runs without an estimate."""
 
     recipe: Recipe
     problems: list[Problem]
@@ -51,7 +50,7 @@ class Inspected(NamedTuple):
 class _Estimates(NamedTuple):
     """Distinct estimates, and the number of its estimate for each configuration."""
 
-    distinct: Annotated[tuple[Usage, ...], Key("said")] = ()
+    distinct: tuple[Usage, ...] = ()
     of: tuple[int | None, ...] = ()
 
     @property
@@ -96,11 +95,11 @@ def inspect(
     deep: bool = False,
 ) -> Inspected:
     """Find the recipe that `source` (a reference, or a command's template) names, and check the
-    configurations, parsed as their runs will parse them. Starts a single process, since that
-    takes most of the time.
+    configurations, parsed as their runs will parse them. Starts a single process, since that takes
+    most of the time.
 
-    Without `validate` the recipe is not imported, and assumed to have the usual fields. With `deep`
-    the fields of nested configs are described too. Raises `RecipeError`.
+    Without `validate` the recipe is not imported, and is assumed to have the usual fields. With
+    `deep` the fields of nested configs are described too. Raises `RecipeError`.
     """
     log_path_field, seed_field, metrics_dir = filled
     folder = os.path.abspath(os.path.expanduser(process.cwd or "."))
@@ -152,7 +151,7 @@ def examples(
     env: Mapping[str, str] = {},
     checkpoint: str | None = None,
 ) -> "Examples | None":
-    """Return the first examples that a run of a recipe would train on; None if the recipe shows
+    """Return the first examples that a run of a recipe would train on, or None if the recipe shows
     none. Prompts have samples of a checkpoint. Raises `RecipeError`."""
     request: Asked = {
         "reference": recipe.reference,
@@ -199,9 +198,9 @@ def _is_field(key: str | None, takes: Mapping[str, object]) -> bool:
 
 
 def _packed(configs: Sequence[Mapping[str, object]]) -> "Packed":
-    """Pack configurations with each value written once: `shapes` are lists of keys, each of
-    `rows` has the number of a shape and then the numbers of its `values`. A sweep's configurations
-    share their value objects, which stay alive during this call, so their ids identify them."""
+    """Pack configurations with each value written once: `shapes` are lists of keys, each of `rows`
+    has the number of a shape and then the numbers of its `values`. A sweep's configurations share
+    their value objects, which stay alive during this call, so their ids identify them."""
     shapes: dict[tuple[str, ...], int] = {}
     numbers: dict[int, int] = {}
     values: list[object] = []
@@ -220,10 +219,9 @@ def _packed(configs: Sequence[Mapping[str, object]]) -> "Packed":
 
 
 def find_python(name: str | None) -> str:
-    """Return the absolute path of an interpreter: ours, a path, or a command looked up on PATH.
+    """Return the absolute path of an interpreter: ours, a path, or a command on PATH.
 
-    Links are not followed, because the link identifies a virtual environment. Raises
-    `RecipeError`.
+    Links are not followed, because the link identifies a virtual environment. Raises `RecipeError`.
     """
     if name is None:
         return sys.executable
@@ -240,14 +238,14 @@ def find_python(name: str | None) -> str:
 
 
 def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
-    """Return why a command's program cannot be started in `folder` with the environment `env`;
-    None if it can."""
+    """Return why a command's program cannot be started in `folder` with the environment `env`, or
+    None."""
     if os.sep in program:
         path = os.path.join(folder, program)
         if not os.path.isfile(path):
             return f"no program {path}"
         return None if os.access(path, os.X_OK) else f"{path} is not executable: chmod +x"
-    from shutil import which  # few grids have a command
+    from shutil import which  # imported late, since few grids have a command
 
     if which(program, path=env.get("PATH", os.defpath)) is None:
         return f"no program {program[:60]!r} on PATH"
@@ -258,7 +256,7 @@ def lacking_modules(
     python: str | None, modules: Sequence[str], env: Mapping[str, str]
 ) -> list[str]:
     """Return those of the modules that an interpreter (None: this one) cannot find."""
-    import subprocess  # few grids name trackers
+    import subprocess  # imported late, since few grids name trackers
 
     code = "import sys; from importlib.util import find_spec\n"
     code += "print(*(m for m in sys.argv[1:] if find_spec(m) is None))"
@@ -273,7 +271,7 @@ def lacking_modules(
             timeout=IMPORT_SECONDS,
         )
     except (OSError, subprocess.SubprocessError):
-        return []  # an interpreter that does not work has a message of its own
+        return []  # An interpreter that does not work is reported elsewhere.
     return done.stdout.split()
 
 

@@ -7,12 +7,12 @@ import os
 import signal
 
 _files: list[object] = []
-"""Keeps the file open, to which the handler writes."""
+"""Keeps the file open to which the handler writes."""
 
 
 def number() -> int:
-    """Return the signal: a real-time one, which programs hardly ever use. 0 if the platform has
-    none."""
+    """Return the number of a real-time signal, which programs hardly ever use, or 0 if the platform
+    has none."""
     last = getattr(signal, "SIGRTMAX", None)
     return 0 if last is None else int(last) - 1
 

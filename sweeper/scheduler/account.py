@@ -1,5 +1,6 @@
-"""The record that an account's launchers share: the learned limit of jobs at once and the division
-of its slots. Pages are created exclusively, each from the one before, and the newest counts."""
+"""The record that the launchers of an account share: the learned limit of jobs at once, and how its
+slots are divided. It consists of numbered pages, each made from the one before and created
+exclusively. The newest page counts."""
 
 import hashlib
 import math
@@ -27,21 +28,19 @@ from sweeper.sweep.plan import Plan
 from sweeper.sweep.quota import BLANK, Learned, Page
 
 PLACE = "SWEEPER_QUOTA"
-"""The variable with the folder, or the address of a store, in which launchers share quotas."""
+"""The variable with the folder or the address of a store where launchers share quotas."""
 _CONFIG = "XDG_CONFIG_HOME"
 _KEY, _ADDRESS = "TINKER_API_KEY", "TINKER_BASE_URL"
 
 _SECTION = Section(
-    Field(
-        "place", Text(), ("A folder, or a store that all launchers can reach (s3://bucket/quota).")
-    ),
-    Field("slots", Integer(1), "How many jobs the service takes at once, if you know it."),
-    Field("account", Text(), ("A name for the account, if launchers do not all use the same key.")),
+    Field("place", Text(), ("A folder or store that all launchers can reach (s3://bucket/quota).")),
+    Field("slots", Integer(1), "How many jobs the service runs at once, if you know the number."),
+    Field("account", Text(), ("A name for the account, if its launchers use different API keys.")),
 )
 
 
 class Quota(NamedTuple):
-    """The quota settings of the user's configuration: where quotas are shared, and their sizes."""
+    """The quota settings in the user's configuration: where quotas are shared, and their sizes."""
 
     place: str
     slots: int | None = None
@@ -63,13 +62,13 @@ def quota_settings() -> Quota:
 
 
 def handed_on() -> dict[str, str]:
-    """Return the variables that give another launcher on this machine the same settings."""
+    """Return the variables that give a launcher started from here the same settings."""
     variables = {name: os.environ[name] for name in (PLACE, _CONFIG) if os.environ.get(name)}
     return {name: _absolute(value, os.getcwd()) for name, value in variables.items()}
 
 
 def _absolute(place: str, base: str) -> str:
-    """Return a folder as an absolute path, relative to `base` if needed; the address of a store is
+    """Return a folder as an absolute path, relative to `base`; return the address of a store
     unchanged."""
     if "://" in place:
         return place
@@ -77,7 +76,7 @@ def _absolute(place: str, base: str) -> str:
 
 
 def check_place(plan: Plan) -> None:
-    """Check that a launch of this plan can share its quota and its account's budget. Raises
+    """Check that a launch of this plan can read its account's quota and budget. Raises
     `EnvironmentFailure`."""
     if plan.service == "none":
         return
@@ -86,19 +85,19 @@ def check_place(plan: Plan) -> None:
         check_root(open_store(settings.place))
     except StoreError as error:
         raise EnvironmentFailure(
-            f"quotas are shared in {settings.place} ({_source()}): {error}"
+            f"the place of the quota, {settings.place} ({_source()}): {error}"
         ) from error
 
 
 def _source() -> str:
-    """Return the name of the setting for where quotas are shared, for people."""
+    """Return the name of the setting for the place of quotas, for messages."""
     if os.environ.get(PLACE):
         return f"${PLACE}"
     return f"quota.place in {config_file.file()}, or else in sweeper's home"
 
 
 def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
-    """Return the account of a plan's runs: 16 hexadecimal digits, or None without a known
+    """Return the account of a plan's runs as 16 hexadecimal digits, or None without a known
     service."""
     if plan.service == "none":
         return None
@@ -107,7 +106,7 @@ def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
     given = {**_environment_of(service), **plan.launch.env}
     capabilities = capabilities_together(plan.launch)
     if plan.service == "local" and _ADDRESS not in plan.launch.env and capabilities.here:
-        # The engine's address changes when it is started again.
+        # The engine's address changes when it is restarted.
         return _hash("engine", service.home or home())
     address = service.engine or given.get(_ADDRESS, "")
     return _hash(given.get(_KEY) or _handed_over(plan), address.rstrip("/"))
@@ -117,11 +116,11 @@ def _environment_of(service: Service) -> Mapping[str, str]:
     try:
         return read_environment(service.env_file)
     except EnvironmentFailure:
-        return {}  # the runs cannot read it either
+        return {}  # The runs cannot read it either.
 
 
 def _handed_over(plan: Plan) -> str:
-    """Return where jobs find the key, for a backend that hands it to them."""
+    """Return the source of the API key that a backend gives to its jobs."""
     for options in plan.launch.options.values():
         secrets = options.get("secrets")
         if isinstance(secrets, Mapping) and _KEY in secrets:
@@ -138,8 +137,9 @@ _WINDOW_SECONDS = 15.0
 
 
 class Load(NamedTuple):
-    """An observation: `busy` running jobs, `paused` of them held back, `wanted` more that could
-    start. `refused`: why one was rejected, a key of `labels.LOWERED`."""
+    """An observation of the load: `busy` running jobs, of which the service holds back `paused`,
+    and `wanted` more that could start. `refused`: why a job was rejected, a key of
+    `labels.LOWERED`."""
 
     busy: int
     paused: int = 0
@@ -148,18 +148,19 @@ class Load(NamedTuple):
 
 
 class Limiter:
-    """One launcher's view of how a limit developed. `clock` gives monotonic seconds.
+    """The learning of the limit by one launcher. `clock` returns monotonic seconds.
 
-    While some jobs are held back (a recipe is paused, a run failed by its quota, the machine has no
-    process left), the limit is lowered, once per window, to the running jobs that are not held
-    back, but at least to half of the running jobs. Running jobs are left alone, so more may be held
-    back for a while without lowering the limit again. If nothing was held back for a window and
-    more jobs are wanted, the limit grows by 1, then by 2, 4 and so on, until something is held back
-    again. So it stays within one or two of a constant limit, and follows a changing one within a
-    few windows. (Chiu and Jain 1989, "Analysis of the increase and decrease algorithms for
-    congestion avoidance in computer networks", explain why several limiters come to equal parts.)
+    While some jobs are held back (the service pauses a recipe, a run fails by its quota, the
+    machine has no process left), the limit is lowered, once per window, to the number of running
+    jobs that are not held back, but at most to half of those that run. Running jobs are not
+    stopped, so more of them may be held back for a while without lowering the limit again. If
+    nothing was held back for a window and more jobs are wanted, the limit grows by 1, then by 2, 4
+    and so on, until something is held back again. So it stays within one or two of a constant
+    limit, and follows a changing one within a few windows. (Chiu and Jain 1989, "Analysis of the
+    increase and decrease algorithms for congestion avoidance in computer networks", explain why
+    several limiters converge to equal shares.)
 
-    What was learned may be shared: each launcher measures time by its own clock, from when it saw a
+    Launchers may share what they learn. Each measures time by its own clock, from when it saw a
     change.
     """
 
@@ -170,8 +171,7 @@ class Limiter:
         self._quiet_since = clock()
 
     def see(self, learned: Learned, load: Load) -> Learned:
-        """Return the state that follows from an observation. It counts once it is passed to the
-        next call."""
+        """Return the state after an observation. It applies once it is passed to the next call."""
         now = self._clock()
         self._note(learned, now)
         if load.paused or load.refused is not None:
@@ -179,14 +179,14 @@ class Limiter:
             return _cut(learned, load) if now - self._cut_at >= _WINDOW_SECONDS else learned
         limit = learned.limit
         if limit is None or not load.wanted or load.busy < limit:
-            return learned  # it keeps no job from starting
+            return learned  # The limit keeps no job from starting.
         if now - self._quiet_since < _WINDOW_SECONDS:
             return learned
         step = min(learned.step, limit)
         return learned._replace(limit=limit + step, step=2 * step)
 
     def _note(self, learned: Learned, now: float) -> None:
-        """Record when the limit was changed, by any launcher."""
+        """Record when any launcher changed the limit."""
         before, self._seen = self._seen, learned
         if before is None or before == learned:
             return
@@ -197,7 +197,7 @@ class Limiter:
 
 def _cut(learned: Learned, load: Load) -> Learned:
     """Return the state after something was held back. While more jobs run than the limit allows, as
-    after a cut, that many are expected to be held back."""
+    after a cut, that many jobs are expected to be held back."""
     limit = max(1, load.busy) if learned.limit is None else learned.limit
     half = max(1, min(limit, load.busy) // 2)
     expected = max(0, load.busy - limit)
@@ -212,7 +212,7 @@ _ALMOST = 1e-9
 
 
 class Claim(NamedTuple):
-    """A member holds `held` slots and could use `wants` more."""
+    """The claim of a member of the account: it holds `held` slots and could use `wants` more."""
 
     weight: float
     held: int
@@ -221,7 +221,7 @@ class Claim(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """How many slots a member may take now, and its turn afterwards."""
+    """The number of slots that a member may take now, and its turn afterwards."""
 
     slots: int
     turn: float
@@ -243,27 +243,27 @@ def shares(limit: float, claims: Mapping[str, Claim]) -> dict[str, float]:
     return shared
 
 
-def grant(limit: int | None, claims: Mapping[str, Claim], who: str) -> Grant:
-    """Return how many of `limit` slots (None: unlimited) the member `who` may take now.
+def grant(limit: int | None, claims: Mapping[str, Claim], member: str) -> Grant:
+    """Return how many of `limit` slots (None: unlimited) the member `member` may take now.
 
-    Shares are weighted max-min fair. Each member has the whole part of its share. The remaining
+    Shares are weighted max-min fair. Each member gets the whole part of its share. The remaining
     slots rotate: the member with the lowest `turn` gets the next one, and its turn rises by one
-    over its missing fraction (stride scheduling, Waldspurger 1995), so that over time each member
-    has its share.
+    divided by its missing fraction (stride scheduling, Waldspurger 1995). Over time each member
+    gets its share.
     """
-    own = claims[who]
+    mine = claims[member]
     if limit is None:
-        return Grant(own.wants, own.turn)
+        return Grant(mine.wants, mine.turn)
     parts = shares(limit, claims)
     whole = {name: int(part + _ALMOST) for name, part in parts.items()}
     free = limit - sum(claim.held for claim in claims.values())
-    may = max(0, whole[who] - own.held)
-    turn = own.turn
-    if who in _in_turn(parts, whole, claims):
+    may = max(0, whole[member] - mine.held)
+    turn = mine.turn
+    if member in _in_turn(parts, whole, claims):
         may += 1
-        turn += 1.0 / (parts[who] - whole[who])
-    taken = max(0, min(may, own.wants, free))
-    return Grant(taken, turn if taken and own.held + taken > whole[who] else own.turn)
+        turn += 1.0 / (parts[member] - whole[member])
+    taken = max(0, min(may, mine.wants, free))
+    return Grant(taken, turn if taken and mine.held + taken > whole[member] else mine.turn)
 
 
 def _in_turn(
@@ -285,12 +285,12 @@ _CHANCE = random.SystemRandom()
 _TRIES = 20
 _KEPT = 20
 _PAUSE_SECONDS = 0.02
-"""The longest random wait before a page is written again, so that launchers that collided do not
-collide again."""
+"""The longest random wait, in seconds, before a page is written again, so that launchers that
+collided do not collide again."""
 
 
 class AccountRecord(Protocol):
-    """The place of an account's pages."""
+    """The pages of an account."""
 
     is_remote: bool
     is_shared: bool
@@ -301,7 +301,7 @@ class AccountRecord(Protocol):
 
     def write(self, change: Callable[[Page], Page]) -> Page:
         """Write the page that `change` makes of the newest one, if it differs. `change` may be
-        called several times. Return the page that counts now. Raises `StoreError`."""
+        called several times. Return the newest page. Raises `StoreError`."""
         ...
 
     def beat(self, member: str) -> None:
@@ -313,12 +313,13 @@ class AccountRecord(Protocol):
         ...
 
     def stamps(self) -> dict[str, int]:
-        """Return the stamps of all members' heartbeats at the last check."""
+        """Return the stamps of the members' heartbeats at the last check. A stamp changes with each
+        heartbeat."""
         ...
 
 
 class PrivateRecord:
-    """The record of a launcher that shares its quota with no other."""
+    """The record of a launcher that shares its quota with no others."""
 
     is_remote = False
     is_shared = False
@@ -361,19 +362,19 @@ class StoredRecord:
         self._stamps = {entry.path.rpartition("/")[2]: entry.stamp for entry in beats}
         numbers = self._numbers()
         if numbers and numbers[-1] != self._page.number:
-            with suppress(NotFound):  # it is so old that it was removed
+            with suppress(NotFound):  # The page is so old that it was removed.
                 self._page = self._newest(numbers)
         return self._page
 
     def _numbers(self) -> list[int]:
-        """Return the numbers of all pages, the newest last."""
+        """Return the numbers of all pages, newest last."""
         names = (path.rpartition("/")[2] for path in self._store.names(self._pages))
         return sorted(filter(None, map(_number, names)))
 
     def _newest(self, numbers: list[int]) -> Page:
-        """Return the newest readable page, with the number of the newest page: the next page
-        replaces all damaged ones. If none is readable, the account starts anew: each launcher adds
-        itself again, and the limit is learned again."""
+        """Return the newest readable page, but with the number of the newest page, so that the next
+        page replaces damaged ones. If no page is readable, the account starts anew: each launcher
+        adds itself again, and the limit is learned again."""
         for number in reversed(numbers):
             if number == self._page.number:
                 return self._page._replace(number=numbers[-1])
@@ -385,30 +386,34 @@ class StoredRecord:
         for number in range(_TRIES):
             if number:
                 time.sleep(_CHANCE.uniform(0, _PAUSE_SECONDS))
-            known = self.look()
-            page = change(known)
-            if (page.learned, page.members) == (known.learned, known.members):
-                return known
-            page = page._replace(number=known.number + 1, mark=os.urandom(8).hex())
+            newest = self.look()
+            page = change(newest)
+            if (page.learned, page.members) == (newest.learned, newest.members):
+                return newest
+            page = page._replace(number=newest.number + 1, mark=os.urandom(8).hex())
             if self._add(page):
                 return page
-        raise StoreError(f"{place_of(self._store, self._pages)}: too many launchers write at once")
+        raise StoreError(
+            f"{place_of(self._store, self._pages)}: too many launchers write at once; "
+            "repeated later"
+        )
 
     def _add(self, page: Page) -> bool:
-        """Write the next page. Return whether it is certain to count; if not, the newest page is
+        """Write the next page. Return whether it certainly counts; if not, the newest page must be
         read again."""
         try:
             self._store.create(self._path(page.number), encode(page.document()))
         except AlreadyExists:
-            if self._mark_of(page.number) != page.mark:  # else it is ours: the reply was lost
+            # else the page is ours, and only the reply was lost
+            if self._mark_of(page.number) != page.mark:
                 return False
-        # We may have slept so long that the page with this number was removed.
+        # If this process slept for long, the page with this number may have been removed.
         numbers = self._numbers()
         if numbers and numbers[-1] > page.number:
             return False
         self._page = page
         old = [number for number in numbers if number <= page.number - _KEPT]
-        with suppress(StoreError):  # the next page should follow soon
+        with suppress(StoreError):  # The next page removes what remains.
             self._store.remove([self._path(number) for number in old])
         return True
 
@@ -438,6 +443,6 @@ class StoredRecord:
 
 
 def _number(name: str) -> int:
-    """Return the number of a page, from its file name; 0 if it is not a page."""
+    """Return the number of a page from its file name; 0 if it is not a page."""
     stem, _, ending = name.partition(".")
     return int(stem) if ending == "json" and stem.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""What the runs of a sweep and of its account have used, compared with their budgets."""
+"""Compares the usage of a sweep and of its account with their budgets."""
 
 import os
 import time
@@ -31,38 +31,38 @@ from sweeper.sweep.usage import NO_USAGE, SweepUsage, Usage, total
 from sweeper.worker.usage import FOLDER, UsageFiles
 
 _SUM_SECONDS = 10.0
-"""The interval between two sums of a sweep's usage."""
+"""Seconds between two sums of a sweep's usage."""
 _MOST_OUTCOMES = 10_000
 _REMOTE_LOOKS = 100
-"""The most outcomes that are read for one sum, where each read is slow."""
+"""The most outcomes that are read for one sum on a remote store, where each read is slow."""
 
 Attempt = tuple[str, int]
 
 
 class Used(NamedTuple):
-    """The usage of one attempt, and how long it worked, without pauses."""
+    """The usage of one attempt, and the seconds that it worked, without pauses."""
 
     usage: Usage = NO_USAGE
     seconds: float = 0.0
 
 
 class AttemptUsage:
-    """The usage of all attempts of a sweep. Usage that was once read counts even if it cannot be
-    read for a moment."""
+    """The usage of all attempts of a sweep. If an attempt's usage cannot be read for a moment, the
+    last known value counts."""
 
     def __init__(self, context: Context, run_table: RunTable, heartbeats: Heartbeats) -> None:
         self._context = context
         self._run_table, self._heartbeats = run_table, heartbeats
         self.outcomes: dict[str, bytes] = {}
-        """The recorded outcomes on a remote store that were read, by their paths."""
+        """The outcomes on a remote store that were read, by their paths."""
         self._seen: dict[Attempt, Used] = {}
         self._final: set[Attempt] = set()
         self._files: dict[Attempt, UsageFiles] = {}
         self._records: dict[Attempt, tuple[float, AttemptRecords]] = {}
 
     def look(self, most: int | None = None) -> Mapping[Attempt, Used]:
-        """Return the current usage of each attempt. Reads at most `most` new attempts; the others
-        are missing from the result."""
+        """Return the current usage of each attempt. At most `most` new attempts are read; the
+        others are missing from the result."""
         keys: list[Attempt] = []
         for run, view in self._run_table.views.items():
             for attempt in range(1, view.state.opened + 1):
@@ -75,8 +75,8 @@ class AttemptUsage:
         return self._seen
 
     def _look_at(self, key: Attempt) -> None:
-        """Record the current usage of an attempt, unless a larger usage is known. Threads may do
-        this for several attempts."""
+        """Record the current usage of an attempt, unless a larger usage is known. Threads call this
+        for different attempts."""
         run, attempt = key
         happened = self._run_table.events(run)
         event = next((event for event in OUTCOMES if (attempt, event) in happened), None)
@@ -88,12 +88,12 @@ class AttemptUsage:
         self._seen[key] = Used(usage, max(before.seconds, used.seconds))
 
     def _at_work(self, key: Attempt) -> Used:
-        """Return the usage of an attempt without an outcome: its heartbeat, and the counts
-        since."""
+        """Return the usage of an attempt without an outcome: that of its last heartbeat, and the
+        recipe's counts since."""
         beat = self._heartbeats.known.get(key)
         if beat is not None:
             return self._counted(key, _of(beat.body))
-        if key in self._seen:  # a lost one reports nothing new
+        if key in self._seen:  # A lost worker reports nothing new.
             return Used()
         return self._counted(key, self._usage_so_far(key))
 
@@ -105,7 +105,7 @@ class AttemptUsage:
             place = place_of(self._context.store, path)
             outcome = read_outcome(parse_json(data, place), place)
         except (NotFound, StoreError):
-            return Used()  # it is read again in the next round
+            return Used()  # The outcome is read again in the next round.
         if self._context.store.is_remote and len(self.outcomes) < _MOST_OUTCOMES:
             self.outcomes[path] = data
         self._final.add(key)
@@ -117,17 +117,17 @@ class AttemptUsage:
         return used
 
     def _recorded(self, key: Attempt, *, ended: bool) -> Usage:
-        """Return what an attempt without a meter has recorded. On a remote store it is read every
-        few seconds, and again when the attempt has ended."""
+        """Return the usage recorded by an attempt whose calls are not metered. On a remote store it
+        is read every few seconds, and again when the attempt has ended."""
         now, store = self._context.clock(), self._context.store
         records = AttemptRecords(self._context.folder, *key, self._context.listed)
         at, records = self._records.get(key, (now - _SUM_SECONDS, records))
         if store.is_remote and not ended and now - at < _SUM_SECONDS:
-            return NO_USAGE  # the last value that was read counts
+            return NO_USAGE  # The last value that was read counts.
         try:
             usage = records.read(self._run_table.runs[key[0]].config, ended=ended)
         except StoreError:
-            self._final.discard(key)  # it is read again in the next round
+            self._final.discard(key)  # It is read again in the next round.
             return NO_USAGE
         self._records[key] = now, records
         if ended:
@@ -142,8 +142,8 @@ class AttemptUsage:
         return _of(read_heartbeat(self._context.store, self._context.folder.heartbeat(*key)))
 
     def _counted(self, key: Attempt, recorded: Used) -> Used:
-        """Return what the recipe has counted, if its files can be read here: they are newer than
-        the heartbeat."""
+        """Return the recipe's own counts if its files can be read here. They are newer than the
+        heartbeat."""
         files = self._files.get(key)
         if files is None:
             folder = self._context.store.local_path(self._context.folder.attempt(*key))
@@ -159,8 +159,8 @@ def _of(body: Heartbeat) -> Used:
 
 
 class SweepUsageWatch:
-    """The part of a launcher that adds up the usage of a sweep's attempts every few seconds and
-    publishes it, so that readers need not query each run."""
+    """Adds up the usage of a sweep's attempts every few seconds and publishes it, so that readers
+    need not query each run."""
 
     def __init__(self, context: Context, run_table: RunTable, attempts: AttemptUsage) -> None:
         self._context, self._run_table, self._attempts = context, run_table, attempts
@@ -169,8 +169,8 @@ class SweepUsageWatch:
         self._known: SweepUsage | None = None
 
     def look(self, plan: Plan) -> SweepUsage | None:
-        """Return the sum. It may be some seconds old while runs are active, or if nothing has
-        happened since. None before anything was counted, or if some usage is unknown."""
+        """Return the sum. It may be some seconds old. None if nothing was counted yet, or if the
+        usage of an attempt is unknown."""
         now, views = self._context.clock(), self._run_table.views.values()
         events = sum(view.size for view in views)
         happened = events != self._events or self._known is None
@@ -184,18 +184,18 @@ class SweepUsageWatch:
         return self._known
 
     def _sum(self, plan: Plan) -> SweepUsage | None:
-        known = self._attempts.look(_REMOTE_LOOKS if self._context.store.is_remote else None)
+        usages = self._attempts.look(_REMOTE_LOOKS if self._context.store.is_remote else None)
         runs = [Going(settings) for settings in not_known_yet(plan)]
         for run, view in self._run_table.views.items():
             planned, state = self._run_table.runs[run], view.state
             attempts = [(run, attempt) for attempt in range(1, state.opened + 1)]
-            if any(key not in known for key in attempts):
+            if any(key not in usages for key in attempts):
                 return None
             wants = view.wants and run not in self._run_table.retired
             runs.append(
                 Going(
                     settings_of(planned.config, plan.recipe_of(planned.stage)),
-                    total(known[key].usage for key in attempts),
+                    total(usages[key].usage for key in attempts),
                     finished=not (wants or state.at_work),
                     example=state.state is State.SUCCEEDED and state.opened == 1,
                 )
@@ -208,15 +208,15 @@ _REMOTE_SECONDS = 5.0
 
 
 class Limits(NamedTuple):
-    """The limits, and their period: `day`, `month` or `all`."""
+    """The limits and their period: `day`, `month` or `all`."""
 
     budget: Budget
     per: str = "all"
 
 
 def configured_budget() -> Limits | None:
-    """Return the table `budget` of the configuration; None if there is none. Raises
-    `EnvironmentFailure` for mistakes in it."""
+    """Return the table `budget` of the configuration, or None. Raises `EnvironmentFailure` if it
+    has mistakes."""
     node, problems = config_file.table("budget")
     if not node.entries:
         return None
@@ -227,8 +227,8 @@ def configured_budget() -> Limits | None:
 
 
 def account_budget(context: Context, service: Service) -> "AccountBudget | None":
-    """Return the budget of the account that a sweep uses; None if it has none. Raises
-    `EnvironmentFailure`, `StoreError`."""
+    """Return the budget of the account that a sweep uses, or None. Raises `EnvironmentFailure`,
+    `StoreError`."""
     limits = None if context.plan.service == "none" else configured_budget()
     if limits is None:
         return None
@@ -237,12 +237,12 @@ def account_budget(context: Context, service: Service) -> "AccountBudget | None"
     return AccountBudget(context, open_store(settings.place), f"{account}/spent", limits)
 
 
-def _tokens(one: Spent) -> int:
-    return one.usage.counts.tokens
+def _tokens(spent: Spent) -> int:
+    return spent.usage.counts.tokens
 
 
 class AccountBudget:
-    """A launcher's knowledge of its account's spending. `trouble`: why that may be incomplete.
+    """A launcher's knowledge of its account's spending. `trouble` says why it may be incomplete.
     Raises `StoreError`."""
 
     def __init__(self, context: Context, store: Store, folder: str, limits: Limits) -> None:
@@ -250,7 +250,7 @@ class AccountBudget:
         self._context, self._store, self._folder = context, store, folder
         root, sweep, self._created = context.store.root, context.sweep, context.plan.created
         self._identity = context.folder.ensure_identity()
-        self._own = f"{folder}/{name_of(root, sweep, self._identity)}.json"
+        self._path = f"{folder}/{name_of(root, sweep, self._identity)}.json"
         self._before = f"{folder}/{name_of(root, sweep)}.json"
         self._seconds = _REMOTE_SECONDS if store.is_remote else _WRITE_SECONDS
         self._next = context.clock()
@@ -260,19 +260,19 @@ class AccountBudget:
         self.trouble: str | None = None
 
     def look(self, now: Spent) -> Spent:
-        """Return what all sweeps used in the period, given that this sweep has used `now` in total.
-        It may be incomplete (`trouble`)."""
+        """Return what all sweeps used in the period. `now` is what this sweep has used in total.
+        The result may be incomplete (`trouble`)."""
         if self._context.clock() >= self._next:
             self._next = self._context.clock() + self._seconds
             self.exchange(now)
-        several = [one for _, one in self._known.values()]
+        several = [spent for _, spent in self._known.values()]
         several.append(self._with_ours(now))
         days = (item for sweep in several for item in sweep.days.items())
-        self.spent = daily_spending.together([one for day, one in days if self._counts(day)])
+        self.spent = daily_spending.together([spent for day, spent in days if self._counts(day)])
         return self.spent
 
     def exchange(self, now: Spent) -> None:
-        """Write our own usage, and read that of other sweeps."""
+        """Write the usage of this sweep and read that of the others."""
         self.trouble = None
         try:
             self._write(now)
@@ -285,56 +285,57 @@ class AccountBudget:
 
     def _with_ours(self, now: Spent) -> SweepSpent:
         """Return the usage of this sweep, including what is not written yet."""
-        known = self._mine or SweepSpent(self._context.sweep)
-        return known.plus(now, self._created, self._today())
+        record = self._mine or SweepSpent(self._context.sweep)
+        return record.plus(now, self._created, self._today())
 
     def _write(self, now: Spent) -> None:
         if self._mine is None:
             self._mine = self._recorded(now)
         records = self._with_ours(now)
         if records != self._mine:
-            self._store.replace(self._own, encode(records.document()))
+            self._store.replace(self._path, encode(records.document()))
             self._mine = records
 
     def _recorded(self, now: Spent) -> SweepSpent:
-        """Return the usage that earlier launchers of this sweep recorded. Usage recorded by version
-        0.1, or by the same sweep in a folder from which it was moved or copied, stays in its file
-        and is not recorded again."""
+        """Return the usage that earlier launchers of this sweep recorded. Usage in the file of
+        version 0.1, or in the file of a folder from which this sweep was moved or copied, stays
+        there and is not recorded again."""
         try:
-            return read_as(self._store, self._own, daily_spending.read)._replace(
+            return read_as(self._store, self._path, daily_spending.read)._replace(
                 identity=self._identity
             )
         except NotFound:
             fresh = SweepSpent(self._context.sweep, identity=self._identity)
-        with suppress(StoreError):  # `exchange` reports unreadable ones
+        with suppress(StoreError):  # `exchange` reports files that cannot be read.
             self._read()
         lines = [
-            one.counted
-            for path, (_, one) in self._known.items()
-            if one.created == self._created
-            and (path == self._before or one.identity == self._identity)
+            record.counted
+            for path, (_, record) in self._known.items()
+            if record.created == self._created
+            and (path == self._before or record.identity == self._identity)
         ]
         if not lines:
             return fresh
-        # Of several copies that continued separately, this one is from a copy with less usage.
-        before = [one for one in lines if _tokens(one) <= _tokens(now)] or lines
+        # If several copies of the sweep continued separately, this one comes from a copy with less
+        # usage.
+        before = [record for record in lines if _tokens(record) <= _tokens(now)] or lines
         counted = daily_spending.least(now, max(before, key=_tokens))
         return fresh._replace(created=self._created, counted=counted)
 
     def _read(self) -> None:
-        """Read the files of other sweeps, each separately. Raises `StoreError` for unreadable
-        ones."""
+        """Read the files of other sweeps, each separately. Raises `StoreError` if one cannot be
+        read."""
         listed = {entry.path: entry.stamp for entry in self._store.list(self._folder)}
-        listed.pop(self._own, None)
-        self._known = {path: one for path, one in self._known.items() if path in listed}
+        listed.pop(self._path, None)
+        self._known = {path: entry for path, entry in self._known.items() if path in listed}
         failed: StoreError | None = None
         for path, stamp in listed.items():
-            known = self._known.get(path)
-            if known is not None and known[0] == stamp:
+            cached = self._known.get(path)
+            if cached is not None and cached[0] == stamp:
                 continue
             try:
                 self._known[path] = (stamp, read_as(self._store, path, daily_spending.read))
-            except NotFound:  # removed meanwhile
+            except NotFound:  # The file was removed meanwhile.
                 self._known.pop(path, None)
             except StoreError as error:
                 failed = failed or error
@@ -352,12 +353,12 @@ class AccountBudget:
 
 _SECONDS_AN_HOUR = 3600.0
 _PER = {"all": "", "month": " for this month", "day": " for today"}
-_RAISED = "relaunch with more in {}"
+_RAISED = "raise it in {} and launch again"
 
 
 class Spending:
-    """The usage of all attempts of a sweep, and its limits: the sweep's own `budget` and that of
-    its `account`. Raises `UsageError` for a budget in dollars if the prices cannot be read."""
+    """The usage of all attempts of a sweep, compared with the `budget` of the sweep and that of its
+    `account`. Raises `UsageError` for a budget in dollars if the prices cannot be read."""
 
     def __init__(
         self,
@@ -368,21 +369,21 @@ class Spending:
         self._attempts, self._account = attempts, account
         self._budget = budget or Budget()
         limits = [self._budget] + ([] if account is None else [account.limits.budget])
-        in_dollars = any(one.usd is not None for one in limits)
+        in_dollars = any(limit.usd is not None for limit in limits)
         self._prices = prices.load() if in_dollars else None
         self.reached: str | None = None
         self.is_over = False
-        """Whether running jobs are to be stopped."""
+        """Whether running jobs must be stopped."""
 
     def look(self) -> None:
         """Add up the usage and compare it with the limits. Raises `Unreachable` if the account's
-        usage is unknown; then nothing more may start."""
+        usage is unknown; then no run may start."""
         used = self._used()
         self.reached, self.is_over = None, False
         if self._account is not None:
             limits, per = self._account.limits
-            what = "the budget of your account" + _PER[per]
-            self._judge(limits, self._account.look(used), what, _RAISED.format(config_file.file()))
+            name = "the budget of your account" + _PER[per]
+            self._judge(limits, self._account.look(used), name, _RAISED.format(config_file.file()))
         self._judge(self._budget, used, "the budget", "`sweeper launch` with a larger budget")
         if self._account is not None and self._account.trouble and self.reached is None:
             raise Unreachable(self._account.trouble)
@@ -390,37 +391,38 @@ class Spending:
     def end(self) -> None:
         """Report the final usage to the account."""
         if self._account is not None:
-            with suppress(OSError):  # the last report remains
+            with suppress(OSError):  # The last report remains.
                 self._account.exchange(self._used())
 
     def _used(self) -> Spent:
         """Return the current usage of all attempts."""
         usages = self._attempts.look().values()
-        return Spent(total(one.usage for one in usages), sum(one.seconds for one in usages))
+        return Spent(total(used.usage for used in usages), sum(used.seconds for used in usages))
 
-    def _judge(self, limits: Budget, used: Spent, what: str, how: str) -> None:
-        """Record which limits are reached. A limit that stops runs takes precedence."""
-        why = self._over(limits, used, what)
+    def _judge(self, limits: Budget, used: Spent, name: str, how: str) -> None:
+        """Record whether a limit is reached. A limit that stops runs takes precedence."""
+        why = self._over(limits, used, name)
         if why is None or self.is_over:
             return
         self.is_over = limits.on_reach == "stop"
         stopped = ", and running jobs are stopped" if self.is_over else ""
         self.reached = f"{why}: no more runs are started{stopped}; {how} to continue"
 
-    def _over(self, limits: Budget, used: Spent, what: str) -> str | None:
-        """Return the reached limit, for people; None if there is none."""
+    def _over(self, limits: Budget, used: Spent, name: str) -> str | None:
+        """Return which limit is reached, as a message, or None. `name` is the name of the
+        budget."""
         hours, tokens = used.seconds / _SECONDS_AN_HOUR, used.usage.counts.tokens
         if limits.tokens is not None and tokens >= limits.tokens:
-            return f"{what} is spent ({tokens:,} of {limits.tokens:,.0f} tokens)"
+            return f"{name} is spent ({tokens:,} of {limits.tokens:,.0f} tokens)"
         if limits.hours is not None and hours >= limits.hours:
-            return f"{what} is spent ({hours:,.2f} of {limits.hours:,.2f} hours of runs)"
+            return f"{name} is spent ({hours:,.2f} of {limits.hours:,.2f} hours of runs)"
         if limits.usd is None or self._prices is None:
             return None
         amount = prices.amount(used.usage, self._prices)
         if amount.unpriced:
             models = ", ".join(amount.unpriced)
-            return f"{what} is in dollars, and no price known for {models}"
+            return f"{name} is in dollars, but no price is known for {models}"
         if amount.usd >= limits.usd:
             spent = f"{prices.money(amount.usd)} of {prices.money(limits.usd)} dollars"
-            return f"{what} is spent ({spent}, by {amount.basis})"
+            return f"{name} is spent ({spent}, by {amount.basis})"
         return None

@@ -1,4 +1,4 @@
-"""The parts of a scheduler: each is made once, and gets the parts that it uses."""
+"""The parts of a scheduler. Each is made once and gets the parts that it uses."""
 
 import math
 from collections import Counter
@@ -40,14 +40,15 @@ from sweeper.sweep.states import State
 
 
 class _Results(NamedTuple):
-    """The values of each cell, and the cells with a run that has diverged."""
+    """The values of each cell, and the cells with a diverged run."""
 
     values: dict[str, list[float]]
     diverged: set[str]
 
 
 class Racing(Stages):
-    """The race of one sweep, as of the last `look`, in place of stages, which it has none of."""
+    """The race of one sweep (rounds that drop the worst cells), as of the last `look`. A race has
+    no stages."""
 
     def __init__(self, context: Context, run_table: RunTable) -> None:
         super().__init__(context, run_table)
@@ -66,20 +67,20 @@ class Racing(Stages):
 
     @property
     def held_back(self) -> int:
-        """Return the most runs that the race would start if it went on."""
+        """Return the most runs that the race would start if it continued."""
         return 0 if self._why_not is None else sum(self._plan.unknown.values())
 
     def look(self, cancelled: Asked | None = None) -> None:
-        """Record the next round once all runs of the last have ended; none if the sweep was
-        `cancelled`. Files that cannot be read are `trouble`, and are read again at the next
+        """Record the next round once all runs of the last one have ended, unless the sweep was
+        `cancelled`. Files that cannot be read are listed in `trouble` and read again at the next
         look."""
         self._recorded, self.trouble, self._why_not = None, (), None
         race, metric = self._plan.race, self._plan.metric
         if race is None or metric is None or not self._plan.unknown:
             return
         if cancelled is not None:
-            advice = "the next launch or retry goes on with it"
-            self._why_not = f"{cancelled.by} has cancelled the sweep: {advice}"
+            advice = "the next launch or retry continues the race"
+            self._why_not = f"{cancelled.by} cancelled the sweep: {advice}"
             return
         fates = Counter(self._fate(run.id) for run in self._planned())
         if fates["open"]:
@@ -98,7 +99,7 @@ class Racing(Stages):
         return (run for run in self._plan.runs if not run.retired)
 
     def _decide(self, race: Race, metric: Metric) -> Round | None:
-        """Return the next round. None if too few cells have a value."""
+        """Return the next round, or None if too few cells have a value."""
         results = self._results(metric)
         if len(results.values.keys() | results.diverged) < 2 or not results.values:
             self._why_not = f"waits for cells with a value of {metric.name}: see why runs failed"
@@ -116,8 +117,8 @@ class Racing(Stages):
         return Round(seeds, runs, ended, judged(self._plan), timestamp())
 
     def _next_runs(self, race: Race, alive: set[str], seeds: int) -> tuple[int, tuple[str, ...]]:
-        """Return the number of seeds that all cells in `alive` get by the next round, and the runs
-        that are missing. A cell that sat out earlier rounds gets their seeds too."""
+        """Return the number of seeds that all cells in `alive` have after the next round, and the
+        runs that are missing. A cell that left out earlier rounds gets their seeds too."""
         there = Counter(run.cell for run in self._planned())
         started = {run.id for run in self._planned()}
         while True:
@@ -144,7 +145,9 @@ class Racing(Stages):
                 values.setdefault(run.cell, []).append(point.value)
             elif point is not None:
                 diverged.add(run.cell)
-        return _Results({c: own for c, own in values.items() if c not in diverged}, diverged)
+        return _Results(
+            {c: numbers for c, numbers in values.items() if c not in diverged}, diverged
+        )
 
     def _record(self, decision: Round) -> None:
         """Record a round, unless an earlier launcher has, and continue from the record."""
@@ -162,8 +165,8 @@ _NAMES = ("pause", "parallel", "stop", "plan", "cancel")
 
 class Requests:
     """The requests to a launcher, as of the last check. `stop`: a user wants it to end.
-    `replanned`: there is another plan. `parallel`: the requested number of jobs at once.
-    `cancel`: a user has cancelled the whole sweep."""
+    `replanned`: there is another plan. `parallel`: the requested number of jobs at once. `cancel`:
+    a user has cancelled the whole sweep."""
 
     def __init__(self, context: Context) -> None:
         self._folder = context.folder
@@ -177,9 +180,8 @@ class Requests:
 
     @property
     def held(self) -> str | None:
-        """Why a user's request keeps runs from starting, for people; None if there is no such
-        request."""
-        return None if self.pause is None else self.pause.told(self._folder.name)
+        """Return which request keeps runs from starting, as a message, or None."""
+        return None if self.pause is None else self.pause.reason(self._folder.name)
 
     def look(self) -> None:
         """Read what has changed since the last check. Raises `StoreError`."""
@@ -200,13 +202,12 @@ class Requests:
 
 
 NOT_YET_SECONDS = 5.0
-"""Wait before a backend is asked again to stop a job that it could not stop yet."""
+"""Seconds before a backend is asked again to stop a job that it could not stop yet."""
 
 
 class Cancellations:
-    """The part of a launcher that has jobs stopped. `stopping` has the tokens of those that their
-    backend was asked to stop. `spending` and `engine` are None if no job is stopped because of
-    them."""
+    """Asks backends to stop jobs. `stopping` has the tokens of the jobs that were asked. `spending`
+    and `engine` are None if they stop no jobs."""
 
     def __init__(
         self,
@@ -223,13 +224,13 @@ class Cancellations:
         self._requests = requests
         self._spending = spending
         self._engine = engine
-        self._not_yet: dict[str, float] = {}  # jobs to retry, and when
+        self._not_yet: dict[str, float] = {}  # when to ask again, by token
         self.stopping: set[str] = set()
 
     def look(self, try_call: TryCall, *, away: bool) -> None:
-        """Tell the backends which jobs to stop: each once, except those that they cannot stop yet.
-        Their workers check for the request as well. While the engine is `away` it is unknown
-        which jobs have lost it."""
+        """Tell the backends which jobs to stop. Each job is asked once, except those that could not
+        be stopped yet; their workers check for the request as well. While the engine is `away`, it
+        is unknown which jobs have lost it."""
         opened = self._run_table.open()
         tokens = {token(run, n) for run, n in opened.items() if self._run_table.views[run].cancel}
         if self._engine is not None and not away:
@@ -250,15 +251,15 @@ class Cancellations:
                 try_call(partial(self._cancel, place, jobs))
 
     def _cancel(self, place: str, jobs: list[str]) -> None:
-        """Ask one place's backend to stop jobs. Raises `Unreachable`."""
+        """Ask the backend of a place to stop jobs. Raises `Unreachable`."""
         not_yet = set(self._places.ask(place, lambda backend: backend.cancel(jobs)) or ())
         self._not_yet |= dict.fromkeys(not_yet, self._clock() + NOT_YET_SECONDS)
         self.stopping |= set(jobs) - not_yet
 
 
 class Backlog:
-    """The runs that are neither over nor running. With `starting=False`, only those that an
-    earlier launcher may have submitted."""
+    """The runs that neither run nor are over. With `starting=False`, only those that an earlier
+    launcher may have submitted."""
 
     def __init__(
         self,
@@ -279,8 +280,7 @@ class Backlog:
 
     @property
     def held(self) -> str | None:
-        """Return the reason why no runs are started; None if nothing holds them or none are
-        left."""
+        """Return why no runs are started; None if nothing prevents it or no runs are left."""
         spent = None if self._spending is None else self._spending.reached
         if self._policy.held is not None:
             return self._policy.held
@@ -288,22 +288,22 @@ class Backlog:
         return held if held is not None and self.wanting() else None
 
     def left(self, unsubmitted: Collection[str]) -> int:
-        """Count the runs that are still to be started, or may have been. `unsubmitted` are runs
-        with an opened attempt that is at no backend."""
+        """Count the runs that still have to be started, or may have been. `unsubmitted` are runs
+        with an opened attempt that no backend has."""
         unknown = self._run_table.unacknowledged().keys()
         if not self._starting or (self.held is not None and self._requests.pause is None):
             return len(unknown - set(unsubmitted))
-        return self.wanting()  # the user may resume it at any time
+        return self.wanting()  # The user may resume it at any time.
 
     def wanting(self) -> int:
-        """Count the runs that are neither over nor running."""
+        """Count the runs that neither run nor are over."""
         vain = self._stages.in_vain
         wanting = sum(view.wants and not vain(run) for run, view in self._run_table.views.items())
         unknown = self._run_table.unacknowledged().keys() - self._run_table.retired
         return wanting + self._stages.to_come + len(unknown)
 
     def again(self) -> Iterator[State]:
-        """Yield the states of runs that have run and will be started again."""
+        """Yield the states of runs that have run before and will be started again."""
         if (self.held is None or self._requests.pause is not None) and self._starting:
             unknown = self._run_table.unacknowledged().keys() - self._run_table.retired
             for run, view in self._run_table.views.items():
@@ -313,7 +313,7 @@ class Backlog:
 
 class Components:
     """The parts of the scheduler of one sweep. With `starting=False` no run is started, and there
-    is no `spending`, no `notifier` and no `alarm_monitor`."""
+    is no `spending`, `notifier` or `alarm_monitor`."""
 
     def __init__(self, context: Context, *, starting: bool, smoke: bool) -> None:
         clock = context.clock
@@ -383,7 +383,7 @@ class Components:
 
 
 def _service(context: Context, *, needed: bool) -> Service:
-    """Read which service the runs use. A launcher that starts no runs does not need it."""
+    """Read which service the runs use. A launcher that starts no runs does not need to know it."""
     try:
         return context.folder.read_service()
     except (NotFound, StoreError):
@@ -393,6 +393,6 @@ def _service(context: Context, *, needed: bool) -> Service:
 
 
 def _spending(context: Context, service: Service, attempts: AttemptUsage) -> Spending | None:
-    """Return the monitor of a sweep's budget and its account's; None if there is neither."""
+    """Return the monitor of the budgets of a sweep and its account, or None without budgets."""
     budget, account = context.plan.budget, account_budget(context, service)
     return None if budget is None and account is None else Spending(budget, attempts, account)

@@ -1,4 +1,4 @@
-"""The context that the parts of a scheduler share."""
+"""The data that the parts of a scheduler share."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,9 +14,8 @@ from sweeper.sweep.plan import Plan
 
 @dataclass(frozen=True)
 class Context:
-    """The folder of a sweep to drive and its backend, or the backends of its places by their names.
-    `clock` gives monotonic seconds, `wall` seconds since 1970, and `sleep` waits; tests pass their
-    own."""
+    """The folder of a sweep and its backend, or its backends by the names of places. `clock`
+    returns monotonic seconds, `wall` seconds since 1970. `sleep` waits. Tests pass their own."""
 
     folder: SweepFolder
     backend: Backend | Mapping[str, Backend]
@@ -31,7 +30,7 @@ class Context:
 
     @cached_property
     def listed(self) -> ListedOnce:
-        """The files of ended attempts, as several parts of a scheduler follow them."""
+        """The listing of the files of ended attempts, shared by the parts that follow them."""
         return ListedOnce(self.store)
 
     @cached_property

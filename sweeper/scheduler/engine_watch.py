@@ -1,5 +1,5 @@
-"""Tracks the engine that runs use, which may be killed and restarted, also on another port. While
-no engine answers, no runs are started."""
+"""Follows the engine (the local model service) of a sweep, which may be killed and restarted, also
+on another port. While no engine answers, no runs are started."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,27 +14,27 @@ from sweeper.sweep.job import Engine, read_engine
 from sweeper.sweep.launcher import Service
 
 SILENT_SECONDS = 5.0
-"""How long an engine may be too busy to answer before users are told."""
+"""Seconds that an engine may be too busy to answer before users are told."""
 ORPHAN_SECONDS = 60.0
-"""How long an attempt may take to end by itself after its engine moved to another address. It may
-no longer need the engine, and many programs give up after half a minute; the SDK would retry for
+"""Seconds that an attempt has to end by itself after its engine moved to another address. It may
+no longer need the engine, and many programs give up after half a minute. The SDK would retry for
 ever."""
 _ASK_SECONDS = 1.0
 
 
 class EngineWatch:
-    """The part of a launcher that finds the engine of a sweep by `find`, and passes its address to
-    later attempts. `known` is its address at the launch.
+    """Finds the engine of a sweep by `find`, and passes its address to later attempts. `url` is its
+    address at the launch.
 
-    `fixed`: the address was given at the launch and never changes. Possibly only jobs can reach
-    it, so it counts as gone only if it has answered here before.
+    `fixed`: the address was given at the launch and never changes. Perhaps only jobs can reach it,
+    so it counts as gone only if it has answered here before.
     """
 
     def __init__(
         self,
         context: Context,
         find: Callable[[], Engine | None],
-        known: str,
+        url: str,
         *,
         fixed: bool,
     ) -> None:
@@ -43,7 +43,7 @@ class EngineWatch:
         self._find = find
         self._clock = context.clock
         self._fixed = fixed
-        self._url = known
+        self._url = url
         self._where: Engine | None = None
         self._since = context.clock()
         self._silent_since: float | None = None
@@ -51,12 +51,12 @@ class EngineWatch:
 
     @property
     def away(self) -> bool:
-        """Whether the engine was missing at the last check, so that no run should be started."""
+        """Whether the engine was missing at the last check, so that no run may be started."""
         return self._silent_since is not None and not (self._fixed and self._where is None)
 
     def look(self) -> None:
-        """Check the engine. Raises `Unreachable`, with a line for people, if it has been missing
-        for a while, or if its new address cannot be recorded."""
+        """Check the engine. Raises `Unreachable` if it has been missing for a while, or if its new
+        address cannot be recorded."""
         now = self._clock()
         engine = self._find()
         if engine is not None and engine != self._where:
@@ -96,8 +96,8 @@ class EngineWatch:
         return where
 
     def orphaned(self, run: str, attempt: int) -> bool:
-        """Return whether an attempt uses the old address of a moved engine, and has had time to
-        end by itself."""
+        """Return whether an attempt uses the old address of a moved engine and has had time to end
+        by itself."""
         if self._where is None or self._silent_since is not None:
             return False
         if self._clock() - self._since < ORPHAN_SECONDS:
@@ -112,14 +112,14 @@ class EngineWatch:
 
 
 def watch(context: Context, service: Service) -> EngineWatch | None:
-    """Return the watch of a sweep; None if its runs do not use our engine. `service` is what the
-    launch recorded."""
+    """Return the watch of a sweep, or None if its runs do not use an engine of ours. `service` is
+    what the launch recorded."""
     plan, url = context.plan, service.engine
     here_too = capabilities_together(plan.launch).here
     if plan.service != "local" or url is None:
         return None
     if "TINKER_BASE_URL" in plan.launch.env:
-        return None  # another service, named by the grid
+        return None  # The grid names another service.
 
     def here() -> Engine | None:
         engine = lifecycle.find(service.home, _ASK_SECONDS)

@@ -1,5 +1,5 @@
-"""How attempts ended and what follows: when a run is retried, which failures are excused, and when
-the first runs have all failed with the same error, so that no more are started."""
+"""Decides what follows from the ends of attempts: when a run is retried, which failures do not
+count, and when the first runs have all failed with the same error, so that no more are started."""
 
 import calendar
 import hashlib
@@ -25,10 +25,10 @@ from sweeper.worker.outcome import LIMIT
 
 _LOG = Log(__name__)
 
-EXCUSED = {"quota": "of the quota", "service": "its engine ended or restarted"}
-"""Reasons of failures that are the service's fault and cost no retry, with words for people."""
+EXCUSED = {"quota": "of the service's quota", "service": "its engine ended or restarted"}
+"""Reasons of failures that the service caused, with words for people. They use up no retry."""
 SERVICE_TRIES = 20
-"""How often a run is started again after such failures, before it counts as failed."""
+"""How often a run is restarted after such failures before it counts as failed."""
 
 
 class _Wait(NamedTuple):
@@ -46,12 +46,14 @@ _QUOTA = _Wait(30.0, 900.0)
 
 def backoff(event: Event | None, reason: str | None, ends: int, run: str, attempt: int) -> float:
     """Return the seconds from the end of `attempt`, which ended by `event` for `reason`, to the
-    next. `ends` is how many attempts of the run have ended by that event, this one included.
+    next attempt. `ends` is how many attempts of the run have ended by that event, including this
+    one.
 
     The wait is `base * 2 ** (ends - 1) * (0.5 + u)`, at most `most`. u, in [0, 1), is a hash of the
-    run and the attempt: runs that failed together do not come back together, and a restarted
-    launcher computes the same wait. After a first preemption or loss there is none, unless the
-    machine was full."""
+    run and the attempt. So runs that failed together do not restart together, and a restarted
+    launcher computes the same wait. There is no wait after a first preemption or loss, unless the
+    machine was full.
+    """
     wait = _QUOTA if reason == "quota" else _WAITS.get(event) if event is not None else None
     if wait is None:
         return 0.0
@@ -63,14 +65,14 @@ def backoff(event: Event | None, reason: str | None, ends: int, run: str, attemp
 
 
 NEEDED = 3
-"""The number of first runs that must fail alike to stop the sweep."""
+"""How many of the first runs must fail with the same error to stop the sweep."""
 
 _NUMBER = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{12,}\b|\d+(?:[.,:]\d+)*(?:e[+-]?\d+)?")
 _PATH = re.compile(r"(?:[A-Za-z]+:/)?(?:/[^\s/'\":,;()<>]+)+/?")
 
 
 class Failure(NamedTuple):
-    """Why a run failed. Two runs failed with the same error if these are equal except for numbers
+    """The reason of a failed run. Failures are the same error if they differ only in numbers
     and paths."""
 
     reason: str | None
@@ -87,16 +89,16 @@ class Failure(NamedTuple):
 
 
 class CircuitBreaker:
-    """The ends of the first runs of a launch, and of their first attempts. A failure of None stands
-    for any other end."""
+    """The ends of the first runs of a launch, and of their first attempts. None stands for an end
+    that is not a failure."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Failure | None] = {}
         self._attempts: dict[str, Failure | None] = {}
 
     def attempt_ended(self, run: str, failure: Failure | None) -> None:
-        """Note the end of an attempt of a run that may have others. A success clears the run's
-        earlier failure."""
+        """Note the end of an attempt of a run that may have further attempts. A success clears the
+        run's earlier failure."""
         if failure is None:
             self._attempts[run] = None
         elif len(self._attempts) < NEEDED:
@@ -115,18 +117,18 @@ class CircuitBreaker:
         return self._attempts.keys()
 
     def tripped(self, runs: int) -> Failure | None:
-        """Return the common failure once enough of the sweep's `runs` runs have ended with it;
-        else None."""
+        """Return the common failure once enough of the sweep's `runs` runs have ended with it, else
+        None."""
         return None if len(self._runs) < min(NEEDED, runs) else _common(self._runs.values())
 
     def reset(self) -> None:
-        """Forget everything: a user has asked for another try."""
+        """Forget all ends, because a user has asked for another try."""
         self._runs.clear()
         self._attempts.clear()
 
 
 def _common(failures: Iterable[Failure | None]) -> Failure | None:
-    """Return the last of the failures if all have the same cause; else None."""
+    """Return the last of the failures if all have the same cause, else None."""
     last: Failure | None = None
     for failure in failures:
         if failure is None or (last is not None and not failure.alike(last)):
@@ -141,8 +143,8 @@ def normalised(line: str) -> str:
 
 
 def failure_of(outcome: Outcome, line: str) -> Failure:
-    """Make a `Failure` of a failed attempt's outcome, and of the last line that it printed, which
-    is used if the outcome gives no details."""
+    """Make a `Failure` of the outcome of a failed attempt. `line`, the last line that it printed,
+    is used if the outcome has no details."""
     return Failure(outcome.reason, outcome.code, outcome.detail or line)
 
 
@@ -153,8 +155,8 @@ _SET_SECONDS = 2.0
 
 
 def last_words(backend: Backend, token: str) -> str:
-    """Return the last line that a job printed, from its backend; the only log of a job whose
-    worker never began. Empty if there is none."""
+    """Return the last line that a job printed, from its backend. It is the only log of a job whose
+    worker never started. Empty if there is none."""
     lines: deque[str] = deque(maxlen=_LAST_LINES)
     with suppress(EnvironmentFailure):
         lines.extend(backend.logs(token))
@@ -162,8 +164,8 @@ def last_words(backend: Backend, token: str) -> str:
 
 
 class End(NamedTuple):
-    """The end of a run's latest attempt, and the time when the next may start: `due` by the
-    launcher's monotonic clock, `until` in Unix seconds."""
+    """The end of a run's latest attempt, and when the next may start: `due` by the launcher's
+    monotonic clock, `until` in Unix seconds."""
 
     state: RunState
     reason: str | None
@@ -173,7 +175,7 @@ class End(NamedTuple):
 
 
 class Outcomes:
-    """A reader of outcomes, which reads each once.
+    """Reads outcomes, each once.
 
     The times in outcomes come from workers, whose clocks may be wrong by hours. So an attempt is
     assumed to have ended after the last check that saw it running.
@@ -186,23 +188,24 @@ class Outcomes:
         self._clock = context.clock
         self._wall = context.wall
         self._ends: dict[str, End] = {}
-        self._looks = (-math.inf, -math.inf)  # when the last two began
+        self._looks = (-math.inf, -math.inf)  # the times of the last two checks
         self._not_before: dict[str, tuple[RunState, float]] = {}
         self._unread: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Begin a check of all runs. Attempts that it finds ended have ended since the check
-        before."""
+        """Begin a check of all runs. Attempts that it finds ended have ended since the last
+        check."""
         self._looks = (self._looks[1], self._clock())
 
     def note(self, run: str, state: RunState, events: set[tuple[int, Event]]) -> bool:
         """Record that the latest attempt of a run has ended. Return whether that is new."""
-        known = self._ends.get(run)
-        if known is not None and known.state == state and run not in self._unread:
+        earlier = self._ends.get(run)
+        if earlier is not None and earlier.state == state and run not in self._unread:
             return False
         outcome = NOTHING
         if state.state in (State.FAILED, State.PREEMPTED, State.LOST):
-            with suppress(StoreError):  # unreadable for a moment, or damaged: retry later
+            # It cannot be read now, or is damaged. It is read again later.
+            with suppress(StoreError):
                 outcome = self._folder.read_outcome(run, state)
             tries = self._unread.pop(run, 0)
             if outcome is NOTHING and tries < _TRIES:
@@ -224,17 +227,17 @@ class Outcomes:
         return run not in self._unread
 
     def end(self, run: str) -> End | None:
-        """Return the end of a run's latest attempt, if it was recorded."""
+        """Return the end of a run's latest attempt, or None if it was not recorded."""
         return self._ends.get(run)
 
     def waits(self, run: str) -> End | None:
-        """Return the end after which a run must still wait; None if it may start."""
+        """Return the end after which a run still has to wait, or None if it may start."""
         end = self._ends.get(run)
         left = 0.0 if end is None else end.due - self._clock()
         if end is None or left <= 0.0:
             return None
         until = self._wall() + left
-        if abs(until - end.until) > _SET_SECONDS:  # the system clock was changed
+        if abs(until - end.until) > _SET_SECONDS:  # The system clock was changed.
             end = self._ends[run] = end._replace(until=until)
         return end
 
@@ -253,14 +256,14 @@ class Outcomes:
         return failure_of(end.outcome, line)
 
     def failed(self, run: str) -> Failed | None:
-        """Return why a run failed, as alarms need it; None while its end is unknown."""
+        """Return why a run failed, as alarms need it, or None if its end is unknown."""
         if run not in self._ends:
             return None
         failure = self.failure(run)
         return Failed(failure.reason, failure.line)
 
     def _passed(self, outcome: Outcome, most: float) -> float:
-        """Return how many seconds of a delay have passed, by the time in the outcome, at most
+        """Return how many seconds of a delay have passed since the time in the outcome, at most
         `most`. A time in the future counts as now."""
         text = outcome.ended or outcome.time
         with suppress(ValueError, TypeError, OverflowError):
@@ -281,11 +284,11 @@ class Outcomes:
 
 
 class FailurePolicy:
-    """A policy that judges ended attempts once per step.
+    """Judges the attempts that ended, once per step.
 
-    `held` is the reason why no more runs are started, as one line for people; None if there is
-    none. With `smoke` only the run `first` may start until it succeeds; then `smoke` becomes false.
-    Attempts that had ended before the first step belong to an earlier launch and do not count.
+    `held` is the reason why no more runs are started, as one line, or None. With `smoke` only the
+    run `first` may start until it succeeds; then `smoke` becomes false. Attempts that had ended
+    before the first step belong to an earlier launch and do not count.
     """
 
     def __init__(self, run_table: RunTable, outcomes: Outcomes, *, smoke: bool) -> None:
@@ -294,7 +297,7 @@ class FailurePolicy:
         self._breaker = CircuitBreaker()
         self._begun = False
         self._known: set[tuple[str, int]] = set()
-        # Outcomes in this launch after which the run was to be started again, until a user cancels
+        # Outcomes in this launch after which the run is to be started again, until a user cancels
         # it.
         self._open: dict[str, RunState] = {}
         self.smoke = smoke
@@ -302,14 +305,14 @@ class FailurePolicy:
         self.held: str | None = None
 
     def started(self, runs: list[str]) -> None:
-        """Record that these runs are about to start. With `smoke`, one of them is the first."""
+        """Record that these runs are about to start. With `smoke`, one of them becomes the
+        first."""
         if self.smoke and runs:
             self.first = runs[0]
 
     def look(self) -> str | None:
-        """Judge the attempts that ended since the last step. Return what stopped one of them
-        through no fault of its own, as a key of `labels.LOWERED`; None if there was no such
-        attempt."""
+        """Judge the attempts that ended since the last step. Return what stopped an attempt through
+        no fault of its own, as a key of `labels.LOWERED`, or None."""
         refused: str | None = None
         self._outcomes.begin()
         for run, view in self._run_table.views.items():
@@ -339,9 +342,9 @@ class FailurePolicy:
         return refused
 
     def excuse(self, run: str, attempt: int, why: str) -> None:
-        """Start a run again that was stopped through no fault of its own, if it is still wanted,
-        without using up a retry. A user's `cancel` at this very moment would count as one before
-        the retry, so it then applies to the next attempt."""
+        """Start a run again that was stopped through no fault of its own, if it is still wanted. No
+        retry is used up. If a user cancels the run at this moment, the cancellation applies to the
+        next attempt."""
         if run not in self._run_table.retired and not self._run_table.views[run].cancel:
             body = {"by": f"the launcher, {why}"}
             fresh = self._run_table.add(run, attempt, Event.RETRY, body)
@@ -350,8 +353,8 @@ class FailurePolicy:
                 self._run_table.add(run, attempt + 1, Event.CANCEL, body)
 
     def _has_tries(self, run: str) -> bool:
-        """Return whether a run may start again after a failure of the service: only a limited
-        number of times. Withdrawn attempts did nothing and do not count."""
+        """Return whether a run may start again after a failure of the service, which is allowed a
+        limited number of times. Withdrawn attempts did nothing and do not count."""
         events = self._run_table.events(run)
         tries = sum(
             event is Event.RETRY and (attempt, Event.FAILED) in events for attempt, event in events
@@ -360,8 +363,8 @@ class FailurePolicy:
 
     @property
     def waiting_for_retries(self) -> bool:
-        """Whether the first attempts failed with the same error and their retries are still to
-        come. Until then no new run is started."""
+        """Return whether the first attempts failed with the same error and their retries have not
+        ended yet. Until then no new run is started."""
         suspects = self._breaker.suspects() if self.held is None else ()
         unknown = self._run_table.unacknowledged()
         views = {run: self._run_table.views[run] for run in suspects}
@@ -375,8 +378,8 @@ class FailurePolicy:
             self._breaker.attempt_ended(run, self._outcomes.failure(run))
 
     def _learn(self, run: str, state: State) -> None:
-        """Tell the circuit breaker that a run has ended for good in this launch, and check whether
-        it was the one that had to succeed first."""
+        """Tell the circuit breaker that a run of this launch is over, and check whether it was the
+        one that had to succeed first."""
         if state is State.SUCCEEDED:
             self.smoke, self.first = False, None
             self._breaker.run_ended(run, None)
@@ -412,13 +415,13 @@ class FailurePolicy:
             )
 
     def _left(self) -> bool:
-        """Return whether any run is still to be started, and so could be held back."""
+        """Return whether any run is still to be started."""
         wanting = any(view.wants for view in self._run_table.views.values())
         return wanting or bool(self._run_table.unacknowledged())
 
 
 def _cause(failure: Failure) -> str:
-    """Describe a failure briefly. Its last line says more than its exit code."""
+    """Describe a failure briefly, by its last line if there is one, else by its exit code."""
     if failure.line or failure.code is None:
         return ": ".join(filter(None, (failure.reason, failure.line)))
     return f"{failure.reason}: exit code {failure.code}, no output"

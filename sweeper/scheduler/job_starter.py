@@ -1,5 +1,5 @@
 """Starts jobs while there is room: first those that an earlier launcher may have submitted, then
-the next attempts of runs that want one."""
+the next attempts of runs."""
 
 import itertools
 from collections import Counter
@@ -16,8 +16,8 @@ from sweeper.sweep.states import Event
 
 
 class _StageRoom:
-    """The room of each stage beside its running runs. A stage without its own `max_parallel` has
-    that of the sweep; one with GPUs of its own has the room that these leave."""
+    """The room of each stage for more runs. A stage without its own `max_parallel` has that of the
+    sweep; a stage with its own GPUs has the room that they leave."""
 
     def __init__(self, plan: Plan, busy: Iterable[Run], places: Places) -> None:
         limits = {stage.name: stage.launch.get("max_parallel") for stage in plan.stages}
@@ -32,7 +32,7 @@ class _StageRoom:
                 self._limits[name] = min(most, self._limits.get(name, most))
 
     def take(self, run: Run) -> bool:
-        """Take room for one more run of its stage. Return whether there was any."""
+        """Take room for one more run of its stage. Return whether there was room."""
         limit = None if run.stage is None else self._limits.get(run.stage)
         if limit is not None and self._busy[run.stage] >= limit:
             return False
@@ -41,11 +41,9 @@ class _StageRoom:
 
 
 class JobStarter:
-    """The part of a launcher that starts the jobs of one sweep. `check` raises if another launcher
-    has taken over the sweep.
+    """Starts the jobs of one sweep. `check` raises if another launcher has taken over the sweep.
 
-    `unsubmitted` has the runs with an opened attempt that is at no backend, according to the
-    backend.
+    `unsubmitted` has the runs with an opened attempt that no backend has.
     """
 
     def __init__(self, parts: Components, check: Callable[[], None]) -> None:
@@ -74,12 +72,12 @@ class JobStarter:
         engine_away: bool,
         spending_unknown: bool,
     ) -> None:
-        """Start what may start now, and add to `observed` why other runs wait. `refused` says what
-        rejected a job. If the engine is missing, or the spending is unknown, no new run is
+        """Start the jobs that may start now, and add to `observed` why other runs wait. `refused`
+        says what rejected a job. If the engine is missing or the spending is unknown, no new run is
         started."""
         self._engine_away, self._spending_unknown = engine_away, spending_unknown
         try_call(lambda: self._take_slots(observed, refused))
-        # What may be running counts as running: only the room besides it is free.
+        # Jobs that may be running count as running.
         self._acknowledge(try_call)
         self._start(try_call, observed)
 
@@ -111,7 +109,7 @@ class JobStarter:
                 yield run
 
     def _is_blocked(self) -> bool:
-        """Return whether nothing at all may start now."""
+        """Return whether no run may start now."""
         return (
             self._backlog.held is not None
             or not self._starting
@@ -138,12 +136,13 @@ class JobStarter:
         return _StageRoom(self._stages.plan, busy, self._places)
 
     def _acknowledge(self, try_call: TryCall) -> None:
-        """Submit again what an earlier launcher may not have submitted, unless its place has it."""
+        """Submit the jobs again that an earlier launcher may not have submitted, unless their place
+        has them."""
         self.unsubmitted = set()
         opened = self._places.of_each(self._run_table.unacknowledged())
         for place, jobs in opened.items():
             if jobs and not try_call(partial(self._acknowledge_at, place, jobs)):
-                unknown = self._run_table.unacknowledged()  # except those found since
+                unknown = self._run_table.unacknowledged()  # They may have been found since.
                 runs = [run for run in jobs.values() if run in unknown]
                 self._withdrawals.look(place, runs, self.unsubmitted)
 
@@ -166,16 +165,17 @@ class JobStarter:
             elif stage_room.take(self._run_table.runs[run]):
                 again.append(run)
         self.unsubmitted -= set(again)
-        # Files next to an intent may belong to another plan, be damaged, or come from anybody.
+        # The files of an opened attempt may belong to another plan, be damaged, or come from
+        # another user.
         self._submitter.describe_again(place, again)
         self._submit(place, again)
 
     def _end_cancelled(self, run: str, attempt: int) -> None:
-        """Record the cancellation of an attempt that is at no backend."""
+        """Record that an attempt that no backend has is cancelled."""
         self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", "before it was submitted")
 
     def _start(self, try_call: TryCall, observed: dict[str, Observation]) -> None:
-        """Open attempts for runs that want one, while there is room, and submit them."""
+        """Open attempts for the runs that want one, while there is room, and submit them."""
         room = min(self._free(), sum(self._places.room(self.unsubmitted).values()))
         retries_first, held = self._policy.waiting_for_retries, self._backlog.held
         stage_room = self._stage_room()
@@ -191,7 +191,7 @@ class JobStarter:
             elif end is not None:
                 observed[run] = Observation(Kind.LATER, None, timestamp(end.until))
             elif (attempt, Event.CANCEL) in self._run_table.events(run):
-                # A revoked cancel names this attempt: the next one is started.
+                # This attempt was named by a cancel that was revoked, so the next one is started.
                 self._run_table.add(run, attempt, Event.INTENT)
                 self._end_cancelled(run, attempt)
             elif wait is not None:
@@ -223,7 +223,8 @@ class JobStarter:
             try_call(partial(self._submit, place, jobs))
 
     def _submit(self, place: str, runs: Sequence[str]) -> None:
-        """Submit the opened attempts of runs to a place, if the sweep is still ours."""
+        """Submit the opened attempts of runs to a place, if this launcher still drives the
+        sweep."""
         if runs:
             self._check()
             self._submitter.submit(place, runs)

@@ -1,10 +1,10 @@
 """The reconcile loop: decides what should run, checks what runs, and starts what is missing. Each
 step moves a run at most one event along: intent -> (find) -> submit -> acknowledge."""
 
-# A restart loses nothing in memory except the clocks of leases and waits, and the memory of runs
-# that failed with the same error. An attempt with a recorded intent is looked up by its token
-# before it is submitted again. An attempt counts toward `max_parallel` from its intent until an
-# event ends it or the backend has no such job.
+# A restart loses only the clocks of leases and waits, and the memory of runs that failed with the
+# same error. An attempt with a recorded intent is looked up by its token before it is submitted
+# again. An attempt counts toward `max_parallel` from its intent until an event ends it or the
+# backend says that it has no such job.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -34,21 +34,21 @@ from sweeper.sweep.states import OPEN, State
 _LOG = Log(__name__)
 
 REPLANNED = "the grid was launched again: continuing with its new plan"
-"""The reason of a launcher that ends because it is to continue with a new plan."""
+"""The reason of a launcher that ends so that another one continues with a new plan."""
 
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 2.0
-"""The longest interval on a remote store, which may charge for each listing."""
+"""The longest interval between steps on a remote store, which may charge for each listing."""
 
 
 class Scheduler:
-    """The loop that drives one sweep to its end. The caller holds the sweep's lock.
+    """Drives one sweep to its end. The caller holds the sweep's lock.
 
-    `notify` gets each changed summary. With `smoke` one run goes first, and the others when it has
-    succeeded. With `starting=False` no runs are started: running jobs are followed, and stopped on
-    request. `check` is called before each submission, and raises if another launcher has taken
-    over. `ending` is called when all runs are over. It may take long, so the sweep is checked once
-    more after it.
+    `notify` gets each changed summary. With `smoke` one run goes first, and the others follow when
+    it has succeeded. With `starting=False` no runs are started: running jobs are followed, and
+    stopped on request. `check` is called before each submission, and raises if another launcher has
+    taken over. `ending` is called when all runs are over. It may take long, so the sweep is checked
+    once more after it.
     """
 
     def __init__(
@@ -79,15 +79,15 @@ class Scheduler:
 
     @property
     def outcomes(self) -> Mapping[str, bytes]:
-        """The recorded outcomes on a remote store that were read, by their paths."""
+        """The outcomes on a remote store that were read, by their paths."""
         return self._parts.attempts.outcomes
 
     def run(self) -> Summary:
-        """Step until nothing runs and nothing is left to start, or until somebody asks this
-        launcher to end or to continue with another plan (`Summary.ends`)."""
+        """Step until nothing runs and nothing is left to start, or until a user asks this launcher
+        to end or to continue with another plan (`Summary.ends`)."""
         is_ours = True
         try:
-            with self._parts.parallelism.kept():
+            with self._parts.parallelism.holding():
                 return self._run()
         except AnotherLauncher as error:
             _LOG.warning("this launcher ends: %s", error)
@@ -109,15 +109,15 @@ class Scheduler:
                     self._notify(summary)
                 self._last_summary = summary
             if summary.ends is not None:
-                return summary  # running jobs keep their slots
+                return summary  # Running jobs keep their slots.
             if summary.finished:
                 parts.parallelism.leave()
                 return summary
             self._wait()
 
     def _wait(self) -> None:
-        """Sleep until the next step: longer on a remote store, unless a job of this machine ends
-        meanwhile."""
+        """Sleep until the next step, longer on a remote store. A job of this machine that ends cuts
+        the sleep short."""
         left = REMOTE_POLL_SECONDS if self._context.store.is_remote else POLL_SECONDS
         while left > 0:
             wait = min(left, POLL_SECONDS)
@@ -143,7 +143,7 @@ class Scheduler:
 
     def _step_or_unreachable(self) -> Summary:
         """Do a step. If the store or the machine fails after an earlier step worked, return the
-        last summary with what is unreachable."""
+        last summary, with what is unreachable."""
         try:
             self._check()
             summary = self.step()
@@ -151,20 +151,21 @@ class Scheduler:
                 monitor = self._parts.alarm_monitor
                 alarms = summary.alarms if monitor is None else monitor.finish()
                 self._ending()
-                # That may have taken minutes, in which a user may have requested a retry.
+                # The step may have taken minutes, in which a user may have requested a retry.
                 summary = self.step()._replace(alarms=alarms)
         except (StoreError, OSError, RuntimeError) as error:
             message = lacking(error) or (str(error) if isinstance(error, StoreError) else None)
-            if self._last_summary is None or message is None:  # it never worked: say so at once
+            # No step has worked yet, so the user is told at once.
+            if self._last_summary is None or message is None:
                 if message is None or isinstance(error, StoreError):
                     raise
                 raise EnvironmentFailure(message) from error
             summary = self._last_summary._replace(unreachable=message)
-            with suppress(StoreError):  # earlier observations may be outdated
+            with suppress(StoreError):  # Earlier observations may be outdated.
                 self._observed = {}
                 self._publish(message)
         except AnotherLauncher:
-            raise  # readers see what the other launcher publishes
+            raise  # Readers see what the other launcher publishes.
         except EnvironmentFailure as error:
             with suppress(StoreError):
                 self._parts.publisher.publish(
@@ -174,7 +175,7 @@ class Scheduler:
         return summary
 
     def _notify_people(self, summary: Summary) -> None:
-        """Send people their notifications, and one at the end."""
+        """Send people their notifications, and another one at the end."""
         notifier, spending = self._parts.notifier, self._parts.spending
         if notifier is None:
             return
@@ -216,7 +217,8 @@ class Scheduler:
         )
 
     def _counts(self) -> Counter[State]:
-        """Count the runs by state. Retired ones count only while they are running."""
+        """Count the runs by state. Retired runs (no longer in the grid) count only while they are
+        running."""
         table = self._parts.run_table
         states = ((run, view.state.state) for run, view in table.views.items())
         return Counter(state for run, state in states if run not in table.retired or state in OPEN)
@@ -249,8 +251,8 @@ class Scheduler:
         not answer.
 
         An unanswered query says nothing about any job, and is repeated in the next round. No run is
-        started at a place while its running jobs are unknown. A job that cannot be stopped, found
-        or submitted delays no other job, and no other place.
+        started at a place while the state of its running jobs is unknown. A job that cannot be
+        stopped, found or submitted delays no other job and no other place.
         """
         parts = self._parts
         missing: list[str] = []
@@ -261,7 +263,7 @@ class Scheduler:
             except Unreachable as error:
                 _LOG.debug("no answer: %s", error)
                 missing.append(str(error))
-                # A full place gets no jobs if there are others.
+                # If there are other places, a full place gets no jobs.
                 self._machine_full |= isinstance(error, NoRoom) and not parts.places.several
                 return False
             return True
@@ -309,6 +311,6 @@ class Scheduler:
         return reached
 
     def _poll_place(self, place: str, tokens: list[str], statuses: dict[str, JobStatus]) -> None:
-        """Add what a place says about its jobs. Raises `Unreachable`."""
+        """Add the statuses of jobs at a place. Raises `Unreachable`."""
         answers = self._parts.places.ask(place, lambda backend: backend.poll(tokens))
         statuses |= {job: answers[job] for job in tokens}

@@ -1,5 +1,5 @@
-"""Finds lost workers: running jobs that will never record their outcome. A worker is lost if it has
-sent no heartbeat for the lease and the backend does not know its job."""
+"""Finds lost workers: those of running jobs that will never record their outcome. A worker is lost
+if it has sent no heartbeat for the lease and the backend does not know its job."""
 
 import signal
 from collections.abc import Callable, Collection, Mapping
@@ -18,17 +18,16 @@ from sweeper.worker.outcome import MemoryKills
 _LOG = Log(__name__)
 
 SETTLE_SECONDS = 12.0
-"""How long a job must have ended, without any heartbeat of its attempt, before the launcher
-records that the worker died. A second copy of the job may have ended while the first one trains."""
+"""Seconds after the end of a job, without any heartbeat of its attempt, before the launcher records
+that the worker died. The job that ended may be one of two copies, of which the other trains."""
 _SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 class LostWorkers:
-    """The part of a launcher that records outcomes that workers did not record, and observes the
-    other attempts.
+    """Records outcomes that workers did not record, and observes the other attempts.
 
-    `withdrawn` is called with the attempts whose withdrawal was interrupted (run, attempt).
-    `stalled` says whether an attempt makes no progress. With `starting=False` no worker is
+    `withdrawn` is called with the attempts (run, attempt) whose withdrawal was interrupted.
+    `stalled` returns whether an attempt makes no progress. With `starting=False` no worker is
     declared lost, since a launcher that only stops runs may not know their jobs.
     """
 
@@ -54,12 +53,12 @@ class LostWorkers:
     def look(
         self, statuses: Mapping[str, JobStatus], stopping: Collection[str]
     ) -> dict[str, Observation]:
-        """Judge the running jobs by what their backends say. `stopping` are jobs that were asked
-        to stop. Both are keyed by token. Return observations of runs that are neither over nor
-        healthy. Raises `StoreError`."""
+        """Judge the running jobs by the statuses from their backends. `stopping` are jobs that were
+        asked to stop. Both are keyed by token. Return observations of runs that are neither over
+        nor healthy. Raises `StoreError`."""
         self._kernel.look(statuses)
         if any(status.state in GONE for status in statuses.values()):
-            # A worker records its outcome before it exits, so only an outcome that is missing after
+            # A worker records its outcome before it exits. So only an outcome that is missing after
             # the backend's answer is really missing.
             self._run_table.read()
         observations: dict[str, Observation] = {}
@@ -74,13 +73,14 @@ class LostWorkers:
         return observations
 
     def _is_over(self, run: str, attempt: int, status: JobStatus, stopped: bool) -> bool:
-        """Record the outcome of an attempt whose worker will not, if it is known now. `stopped`:
-        it was asked to stop."""
+        """Record the outcome of an attempt if its worker certainly will not. `stopped`: it was
+        asked to stop. Return whether it was recorded."""
         view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
         if view.cancel and status.state in GONE:
-            # A worker that has not claimed it yet will not: it checks for the request first.
+            # A worker checks for the request before it claims the attempt, so this one will not
+            # claim it.
             if view.state.state is State.SUBMITTED or quiet > SETTLE_SECONDS:
-                detail = "the worker ended before it could record that"
+                detail = "the worker ended before it could record the cancellation"
                 self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", detail)
             return True
         if status.state is JobState.ENDED and quiet > SETTLE_SECONDS:
@@ -89,7 +89,7 @@ class LostWorkers:
         lost = status.state is JobState.ABSENT and quiet > self._lease_s and self._starting
         if lost:
             _LOG.warning(
-                "%s: lost: its job is unknown to its backend, and it was silent for %.0f s",
+                "%s: lost: its backend does not know its job, and it sent no heartbeat for %.0f s",
                 token(run, attempt),
                 quiet,
             )
@@ -99,9 +99,9 @@ class LostWorkers:
     def _observe(
         self, run: str, attempt: int, status: JobStatus, stopped: bool
     ) -> Observation | None:
-        """Return the observation of an attempt that may be running. None if it is healthy."""
+        """Return the observation of an attempt that may be running, or None if it is healthy."""
         stopping = stopped or self._run_table.views[run].cancel
-        if status.state is JobState.PENDING:  # no heartbeat is possible yet, however long it waits
+        if status.state is JobState.PENDING:  # The job waits, so it sends no heartbeats yet.
             kind = Kind.STOPPING if stopping else Kind.QUEUED
             return Observation(kind, status.reason or None, status.since)
         if self._heartbeats.quiet(run, attempt) > self._lease_s:
@@ -124,21 +124,21 @@ class LostWorkers:
             reason, detail = "oom", "the worker was killed by the kernel: out of memory"
         elif state.state is State.SUBMITTED:
             last_line = self._last_words(run, attempt) or "see its log"
-            reason, detail = "start", f"the job ended before its worker began: {last_line}"
+            reason, detail = "start", f"the job ended before its worker started: {last_line}"
         else:
             reason, detail = "killed", "the worker ended without recording an outcome"
         event = Event.PREEMPTED if status.preempted else Event.FAILED
         reason = status.reason or reason
         if stopped and reason != "oom":
-            # We stopped it before its worker could record that: it will continue.
+            # We stopped it before its worker could record that. The run will continue.
             event, reason = Event.PREEMPTED, "terminated"
-            detail = "it was stopped before its worker could record that"
+            detail = "it was stopped before its worker could record the end"
         _LOG.warning("%s: %s (%s): %s", token(run, attempt), event.value, reason, detail)
-        known = {"code": status.code, "host": status.node}
-        self._run_table.end(run, attempt, event, reason, detail, known)
+        details = {"code": status.code, "host": status.node}
+        self._run_table.end(run, attempt, event, reason, detail, details)
 
     def _last_words(self, run: str, attempt: int) -> str:
-        """Return the last line printed by a job whose worker never began; empty if there is
+        """Return the last line printed by a job whose worker never started; empty if there is
         none."""
         backends, place = self._context.backends, next(iter(self._context.backends), None)
         if len(backends) > 1:
@@ -148,12 +148,12 @@ class LostWorkers:
 
 
 class _KernelKills:
-    """The jobs that the kernel killed for memory: those that ended when it killed a process of our
-    control group, which usually contains the jobs of this machine."""
+    """The jobs that the kernel killed because memory was full: those that ended when it killed a
+    process of our control group, which usually contains the jobs of this machine."""
 
     def __init__(self) -> None:
         self._counter = MemoryKills()
-        self._counts = (0, 0)  # from the last two checks: a job ends a moment after its kill
+        self._counts = (0, 0)  # from the last two checks, since a job ends shortly after its kill
         self._ended: dict[str, bool] = {}
 
     def look(self, statuses: Mapping[str, JobStatus]) -> None:

@@ -34,22 +34,22 @@ from sweeper.sweep.states import fold
 
 BEAT_SECONDS = 5.0
 LEASE_SECONDS = 30.0
-"""A launcher on another machine that is silent for longer than this gets no more slots."""
+"""Seconds after which a launcher on another machine that sends no heartbeat gets no more slots."""
 _REMOTE_SECONDS = 2.0
-"""The interval between two reads of a remote record, where each costs."""
+"""Seconds between two reads of a remote record, where each costs money."""
 _SEEK_SECONDS = 5.0
-"""The interval between two looks at the runs of a sweep without a launcher."""
+"""Seconds between two checks of the runs of a sweep without a launcher."""
 _FORGET_SECONDS = 900.0
-"""How long a sweep without a launcher that cannot be read from here keeps its slots, from when it
-was first found, or from the last successful read."""
+"""Seconds that a sweep without a launcher keeps its slots if it cannot be read from here, counted
+from when it was first found or last read."""
 _NEVER = "never"
-"""The start time of a process that does not exist."""
+"""Stands for the start time of a process that does not exist."""
 
 
 class Jobs(NamedTuple):
     """The load of a sweep: `busy` running jobs, `wanted` more that could start now, and `most` at
-    once. `paused` of the running jobs are held back by the service. `refused`: the service
-    rejected one."""
+    once. The service holds back `paused` of the running jobs. `refused`: the service rejected a
+    job."""
 
     busy: int
     wanted: int
@@ -59,8 +59,8 @@ class Jobs(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """What a sweep may use: it holds `slots`. `share` is the number that it can count on, up to
-    the number that it wants, and `why` is the reason if it is less, a key of `labels.LOWERED`."""
+    """The slots that a sweep holds. `share` is the number that it can count on, at most the number
+    that it wants. If it is less, `why` is the reason, a key of `labels.LOWERED`."""
 
     slots: int
     share: int
@@ -68,21 +68,21 @@ class Allowance(NamedTuple):
 
 
 def name_of(root: str, sweep: str, identity: str = "") -> str:
-    """Return the name of a sweep among those of its account. Without `identity`: its name in
-    version 0.1."""
+    """Return the name of a sweep in the record of its account. Without `identity`, return its name
+    in version 0.1."""
     text = f"{root}/{sweep}\n{identity}" if identity else f"{root}/{sweep}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Governor:
-    """The part of a launcher that decides how many slots its sweep holds. `own` is its first entry
-    in the record. `most` is how many jobs the service takes at once, if the user knows it; with
-    None the launchers learn it."""
+    """Decides how many slots a sweep holds. `member` is the first entry of the sweep in the record.
+    `most` is how many jobs the service runs at once, if the user knows it; with None the launchers
+    learn it."""
 
     def __init__(
         self,
         record: AccountRecord,
-        own: Member,
+        member: Member,
         *,
         clock: Callable[[], float],
         most: int | None = None,
@@ -90,21 +90,21 @@ class Governor:
     ) -> None:
         self._beat_seconds = beat_seconds
         self._record, self._clock, self._most = record, clock, most
-        self._name = name_of(own.root, own.sweep, own.id)
-        self._own = own
+        self._name = name_of(member.root, member.sweep, member.id)
+        self._member = member
         self._limiter = Limiter(clock)
         self._seen: dict[str, tuple[int, float]] = {}
         self._abandoned: dict[str, _Abandoned] = {}
         self._beat_at = self._seek_at = self._look_at = clock()
         self._keeper: threading.Thread | None = None
         self._entered = False
-        """Whether some page may list us as a member."""
+        """Whether some page may list this sweep."""
         self._joined = False
         self._refused = False
         self._allowance = Allowance(0, 0)
 
     @contextmanager
-    def kept(self) -> Generator[None]:
+    def holding(self) -> Generator[None]:
         """Send heartbeats from a thread, since a step of the launcher may take minutes. When the
         launcher ends, its slots stay with its running jobs."""
         if not self._record.is_shared:
@@ -123,7 +123,7 @@ class Governor:
 
     def _keep(self, ended: threading.Event) -> None:
         while not ended.wait(self._beat_seconds):
-            with suppress(StoreError):  # the next beat may succeed
+            with suppress(StoreError):  # The next heartbeat may succeed.
                 self._record.beat(self._name)
 
     def look(self, jobs: Jobs) -> Allowance:
@@ -141,7 +141,8 @@ class Governor:
         self._entered = True
         page = self._record.write(lambda page: self._changed(page, jobs))
         self._joined, self._refused = True, False
-        self._look_at = now + _REMOTE_SECONDS  # set only now, because a failed check allows nothing
+        # It is set only now, so that a failed check allows nothing.
+        self._look_at = now + _REMOTE_SECONDS
         self._allowance = self._allowed(page, jobs)
         self._forget(page)
         return self._allowance
@@ -149,13 +150,13 @@ class Governor:
     def leave(self) -> None:
         """Give all slots back when nothing of the sweep is running."""
         self._joined = self._entered = False
-        with suppress(StoreError):  # other launchers notice that nothing runs
+        with suppress(StoreError):  # Other launchers notice that nothing runs.
             page = self._record.write(self._without_us)
             if self._name not in page.members:
                 self._record.forget([self._name])
 
     def _forget(self, page: Page) -> None:
-        """Remove former members."""
+        """Remove former members from what this launcher remembers."""
         gone = self._abandoned.keys() - page.members.keys()
         if gone:
             with suppress(StoreError):
@@ -165,7 +166,7 @@ class Governor:
         self._seen = {name: seen for name, seen in self._seen.items() if name in page.members}
 
     def _let_go(self) -> None:
-        """Record that the sweep has no launcher, if this process may continue to exist."""
+        """Record that the sweep has no launcher, since this process may live on."""
         if not self._entered:
             return
         self._entered = self._joined = False
@@ -173,20 +174,21 @@ class Governor:
             self._record.write(self._without_launcher)
 
     def _without_launcher(self, page: Page) -> Page:
-        own = page.members.get(self._name)
-        if own is None or own.who != self._own.who:
+        entry = page.members.get(self._name)
+        if entry is None or entry.who != self._member.who:
             return page
-        left = own._replace(who=own.who._replace(began=_NEVER), wants=0, paused=0)
+        left = entry._replace(who=entry.who._replace(began=_NEVER), wants=0, paused=0)
         return page._replace(members={**page.members, self._name: left})
 
     def _without_us(self, page: Page) -> Page:
-        own = page.members.get(self._name)
-        if own is None or own.who != self._own.who:
-            return page  # another launcher has taken over the sweep
+        entry = page.members.get(self._name)
+        if entry is None or entry.who != self._member.who:
+            return page  # another launcher drives the sweep now
         return page._replace(members={k: v for k, v in page.members.items() if k != self._name})
 
     def _changed(self, page: Page, jobs: Jobs) -> Page:
-        """Return the page with our load, the resulting limit, and the slots that we take."""
+        """Return the page with the sweep's load, the resulting limit, and the slots that it
+        takes."""
         gone = self._gone(page)
         members = dict(page.members)
         for name, slots in self._left_by(page, gone).items():
@@ -195,50 +197,52 @@ class Governor:
                 del members[name]
         turn = self._turn(members, gone, jobs)
         now = {"slots": jobs.busy, "wants": jobs.wanted, "paused": jobs.paused, "turn": turn}
-        members[self._name] = self._own._replace(**now)
+        members[self._name] = self._member._replace(**now)
         learned = self._learned(page.learned, members, gone, refused=jobs.refused)
         taken = grant(self._limit(learned), self._claims(members, gone), self._name)
-        own = members[self._name]
-        members[self._name] = own._replace(
-            slots=own.slots + taken.slots, wants=own.wants - taken.slots, turn=taken.turn
+        entry = members[self._name]
+        members[self._name] = entry._replace(
+            slots=entry.slots + taken.slots, wants=entry.wants - taken.slots, turn=taken.turn
         )
         return page._replace(learned=learned, members=members)
 
     def _turn(self, members: Mapping[str, Member], gone: set[str], jobs: Jobs) -> float:
-        """Return our turn. A member that was away does not catch up on its turns, which would
-        block all others."""
+        """Return the turn of this sweep. A member that was away does not catch up on its turns,
+        since that would block all others."""
         before = members.get(self._name)
         if before is not None and (before.slots or before.wants or not jobs.wanted):
             return before.turn
-        others = [one for name, one in members.items() if name not in gone | {self._name}]
-        sharing = [one.turn for one in others if one.slots or one.wants]
-        least = min(sharing) if sharing else max((one.turn for one in others), default=0.0)
+        others = [member for name, member in members.items() if name not in gone | {self._name}]
+        sharing = [member.turn for member in others if member.slots or member.wants]
+        least = min(sharing) if sharing else max((member.turn for member in others), default=0.0)
         return least if before is None else max(before.turn, least)
 
     def _learned(
-        self, known: Learned, members: Mapping[str, Member], gone: set[str], *, refused: bool
+        self, learned: Learned, members: Mapping[str, Member], gone: set[str], *, refused: bool
     ) -> Learned:
-        there = [one for name, one in members.items() if name not in gone]
+        there = [member for name, member in members.items() if name not in gone]
         load = Load(
-            sum(one.slots for one in members.values()),
-            sum(one.paused for one in there),
-            sum(one.wants for one in there),
+            sum(member.slots for member in members.values()),
+            sum(member.paused for member in there),
+            sum(member.wants for member in there),
             "service" if refused else None,
         )
-        limits = self._limiter.see(known, load)
+        limits = self._limiter.see(learned, load)
         if self._most is not None and limits.limit is not None and limits.limit > self._most:
             return limits._replace(limit=self._most, step=1)
         return limits
 
     def _limit(self, learned: Learned) -> int | None:
-        known = [limit for limit in (learned.limit, self._most) if limit is not None]
-        return min(known, default=None)
+        limits = [limit for limit in (learned.limit, self._most) if limit is not None]
+        return min(limits, default=None)
 
     def _claims(self, members: Mapping[str, Member], gone: set[str]) -> dict[str, Claim]:
-        """Return the claims of the members. A member without a launcher claims nothing."""
+        """Return the claims of the members. A member without a launcher claims no more slots."""
         return {
-            name: Claim(one.weight, one.slots, 0 if name in gone else one.wants, one.turn)
-            for name, one in members.items()
+            name: Claim(
+                member.weight, member.slots, 0 if name in gone else member.wants, member.turn
+            )
+            for name, member in members.items()
         }
 
     def _allowed(self, page: Page, jobs: Jobs) -> Allowance:
@@ -252,23 +256,23 @@ class Governor:
         return Allowance(slots, share, why if limit < jobs.most else "shared")
 
     def _gone(self, page: Page) -> set[str]:
-        """Return the members without a launcher, as far as can be told from here: by the process on
-        this machine, by heartbeats elsewhere."""
+        """Return the members without a launcher, judged by the process on this machine or by
+        heartbeats from other machines."""
         now, stamps = self._clock(), self._record.stamps()
         gone: set[str] = set()
         for name, member in page.members.items():
-            stamp, known = stamps.get(name, 0), self._seen.get(name)
-            if known is None or known[0] != stamp:
-                known = self._seen[name] = (stamp, now)
-            is_here = member.who.host == self._own.who.host
-            over = is_gone(member.who) if is_here else now - known[1] > LEASE_SECONDS
+            stamp, seen = stamps.get(name, 0), self._seen.get(name)
+            if seen is None or seen[0] != stamp:
+                seen = self._seen[name] = (stamp, now)
+            is_here = member.who.host == self._member.who.host
+            over = is_gone(member.who) if is_here else now - seen[1] > LEASE_SECONDS
             if over and name != self._name:
                 gone.add(name)
         return gone
 
     def _seek(self) -> None:
-        """Check sweeps without a launcher from time to time, but never while writing a page,
-        because each check may take long."""
+        """Check sweeps without a launcher from time to time. This may take long, so it is not done
+        while writing a page."""
         now = self._clock()
         if now < self._seek_at:
             return
@@ -280,13 +284,12 @@ class Governor:
         for name in gone:
             member, abandoned = page.members[name], self._abandoned.get(name)
             if abandoned is None or abandoned.member.who != member.who:
-                is_here = member.who.host == self._own.who.host
+                is_here = member.who.host == self._member.who.host
                 abandoned = self._abandoned[name] = _Abandoned(member, self._clock, is_here=is_here)
             abandoned.look()
 
     def _left_by(self, page: Page, gone: set[str]) -> dict[str, int]:
-        """Return how many slots each member without a launcher still needs, if that is fewer than
-        it holds."""
+        """Return how many slots each member without a launcher still needs, if it holds more."""
         jobs: dict[str, int] = {}
         for name in gone:
             member, abandoned = page.members[name], self._abandoned.get(name)
@@ -298,8 +301,8 @@ class Governor:
 
 
 class _Abandoned:
-    """A sweep without a launcher, whose runs may still be running. `at_work`: how many are.
-    `is_here`: its launcher was on this machine."""
+    """A sweep without a launcher. `at_work` is the number of its runs that still run. `is_here`:
+    its launcher was on this machine."""
 
     def __init__(self, member: Member, clock: Callable[[], float], *, is_here: bool) -> None:
         self.member, self._clock, self._since = member, clock, clock()
@@ -309,7 +312,7 @@ class _Abandoned:
         self.at_work = member.slots
 
     def look(self) -> None:
-        """Count again. An unreadable sweep keeps its count for a while."""
+        """Count the running runs again. A sweep that cannot be read keeps its count for a while."""
         try:
             self.at_work = self._count()
             self._since = self._clock()
@@ -318,7 +321,7 @@ class _Abandoned:
                 self.at_work = 0
 
     def _count(self) -> int:
-        """Count the attempts that send heartbeats, or were silent only for a short time. Raises
+        """Count the attempts that send heartbeats or have sent one recently. Raises
         `StoreError`."""
         if self._folder is None:
             self._folder = SweepFolder.open(self.member.root, self.member.sweep)
@@ -327,8 +330,8 @@ class _Abandoned:
             events = folder.read_events()
         except NotFound as error:
             if store.is_remote or (self._is_here and os.path.isdir(store.root)):
-                return 0  # the sweep was removed
-            raise StoreError(str(error)) from error  # its disk is not mounted here
+                return 0  # The sweep was removed.
+            raise StoreError(str(error)) from error  # Its disk is not mounted here.
         if (folder.read_identity() or "") != self.member.id:
             return self._another(folder)
         states = {run: fold(happened) for run, happened in events.items()}
@@ -336,14 +339,14 @@ class _Abandoned:
         if self._heartbeats is None:
             self._heartbeats = Heartbeats(folder, self._clock)
         self._heartbeats.look(opened)
-        return sum(self._heartbeats.quiet(*one) <= LEASE_SECONDS for one in opened)
+        return sum(self._heartbeats.quiet(*attempt) <= LEASE_SECONDS for attempt in opened)
 
     def _another(self, folder: SweepFolder) -> int:
-        """Return whether the sweep found under that name is a different one. Raises
-        `StoreError`."""
+        """Return 0 if another sweep has replaced this one. Raises `StoreError` if that is not
+        certain."""
         if folder.store.is_remote or self._is_here:
-            return 0  # it replaced this one
-        raise StoreError(f"{folder.address}: is another sweep")
+            return 0  # It replaced this sweep.
+        raise StoreError(f"{folder.address} is another sweep")
 
 
 def governor_of(context: Context, service: Service) -> Governor:
@@ -354,27 +357,26 @@ def governor_of(context: Context, service: Service) -> Governor:
     record: AccountRecord = PrivateRecord()
     if account is not None:
         record = StoredRecord(open_store(settings.place), account)
-    own = Member(
+    member = Member(
         context.store.root,
         context.sweep,
         this_process(),
         plan.launch.priority,
         id="" if account is None else context.folder.ensure_identity(),
     )
-    return Governor(record, own, clock=context.clock, most=settings.slots)
+    return Governor(record, member, clock=context.clock, most=settings.slots)
 
 
 class Lowered(NamedTuple):
-    """The limit when it is below the requested number of jobs at once. `why` is a key of
-    `labels.LOWERED`."""
+    """A limit below the requested number of jobs at once. `why` is a key of `labels.LOWERED`."""
 
     limit: int
     why: str
 
 
 class Parallelism:
-    """The limits of one launcher. `most` is the number in the plan or in a later request.
-    `needed`: whether the launcher starts anything; if not, it takes no slots."""
+    """The limits of one launcher. `most` is the number in the plan or in a later request. `needed`:
+    whether the launcher starts any runs; if not, it takes no slots."""
 
     def __init__(self, context: Context, service: Service, *, needed: bool) -> None:
         self._planned = self.most = context.plan.launch.max_parallel
@@ -386,7 +388,7 @@ class Parallelism:
 
     @property
     def here(self) -> int:
-        """The number of jobs that this launcher would run, regardless of the quota."""
+        """The number of jobs that this launcher would run without the quota."""
         return self.most if self._borne.limit is None else min(self.most, self._borne.limit)
 
     @property
@@ -402,9 +404,8 @@ class Parallelism:
         self, busy: int, startable: int, *, paused: int = 0, refused: str | None = None
     ) -> None:
         """Adapt to the load: `busy` jobs run, the service holds back `paused` of them, and
-        `startable` more could start. `refused` is what rejected a job: the service or the
-        machine. Raises `Unreachable` if the place of the quota does not answer; then nothing
-        more may start."""
+        `startable` more could start. `refused` is what rejected a job: the service or the machine.
+        Raises `Unreachable` if the place of the quota does not answer; then no run may start."""
         crowded = "machine" if refused == "machine" else None
         self._borne = self._machine.see(self._borne, Load(busy, 0, startable, crowded))
         if self._borne.limit is not None and self._borne.limit >= self.most:
@@ -427,14 +428,14 @@ class Parallelism:
             self.lowered = Lowered(share.share, share.why)
 
     def lower(self, limit: int) -> None:
-        """Record that no more than `limit` jobs fit on the machines now."""
+        """Record that the machines now have room for no more than `limit` jobs."""
         if self.lowered is None or limit < self.lowered.limit:
             self.lowered = Lowered(limit, "room")
 
     @contextmanager
-    def kept(self) -> Generator[None]:
+    def holding(self) -> Generator[None]:
         """Hold the slots meanwhile, however long a step takes."""
-        with nullcontext() if self._governor is None else self._governor.kept():
+        with nullcontext() if self._governor is None else self._governor.holding():
             yield
 
     def leave(self) -> None:

@@ -1,4 +1,4 @@
-"""The places of a sweep: the backend of each attempt, where the next attempts go, and which
+"""The places of a sweep: the backend of each attempt, where the next attempts start, and which
 attempts leave a place that keeps them waiting. An attempt's intent names its place."""
 
 from collections import Counter
@@ -27,14 +27,15 @@ from sweeper.sweep.states import Event, State
 _LOG = Log(__name__)
 
 TryCall: TypeAlias = Callable[[Callable[[], None]], bool]
-"""Calls a function that asks a backend. Returns whether there was an answer."""
+"""A function that calls another one, which queries a backend, and returns whether there was an
+answer."""
 
 T = TypeVar("T")
 _REFUSED_SECONDS = 15.0, 300.0
-"""How long a place that refused a job is not tried again: doubled each time, up to the second
-number."""
+"""Seconds during which a place that refused a job is not tried again: doubled each time, up to the
+second number."""
 _AGAIN = (State.PREEMPTED, State.LOST)
-"""After these events a run goes to the next place, if that has room."""
+"""After these events a run moves to the next place, if that has room."""
 
 
 class Places:
@@ -53,36 +54,36 @@ class Places:
         """Places that have room for fewer jobs than may run, as of the last check."""
         self._at: dict[tuple[str, int], str] = {}
         self.damaged: dict[str, str] = {}
-        """Damaged records about where runs are, since this was last cleared."""
-        self._silent_since: dict[str, float] = {}  # since when a place has not answered
-        self._refusals: dict[str, int] = {}  # how many times in a row it took no job
+        """Damaged records of the places of runs, since this was last cleared."""
+        self._silent_since: dict[str, float] = {}  # when a place stopped answering
+        self._refusals: dict[str, int] = {}  # how often in a row it refused jobs
         self._until: dict[str, float] = {}
-        self._full: set[str] = set()  # when it last refused one
-        self._closed: dict[str, EnvironmentFailure] = {}  # places that will never take a job
+        self._full: set[str] = set()  # places that refused a job when last asked
+        self._closed: dict[str, EnvironmentFailure] = {}  # places that will never accept a job
         launch = context.plan.launch
         self._here = [place for place in self.names if capabilities_at(launch, place).here]
         self._gone: set[str] = set()
 
     def at(self, run: str, attempt: int) -> str | None:
-        """Return the place of an attempt. If the grid no longer has the place, the attempt was
-        cancelled. An attempt of a sweep that once had one place is at the first
-        (`placement_guard.py`). None if the record is damaged, which is added to `damaged`; then
-        no place is queried for it, since it may be at any. Raises `StoreError`."""
+        """Return the place of an attempt. An attempt of a sweep that once had one place is at the
+        first place (`placement_guard.py`); so is an attempt whose place the grid no longer has,
+        which was cancelled. If the record is damaged, add it to `damaged` and return None; then no
+        place is queried for the attempt, since it may be at any. Raises `StoreError`."""
         if not self.several:
             return self.names[0]
-        known = self._at.get((run, attempt))
-        if known is None:
+        place = self._at.get((run, attempt))
+        if place is None:
             try:
-                known = self._folder.place_of(run, attempt)
+                place = self._folder.place_of(run, attempt)
             except Damaged as error:
                 self.damaged[run] = str(error)
                 return None
-            known = known if known in self.names else self.names[0]
-            self._at[run, attempt] = known
-        return known
+            place = place if place in self.names else self.names[0]
+            self._at[run, attempt] = place
+        return place
 
     def of_each(self, attempts: Mapping[str, int]) -> dict[str, dict[str, str]]:
-        """Return for every place its attempts among these (run -> attempt), as token -> run."""
+        """Return the attempts at each place, of these (run -> attempt), as token -> run."""
         jobs: dict[str, dict[str, str]] = {place: {} for place in self.names}
         for run, attempt in attempts.items():
             place = self.at(run, attempt)
@@ -91,8 +92,8 @@ class Places:
         return jobs
 
     def ask(self, place: str, question: Callable[[Backend], T]) -> T:
-        """Query the backend of a place. Raises `Unreachable` if it does not answer, or if it
-        cannot be opened while there are other places."""
+        """Query the backend of a place. Raises `Unreachable` if it does not answer, or if it cannot
+        be opened and there are other places."""
         try:
             answer = self._put(place, question)
         except Unreachable:
@@ -113,13 +114,12 @@ class Places:
             raise Unreachable(str(error)) from error
 
     def look_where_nothing_is(self, place: str) -> None:
-        """Let a place without running attempts forget the jobs that have ended, which does not
-        query the backend. So if the place did not answer before, query it about some job to see
-        whether it answers, unless it will be queried anyway. Raises `Unreachable` if it does
-        not answer."""
+        """Check a place that has no running attempts: let it forget the jobs that have ended. That
+        does not query the backend, so if the place did not answer before, query it about some job,
+        unless it will be queried anyway. Raises `Unreachable` if it does not answer."""
         try:
             self._put(place, lambda backend: backend.poll([]))
-        except Unreachable:  # as for one that could not be opened
+        except Unreachable:  # like a place that could not be opened
             self._silent_since.setdefault(place, self._clock())
             raise
         unknown = self.of_each(self._run_table.unacknowledged())[place]
@@ -128,8 +128,8 @@ class Places:
             self.ask(place, lambda backend: backend.find([job]))
 
     def has_ended(self) -> bool:
-        """Return whether a job of this machine has ended since the last call. A place that does not
-        answer here is queried again in the next step."""
+        """Return whether a job of this machine has ended since the last call. A local place that
+        does not answer is queried again in the next step."""
         opened = self.of_each(self._run_table.open())
         gone: set[str] = set()
         for place in self._here:
@@ -145,8 +145,8 @@ class Places:
         return place not in self._silent_since
 
     def submit(self, place: str, jobs: Sequence[JobSpec]) -> None:
-        """Submit jobs to a place. A place that will never take them is closed if there are others,
-        and then counts as unreachable."""
+        """Submit jobs to a place. If the place will never accept them and there are others, it is
+        closed, and then counts as unreachable."""
         try:
             self.backends[place].submit(jobs)
         except EnvironmentFailure as error:
@@ -174,14 +174,14 @@ class Places:
         self._until[place] = self._clock() + min(most, first * 2.0 ** min(times, 9))
 
     def takes(self, place: str) -> bool:
-        """Return whether jobs may be submitted to a place now: it took the last one, or refused it
-        long ago."""
+        """Return whether jobs may be submitted to a place now: it accepted the last one, or refused
+        it long ago."""
         return place not in self._closed and self._clock() >= self._until.get(place, 0.0)
 
     def room(self, unsubmitted: Collection[str]) -> dict[str, int]:
-        """Return how many more jobs each place may have, by its share and its answers.
-        `unsubmitted` are runs whose opened attempts are at no backend. A place that refused the
-        last job gets one job as a test."""
+        """Return how many more jobs each place may get, by its share and its answers. `unsubmitted`
+        are runs whose opened attempts no backend has. A place that refused the last job gets one
+        job as a test."""
         opened, unknown = self._run_table.open(), self._run_table.unacknowledged()
         everywhere = len(self._run_table.runs)
         if not self.several:
@@ -190,7 +190,7 @@ class Places:
         busy = Counter(self.at(run, n) for run, n in (*opened.items(), *unsure))
         rooms: dict[str, int] = {}
         for place, most in self._most.items():
-            # An attempt whose place is unknown may be at any.
+            # An attempt whose place is unknown may be at any of them.
             left = (everywhere if most is None else most) - busy[place] - busy[None]
             left = min(left, 1) if place in self._refusals else left
             usable = self.takes(place) and self.is_reached(place)
@@ -198,8 +198,8 @@ class Places:
         return rooms
 
     def room_for(self, launch: Launch) -> int | None:
-        """Return how many more jobs with these settings can start now; None without a limit of
-        their own."""
+        """Return how many more jobs with these settings can start now, or None if these settings
+        have no limit."""
         rooms: list[int] = []
         for place, backend in self.backends.items():
             with suppress(Unreachable):
@@ -223,8 +223,8 @@ class Places:
         return most if room is None else min(room, most)
 
     def choose(self, run: str, room: Mapping[str, int]) -> str | None:
-        """Return the place for the next attempt of a run: the first with room, beginning after the
-        one where the last attempt was preempted or lost. None if there is none."""
+        """Return the place for the next attempt of a run: the first with room, starting after the
+        place where the last attempt was preempted or lost. None if none has room."""
         if not self.several:
             return self.names[0]
         state, order = self._run_table.views[run].state, self.names
@@ -235,8 +235,8 @@ class Places:
         return next((place for place in order if room[place] > 0), None)
 
     def why_leave(self, place: str, room: Mapping[str, int]) -> str | None:
-        """Return why attempts that a place does not have should go elsewhere: it takes none, or
-        has not answered for long, and another place has room. None if they should stay."""
+        """Return why attempts that their place does not have should move: the place accepts none,
+        or has not answered for long, and another place has room. None if they should stay."""
         others = any(left > 0 for other, left in room.items() if other != place)
         if not self.several or not others:
             return None
@@ -246,14 +246,14 @@ class Places:
         waited = 0.0 if since is None else self._clock() - since
         if waited > self._patience_s:
             return f"no answer for {waited:.0f} s"
-        # The last answer of a place that no longer answers remains valid.
+        # The last answer of a place that stopped answering still counts.
         refused = not self.takes(place) and (since is None or place in self._full)
-        return "it took no more jobs" if refused else None
+        return "it accepted no more jobs" if refused else None
 
 
 class Withdrawals:
-    """The part of a launcher that withdraws attempts, and has their runs started again at another
-    place. With `starting=False` none is withdrawn."""
+    """Withdraws attempts and has their runs started again at another place. With `starting=False`
+    no attempt is withdrawn."""
 
     def __init__(
         self, run_table: RunTable, places: Places, policy: FailurePolicy, *, starting: bool
@@ -264,9 +264,9 @@ class Withdrawals:
         self._starting = starting
 
     def look(self, place: str, runs: Iterable[str], unsubmitted: set[str]) -> list[str]:
-        """Withdraw the opened attempts of these runs, if their place keeps them waiting and another
-        has room. They leave `unsubmitted`, the runs whose opened attempts are not running. Return
-        those that stay."""
+        """Withdraw the opened attempts of these runs if their place keeps them waiting and another
+        has room. Remove them from `unsubmitted`, the runs whose opened attempts are not running.
+        Return the runs that stay."""
         runs = list(runs)
         room = self._places.room(unsubmitted)
         left = sum(room.values()) - room[place]
@@ -297,4 +297,4 @@ class Withdrawals:
     def start_elsewhere(self, run: str, attempt: int) -> None:
         """Start a run again whose attempt was withdrawn, unless a user has cancelled it since."""
         if not self._run_table.is_cancelled(run, attempt):
-            self._policy.excuse(run, attempt, "because its place did not take it")
+            self._policy.excuse(run, attempt, "because its place did not accept it")

@@ -1,5 +1,5 @@
 """The progress of a sweep: as values, as a line, as a bar on a terminal, and as observations
-published for readers of the store and for a backend with a display. A failure to publish never
+published for readers of the store and for a backend that shows jobs. A failure to publish never
 affects the sweep."""
 
 import os
@@ -80,15 +80,15 @@ def line(summary: Summary) -> str:
 
 
 def exit_code(summary: Summary) -> int:
-    """Return the exit code of a sweep: 0 if all runs succeeded, 4 while some have not ended or are
-    held back, 3 if all is over and some failed. `sweeper status` returns the same."""
+    """Return the exit code of a sweep, as `sweeper status` does: 0 if all runs succeeded, 4 while
+    some have not ended or are held back, 3 if all are over and some failed."""
     if not summary.finished or summary.held_back:
         return 4
     return 0 if summary.counts[State.SUCCEEDED] == summary.counts.total() else 3
 
 
 def printer(stream: TextIO) -> Callable[[Summary], None]:
-    """Make a function that prints a line for a summary. It prints the reason for a hold, and each
+    """Return a function that prints a line for a summary. Prints the reason for a hold, and each
     alarm, only once."""
     printed: set[str] = set()
 
@@ -102,14 +102,14 @@ def printer(stream: TextIO) -> Callable[[Summary], None]:
 
 @contextmanager
 def showing_progress() -> Generator[Callable[[Summary], None]]:
-    """Yield a function that shows a summary: as a bar on a terminal, elsewhere as a line."""
+    """Yield a function that shows a summary as a bar on a terminal, and as a line elsewhere."""
     if not sys.stderr.isatty():
         yield printer(sys.stderr)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    # the reason is plain text, not markup
+    # The reason is plain text, not markup.
     columns = (BarColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
     with Progress(*columns, console=Console(file=raw(sys.stderr))) as bar:
         task = bar.add_task("starting")
@@ -129,7 +129,7 @@ def showing_progress() -> Generator[Callable[[Summary], None]]:
 
 
 def _news(summary: Summary, printed: set[str]) -> list[str]:
-    """Return the lines of a summary that are printed only once and have not been yet; add them to
+    """Return the lines of a summary that are printed once and were not printed yet. Add them to
     `printed`."""
     held = [f"held: {summary.held}"] if summary.held is not None else []
     lines = [*held, *summary.waits, *summary.alarms]
@@ -160,12 +160,12 @@ def _sentence(summary: Summary) -> str:
 
 
 _SECONDS = 1.0
-"""The interval between two updates of a display. The changes of many steps are shown as one."""
+"""Seconds between two updates of a display. The changes of many steps are shown as one."""
 
 
 class Publisher:
-    """A writer of a sweep's observations, next to its events, when they change. `starting` says
-    whether this launcher starts runs."""
+    """Writes a sweep's observations next to its events when they change. `starting` says whether
+    this launcher starts runs."""
 
     def __init__(self, context: Context, *, starting: bool) -> None:
         self._context = context
@@ -174,8 +174,8 @@ class Publisher:
 
     def publish(self, observations: Observations) -> None:
         """Write observations that are not states: runs whose worker is silent or waits, a backend
-        that does not answer, the reason why no runs are started. Adds whether this launcher
-        starts runs, and its process."""
+        that does not answer, the reason why no runs are started. Add whether this launcher starts
+        runs, and its process."""
         observed = {run: seen.document() for run, seen in observations.observed.items()}
         usage = None if observations.usage is None else observations.usage.document()
         fields: dict[str, object] = {
@@ -192,7 +192,7 @@ class Publisher:
 
 
 class StatusDisplay:
-    """A relay of changes to the first backend that has a display."""
+    """Passes changes to the first backend that shows jobs."""
 
     def __init__(self, backends: Iterable[Backend], clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -219,7 +219,8 @@ class StatusDisplay:
         try:
             self._display.show(line(summary), news)
         except SweeperError:
-            return  # nothing depends on it, and unreachable backends are reported elsewhere
+            # Nothing depends on the display, and unreachable backends are reported elsewhere.
+            return
         self._words, self._summary = words, summary
 
 

@@ -32,7 +32,7 @@ def choose(
     choice: Choice, runs: Mapping[str, RecordedRun], succeeded: Collection[str]
 ) -> tuple[tuple[str, float], ...]:
     """Return the chosen runs, best first, each with its value. Among equal values the first in the
-    plan wins. Runs without a finite value are left out. Runs that lack the metric at the end
+    plan wins. Runs without a finite value are left out. Runs whose last record lacks the metric
     come after all others, since they may have diverged. Empty if no run has a value."""
     metric = choice.metric._asdict()
     values: dict[str, float] = {}
@@ -57,9 +57,9 @@ def _of_best_cell(
     missing: Collection[str],
     sign: float,
 ) -> tuple[tuple[str, float], ...]:
-    """Return all runs of the cell with the best mean. Cells with runs that lack the metric at the
-    end come after complete cells, and cells with runs without a value last, unless failures
-    count for nothing."""
+    """Return all runs of the cell with the best mean. Cells with runs whose last record lacks the
+    metric come after complete cells. Cells with runs without a value come last, unless failures are
+    ignored."""
     planned: dict[str, list[str]] = {}
     for run in choice.candidates:
         if run in runs:
@@ -89,8 +89,8 @@ Pinned = Literal["kept", "gone", "unknown"]
 
 
 class Pins:
-    """The checkpoints that the service was asked to keep. `service` is its name, and `env_file`
-    has the environment of the launch. A service that cannot be called is not tried again."""
+    """The checkpoints that the service was asked to keep. `service` is its name, and `env_file` has
+    the environment of the launch. A service that could not be called is not tried again."""
 
     def __init__(self, service: str, env_file: str | None) -> None:
         self._name, self._env_file = service, env_file
@@ -98,7 +98,7 @@ class Pins:
         self._away = False
 
     def keep(self, path: str) -> Pinned:
-        """Ask the service to keep a checkpoint for good. `gone`: the service has no such
+        """Ask the service to keep a checkpoint permanently. `gone`: the service has no such
         checkpoint. `unknown`: the service cannot be called, or the path belongs to no service."""
         if not path.startswith(_SCHEME):
             return "unknown"
@@ -126,12 +126,12 @@ _PATHS = {"checkpoint.state": "state_path", "checkpoint.sampler": "sampler_path"
 
 
 class Missing(StoreError):
-    """A parent of a run lacks what the run takes from it. The text says what."""
+    """A parent of a run lacks a value that the run takes from it. The message says which."""
 
 
 class _Lack(NamedTuple):
-    """What `runs` lack that others need. The result is reused until more than `size` has happened
-    to these runs."""
+    """What `runs` lack that other runs need. The result stays valid until these runs have more than
+    `size` events."""
 
     runs: tuple[str, ...]
     size: int
@@ -139,7 +139,7 @@ class _Lack(NamedTuple):
 
 
 class Stages:
-    """The stages of one sweep, as of the last `look`. Without stages nothing waits."""
+    """The stages of one sweep, as of the last `look`. In a sweep without stages no run waits."""
 
     def __init__(self, context: Context, run_table: RunTable, env_file: str | None = None) -> None:
         self._context, self._run_table = context, run_table
@@ -163,8 +163,8 @@ class Stages:
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """The runs that wait in vain, one line per reason; and checkpoints that may be deleted
-        before runs have started from them."""
+        """Return a line for each reason why runs wait in vain, and for each checkpoint that may be
+        deleted before runs have started from it."""
         held = told_of(self._plan, self._runs, self._stages)
         return (*held, *dict.fromkeys(self._expiring.values()))
 
@@ -184,36 +184,37 @@ class Stages:
         return run in self._runs and self._runs[run].vain
 
     def look(self, cancelled: Asked | None = None) -> None:
-        """Check what has ended, and make the choices of finished stages; none if the sweep was
-        `cancelled`. Files that cannot be read are `trouble`, and are read again at the next
+        """Check what has ended, and make the choices of finished stages, unless the sweep was
+        `cancelled`. Files that cannot be read are listed in `trouble` and read again at the next
         check."""
         if not self._plan.stages:
             return
         self._recorded = None
         trouble: list[str] = []
-        # Do not ask again about what stays so: it takes reading the whole sweep.
+        # Results that cannot have changed are kept, since checking them means reading the whole
+        # sweep.
         lacking = self._lacking.items()
-        self._lacking = {key: one for key, one in lacking if one.size == self._size(one.runs)}
+        self._lacking = {key: lack for key, lack in lacking if lack.size == self._size(lack.runs)}
         self._away = {}
         self._halted = halted(self._plan, cancelled)
-        while True:  # what one run waits for in vain, its descendants do too
+        while True:  # If one run waits in vain, its descendants do too.
             self._wait()
-            before = self._known()
+            before = self._progress()
             if any(self._try(choice, trouble) for choice in self._plan.choices):
                 self._plan = self._context.folder.with_chosen(self._plan)
                 self._run_table.grow(self._plan)
                 self._halted = halted(self._plan, cancelled)
             else:
                 self._see_all(trouble)
-            if self._known() == before:
+            if self._progress() == before:
                 break
         self.trouble = tuple(dict.fromkeys(trouble))
         if cancelled is not None:
             self._cancel_fresh(cancelled)
 
     def _cancel_fresh(self, cancelled: Asked) -> None:
-        """Cancel the runs that were created by a choice while the user was cancelling the sweep
-        and did not know them."""
+        """Cancel the runs that a choice created while the user cancelled the sweep, without knowing
+        them."""
         for run, view in self._run_table.views.items():
             at_work = view.wants or view.state.state in OPEN or view.state.unacknowledged
             fresh = view.state.opened <= 1 and self._run_table.runs[run].parents
@@ -230,17 +231,17 @@ class Stages:
             return False
 
     def _wait(self) -> None:
-        lacking = {key: one.wait for key, one in self._lacking.items()}
+        lacking = {key: lack.wait for key, lack in self._lacking.items()}
         seen = {**self._halted, **lacking, **self._away}
         self._runs, self._stages = waits(self._plan, self._fate, seen)
 
-    def _known(self) -> tuple[object, ...]:
-        """Return the state that a round may add to."""
+    def _progress(self) -> tuple[object, ...]:
+        """Return the state that a round may change."""
         choices = tuple(choice.key for choice in self._plan.choices)
         return len(self._plan.runs), choices, len(self._lacking), len(self._away)
 
     def _lacks(self, key: str, runs: Iterable[str], reason: str) -> None:
-        """Record that these ended runs lack what others need from them."""
+        """Record that these ended runs lack what other runs need from them."""
         runs = tuple(runs)
         self._lacking[key] = _Lack(runs, self._size(runs), Wait(reason, vain=True))
 
@@ -255,26 +256,26 @@ class Stages:
                 self._see(run, trouble)
 
     def _see(self, run: str, trouble: list[str]) -> None:
-        """Check that the succeeded parents of a run have everything it takes from them."""
+        """Check that the succeeded parents of a run have everything that it takes from them."""
         planned = self._run_table.runs[run]
         try:
             self.config(planned)
         except Missing as error:
-            above = (one.id for one in lineage(planned, self._run_table.runs))
+            above = (ancestor.id for ancestor in lineage(planned, self._run_table.runs))
             self._lacks(run, (run, *above), str(error))
         except StoreError as error:
             self._away[run] = Wait(str(error), vain=False)
             trouble.append(str(error))
 
     def waiting(self, run: str) -> Observation | None:
-        """Return what a run waits for; None if it may start."""
+        """Return what a run waits for, or None if it may start."""
         wait = self._runs.get(run)
         if wait is None:
             return None
         return Observation(Kind.ORPHAN if wait.vain else Kind.PARENT, wait.on)
 
     def in_order(self) -> Iterable[tuple[str, View]]:
-        """Return the runs in the order in which they are to start."""
+        """Return the runs in the order in which they are started."""
         views = self._run_table.views.items()
         if not self._plan.stages:
             return views
@@ -315,7 +316,7 @@ class Stages:
     def _late(self, run: Run, key: str) -> object:
         from sweeper.results.checkpoints import last, may_expire, when_expired
 
-        recorded = next(one for one in self._sweep().runs if one.id == run.id)
+        recorded = next(entry for entry in self._sweep().runs if entry.id == run.id)
         if key not in _PATHS:
             return recorded.path
         checkpoint = last(recorded.checkpoint_records(), _PATHS[key])
@@ -333,11 +334,13 @@ class Stages:
         if pinned == "gone" or (pinned == "unknown" and past):
             raise Missing(f"{key} of {run.name}, which has expired")
         if pinned == "unknown":
-            what = f"the checkpoint of {run.name} from which other runs start"
+            checkpoint_name = f"the checkpoint of {run.name} from which other runs start"
             names = f"{self._context.sweep}/{run.name}", "--ttl", "never"
             mend = f"`{hint('checkpoints', *names, root=self._context.store.root)}` keeps it"
-            known = self._plan.service != "none"
-            self._expiring[path] = f"{what} will expire{f': {mend}' if known else ''}"
+            has_service = self._plan.service != "none"
+            self._expiring[path] = (
+                f"{checkpoint_name} will expire{f': {mend}' if has_service else ''}"
+            )
 
     def _choose(self, choice: Choice) -> bool:
         """Make a choice if all runs that it chooses from have ended. Return whether it is recorded
@@ -351,7 +354,9 @@ class Stages:
             return False
 
         recorded = {run.id: run for run in self._sweep().runs}
-        taken = choose(choice, recorded, [run for run, one in fates.items() if one == "succeeded"])
+        taken = choose(
+            choice, recorded, [run for run, fate in fates.items() if fate == "succeeded"]
+        )
         if not taken:
             reason = f"{choice.take.words}, but none has recorded {choice.metric.name}"
             self._lacks(choice.key, choice.candidates, reason)
@@ -360,7 +365,7 @@ class Stages:
         document = Chosen(taken, timestamp()).document(choice)
         with suppress(
             AlreadyExists
-        ):  # recorded by an earlier launcher, or by us when the reply was lost
+        ):  # Recorded by an earlier launcher, or by this one if the reply was lost.
             self._context.store.create(path, encode(document))
         return True
 

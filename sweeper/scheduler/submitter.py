@@ -1,5 +1,5 @@
-"""Submits runs as jobs: builds the job descriptions for backend and worker, records what an
-attempt is to do, then passes it to the backend."""
+"""Submits runs as jobs: builds the job descriptions for backend and worker, records what an attempt
+is to do, then submits it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -34,8 +34,7 @@ Attempt = tuple[str, int]
 
 
 def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mapping[str, object]:
-    """Return the resources that the job of a run with this configuration requests at a place of the
-    sweep."""
+    """Return the resources that the job of a run with this configuration requests at a place."""
     options = options_of(launch, place)
     if not options.get("overrides"):
         return options
@@ -45,10 +44,11 @@ def asked_by(launch: Launch, place: str, config: Mapping[str, object]) -> Mappin
 
 
 def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
-    """Adapt a job's description to where the backend runs it. `engine` is the address of the
-    engine, if runs use one."""
+    """Adapt a job's description to the place where it runs. `engine` is the address of the engine,
+    if runs use one."""
     settings = job.settings
-    if not capabilities.here:  # a job may only contain the processes that its scheduler started
+    # Under this scheduler a job may contain only processes that the scheduler started.
+    if not capabilities.here:
         settings = settings._replace(warm=False)
     if capabilities.python is not None:
         job = job._replace(recipe=job.recipe._replace(python=capabilities.python))
@@ -93,8 +93,8 @@ def _bare(capabilities: Capabilities, store: Store, carried: Carried | None) -> 
 
 
 class JobBuilder:
-    """A builder of the jobs of the sweep in `folder`. `env_file` is the file with its runs'
-    environment. Raises `UsageError` for a place with missing options."""
+    """Builds the jobs of the sweep in `folder`. `env_file` is the file with its runs' environment.
+    Raises `UsageError` for a place with missing options."""
 
     def __init__(self, plan: Plan, folder: SweepFolder, env_file: str | None) -> None:
         self._plan, self._folder, self._env_file = plan, folder, env_file
@@ -104,11 +104,11 @@ class JobBuilder:
 
     def bare(self, place: str) -> list[str]:
         """Return the beginning of the command lines of jobs at a place whose machines have only
-        Python; empty if there are none."""
+        Python; empty for other places."""
         return _bare(self.capabilities[place], self._folder.store, self._plan.carried)
 
     def spec(self, run: Run, attempt: int, place: str) -> JobSpec:
-        """Return the job of an attempt, in the form that the backend of its place gets."""
+        """Return the job of an attempt in the form that the backend of its place gets."""
         launch, job = self._plan.launch_of(run.stage), token(run.id, attempt)
         carried = self._plan.carried if launch.requirements is not None else None
         return JobSpec(
@@ -130,9 +130,9 @@ class JobBuilder:
 
 
 class Submitter:
-    """The part of a launcher that submits attempts of one sweep to its `places`. `service` is the
-    service record of the last launch, `engine` the watch of the runs' engine if they use one of
-    ours, and `stages` the inputs from other runs."""
+    """Submits attempts of one sweep to its `places`. `service` is the service record of the last
+    launch, `engine` the watch of the runs' engine if they use one of ours, and `stages` the inputs
+    from other runs."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class Submitter:
         self._engine = engine
         self._builder = JobBuilder(context.plan, context.folder, service.env_file)
         self._diff: bytes | None = None
-        self._described: dict[Attempt, bytes] = {}  # jobs known to be recorded
+        self._described: dict[Attempt, bytes] = {}  # attempts whose jobs are certainly recorded
 
     def open(self, places: Mapping[Attempt, str]) -> dict[str, str]:
         """Record what each attempt is to do, then that it is about to be submitted to its place.
@@ -171,11 +171,11 @@ class Submitter:
         return recorded
 
     def describe_again(self, place: str, runs: Iterable[str]) -> None:
-        """Record from the plan what the newest opened attempt of each run is to do at its place.
-        An equal record is left alone, since a job may be reading it."""
+        """Record from the plan what the newest opened attempt of each run is to do at its place. A
+        record that is equal is not written again, since a job may be reading it."""
         attempts = [(run, self._run_table.views[run].state.opened) for run in runs]
         jobs = {key: self._job(*key, place) for key in attempts}
-        # While a queue is closed this happens in every round.
+        # While a queue is closed, this happens in every round.
         new = {key: data for key, data in jobs.items() if self._described.get(key) != data}
         folder = self._context.folder
 
@@ -189,7 +189,7 @@ class Submitter:
         self._described |= new
 
     def _job(self, run: str, attempt: int, place: str) -> bytes:
-        """Return the document that says what an attempt is to do at a place."""
+        """Return the document that tells a job what its attempt is to do at a place."""
         planned = self._run_table.runs[run]
         planned = planned._replace(config=self._stages.config(planned))
         plan = self._context.plan.of(planned.stage)
@@ -215,7 +215,7 @@ class Submitter:
         return encode(described.document())
 
     def _write(self, jobs: Mapping[Attempt, bytes]) -> None:
-        """Write the job of each attempt, after the difference of its code."""
+        """Write the job of each attempt, after the diff of its code."""
         folder, diff = self._context.folder, self._code_diff()
 
         def write(key: Attempt) -> None:
@@ -231,7 +231,7 @@ class Submitter:
         return {} if identity is None else {"launch": identity}
 
     def _code_diff(self) -> bytes:
-        """Return the difference of the code from its commit, as a diff; empty if there is none."""
+        """Return the diff of the code against its commit; empty if there is none."""
         if self._diff is None:
             diff = table_of((self._context.plan.provenance or {}).get("diff"))
             self._diff = b""
@@ -240,7 +240,8 @@ class Submitter:
         return self._diff
 
     def submit(self, place: str, runs: Sequence[str]) -> None:
-        """Submit the newest opened attempt of each run to its place, and acknowledge it."""
+        """Submit the newest opened attempt of each run to its place, and record that it was
+        accepted."""
         if not runs:
             return
         attempts = {run: self._run_table.views[run].state.opened for run in runs}

@@ -1,5 +1,6 @@
-"""Defines a store: the place of sweeps' state and results. A write happens completely or not at
-all. `create` and `replace` are durable on return, `append` and `replace(durable=False)` later."""
+"""The interface of a store: the place of sweeps' state and results. A write happens completely or
+not at all. `create` and `replace` are durable on return, `append` and `replace(durable=False)`
+later."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -57,13 +58,13 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[Entry]:
-        """Return every file below the folder `prefix`, at any depth, in no order; empty if there
-        is no such folder."""
+        """Return every file below the folder `prefix`, at any depth, in no order. Return nothing if
+        there is no such folder."""
         ...
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Return the paths of every file below the folder `prefix`, like `list`, without reading
-        the properties of each."""
+        """Return the paths of all files below the folder `prefix`, like `list`, without reading
+        their properties."""
         ...
 
     def folders_with(self, name: str) -> Iterator[str]:
@@ -81,8 +82,8 @@ class Store(Protocol):
         ...
 
     def local_path(self, path: str) -> str | None:
-        """Return where the path is on this machine's disk, for programs that need a real file;
-        None for a remote store."""
+        """Return where the path is on this machine's disk, for programs that need a real file.
+        Return None for a remote store."""
         ...
 
 
@@ -95,6 +96,6 @@ class FarStore(Store, Protocol):
         ...
 
     def read_many(self, paths: Iterable[str]) -> dict[str, bytes]:
-        """Return the contents of files, by their paths. Files that cannot be read are left out: a
-        `read` of one raises its error."""
+        """Return the contents of files by their paths. Files that cannot be read are left out; use
+        `read` to get their errors."""
         ...

@@ -1,4 +1,4 @@
-"""The JSON documents in a store: each is one object with the version of its schema."""
+"""Reads and writes JSON documents in a store. Each is one object with the version of its schema."""
 
 import json
 import math
@@ -50,16 +50,16 @@ def read_as(store: Store, path: str, read: Callable[[object, str], T]) -> T:
 def read_each(
     store: Store,
     readers: Mapping[str, Callable[[object, str], T]],
-    known: MutableMapping[str, T] | None = None,
+    cache: MutableMapping[str, T] | None = None,
     on_error: Callable[[StoreError], None] | None = None,
 ) -> list[T]:
-    """Read documents that never change, given the reader of each path. Missing and damaged ones
-    are skipped; `on_error` gets the errors of the damaged. Callers that read repeatedly pass
-    the same `known`, empty at first: documents in it are not read again."""
-    known = {} if known is None else known
+    """Read documents that never change. `readers` has the reader of each path. Missing and damaged
+    documents are skipped; `on_error` gets the errors of the damaged ones. Callers that read
+    repeatedly pass the same `cache`, empty at first; documents in it are not read again."""
+    cache = {} if cache is None else cache
     documents: list[T] = []
     for path, read in readers.items():
-        one = known.get(path)
+        one = cache.get(path)
         try:
             one = one or read_as(store, path, read)
         except NotFound:
@@ -68,7 +68,7 @@ def read_each(
             if on_error is not None:
                 on_error(error)
             continue
-        known[path] = one
+        cache[path] = one
         documents.append(one)
     return documents
 
@@ -79,7 +79,7 @@ def place_of(store: Store, path: str) -> str:
 
 
 def dotted(document: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the values of a nested document by dotted keys; an empty mapping is a value."""
+    """Yield the values of a nested document by dotted keys. An empty mapping counts as a value."""
     for key, value in document.items():
         if isinstance(value, Mapping) and value:
             yield from dotted(value, f"{prefix}{key}.")  # pyright: ignore[reportUnknownArgumentType]
@@ -109,7 +109,7 @@ def strict(value: object) -> object:
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """Return a time in UTC as in all documents: `seconds` since 1970, by default now."""
+    """Return a time in UTC in the form of all documents: `seconds` since 1970, by default now."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 

@@ -28,7 +28,7 @@ class LocalStore:
     at_once = 1
 
     def __init__(self, root: str) -> None:
-        self.root = os.path.realpath(root)  # one place gets one name, whatever links lead to it
+        self.root = os.path.realpath(root)  # A place gets one name, whichever links lead to it.
         if not is_utf8(self.root):
             raise StoreError(
                 f"{self.root}: this path is not UTF-8: rename the folder, or use another"
@@ -42,15 +42,15 @@ class LocalStore:
     def _inside(self, path: str) -> str:
         full = os.path.normpath(os.path.join(self.root, path))
         if full != self.root and not full.startswith(self.root + os.sep):
-            raise StoreError(f"{path}: outside the store {self.root}")
-        if "\0" in full:  # a name from a document that no file can have
-            raise NotFound(f"{path!r}: not a valid file name")
+            raise StoreError(f"{path} is outside the store {self.root}")
+        if "\0" in full:  # A document contains a name that no file can have.
+            raise NotFound(f"{path!r} is not a valid file name")
         return full
 
     def _for_writing(self, path: str, *, itself: bool = False) -> str:
         """Return the local path for writing or removing. Refuses links within a sweep's folder,
-        which may lead anywhere; the folder itself may be a link. With `itself`, `path` must not
-        be a link either."""
+        which may lead anywhere; the folder itself may be a link. With `itself`, `path` must not be
+        a link either."""
         full = self._full(path)
         sweep, _, inside = full[len(self.root) + 1 :].partition(os.sep)
         if inside:
@@ -64,12 +64,12 @@ class LocalStore:
             inode = os.stat(self.root).st_ino
         except OSError as error:
             if self._inode:
-                raise StoreError(f"{self.root}: is gone ({error.strerror})") from error
+                raise StoreError(f"{self.root} is gone ({error.strerror})") from error
             return
         if inode != self._inode:
             if self._inode and not os.listdir(self.root):
                 raise StoreError(
-                    f"{self.root}: is empty now, but had files before: is its disk mounted?"
+                    f"{self.root} is empty now, but had files before: is its disk mounted?"
                 )
             self._inode = inode
 
@@ -79,11 +79,11 @@ class LocalStore:
             _make_folder(os.path.dirname(full))
             atomic_create(full, data)
         except FileExistsError as error:
-            raise AlreadyExists(f"{full}: exists already") from error
+            raise AlreadyExists(f"{full} already exists") from error
         except OSError as error:
             if (
                 error.errno in _NO_LINKS and error.filename2 is not None
-            ):  # the root is a dangling link
+            ):  # The root is a dangling link.
                 raise StoreError(
                     f"{full}: this disk has no hard links, which sweeper needs to create "
                     "files exclusively: choose a folder on another disk (--root)"
@@ -110,7 +110,7 @@ class LocalStore:
                 except OSError:
                     os.ftruncate(
                         descriptor, size
-                    )  # leave no partial file, for example if the disk is full
+                    )  # Leave no partial file, for example if the disk is full.
                     raise
             finally:
                 os.close(descriptor)
@@ -138,7 +138,7 @@ class LocalStore:
             try:
                 status = item.stat()
             except FileNotFoundError:
-                continue  # removed or replaced since scandir saw it
+                continue  # It was removed or replaced since scandir saw it.
             except OSError as error:
                 raise _store_error(item.path, error) from error
             yield Entry(path, status.st_size, status.st_mtime_ns)
@@ -194,9 +194,9 @@ class LocalStore:
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
-    """Open a regular file and return its descriptor; also usable as `open(...,
-    opener=open_regular)`. Refuses pipes, which could block forever, and devices, which may have
-    no end. Raises `OSError`."""
+    """Open a regular file and return its descriptor. Can be used as `open(...,
+    opener=open_regular)`. Refuses pipes, which could block forever, and devices, which may have no
+    end. Raises `OSError`."""
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, 0o644)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -214,8 +214,8 @@ def refuse_links(top: str, path: str) -> None:
         at = os.path.join(at, part)
         if os.path.islink(at):
             raise StoreError(
-                f"{at}: is a symbolic link, and nothing is written or removed behind it: make "
-                "it a folder or a mount"
+                f"{at} is a symbolic link, through which sweeper writes and removes "
+                "nothing: replace it by a folder or a mount"
             )
 
 
@@ -241,7 +241,7 @@ def _make_folder(folder: str) -> None:
     try:
         os.mkdir(folder)
     except FileExistsError as error:
-        if not os.path.isdir(folder):  # a file is in the way: this is not a lost race
+        if not os.path.isdir(folder):  # A file is in the way, so this is not a lost race.
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from error
     sync_folder(parent)
 

@@ -1,4 +1,4 @@
-"""Open the store at a root: a folder, or the URL of a remote store."""
+"""Opens the store at a root: a folder, or the URL of a remote store."""
 
 import os
 
@@ -24,6 +24,7 @@ def open_store(root: str) -> Store:
         return LocalStore(os.path.expanduser(root))
     if scheme == "file":
         return LocalStore(rest)
-    from sweeper.store.remote import open_remote  # workers with a local store must not load it
+    # imported late, since workers with a local store must not load it
+    from sweeper.store.remote import open_remote
 
     return open_remote(root)

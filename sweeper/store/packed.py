@@ -1,5 +1,5 @@
 """A copy of the small files of a finished sweep in one file, so that a reader of a remote store
-needs one request. A line counts only if a new listing shows the same size and stamp."""
+needs one request. A copied file is used only if a new listing shows the same size and stamp."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -10,14 +10,14 @@ from sweeper.store.base import Entry, Store
 
 NAME = "packed.jsonl"
 LARGEST = 4096
-"""Bytes of the largest file in it."""
+"""The most bytes of a file that is packed."""
 _FEWEST = 32
-"""Fewer files are not packed: reading them takes hardly more requests."""
+"""The fewest files that are packed, since reading fewer takes hardly more requests."""
 _MOST_BYTES = 32 << 20
 
 
 class Packed(NamedTuple):
-    """A file's content, and its size and stamp at that time."""
+    """A file's content, with its size and stamp when it was packed."""
 
     size: int
     stamp: int
@@ -37,8 +37,8 @@ def read_packed(store: Store, top: str) -> dict[str, Packed]:
 
 
 def pack(store: Store, top: str, entries: Iterable[Entry], read: Callable[[str], bytes]) -> None:
-    """Pack these files of the sweep `top`, unless they are packed already. `entries` are of a
-    listing from before `read` reads them. Raises `StoreError`."""
+    """Pack these files of the sweep `top`, unless they are packed already. `entries` must have been
+    listed before `read` reads them. Raises `StoreError`."""
     chosen = [entry for entry in entries if entry.size <= LARGEST]
     if len(chosen) < _FEWEST or sum(entry.size for entry in chosen) > _MOST_BYTES:
         return
@@ -50,5 +50,5 @@ def pack(store: Store, top: str, entries: Iterable[Entry], read: Callable[[str],
                 line = [path.removeprefix(f"{top}/"), size, stamp, data.decode()]
                 lines.append(json.dumps(line, separators=(",", ":")))
         except (NotFound, UnicodeDecodeError):
-            continue  # it was removed, or is no text
+            continue  # It was removed, or is not text.
     store.replace(f"{top}/{NAME}", "".join(f"{line}\n" for line in lines).encode())

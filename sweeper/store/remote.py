@@ -34,9 +34,9 @@ class _Listed(TypedDict, total=False):
 
 class _Kind(NamedTuple):
     """A filesystem that can create files exclusively: its package and its options for fsspec.
-    `whole`: the options with which it reads a whole file by one request; without them it would ask
-    for the size first. `prefixed`: its `find` lists the keys with a prefix by one request, even if
-    there are none."""
+    `whole`: the options for reading a whole file by one request; without them it would request the
+    size first. `prefixed`: its `find` lists the keys with a prefix by one request, even if there
+    are none."""
 
     package: str
     options: dict[str, object]
@@ -48,7 +48,7 @@ S3 = _Kind(
     "s3fs",
     {
         "use_listings_cache": False,
-        # The timeouts report a store that does not answer within a minute; callers that must not
+        # The timeouts report a store that does not answer within a minute. Callers that must not
         # lose data retry. Not every S3 store supports the checksums that AWS's client adds by
         # default.
         "config_kwargs": {
@@ -78,17 +78,18 @@ _KINDS = {
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError")
 _NOT_LOGGED_IN = ("SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError")
 _LOGGERS = ("adlfs", "aiobotocore", "azure", "botocore", "fsspec", "gcsfs", "google", "s3fs")
-"""Loggers of the clients. Those that have no handler would print tracebacks on standard error,
-beside the line in which we report the same error."""
+"""Loggers of the clients. Without handlers they would print tracebacks on standard error, beside
+our own line about the same error."""
 _SKEWED = ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture")
 _CONFLICTS = 5
 _BUSY = ("SlowDown", "503", "ServiceUnavailable", "RequestLimitExceeded", "429")
 _BEYOND = ("InvalidRange", "416")
-"""Codes of a read that begins at the end of a file or after it."""
+"""Codes for a read that begins at or after the end of a file."""
 _PAUSES = (0.5, 1.0, 2.0)
-"""Seconds to wait before files are read again that the store was too busy for."""
+"""Seconds to wait before reading files again for which the store was too busy."""
 _memory = threading.RLock()
-"""The memory filesystem checks, then writes, and its readers share one position."""
+"""The memory filesystem checks and then writes, and its readers share one position, so access is
+serialized."""
 
 
 def open_remote(root: str) -> "RemoteStore":
@@ -109,11 +110,11 @@ def open_remote(root: str) -> "RemoteStore":
     if "?" in rest or "#" in rest or "::" in rest:
         raise StoreError(f"{scheme}://{authority}/...: a root cannot contain ?, # or ::")
     if not authority and scheme != "memory":
-        raise StoreError(f"{root}: has no bucket")
+        raise StoreError(f"{root} has no bucket")
     path = rest.strip("/")
     parts = path.split("/")
     if path and not {"", ".", ".."}.isdisjoint(parts):
-        # Clients and stores interpret such keys differently, so a written file would not be found.
+        # Clients and stores interpret such keys differently, so a written file might not be found.
         clean = "/".join(part for part in parts if part not in ("", "."))
         hint = "" if ".." in parts else f": write {scheme}://{clean}"
         raise StoreError(f"{root}: a root cannot contain //, /./ or /../{hint}")
@@ -166,13 +167,13 @@ class RemoteStore:
                     self._fs.pipe_file(full, data, mode="create")
             except Exception as error:
                 if _is_taken(error):
-                    raise AlreadyExists(f"{self._shown(path)}: exists already") from error
+                    raise AlreadyExists(f"{self._shown(path)} already exists") from error
                 if _code(error) not in ("ConditionalRequestConflict", "OperationAborted"):
                     self._refuse(path, error, writing=True)
-                time.sleep(0.05)  # another create of the same file is being decided
+                time.sleep(0.05)  # Another create of the same file is being decided.
             else:
                 return
-        raise StoreError(f"{self._shown(path)}: too many processes create this file at once")
+        raise StoreError(f"{self._shown(path)}: too many processes are creating this file at once")
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
         del durable  # Azure's listing always has it
@@ -180,8 +181,8 @@ class RemoteStore:
         self._do(path, lambda: self._fs.pipe_file(full, data), writing=True)
 
     def append(self, path: str, data: bytes) -> None:
-        """Raise an error: appending would send the whole file again. Growing files go through the
-        spool."""
+        """Raise an error, since appending would send the whole file again. Files that grow go
+        through the spool."""
         del data
         raise StoreError(f"{self._shown(path)}: cannot append to a file on {self.root}")
 
@@ -192,11 +193,11 @@ class RemoteStore:
         self._do(path, lambda: self._fs.put_file(source, full), writing=True)
 
     def remove(self, paths: Iterable[str]) -> None:
-        def one(path: str) -> None:
+        def remove_file(path: str) -> None:
             with contextlib.suppress(NotFound):
                 self._do(path, lambda: self._fs.rm_file(self._full(path)))
 
-        each(self, one, paths)
+        each(self, remove_file, paths)
 
     def read(self, path: str) -> bytes:
         full = self._full(path)
@@ -224,25 +225,25 @@ class RemoteStore:
         if self._fs.async_impl:
             return import_module("fsspec.asyn").sync(self._fs.loop, self._gather, files)
 
-        def one(file: str) -> bytes | BaseException:
+        def content(file: str) -> bytes | BaseException:
             try:
                 with self._lock:
                     return self._fs.cat_file(file)
             except Exception as error:  # noqa: BLE001 - each kind of store has its own tree
                 return error
 
-        return each(self, one, files)
+        return each(self, content, files)
 
     async def _gather(self, files: list[str]) -> list[bytes | BaseException]:
         import asyncio
 
         room = asyncio.Semaphore(self.at_once)
 
-        async def one(file: str) -> bytes:
+        async def fetch(file: str) -> bytes:
             async with room:
                 return await self._fs._cat_file(file, **self._whole)
 
-        return await asyncio.gather(*map(one, files), return_exceptions=True)
+        return await asyncio.gather(*map(fetch, files), return_exceptions=True)
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         full = self._full(path)
@@ -252,7 +253,7 @@ class RemoteStore:
             return self._do(path, lambda: self._fs.cat_file(full, start=start, end=end))
         except StoreError as error:
             if error.__cause__ is not None and _code(error.__cause__) in _BEYOND:
-                return b""  # the file is shorter
+                return b""  # The file is shorter.
             raise
 
     def exists(self, path: str) -> bool:
@@ -280,7 +281,7 @@ class RemoteStore:
     def _find(self, full: str) -> "dict[str, _Listed]":
         above, _, name = full.rpartition("/")
         if self._prefixed and above:
-            # Without a prefix it asks twice more about a folder that has no files.
+            # Without a prefix it would send two more requests for a folder that has no files.
             return self._fs.find(above, detail=True, prefix=f"{name}/")
         return self._fs.find(full, detail=True)
 
@@ -322,7 +323,7 @@ class RemoteStore:
         if inside == ".":
             return self._base
         if inside.startswith("/") or inside.split("/", 1)[0] == "..":
-            raise StoreError(f"{path}: outside the store {self.root}")
+            raise StoreError(f"{path} is outside the store {self.root}")
         return f"{self._base}/{inside}"
 
     def _shown(self, path: str) -> str:
@@ -351,8 +352,8 @@ class RemoteStore:
 
 
 def _session() -> object:
-    """Return a session of the S3 client that leaves times as they were sent: parsing them takes
-    half the time of a listing."""
+    """Return a session of the S3 client that leaves times as they were sent, since parsing them
+    takes half the time of a listing."""
 
     def as_sent(value: object) -> object:  # as AWS's command does
         return value
@@ -374,12 +375,12 @@ def _loader() -> object:
 def _code(error: BaseException) -> str:
     """Return S3's code for the error, or the status of Google's or Azure's answer; empty for other
     errors."""
-    for one in (error, error.__cause__):
-        response: object = getattr(one, "response", None)
+    for cause in (error, error.__cause__):
+        response: object = getattr(cause, "response", None)
         if isinstance(response, dict):
             return str(response.get("Error", {}).get("Code", ""))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
         for name in ("code", "status_code"):
-            status: object = getattr(one, name, None)
+            status: object = getattr(cause, name, None)
             if isinstance(status, int | str):
                 return str(status)
     return ""

@@ -1,4 +1,4 @@
-"""A remote store as of one moment, for readers of many files. A sweep is listed once; files of the
+"""A remote store as of one moment, for readers of many files. A sweep is listed once, files of the
 same name are read ahead, and contents are cached by their stamps."""
 
 import bisect
@@ -15,13 +15,14 @@ from sweeper.store.at_once import AT_ONCE, each
 from sweeper.store.base import Entry, FarStore
 
 _LARGEST = 1 << 20
-"""Bytes of the largest file that is read ahead."""
+"""The most bytes of a file that is read ahead."""
 _AHEAD = 64 << 20
 """The most bytes that are read ahead and not used yet."""
 _WINDOW = 256
 """The most files that are read at once."""
 _GROWTH = 4
-"""Each window is this many times the last: the first file may be the only one that is needed."""
+"""Each round of reading ahead takes this many times as many files as the last one, since the first
+file may be the only one that is needed."""
 _LISTINGS = 8
 """The most sweeps that are listed at once."""
 
@@ -31,10 +32,10 @@ class Contents(Protocol):
     process to the next."""
 
     gates: tuple[str, ...]
-    """The folders of a sweep in which each later change to it shows."""
+    """The folders of a sweep in which every later change to it is visible."""
 
     def get(self, path: str, stamp: tuple[int, int]) -> bytes | None:
-        """Return the content of a file as it was with this stamp; None if it is not known."""
+        """Return the content of a file as it was with this stamp, or None if it is unknown."""
         ...
 
     def put(self, path: str, stamp: tuple[int, int], data: bytes) -> None:
@@ -42,7 +43,7 @@ class Contents(Protocol):
         ...
 
     def listing(self, top: str, gate: Sequence[Entry]) -> Sequence[Entry] | None:
-        """Return the files of the sweep `top`, given those in its `gates` now; None if they have
+        """Return the files of the sweep `top`, given those in its `gates` now, or None if they have
         to be listed."""
         ...
 

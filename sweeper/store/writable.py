@@ -20,9 +20,9 @@ def check_root(store: Store) -> None:
     try:
         try_to_write(folder)
     except OSError as error:
-        what = "cannot be written to" if folder == root else "cannot be made"
+        fault = "cannot be written to" if folder == root else "cannot be made"
         where = "" if folder == root else f" in {folder}"
-        raise StoreError(f"the root {root} {what}{where}: {error.strerror}") from error
+        raise StoreError(f"the root {root} {fault}{where}: {error.strerror}") from error
 
 
 def make_root(store: Store) -> None:

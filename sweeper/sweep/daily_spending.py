@@ -1,4 +1,4 @@
-"""The daily use of an account's budget by one sweep, in a file next to the account's record."""
+"""The daily usage of an account's budget by one sweep, in a file next to the account's record."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,7 +10,7 @@ from sweeper.sweep.usage import NO_USAGE, Usage, beyond, total
 
 
 class Spent(NamedTuple):
-    """Tokens, and seconds of runs without pauses."""
+    """The usage of tokens, and the seconds that runs worked without pauses."""
 
     usage: Usage = NO_USAGE
     seconds: Annotated[float, Clamp(0.0)] = 0.0
@@ -25,9 +25,9 @@ _NO_DAYS: Mapping[str, Spent] = MappingProxyType({})
 
 
 class SweepSpent(NamedTuple):
-    """Use by one sweep. `counted` is the total since the sweep was `created`. `days` has the use
-    by the day (UTC) on which it was first seen, including earlier sweeps of the same name.
-    `identity` stays with the sweep's folder when it is moved."""
+    """The usage of one sweep. `counted` is the total since the sweep was `created`. `days` has the
+    usage by the day (UTC) on which it was first seen, including that of earlier sweeps of the same
+    name. `identity` stays with the sweep's folder when it is moved."""
 
     sweep: str
     created: str | None = None
@@ -36,7 +36,7 @@ class SweepSpent(NamedTuple):
     identity: Sparse[str | None] = None
 
     def plus(self, now: Spent, created: str | None, day: str) -> "SweepSpent":
-        """Return the updated value: the increase to `now` counts for `day`."""
+        """Return the record after the usage has grown to `now`; the increase counts for `day`."""
         before = self.counted if created == self.created else NOTHING
         more = Spent(beyond(now.usage, before.usage), max(0.0, now.seconds - before.seconds))
         if not more.usage.models and not more.seconds:
@@ -51,15 +51,15 @@ class SweepSpent(NamedTuple):
         return {"schema": SCHEMA, **written(self)}
 
 
-def least(one: Spent, other: Spent) -> Spent:
-    """Return the part that both have in common."""
-    more = beyond(one.usage, other.usage)
-    return Spent(beyond(one.usage, more), min(one.seconds, other.seconds))
+def least(first: Spent, other: Spent) -> Spent:
+    """Return the usage that both have in common."""
+    more = beyond(first.usage, other.usage)
+    return Spent(beyond(first.usage, more), min(first.seconds, other.seconds))
 
 
 def together(several: list[Spent]) -> Spent:
     """Return the sum."""
-    return Spent(total(one.usage for one in several), sum(one.seconds for one in several))
+    return Spent(total(spent.usage for spent in several), sum(spent.seconds for spent in several))
 
 
 def read(document: object, place: str) -> SweepSpent:

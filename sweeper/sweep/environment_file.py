@@ -1,5 +1,5 @@
-"""The file with the environment of the runs, that of `sweeper launch`. It has mode 0600, lies
-outside the store, and is removed when the sweep has ended."""
+"""The file with the environment of a sweep's runs, which is that of `sweeper launch`. It has mode
+0600, lies outside the store, and is removed when the sweep has ended."""
 
 import json
 import os
@@ -13,22 +13,23 @@ from sweeper.paths import environments
 
 _NOT_OURS = (
     *("TMUX", "TMUX_PANE", "SWEEPER_RUN", "SWEEPER_NAME", "SWEEPER_RUN_DIR", "SWEEPER_ATTEMPT"),
-    "SWEEPER_IDENTITY",  # recorded in each plan; runs do not need it
+    "SWEEPER_IDENTITY",  # This is recorded in each plan; runs do not need it.
 )
 
 OWNER = "SWEEPER_FOLDER"
 """The variable in the file that names the sweep's folder."""
 
 PLACE = "SWEEPER_KEPT_AT"
-"""The variable in a note, a file without an environment, that names the file which has it."""
+"""The variable in a note (a file without an environment) that names the file with the
+environment."""
 
 _MARK = "SWEEPER_KEPT"
-"""The variable in the file that tells one launch's environment from another's."""
+"""The variable in the file that distinguishes the environments of different launches."""
 
 
 def env_file(folder: str) -> str:
     """Return the path of the file for the environment of the sweep at `folder`."""
-    import hashlib  # a worker on a local store has no use for it
+    import hashlib  # A worker on a local store does not need this.
 
     name = hashlib.sha256(folder.encode()).hexdigest()[:16]
     return os.path.join(environments(), f"{name}.json")
@@ -38,8 +39,8 @@ def write(
     folder: str, extra: Mapping[str, str], place: str | None = None, without: Sequence[str] = ()
 ) -> str:
     """Write this process's environment, updated by `extra` and without the variables in `without`,
-    for the workers of a sweep. Returns the file's path, `place` if it is given. The usual file
-    is then only a note with that path, so that it can be found and removed later."""
+    for the workers of a sweep. Return the file's path. With `place` it is written there, and the
+    usual file is a note with that path, so that it can be found and removed later."""
     environment = {k: v for k, v in os.environ.items() if k not in (*_NOT_OURS, *without)}
     environment |= {**extra, OWNER: folder, _MARK: os.urandom(8).hex()}
     path = env_file(folder)
@@ -64,7 +65,7 @@ def _keep(path: str, environment: Mapping[str, str]) -> None:
 
 
 def change(path: str, values: Mapping[str, str]) -> None:
-    """Update variables in a stored environment, for workers that start from now on. Raises
+    """Change variables in a stored environment, for workers that start from now on. Raises
     `StoreError`."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -76,16 +77,16 @@ def change(path: str, values: Mapping[str, str]) -> None:
 
 
 def mark_of(path: str) -> str | None:
-    """Return the mark that identifies the environment at `path`; None if it has none."""
+    """Return the mark that identifies the environment at `path`, or None."""
     with suppress(EnvironmentFailure):
         return read_environment(path).get(_MARK)
     return None
 
 
 def forget(path: str | None, folder: str | None = None) -> None:
-    """Remove the file that `write` made, if it exists. Give `folder` for a path that was read from
-    a store and cannot be trusted: the file is then removed only if it names that sweep's
-    folder. `gc` removes a file that cannot be removed now."""
+    """Remove a file that `write` made, if it exists. For a path that was read from a store, and so
+    cannot be trusted, give `folder`: the file is then removed only if it names that sweep's folder.
+    `gc` removes a file that cannot be removed now."""
     if path is None:
         return
     if folder is not None:
@@ -109,8 +110,8 @@ def read_environment(path: str | None) -> dict[str, str]:
                 dict[str, str], json.load(file), path
             )  # values may be invalid Unicode
     except (OSError, ValueError, RecursionError, StoreError) as error:
-        # This process's environment is no substitute: it may have another service's address and
-        # key.
+        # This process's environment cannot replace it, since it may have another service's address
+        # and key.
         raise EnvironmentFailure(
             f"cannot read the environment stored for this run: {error}"
         ) from error

@@ -8,8 +8,8 @@ from sweeper.sweep.usage import NO_USAGE, Usage
 
 
 class Paused(NamedTuple):
-    """A time during which the service held an attempt back: why (`rate_limit`, `capacity`,
-    `quota`), since when, and for how many seconds."""
+    """A period in which the service held an attempt back: why (`rate_limit`, `capacity`, `quota`),
+    since when, and for how many seconds."""
 
     reason: str
     since: Annotated[str, Default("")]
@@ -24,10 +24,10 @@ class Outcome(NamedTuple):
     or `signal` the name of the signal that ended it. `reason` is one word, `detail` a sentence.
     `nonce` distinguishes claims, `submitted` is the attempt whose job made the claim. `place` is
     the backend that an attempt is submitted to (only in an intent). `launch` is the id of the
-    launch whose code and packages the attempt ran, and `program` the digest of its source files if
-    it ran them in place, without a copy. `gpus` are the devices that it had (`0,1`). `usage` is the
-    recipe's use of its service, and `sessions` are the ids of its sessions there. `pauses` are the
-    longest of the times that add up to `paused_s`, in their order.
+    launch whose code and packages the attempt ran; without a copy of the code, `program` is the
+    digest of its source files. `gpus` are its devices (`0,1`). `usage` is the recipe's usage of its
+    service, and `sessions` are the ids of its sessions there. `pauses` are the longest of the
+    pauses that add up to `paused_s`, in their order.
     """
 
     time: Sparse[Time | None] = None
@@ -58,8 +58,8 @@ class Outcome(NamedTuple):
 
 
 NOTHING = Outcome()
-"""The outcome of an attempt about which nothing is known. No outcome that was read `is` this
-one."""
+"""The outcome of an attempt about which nothing is known. Compare with `is`: an outcome that was
+read is never this object."""
 
 
 def read(document: object, place: str) -> Outcome:

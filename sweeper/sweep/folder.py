@@ -23,20 +23,19 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 INFORMATIVE = ENDED | {Event.LOST, Event.CLAIMED}
-"""Events whose body says more than that they happened."""
+"""Events whose content is read, not only their name."""
 
 Events = dict[str, set[tuple[int, Event]]]
-"""Run id -> what happened to it, as pairs of attempt and event."""
+"""The events of each run (by id), as pairs of attempt and event."""
 
-_NAMED = 5  # how many sweeps an error names
+_NAMED = 5  # how many sweeps an error message names
 
 _LOG_PATH = "{log_path}"
 
 
 class SweepFolder:
-    """The folder of the sweep `name` in `store`. Paths are relative to the store's root. `inner`
-    is the folder inside a run's folder where its metrics lie, "" for the run's folder itself
-    (see `with_metrics_in`)."""
+    """The folder of the sweep `name` in `store`. Paths are relative to the store's root. `inner` is
+    the folder inside a run's folder that has its metrics, or "" (see `with_metrics_in`)."""
 
     def __init__(self, store: "Store", name: str, inner: str = "") -> None:
         self.store = store
@@ -79,11 +78,11 @@ class SweepFolder:
         return f"{self.launcher}/{name}.request.json"
 
     def code(self, name: str) -> str:
-        """Return the path of the code of a launch, which is named by its hash."""
+        """Return the path of the code of a launch. Its name is a hash of the code."""
         return f"{self.name}/code/{name}"
 
     def launch(self, identity: str) -> str:
-        """Return the path of a launch's record, which never changes: the provenance of its
+        """Return the path of a launch's record, which never changes: the origin of the code of its
         attempts."""
         return self.code(f"{identity}.launch.json")
 
@@ -104,7 +103,7 @@ class SweepFolder:
         return f"{self.state}/{run}/{attempt}.stacks"
 
     def stacks(self, run: str, attempt: int) -> str:
-        """Return the path of the answer to such a request."""
+        """Return the path of the answer to that request."""
         return f"{self.attempt(run, attempt)}/stacks.json"
 
     def alarm(self, run: str, attempt: int, rule: str) -> str:
@@ -141,8 +140,8 @@ class SweepFolder:
         return f"{self.attempt(run, attempt)}/stdout.log"
 
     def with_metrics_in(self, folder: str | None) -> "SweepFolder":
-        """Return a folder whose runs have their metrics in `launch.metrics_dir`: `{log_path}/run`
-        is "run" in a run's folder, None the run's folder itself."""
+        """Return a folder whose runs have their metrics in `launch.metrics_dir`: "run" for
+        `{log_path}/run`, None for the run's folder itself."""
         inner = folder.removeprefix(_LOG_PATH).strip("/") if folder else ""
         return SweepFolder(self.store, self.name, inner)
 
@@ -156,8 +155,8 @@ class SweepFolder:
         return f"{self.store.root}/{self.name}"
 
     def read_plan(self) -> "Plan":
-        """Read the plan as launched, with the runs that stages have chosen since. Raises
-        `NotFound` with a hint, or `StoreError` if it is damaged or a dangling link."""
+        """Read the plan of the last launch, with the runs that stages have chosen since. Raises
+        `NotFound` with a hint, or `StoreError` if the plan is damaged or a dangling link."""
         from sweeper.store.documents import read_as
         from sweeper.sweep.plan import read
 
@@ -169,7 +168,7 @@ class SweepFolder:
     def _missing(self) -> StoreError | NotFound:
         sweeps = find_sweeps(self.store)
         if self.name in sweeps:
-            return StoreError(f"{self.address}: is a dangling link: is its disk mounted?")
+            return StoreError(f"{self.address} is a dangling link: is its disk mounted?")
         from sweeper.sweep.hint import hint
 
         there = f"there is {', '.join(sweeps[:_NAMED])}" if sweeps else "it has no sweeps"
@@ -197,8 +196,8 @@ class SweepFolder:
         return grown(plan, runs_of)
 
     def read_chosen(self, choice: "Choice") -> "Chosen | None":
-        """Read the result of a choice between runs of a stage. None if it is still open. Raises
-        `StoreError`."""
+        """Read the result of a choice between runs of a stage. Return None if it was not made yet.
+        Raises `StoreError`."""
         from sweeper.store.documents import read_as
         from sweeper.sweep.stage_inputs import read_chosen
 
@@ -208,7 +207,7 @@ class SweepFolder:
             return None
 
     def read_rounds(self) -> "tuple[Round, ...]":
-        """Read the rounds of a race that are on record, in their order. Raises `StoreError`."""
+        """Read the recorded rounds of a race, in order. Raises `StoreError`."""
         from sweeper.store.documents import read_as
         from sweeper.sweep.race_rounds import read_round
 
@@ -239,7 +238,7 @@ class SweepFolder:
         return identity
 
     def read_service(self) -> "Service":
-        """Read the data of the last launch that runs use. Raises `NotFound`, `StoreError`."""
+        """Read the data of the last launch that runs need. Raises `NotFound`, `StoreError`."""
         from sweeper.store.documents import read_as
         from sweeper.sweep import launcher
 
@@ -250,12 +249,13 @@ class SweepFolder:
         missing (removed, or on an unmounted disk)."""
         events = _events_in(self.store.names(self.state))
         if not events and not self.store.exists(self.plan):
-            raise NotFound(f"{self.address}: does not exist")
+            raise NotFound(f"{self.address} does not exist")
         return events
 
     def peek_events(self, listed: Iterable[str] | None = None) -> Events:
-        """Read all events in half the time, for callers that do not change them: runs with the
-        same events share one set. `listed` are the paths of the files if they are known."""
+        """Read all events in half the time, for callers that do not change the result: runs with
+        the same events share one set. `listed` are the paths of the files, if they are already
+        listed."""
         top = self.store.local_path(self.state)
         if listed is not None:
             return _events_in(listed)
@@ -288,8 +288,9 @@ class SweepFolder:
         return read_as(self.store, self.event(run, attempt, event), bodies.read)
 
     def read_outcome(self, run: str, state: RunState) -> "Outcome":
-        """Read the body of the event that decided `state`: the outcome of an ended attempt. Empty
-        if there is none. Raises `StoreError` if it is damaged or cannot be read."""
+        """Read the content of the event that decided `state`: the outcome of an ended attempt.
+        Return an empty outcome if there is none. Raises `StoreError` if it is damaged or cannot be
+        read."""
         from sweeper.sweep.event import NOTHING
 
         if state.event is None or state.event not in INFORMATIVE:
@@ -301,8 +302,8 @@ class SweepFolder:
 
     def place_of(self, run: str, attempt: int) -> str | None:
         """Read the place of an attempt from its intent, which is recorded before it is submitted.
-        None if none is recorded. An attempt that its worker opened is where the attempt before it
-        was. Raises `StoreError`."""
+        Return None if no place is recorded. An attempt opened by a worker is at the place of the
+        attempt before. Raises `StoreError`."""
         for number in range(attempt, 0, -1):
             with suppress(NotFound):
                 place = self.read_event(run, number, Event.INTENT).place
@@ -311,8 +312,8 @@ class SweepFolder:
         return None
 
     def read_request(self, name: str, read: "Callable[[object, str], T]") -> "T | None":
-        """Read a user's request to the launcher. None if there is none or it is damaged, so that
-        it cannot end a launcher. Raises `StoreError`."""
+        """Read a user's request to the launcher. Return None if there is no request or it is
+        damaged, since a damaged request must not end a launcher. Raises `StoreError`."""
         from sweeper.store.documents import read_as
 
         path = self.request(name)
@@ -326,8 +327,8 @@ class SweepFolder:
             raise
 
     def read_observations(self) -> "Observations":
-        """Read what a launcher last published, some of which is valid only while the launcher
-        runs. A pause that was requested or withdrawn later is included."""
+        """Read what a launcher last published. Some of it is valid only while the launcher runs. A
+        pause that was requested or ended later is included."""
         from sweeper.store.documents import read_as
         from sweeper.sweep import launcher
 
@@ -342,7 +343,7 @@ class SweepFolder:
             observations = launcher.NO_OBSERVATIONS
         pause = self.read_request("pause", read_pause)
         if pause is not None and not observations.paused:
-            held = observations.held or pause.told(self.name)
+            held = observations.held or pause.reason(self.name)
             return observations._replace(held=held, paused=True)
         if pause is None and observations.paused:
             return observations._replace(held=None, paused=False)
@@ -356,7 +357,7 @@ def find_sweeps(store: "Store") -> list[str]:
 
 def _events_in(paths: Iterable[str]) -> Events:
     events: Events = {}
-    parsed: dict[str, tuple[int, Event] | None] = {}  # names are few, files many
+    parsed: dict[str, tuple[int, Event] | None] = {}  # There are few names but many files.
     for path in paths:
         folder, _, name = path.rpartition("/")
         if name not in parsed:

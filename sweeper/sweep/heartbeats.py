@@ -1,4 +1,4 @@
-"""Workers' heartbeats, and how they are polled: only those that have changed are read."""
+"""Reads workers' heartbeats. A poll reads only those that have changed."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -17,12 +17,11 @@ from sweeper.sweep.usage import NO_USAGE, Usage
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat. `time` is the worker's clock, `up_s` the seconds since it began the attempt,
-    `paused_s` those during which the service held it back, `pauses` the longest of these times,
-    with the current one. `usage` is the recipe's use of its
-    service in this attempt. `gpus` are the devices that it has (`0,1`), or `waiting`. `sessions`
-    are the ids of its sessions at the service. `document`
-    is the whole document, with the machine's free disk space and memory."""
+    """A heartbeat. `time` is by the worker's clock, `up_s` the seconds since it began the attempt,
+    `paused_s` those during which the service held it back, `pauses` the longest of these pauses,
+    including the current one. `usage` is the recipe's usage of its service in this attempt. `gpus`
+    are its devices (`0,1`), or `waiting`. `sessions` are the ids of its sessions at the service.
+    `document` is the whole document, with the machine's free disk space and memory."""
 
     time: Time | None = None
     up_s: float | None = None
@@ -40,16 +39,16 @@ SILENT = Heartbeat()
 
 
 _DOUBT_SECONDS = 15.0
-"""As long as a few beats of a worker's take."""
+"""Seconds: a few times the interval of a worker's heartbeats."""
 
 Attempt = tuple[str, int]
 """A run's id and the number of its attempt."""
 
 
 class Beat(NamedTuple):
-    """An attempt's heartbeat: its stamp (0 before the first); when it was seen to change, or first
-    polled, by our monotonic clock; its contents; when the attempt began by our clock, if known;
-    and how much older than our first poll it may be, by the worker's clock."""
+    """The state of an attempt's heartbeat: its stamp (0 before the first); when it was seen to
+    change, or first polled, by our monotonic clock; its content; when the attempt began by our
+    clock, if known; and how much older than our first poll it may be, by the worker's clock."""
 
     stamp: int
     seen: float
@@ -59,8 +58,8 @@ class Beat(NamedTuple):
 
 
 class Heartbeats:
-    """The heartbeats of attempts that may be running, timed by our clock, because a worker's may
-    differ by hours. An attempt counts as alive when it is first polled."""
+    """The heartbeats of attempts that may be running, timed by our clock, since a worker's clock
+    may be wrong by hours. An attempt counts as alive when it is first polled."""
 
     def __init__(
         self,
@@ -70,10 +69,10 @@ class Heartbeats:
         wall: Callable[[], float] | None = None,
         most: int | None = None,
     ) -> None:
-        """Set the clocks and the limit. `wall` gives seconds since 1970: with it the worker's time
-        counts for a heartbeat that has not changed for so long that the worker seems dead.
-        `most` limits how many heartbeats are read per poll of a remote store; of the others
-        only changes are noticed."""
+        """Set the clocks and the limit. `wall` returns seconds since 1970: with it, the time in a
+        heartbeat counts once that heartbeat has not changed for so long that the worker seems dead.
+        `most` limits how many heartbeats are read per poll of a remote store; for the others, only
+        changes are noticed."""
         self._store, self._folder = folder.store, folder
         self._clock, self._wall = clock, wall
         self._most = most
@@ -106,8 +105,8 @@ class Heartbeats:
         return self._clock() - self.known[run, attempt].seen
 
     def of(self, run: str, attempt: int) -> tuple[float, Mapping[str, object]]:
-        """Return the seconds since the heartbeat changed, and its contents (`paused`, `machine`,
-        `host`), empty before the first."""
+        """Return the seconds since the heartbeat changed, and its content (`paused`, `machine`,
+        `host`), which is empty before the first."""
         beat = self.known.get((run, attempt))
         return (0.0, {}) if beat is None else (self._clock() - beat.seen, beat.body.document)
 
@@ -120,9 +119,11 @@ class Heartbeats:
         folder = self._folder.heartbeats
         if self._top is None:
             listed = {entry.path: entry.stamp for entry in self._store.list(folder)}
-            return {one: listed.get(self._folder.heartbeat(*one), 0) for one in attempts}
-        self._store.exists(folder)  # raises if the whole store is missing
-        return {one: _stamp(f"{self._top}/{one[0]}.{one[1]}") for one in attempts}
+            return {
+                attempt: listed.get(self._folder.heartbeat(*attempt), 0) for attempt in attempts
+            }
+        self._store.exists(folder)  # This raises if the whole store is missing.
+        return {attempt: _stamp(f"{self._top}/{attempt[0]}.{attempt[1]}") for attempt in attempts}
 
     def _beat(self, body: Heartbeat, stamp: int, known: Beat | None, now: float) -> Beat:
         began = None if body.up_s is None else now - body.up_s
@@ -134,10 +135,11 @@ class Heartbeats:
         return known
 
     def _since(self, written: str | None) -> float:
-        """Return the seconds since a time written by the worker."""
+        """Return the seconds since a time that the worker wrote."""
         if written is None or self._wall is None:
             return 0.0
-        from datetime import datetime  # `status` of a sweep that has ended reads no time
+        # imported late, since `status` of a sweep that has ended needs no times
+        from datetime import datetime
 
         return max(0.0, self._wall() - datetime.fromisoformat(written).timestamp())
 

@@ -8,7 +8,7 @@ from sweeper.store.opening import default_root
 
 def hint(verb: str, *words: str, root: str | None = None) -> str:
     """Return `sweeper VERB WORDS`, quoted for a shell; with `--root` unless that is the default."""
-    import shlex  # most commands need no hint
+    import shlex  # imported late, since most commands need no hint
 
     where = [] if root is None or _is_default(root) else ["--root", root]
     return shlex.join(["sweeper", *verb.split(), *words, *where])
@@ -18,7 +18,7 @@ def _is_default(root: str) -> bool:
     default = default_root()
     if root == default or "://" in root + default:
         return root.rstrip("/") == default.rstrip("/")
-    with suppress(OSError):  # the current folder was removed
+    with suppress(OSError):  # The current folder was removed.
         return os.path.realpath(os.path.expanduser(root)) == os.path.realpath(
             os.path.expanduser(default)
         )

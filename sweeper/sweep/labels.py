@@ -12,7 +12,7 @@ LOWERED = {
     "asked": "requested with `sweeper parallel`",
     "shared": "other sweeps share the quota",
 }
-"""Why a launcher's limit is lowered, by the word that it publishes."""
+"""Words for the reasons why a launcher's limit is lowered, by the key that it publishes."""
 
 _PAUSES = {"rate_limit": "rate limit"}
 _WORDS = {

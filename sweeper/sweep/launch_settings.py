@@ -9,21 +9,24 @@ from sweeper.common.json_values import table_of
 
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
 _MOST_PER_GPU = 8
-"""Every number up to this one divides the bytes of a device's lock file (`common/gpus.py`)."""
+"""Each number up to this one divides the number of bytes of a device's lock file
+(`common/gpus.py`)."""
 _PER_GPU_DOC = "How many runs may share a GPU, with gpus: 1."
 _PYTHON_DOC = (
     "The recipe's interpreter: a command, or a path relative to the folder where you run"
     " `sweeper launch`."
 )
 _REQUIREMENTS_DOC = (
-    "A file of requirements, relative to the folder where you run `sweeper launch`: the packages of"
-    " recipes on machines that do not see this machine's folders. Default: their image has them,"
-    " and sweeper."
+    "A requirements file, relative to the folder where you run `sweeper "
+    "launch`: the packages of recipes on machines that do not see this machine's "
+    "folders. Default: the packages in their image, which also needs sweeper."
 )
 _CWD_DOC = (
     "The folder that the recipe runs in, relative to the folder where you run `sweeper launch`."
 )
-_RESUME_DOC = "Whether an attempt starts from the last one's files; auto: if that had a checkpoint."
+_RESUME_DOC = (
+    "Whether an attempt starts from the files of the last one; auto: if those have a checkpoint."
+)
 _LEASE_DOC = "Seconds without a heartbeat before a worker counts as lost; at least 15s."
 _GRACE_DOC = "Seconds between the request to stop (SIGTERM) and SIGKILL."
 _FIELD_DOC = "The field that takes the run's folder, if it is not log_path."
@@ -45,17 +48,17 @@ _WARM_DOC = (
     "Whether runs on this machine may be forked from a process that has already imported their"
     " modules."
 )
-_GPUS_DOC = "GPUs of each run, which sees only these. Runs wait until enough are free."
+_GPUS_DOC = "How many GPUs each run gets. Runs wait until enough are free."
 
 _MODELS_DOC = (
-    "Whether a grid with a model that its service does not list is refused; false: such runs are"
-    " only warned of."
+    "Whether a grid with a model that its service does not list is refused. "
+    "With false it only causes a warning."
 )
 
 
 class Setting:
-    """How a grid has a field of `Launch`, in `Annotated`: a sentence for people, an example, shown
-    in place of the default, and whether a stage may set it for its own runs."""
+    """How a grid declares a field of `Launch`, in `Annotated`: a sentence for people, an example,
+    text to show as the default, and whether a stage may set it for its own runs."""
 
     def __init__(self, doc: str, example: object = None, *, by_stage: bool = False) -> None:
         self.doc, self.example, self.by_stage = doc, example, by_stage
@@ -153,10 +156,10 @@ class Launch(NamedTuple):
         """Return the settings without those of backends."""
         return self._replace(backends=(), options=_NOTHING)
 
-    def under(self, own: Mapping[str, object]) -> "Launch":
-        """Return these settings overridden by a stage's settings, given in the form of
-        `Stage.launch`. Environment variables are overridden one by one."""
-        given = {key: value for key, value in own.items() if key in Launch._fields}
-        options = {key: mine for key, mine in own.items() if key not in Launch._fields}
-        env = {**self.env, **table_of(own.get("env"))}
+    def under(self, stage: Mapping[str, object]) -> "Launch":
+        """Return these settings overridden by those of a stage, in the form of `Stage.launch`.
+        Environment variables are overridden one by one."""
+        given = {key: value for key, value in stage.items() if key in Launch._fields}
+        options = {key: mine for key, mine in stage.items() if key not in Launch._fields}
+        env = {**self.env, **table_of(stage.get("env"))}
         return self._replace(**given | {"env": env, "options": {**self.options, **options}})

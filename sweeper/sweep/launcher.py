@@ -1,4 +1,4 @@
-"""Documents that a launcher writes besides events: where the runs' environment is, its
+"""Documents that a launcher writes besides events: the place of the runs' environment, its
 observations, and the attempts whose alarms are complete."""
 
 from collections.abc import Mapping
@@ -56,11 +56,11 @@ def read_service(document: object, place: str) -> Service:
 
 
 class Observations(NamedTuple):
-    """The launcher's last published observations: `observed` (by run id), what does not answer
-    (`unreachable`), why no runs are started (`held`). `gave_up` says that the launcher has
-    ended for this reason, `paused` that a user has paused the sweep. `limit` is the number of
-    jobs at once if it is below `max_parallel`, `limit_by` the reason as one word. `usage` is
-    the use by the runs. `starting` is False for a launcher that only stops runs."""
+    """The observations that a launcher last published: `observed` (by run id), what does not answer
+    (`unreachable`), why no runs are started (`held`). `gave_up`: the launcher has ended for the
+    reason in `held`. `paused`: a user has paused the sweep. `limit` is the number of jobs at once
+    if it is below `max_parallel`, and `limit_by` the reason as one word. `usage` is that of the
+    runs. `starting` is False for a launcher that only stops runs."""
 
     observed: Mapping[str, Published] = MappingProxyType({})
     unreachable: str | None = None
@@ -79,7 +79,7 @@ _GAVE_UP = "the launcher gave up: "
 
 
 NO_OBSERVATIONS = Observations()
-"""The value if no launcher has published anything."""
+"""The observations if no launcher has published any."""
 
 
 def read_observations(document: object, place: str) -> Observations:
@@ -102,7 +102,7 @@ def read_judged(document: object, place: str) -> set[tuple[str, int]]:
 
 
 def held_of(observations: Observations) -> str | None:
-    """Return why no runs are started; None if they are."""
+    """Return why no runs are started, or None if they are."""
     if observations.held is None or not observations.gave_up:
         return observations.held
     return f"the launcher gave up: {observations.held}"

@@ -1,12 +1,13 @@
-"""Ensures that a sweep on a remote store has one launcher: the process that creates
-`launcher/<epoch>`, until it releases it or its heartbeat stops for `LEASE_SECONDS`."""
+"""Ensures that a sweep on a remote store has one launcher: the process that created the newest
+`launcher/<epoch>`. It holds the lease until it releases it, or until its heartbeat stops for
+`LEASE_SECONDS`."""
 
 # launcher/<epoch>            created exclusively, so that only one launcher gets the epoch
 # launcher/<epoch>.beat       replaced every few seconds by the holder
 # launcher/<epoch>.released   written when the holder releases it
 #
 # A launcher checks for the next epoch before each submission, and stops if there is one. If two
-# launchers submit the same attempt nevertheless, only one of the two workers can claim it.
+# launchers submit the same attempt all the same, only one of the two workers can claim it.
 
 import contextlib
 import json
@@ -31,7 +32,7 @@ _FILE = re.compile(r"[^/]+/launcher/[0-9]+(\.beat|\.released)?")
 
 
 class _Held(NamedTuple):
-    """The newest epoch; the stamp of its beat (0 if it has none); whether it has ended."""
+    """The newest epoch, the stamp of its heartbeat (0 if it has none), and whether it has ended."""
 
     epoch: int
     beat: int
@@ -39,13 +40,13 @@ class _Held(NamedTuple):
 
 
 _seen: dict[tuple[str, str], tuple[_Held, float, bool]] = {}
-"""What this process saw last of each sweep, since when that has not changed, and whether it saw it
-change: then the launcher is alive."""
+"""The last state of each sweep's lease that this process saw, since when it has not changed, and
+whether this process saw it change, which means that the launcher is alive."""
 
 
 def is_leased(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Return whether a launcher holds the sweep, as far as one check can show: one that died on
-    another machine counts as alive for `LEASE_SECONDS` after the first check."""
+    """Return whether a launcher holds the sweep, as far as one check can tell. A launcher that died
+    on another machine counts as alive for `LEASE_SECONDS` after the first check."""
     held = _look(folder)
     return held.epoch > 0 and not held.released and not _is_over(folder, held, clock)
 
@@ -62,8 +63,8 @@ def _is_over(folder: SweepFolder, held: _Held, clock: Callable[[], float]) -> bo
 
 
 def is_alive(folder: SweepFolder, since: float = -math.inf) -> bool:
-    """Return whether the holder's beat has changed since the time `since` of our clock. Call it
-    after `is_leased`."""
+    """Return whether the holder's heartbeat has changed since the time `since` of our clock. Call
+    it after `is_leased`."""
     _, changed, before_us = _seen[folder.store.root, folder.name]
     return before_us and changed >= since
 
@@ -88,12 +89,12 @@ def holding_lease(
     sleep: Callable[[float], None] = time.sleep,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lease. Waits until the other launcher is seen to be alive and then for
-    `patience` seconds, or until its lease has expired. Yields a function that raises
-    `AnotherLauncher` after another launcher has taken over. If the sweep does not exist when
-    the block ends, the lease leaves no files behind. `tell` gets a message if this waits for a
-    lease to expire. Raises `AnotherLauncher`, and with `existing` also `NotFound` if there is
-    no such sweep."""
+    """Hold the sweep's lease. Wait until the other launcher is seen to be alive and then for
+    `patience` seconds, or until its lease has expired. Yield a function that raises
+    `AnotherLauncher` after another launcher has taken over. If the sweep does not exist when the
+    block ends, the lease leaves no files behind. `tell` gets a message if this waits for a lease
+    to expire. Raises `AnotherLauncher`, and with `existing` also `NotFound` if there is no such
+    sweep."""
     deadline, is_told = clock() + patience, False
     while True:
         if existing and not folder.store.exists(folder.plan):
@@ -107,8 +108,8 @@ def holding_lease(
             raise AnotherLauncher.at_work(folder.name, folder.store.root)
         elif clock() > deadline and not is_told:
             tell(
-                f"waiting: the last launcher of {folder.name!r} shows no sign of life; its "
-                f"lease expires after {LEASE_SECONDS:g} s of silence"
+                f"waiting: the last launcher of {folder.name!r} sends no heartbeats; its "
+                f"lease expires {LEASE_SECONDS:g} s after the last one"
             )
             is_told = True
         sleep(_LOOK_SECONDS)
@@ -118,23 +119,23 @@ def holding_lease(
         yield lease.check
     except StoreError:
         with contextlib.suppress(StoreError):
-            put_changing(folder)  # a write that failed may still arrive
+            put_changing(folder)  # A write that failed may still arrive.
         raise
     finally:
         lease.release()
 
 
 def _take(folder: SweepFolder, before: int) -> bool:
-    """Create the epoch after `before`. Return whether it is ours, also if the reply was lost and
-    the second try finds our own."""
-    who, path = _who(), _path(folder, before + 1)
+    """Create the epoch after `before`. Return whether it is ours. It also is if the reply was lost
+    and the second try finds it."""
+    holder, path = _this_holder(), _path(folder, before + 1)
     try:
-        folder.store.create(path, who)
+        folder.store.create(path, holder)
     except AlreadyExists:
         try:
-            if folder.store.read(path) != who:
+            if folder.store.read(path) != holder:
                 return False
-        except NotFound:  # the sweep was deleted with all its epochs
+        except NotFound:  # The sweep was deleted with all its epochs.
             return False
     if before and not folder.store.exists(_path(folder, before)):
         folder.store.remove(
@@ -145,8 +146,8 @@ def _take(folder: SweepFolder, before: int) -> bool:
 
 
 def _remove_marks(folder: SweepFolder) -> None:
-    """Remove what killed commands of this machine left (`settled.changing`): readers use no listing
-    from before our epoch."""
+    """Remove the marks that killed commands of this machine left (`settled.changing`). Readers use
+    no listing from before our epoch."""
     with contextlib.suppress(StoreError):
         for path in [*folder.store.names(folder.launcher)]:
             if path.startswith(f"{folder.launcher}/{CHANGING}"):
@@ -156,7 +157,7 @@ def _remove_marks(folder: SweepFolder) -> None:
 
 
 class _Lease:
-    """An epoch that is ours, kept alive by a thread."""
+    """An epoch that this process holds, kept alive by a thread."""
 
     def __init__(self, folder: SweepFolder, epoch: int, clock: Callable[[], float]) -> None:
         self._folder, self._store = folder, folder.store
@@ -170,29 +171,29 @@ class _Lease:
         """Raise `AnotherLauncher` if another launcher has taken over."""
         if self._store.exists(_path(self._folder, self._epoch + 1)):
             raise AnotherLauncher(
-                f"another launcher has taken over {self._folder.name!r}: this one ends"
+                f"another launcher has taken over {self._folder.name!r}, so this one ends"
             )
 
     def release(self) -> None:
-        """Let go of the lease. If the store does not answer, the lease expires instead."""
+        """Release the lease. If the store does not answer, the lease expires instead."""
         self._ended.set()
         self._thread.join()
-        own = _path(self._folder, self._epoch)
+        epoch = _path(self._folder, self._epoch)
         with contextlib.suppress(StoreError):
             if self._store.exists(self._folder.plan):
-                self._store.create(f"{own}.released", b"")
+                self._store.create(f"{epoch}.released", b"")
                 return
             earlier = (_path(self._folder, number) for number in range(1, self._epoch))
             for path in (
                 *earlier,
-                own,
-            ):  # ours is the highest: the sweep stays ours until it expires
+                epoch,
+            ):  # Our epoch is the highest, so the sweep stays ours until it expires.
                 self._store.remove([f"{path}.beat", f"{path}.released", path])
 
     def _keep(self) -> None:
         while True:
             self._beats += 1
-            with contextlib.suppress(StoreError):  # the next beat may succeed
+            with contextlib.suppress(StoreError):  # The next heartbeat may succeed.
                 beat = f"{_path(self._folder, self._epoch)}.beat"
                 self._store.replace(beat, b"%d\n" % self._beats, durable=False)
             if self._ended.wait(BEAT_SECONDS):
@@ -224,10 +225,10 @@ def _path(folder: SweepFolder, epoch: int) -> str:
     return f"{folder.launcher}/{epoch}"
 
 
-def _who() -> bytes:
+def _this_holder() -> bytes:
     """Describe this process, so that others on this machine need not wait for its lease."""
-    own = {**this_process()._asdict(), "nonce": os.urandom(8).hex()}
-    return json.dumps(own).encode() + b"\n"
+    identity = {**this_process()._asdict(), "nonce": os.urandom(8).hex()}
+    return json.dumps(identity).encode() + b"\n"
 
 
 def _died_here(folder: SweepFolder, held: _Held) -> bool:

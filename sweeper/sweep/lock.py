@@ -1,5 +1,5 @@
-"""Make sure that a sweep has one launcher: with a kernel lock if the store is a folder, with a
-lease (`lease.py`) if it is remote."""
+"""Ensures that a sweep has one launcher: with a kernel lock if the store is a folder, with a lease
+(`lease.py`) if it is remote."""
 
 import contextlib
 import fcntl
@@ -14,12 +14,13 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 
 PATIENCE_SECONDS = 0.5
-"""How long to wait for a launcher that is about to end."""
+"""Seconds to wait for a launcher that is about to end."""
 _LOOK_SECONDS = 60.0
-"""How long to wait for a process that looks whether the lock is held, and stands still then."""
+"""Seconds to wait for a process that checks the lock, which holds it for that time and may be
+stopped meanwhile."""
 
 _OPENINGS = 100
-"""How often to make the lock's file, while others remove its folder."""
+"""How often to create the lock's file while other processes remove its folder."""
 
 
 @contextlib.contextmanager
@@ -37,7 +38,7 @@ def holding_sweep(
         if not deletes and folder.store.exists(folder.deletion):
             finish = hint("sweep delete", folder.name, root=folder.store.root)
             raise StoreError(
-                f"{folder.address}: its deletion was interrupted, and some files are gone: "
+                f"the deletion of {folder.address} was interrupted after some files: "
                 f"`{finish}` removes the rest"
             )
         yield check
@@ -48,7 +49,7 @@ def _holding(
     folder: SweepFolder, patience: float, tell: Callable[[str], None], *, existing: bool
 ) -> Generator[Callable[[], None]]:
     """Hold the sweep's lock. The kernel releases it when the process ends in any way. Yields a
-    function that raises `AnotherLauncher` once the sweep is not ours any more, which can only
+    function that raises `AnotherLauncher` once another launcher has taken over, which can only
     happen with a lease.
 
     If there is no `sweep.json` when the block ends (the sweep was deleted or its launch failed),
@@ -70,7 +71,7 @@ def _holding(
     descriptor = _lock(folder, path, patience)
     try:
         if existing:
-            _require_sweep(folder)  # it may have been deleted before we got the lock
+            _require_sweep(folder)  # The sweep may have been deleted before we got the lock.
         yield _ours
     finally:
         with contextlib.suppress(OSError, StoreError):
@@ -96,8 +97,8 @@ def is_of_lock(store: Store, path: str) -> bool:
 
 def _lock(folder: SweepFolder, path: str, patience: float) -> int:
     """Lock the file at `path`, and return its descriptor. A process that deletes the sweep removes
-    the file while it holds the lock; the lock of a removed file has no effect, so lock the new
-    file at the path."""
+    the file while it holds the lock. A lock on a removed file has no effect, so the new file at the
+    path is locked then."""
     begun = time.monotonic()
     while True:
         descriptor = _open(path)
@@ -137,14 +138,14 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    """Remove the lock's file and its empty folders; another process may have begun a new sweep in
-    one."""
+    """Remove the lock's file and its empty folders. Another process may already have created a new
+    sweep there."""
     os.unlink(path)
     folder = os.path.dirname(path)
     os.rmdir(folder)
     top = os.path.dirname(folder)
     if os.path.islink(top):
-        os.unlink(top)  # the folder elsewhere stays
+        os.unlink(top)  # The folder that a link leads to stays.
     else:
         os.rmdir(top)
 
@@ -158,7 +159,7 @@ def is_held(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic)
         return is_leased(folder, clock=clock)
     path = _path(folder)
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # it may be a pipe
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # It may be a pipe.
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
@@ -170,8 +171,8 @@ def is_held(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic)
 
 
 def is_alive(folder: SweepFolder, since: float) -> bool:
-    """Return whether the holder of the sweep, according to `is_held`, has lived at `since` or
-    later, by the monotonic clock. The kernel keeps no lock of a dead process."""
+    """Return whether the holder of the sweep, as found by `is_held`, was alive at `since` or later,
+    by the monotonic clock. The kernel releases the lock of a dead process."""
     if not folder.store.is_remote:
         return True
     from sweeper.sweep import lease
@@ -180,7 +181,7 @@ def is_alive(folder: SweepFolder, since: float) -> bool:
 
 
 def _ours() -> None:
-    """Do nothing: a kernel lock is never taken away."""
+    """Do nothing: a kernel lock cannot be lost to another launcher."""
 
 
 def _try(descriptor: int, kind: int) -> bool:
@@ -192,7 +193,8 @@ def _try(descriptor: int, kind: int) -> bool:
 
 
 def _is_shared(descriptor: int) -> bool:
-    """Return whether the lock's holders only check it: a launcher never shares the lock."""
+    """Return whether the lock is held only by processes that check it. A launcher holds it
+    exclusively."""
     shared = _try(descriptor, fcntl.LOCK_SH)
     fcntl.flock(descriptor, fcntl.LOCK_UN)
     return shared

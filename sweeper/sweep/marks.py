@@ -31,8 +31,8 @@ class Kind(StrEnum):
 
 
 class Mark(NamedTuple):
-    """`run` is the id of its run, None for the sweep. `text` is the text of a note, or a tag. `by`
-    is its author, `time` when it was made (UTC, ISO 8601)."""
+    """A mark. `run` is the id of its run, or None for the sweep. `text` is the text of a note, or a
+    tag. `by` is its author, `time` when it was made (UTC, ISO 8601)."""
 
     kind: Kind
     run: str | None
@@ -111,12 +111,12 @@ def put_mark(
 def read_marks(
     folder: SweepFolder,
     on_error: Callable[[StoreError], None] | None = None,
-    known: MutableMapping[str, Mark] | None = None,
+    cache: MutableMapping[str, Mark] | None = None,
 ) -> list[Mark]:
-    """Read the marks of a sweep and of its runs, oldest first. Damaged ones are skipped, and
-    `on_error` gets their errors. Callers that read repeatedly pass the same `known`, empty at
-    first: marks in it are not read again. Raises `StoreError` if the store does not answer."""
-    return read_each(folder.store, {path: read for path, _ in _listed(folder)}, known, on_error)
+    """Read the marks of a sweep and of its runs, oldest first. Damaged marks are skipped, and
+    `on_error` gets their errors. Callers that read repeatedly pass the same `cache`, empty at
+    first; marks in it are not read again. Raises `StoreError` if the store does not answer."""
+    return read_each(folder.store, {path: read for path, _ in _listed(folder)}, cache, on_error)
 
 
 def is_archived(folder: SweepFolder) -> bool:
@@ -126,7 +126,8 @@ def is_archived(folder: SweepFolder) -> bool:
 
 
 def _listed(folder: SweepFolder) -> list[tuple[str, Kind]]:
-    """Return the files and the kinds of marks, in order. Kinds of other versions are left out."""
+    """Return the files and the kinds of marks, in order. Kinds that this version does not know are
+    left out."""
     marks: list[tuple[str, Kind]] = []
     for path in sorted(folder.store.names(folder.notes)):
         match = _NAME.fullmatch(path.rpartition("/")[2])

@@ -1,4 +1,4 @@
-"""Recorded messages and their delivery to each receiver. A message with a `begun` and no `ended`
+"""Records messages and their delivery to each receiver. A message with a `begun` but no `ended`
 file was interrupted: it may have arrived, and is not sent again."""
 
 # notify/<key>.json                        the message: created once, by the first process
@@ -22,7 +22,7 @@ from sweeper.sweep.process import is_gone, read_who, this_process
 _MESSAGE = re.compile(r"([A-Za-z0-9_-]+)\.json")
 _TRY = re.compile(r"([A-Za-z0-9_-]+)\.([a-z]+)\.([1-9][0-9]*)\.(begun|ended)\.json")
 _LONGEST_TRY = 300.0
-"""Seconds: more than a command and a mail server may take together."""
+"""Seconds that a command and a mail server need together, at most."""
 
 
 class Try(NamedTuple):
@@ -128,5 +128,5 @@ def _is_sending(folder: SweepFolder, key: str, way: str, number: int) -> bool:
         return False
 
 
-def _path(folder: SweepFolder, key: str, way: str, number: int, what: str) -> str:
-    return f"{folder.notify}/{key}.{way}.{number}.{what}.json"
+def _path(folder: SweepFolder, key: str, way: str, number: int, step: str) -> str:
+    return f"{folder.notify}/{key}.{way}.{number}.{step}.json"

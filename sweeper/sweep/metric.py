@@ -1,5 +1,5 @@
-"""The settings for comparing runs and cells, as text: which value of a run counts, which noise
-estimate is used, and how a failed run counts. `{mean_of_last: 5}` is `mean_of_last=5`."""
+"""The settings that compare runs and cells, as text: which value of a run counts, which noise
+estimate is used, and how a failed run counts. `{mean_of_last: 5}` is written `mean_of_last=5`."""
 
 import re
 from typing import Annotated, Literal, NamedTuple
@@ -7,15 +7,15 @@ from typing import Annotated, Literal, NamedTuple
 from sweeper.common.codec import Check, Default, Sparse
 
 MOST_LAST = 1000
-"""The most values in the mean that a run is judged by."""
+"""The most values in the mean that a run is compared by."""
 
 NOISES = ("auto", "pooled", "own")
 FAILED = ("bound", "worst", "drop")
 
 
 def mean_of_last(at: str) -> int | None:
-    """Return how many of the last values the mean covers: 5 for `mean_of_last=5`; None for any
-    other text."""
+    """Return how many of the last values the mean covers, such as 5 for `mean_of_last=5`, or None
+    for any other text."""
     match = re.fullmatch(r"mean_of_last=([1-9][0-9]{0,3})", at)
     return int(match[1]) if match and int(match[1]) <= MOST_LAST else None
 
@@ -49,9 +49,9 @@ class Metric(NamedTuple):
     `best`, `mean_of_last=5`, or `auto`, which is the last, or in a report a mean if the last values
     are noisy. `noise` says whether cells share a noise estimate: `auto` (if a test allows it),
     `pooled`, `own`, or `from=SWEEP,...` (use the estimates of these sweeps). `failed` is how a
-    failed run counts: `bound` (its cell is at best as good as with the worst value in its place),
-    `worst` (the worst value) or `drop` (not at all). `by` is a setting: cells are compared
-    separately for each of its values. `relevant` is the smallest difference that matters."""
+    failed run counts: `bound` (its cell is at most as good as if it had the worst value), `worst`
+    (the worst value) or `drop` (not at all). `by` is a setting: cells are compared separately for
+    each of its values. `relevant` is the smallest difference that matters."""
 
     name: str
     goal: Annotated[Literal["minimize", "maximize"], Default("minimize")]

@@ -13,10 +13,10 @@ def is_sweep_name(text: str) -> bool:
 
 
 def shorten(name: str, limit: int = MAX_NAME) -> str:
-    """Return `name`, or its beginning and a hash of the whole if it is longer than `limit`."""
+    """Return `name`. If it is longer than `limit`, return its start and a hash of the whole."""
     if len(name) <= limit:
         return name
-    import hashlib  # rarely needed, and it loads OpenSSL
+    import hashlib  # imported late, since it is rarely needed and loads OpenSSL
 
     digits = hashlib.sha256(name.encode()).hexdigest()[:10]
     return f"{name[: limit - 11].rstrip('=,._-')}~{digits}"

@@ -56,14 +56,16 @@ class Message(NamedTuple):
 
 
 def variables_of(notify: Notify) -> Mapping[str, str]:
-    """Return the variables that the settings name, with the setting that each is for."""
+    """Return the variables that the settings refer to, with the setting of each."""
     email = notify.email
     named = {
         "webhook": notify.webhook,
         "slack": notify.slack,
         "email.password": None if email is None else email.password,
     }
-    return {value[1:]: what for what, value in named.items() if value and value.startswith("$")}
+    return {
+        value[1:]: setting for setting, value in named.items() if value and value.startswith("$")
+    }
 
 
 def read_message(key: str, document: object, place: str) -> Message:

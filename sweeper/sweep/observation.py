@@ -11,18 +11,19 @@ class Kind(StrEnum):
     """Kinds of observations: first those of running attempts, then those of runs not yet
     started."""
 
-    QUEUED = "queued"  # the backend has the job and has not started it
+    QUEUED = "queued"  # The backend has the job but has not started it.
     STALE = "stale"  # no heartbeat for longer than `launch.lease`
     STOPPING = "stopping"  # asked to stop, and not ended
     PAUSED = "paused"  # held back by the service: `rate_limit`, `capacity`, `quota`
-    STALLED = "stalled"  # no step for too long
-    HELD = "held"  # nothing is started any more
+    STALLED = "stalled"  # There was no progress for too long.
+    HELD = "held"  # No runs are started any more.
     LATER = "later"  # the next attempt starts at `time`
     ENGINE = "engine"  # waits until the engine answers
-    DOUBTED = "doubted"  # waits for a retry of the first runs, which failed with the same error
-    PARENT = "parent"  # waits until its parent has succeeded
+    # The run waits because the first runs failed with the same error and are retried.
+    DOUBTED = "doubted"
+    PARENT = "parent"  # A parent has not succeeded yet.
     ORPHAN = "orphan"  # the parent cannot succeed without a user's action
-    OTHER = "other"  # an observation by another version, in its words
+    OTHER = "other"  # An observation of another version, in its words.
 
 
 class Observation(NamedTuple):
@@ -69,7 +70,8 @@ _OF_WORDS = {
 
 
 def _of_words(text: str) -> Observation:
-    """Parse the words that version 0.1 and older published: such a launcher may still run."""
+    """Parse the words that launchers of version 0.1 and older publish. Such a launcher may still
+    run."""
     begins, _, reason = text.partition(": ")
     if begins.startswith("next attempt at "):
         return Observation(Kind.LATER, None, begins.rpartition(" ")[2])

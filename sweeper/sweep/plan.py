@@ -47,13 +47,12 @@ _Seed = Annotated[int, Check(_is_seed, "a 64-bit integer")]
 
 
 class Run(NamedTuple):
-    """A cell with a seed. `config` has the explicitly given values by dotted keys, including the
-    seed, without the fields that the worker fills in (`log_path`). `retired` runs are no longer
-    in the grid.
+    """A cell with a seed. `config` has the given values by dotted keys, including the seed, without
+    the fields that the worker fills in (`log_path`). `retired` runs are no longer in the grid.
 
     In a grid with stages, `stage` is the run's stage, and `parents` are the ids of the runs that it
-    continues from. Its configuration may then hold references to values that are known only after
-    the parents have ended.
+    continues from. Its configuration may then contain references to values that are known only
+    after the parents have ended.
     """
 
     id: _Id
@@ -71,7 +70,7 @@ class Run(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """The comparison for the best cell: a cell of the sweep, or the best of another sweep (or
+    """What the best cell is compared with: a cell of the sweep, or the best of another sweep (or
     `sweep/stage`)."""
 
     cell: Sparse[str | None] = None
@@ -90,11 +89,11 @@ _Source = Annotated[Source, Check(_has_origin, "base or takes")]
 
 
 class Stage(NamedTuple):
-    """A part of a sweep with its own recipe. `sources` say where the parents of its runs come
-    from. Without sources, `runs` are the stage's runs. With sources, they are templates: each
-    parent makes one run from each. `launch` is the stage's own section in the form of
-    `Launch.document`; the options of a backend are complete, with the stage's merged over the
-    sweep's."""
+    """A part of a sweep with its own recipe. `sources` say where the parents of its runs come from.
+    Without sources, `runs` are the stage's runs. With sources, they are templates, and each parent
+    makes one run from each template. `launch` is the stage's own section in the form of
+    `Launch.document`, in which the options of a backend are complete (the stage's merged over the
+    sweep's)."""
 
     name: str
     recipe: Recipe
@@ -107,8 +106,8 @@ class Stage(NamedTuple):
 
     @property
     def before(self) -> tuple[str, ...]:
-        """The stages whose runs it takes."""
-        return tuple(dict.fromkeys(take.stage for one in self.sources for take in one.takes))
+        """The stages from which it takes runs."""
+        return tuple(dict.fromkeys(take.stage for source in self.sources for take in source.takes))
 
     def document(self) -> dict[str, object]:
         """Return the form in `sweep.json`."""
@@ -116,8 +115,8 @@ class Stage(NamedTuple):
 
 
 class Wandb(NamedTuple):
-    """Where the runs log to. An entity or a mode of None means W&B's setting, a group of None the
-    sweep's name. `app` is the address of W&B's pages, known from the launch on."""
+    """Where the runs log to. None means W&B's own setting for an entity or mode, and the sweep's
+    name for a group. `app` is the address of W&B's pages, known since the launch."""
 
     project: str
     entity: str | None = None
@@ -136,8 +135,8 @@ Alarms = Mapping[str, Mapping[str, float] | None]
 
 
 class OnAlarm(NamedTuple):
-    """The reaction to an alarm: the command to run, and what to stop. `rules` are its alarms
-    (None: all)."""
+    """What to do at an alarm: a command to run, and what to stop. `rules` are the alarms that it
+    applies to (None: all)."""
 
     run: tuple[str, ...] | None = None
     stop: Literal["run", "sweep"] | None = None
@@ -159,7 +158,7 @@ class Budget(NamedTuple):
 
     @property
     def of_tokens(self) -> tuple[str, ...]:
-        """The limits that depend on tokens, which must be counted."""
+        """The limits on tokens or dollars, for which tokens must be counted."""
         return tuple(key for key in ("tokens", "usd") if getattr(self, key) is not None)
 
     def document(self) -> dict[str, object]:
@@ -168,9 +167,9 @@ class Budget(NamedTuple):
 
 
 class Carried(NamedTuple):
-    """The needs of jobs on machines that have only Python: sweeper's source, an `archive` in the
-    store with its `hash`, and the lines of a requirements file for the `packages` of its
-    workers. `files` maps `Launch.requirements`, as written, to paths in the copy of the code."""
+    """What jobs need on machines that have only Python: sweeper's source, an `archive` in the store
+    with its `hash`, and the lines of a requirements file for the `packages` of its workers. `files`
+    maps `Launch.requirements`, as written, to paths in the copy of the code."""
 
     archive: str
     hash: str
@@ -190,7 +189,7 @@ class Extended(NamedTuple):
 
 
 def _has_path(provenance: Mapping[str, object]) -> bool:
-    """Return whether the difference from the commit, if there is one, has a path."""
+    """Return whether the diff against the commit has a path, or there is no diff."""
     match provenance.get("diff"):
         case None | {"path": str()}:
             return True
@@ -199,11 +198,11 @@ def _has_path(provenance: Mapping[str, object]) -> bool:
 
 
 MODEL_KEYS = ("model_name", "base_model")
-"""The fields that name a model of the service, in tinker-cookbook and in the SDK."""
+"""The names of fields with a model of the service, in tinker-cookbook and in the SDK."""
 
 
 class Expected(NamedTuple):
-    """The recipe's own estimate of the use by a run with that configuration."""
+    """The recipe's own estimate of the usage of a run with that configuration."""
 
     stage: str | None
     config: Mapping[str, object]
@@ -211,8 +210,9 @@ class Expected(NamedTuple):
 
 
 class Race(NamedTuple):
-    """Seeds that depend on results: every cell has `least` of them from the start, and gets up to
-    `most` while it may be the best. `runs` are those beyond `least`, of all cells."""
+    """A race: the number of seeds depends on results. Every cell has `least` seeds from the
+    start, and gets up to `most` while it may be the best. `runs` are those beyond `least`, of
+    all cells."""
 
     least: Annotated[int, AtLeast(2)]
     most: Annotated[int, AtLeast(3)]
@@ -220,21 +220,21 @@ class Race(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The plan that a launch submits, or has submitted. `axes` are the declared axes with their
-    values, in the grid's order, without the seed. `grid_text` is the grid as written, `extends`
-    the path and text of each file that it extends, the nearest first.
+    """The plan of a sweep. `axes` are the declared axes with their values, in the grid's order,
+    without the seed. `grid_text` is the grid as written, `extends` the path and text of each file
+    that it extends, the nearest first.
 
     In a grid with `stages`, each stage has its own recipe, metric and axes (see `of`). `recipe` is
-    then that of the first stage, `metric` that of the last stage with one, and `axes` is empty.
-    `unknown` counts, by stage, the runs that depend on runs still to end. `choices` are the choices
-    that are still to be made. For a `race`, `unknown` has under "" as many runs as it may still
-    start, given its `rounds`.
+    then that of the first stage, `metric` that of the last stage with a metric, and `axes` is
+    empty. `unknown` counts, by stage, the runs that depend on runs which have not ended. `choices`
+    are the choices that were not made yet. For a `race`, `unknown` has under "" the most runs that
+    it may still start, given its `rounds`.
 
     `warnings` and `notes` (of recipes about their runs) are lines for people. They are not stored,
-    and neither are `expected` and `model_places`, the place in the grid of each model's name. Only
-    a launched sweep has the rest: `created`, the origin of its code (`provenance`; `launches` has
-    those of earlier launches, `snapshot` is the copy that runs, `carried` is what else jobs need),
-    and `recorded`, the whole document.
+    and neither are `expected` and `model_places`, the place in the grid of each model's name. The
+    other fields exist only in a launched sweep: `created`; the origin of its code (`provenance`,
+    with those of earlier launches in `launches`; `snapshot`, the copy that runs; `carried`, what
+    else jobs need); and `recorded`, the whole document.
     """
 
     name: str
@@ -291,29 +291,29 @@ class Plan(NamedTuple):
 
     def retries_of(self, stage: str | None) -> int:
         """Return how often a stage's run is retried after failures."""
-        own = None if stage is None else self.stage(stage)
-        launch: Mapping[str, object] = _NOTHING if own is None else own.launch
+        part = None if stage is None else self.stage(stage)
+        launch: Mapping[str, object] = _NOTHING if part is None else part.launch
         retries = launch.get("retries")
         return retries if isinstance(retries, int) else self.launch.retries
 
     def of(self, stage: str | None) -> "Plan":
-        """Return the plan with the recipe, metric, axes and launch settings of a stage, or the
-        plan itself if there is no such stage."""
+        """Return the plan with the recipe, metric, axes and launch settings of a stage, or the plan
+        itself if there is no such stage."""
         part = self.stage(stage)
         if part is None:
             return self
-        own = {"metric": part.metric, "axes": part.axes, "baseline": part.baseline}
-        return self._replace(recipe=part.recipe, launch=self.launch_of(stage), **own)
+        fields = {"metric": part.metric, "axes": part.axes, "baseline": part.baseline}
+        return self._replace(recipe=part.recipe, launch=self.launch_of(stage), **fields)
 
     def only(self, stage: str) -> "Plan":
         """Return one stage as a plan of its own, with only its runs."""
         mine = tuple(run for run in self.runs if run.stage == stage)
         alone = self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING, choices=())
-        return alone._replace(grid_text="")  # the text is that of all stages
+        return alone._replace(grid_text="")  # The text is that of all stages.
 
     @property
     def has_commands(self) -> bool:
-        """Whether some runs execute a command, whose use of the service cannot be counted."""
+        """Whether some runs execute a command, whose usage of the service cannot be metered."""
         return any(part.recipe.kind == "command" for part in self.parts)
 
     @property
@@ -338,12 +338,12 @@ class Plan(NamedTuple):
 
     @property
     def unseeded(self) -> bool:
-        """Whether the runs are replicates without a seed (`seeds: {field: none}`). The grid's
-        author then vouches that they differ."""
+        """Whether the runs are replicates without a seed (`seeds: {field: none}`), which the grid's
+        author declares to be independent."""
         return self.recipe.seed_field is None and any(run.seed is not None for run in self.runs)
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`, before a launch without the values that only a launch
+        """Return the form in `sweep.json`. Before a launch it lacks the values that only a launch
         knows."""
         document: dict[str, object] = {"schema": SCHEMA, **written(self)}
         document["alarms"] = self.alarms or {}

@@ -57,15 +57,15 @@ def machine() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
-        space = os.readlink("/proc/self/ns/pid")  # a container has its own process ids
+        space = os.readlink("/proc/self/ns/pid")  # A container has its own process ids.
     except OSError:
-        return f"{os.uname().nodename}#{os.urandom(8).hex()}"  # unknown: matches no other
+        return f"{os.uname().nodename}#{os.urandom(8).hex()}"  # An unknown machine equals no other.
     return f"{os.uname().nodename}/{boot}/{space}"
 
 
 def began(pid: int) -> str | None:
-    """Return when a process was started, in ticks; None if there is none (a zombie counts as
-    none)."""
+    """Return when a process was started, in clock ticks, or None if there is no such process or it
+    is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

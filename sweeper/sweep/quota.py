@@ -11,9 +11,9 @@ from sweeper.sweep.process import Who
 
 
 class Learned(NamedTuple):
-    """What the service sustains: `limit` jobs at once, None until the service has held a job back.
-    The limit grows by `step` next. `cuts` counts how often it was lowered, `why` is the last
-    reason, a key of `labels.LOWERED`."""
+    """What the launchers have learned about the service: it runs `limit` jobs at once (None until
+    it has held a job back). The limit grows by `step` next. `cuts` counts how often it was lowered,
+    and `why` is the last reason, a key of `labels.LOWERED`."""
 
     limit: Annotated[int | None, Clamp(1)] = None
     step: Annotated[int, Clamp(1)] = 1
@@ -30,10 +30,10 @@ def _weight(value: Any) -> float:
 
 
 class Member(NamedTuple):
-    """A sweep that has or had a launcher: `root` and `sweep` say where it is, `who` is its last
+    """A sweep that has or had a launcher: `root` and `sweep` are its address, `who` is its last
     launcher. It holds `slots` and could use `wants` more; the service holds back `paused` of its
     jobs. `weight` is its priority. `turn` decides who is next if a slot is shared in time. `id`
-    distinguishes it from other sweeps of the same name, earlier or elsewhere."""
+    distinguishes it from other sweeps of the same name."""
 
     root: str
     sweep: str
@@ -47,7 +47,8 @@ class Member(NamedTuple):
 
 
 def _readable(value: Any) -> dict[str, Member]:
-    """Read the members, without those that cannot be read: a live launcher writes its own again."""
+    """Read the members. Skip those that cannot be read, since a live launcher writes its entry
+    again."""
     members: dict[str, Member] = {}
     for name, member in value_of(dict[str, object], value).items():
         with suppress(codec.Wrong):
@@ -56,8 +57,8 @@ def _readable(value: Any) -> dict[str, Member]:
 
 
 class Page(NamedTuple):
-    """All shared knowledge. Each page replaces the one before. `number` is 0 if there is no page
-    yet. `mark` distinguishes the page from any other."""
+    """A page of the record. Each page replaces the one before. `number` is 0 if there is no page
+    yet. `mark` distinguishes the page from all others."""
 
     number: Annotated[Unstored[int], Default(0)]
     learned: Learned

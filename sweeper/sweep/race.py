@@ -10,13 +10,13 @@ from sweeper.sweep.stage_inputs import digest
 
 
 def raced(plan: Plan, rounds: Sequence[Round]) -> Plan:
-    """Return the plan with the runs that these rounds have added. `unknown` counts those that
-    later rounds may add; there are none once the race has ended."""
+    """Return the plan with the runs that these rounds have added. `unknown` counts the runs that
+    later rounds may add: none once the race has ended."""
     race = plan.race
     if race is None:
         return plan
     later = {run.id for run in race.runs}
-    added = {run for one in rounds for run in one.runs} & later
+    added = {run for round_ in rounds for run in round_.runs} & later
     current = [run for run in plan.runs if not run.retired]
     there = {run.id for run in current}
     gone = {run.id: run for run in plan.runs if run.retired}
@@ -39,7 +39,7 @@ def later_runs(plan: Plan) -> list[Run]:
 
 
 def judged(plan: Plan) -> str:
-    """Return what identifies a race: its cells and their runs, its metric, its most seeds."""
+    """Return the identity of a race: its cells and their runs, its metric, its most seeds."""
     race = plan.race or Race(2, 3)
     runs = {run.id for run in (*plan.runs, *race.runs) if not run.retired}
     metric = plan.metric and [plan.metric.name, plan.metric.goal, plan.metric.at]
@@ -54,7 +54,7 @@ _ENDED = {
 
 
 def sentence(plan: Plan) -> str | None:
-    """Return how a race stands, for people; None for a plan without one."""
+    """Return a sentence about the progress of a race, or None for a plan without a race."""
     race = plan.race
     if race is None:
         return None

@@ -1,4 +1,4 @@
-"""The rounds of a race for seeds, as recorded: which runs each of them adds, or why it ended."""
+"""The recorded rounds of a race for seeds: which runs each of them adds, or why the race ended."""
 
 from typing import Annotated, Literal, NamedTuple
 
@@ -9,10 +9,10 @@ Ended = Literal["clear", "spent", "identical"]
 
 
 class Round(NamedTuple):
-    """What a race decided, which is final: the `runs` (ids) that bring their cells to `seeds` seeds
-    each; or, without runs, that it `ended`: one cell is clear, all seeds are spent, or the runs of
-    each cell are identical. `judged` identifies what the decision was about (cells, metric, most
-    seeds): if the grid changes, the race continues."""
+    """A decision of a race, which is final: the `runs` (ids) that bring their cells to `seeds`
+    seeds each; or, without runs, why it `ended`: one cell is clearly the best, all seeds are used,
+    or the runs of each cell are identical. `judged` identifies what was decided (cells, metric,
+    most seeds), so that the race continues if the grid changes."""
 
     seeds: Annotated[int, AtLeast(1)]
     runs: Annotated[tuple[str, ...], Default(())]

@@ -14,9 +14,9 @@ def _are_described(takes: Mapping[str, Mapping[str, object]]) -> bool:
 class Recipe(NamedTuple):
     """A recipe. Paths are absolute.
 
-    `on_path` says whether `cwd` goes on the module path, as with `python -m`. `forms` has the
-    fields whose values are written in an unusual form on chz's command line. `function` is the
-    function that returns the config, if the reference names one.
+    `on_path`: `cwd` goes on the module path, as with `python -m`. `forms` has the fields whose
+    values are written in an unusual form on chz's command line. `function` is the function that
+    returns the config, if the reference names one.
     """
 
     reference: Annotated[str, Default("")]
@@ -59,7 +59,7 @@ class Snapshot(NamedTuple):
 
 
 class _Runnable(NamedTuple):
-    """The parts of a description that running a recipe needs."""
+    """The parts of a recipe's description that are needed to run it."""
 
     cwd: str
     kind: str

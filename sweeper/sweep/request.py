@@ -1,4 +1,4 @@
-"""A user's requests to a sweep's launcher, the running one or the next."""
+"""Reads users' requests to a sweep's launcher, the running one or the next."""
 
 from typing import Annotated, NamedTuple
 
@@ -20,12 +20,12 @@ class Asked(NamedTuple):
 class Pause(NamedTuple):
     """A request to start no more runs. With `runs`, running runs stop, and continue later."""
 
-    asked: Asked
+    request: Asked
     runs: bool = False
 
-    def told(self, sweep: str) -> str:
-        """Return the reason why nothing is started, for people."""
-        by, since = self.asked
+    def reason(self, sweep: str) -> str:
+        """Return the reason why no runs are started, for people."""
+        by, since = self.request
         return f"paused by {by} at {since}: `sweeper resume {sweep}` continues it"
 
 
@@ -50,5 +50,6 @@ class _Parallel(NamedTuple):
 
 
 def read_parallel(document: object, place: str) -> int | None:
-    """Read the most jobs at once; None for the plan's own limit. Raises `StoreError`."""
+    """Read the requested number of jobs at once; None for the plan's own number. Raises
+    `StoreError`."""
     return codec.read(_Parallel, document, place).max_parallel

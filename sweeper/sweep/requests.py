@@ -20,19 +20,23 @@ from sweeper.sweep.states import (
 )
 from sweeper.sweep.sweep_requests import user
 
-_OPENED = "opened already, and no job is known: a launcher looks for one, or else submits it"
-"""Said of runs whose next attempt is on record and no more: there is nothing left to ask."""
+_OPENED = (
+    "an attempt is already open, but it is unknown whether it was submitted: the "
+    "launcher checks that and submits it if needed"
+)
+"""The message for runs whose next attempt is recorded but perhaps not submitted, so no request is
+needed."""
 
 Happened = set[tuple[int, Event]]
-"""What has happened to a run: attempts and events."""
+"""The events of a run, each with its attempt."""
 
 
 class Requested(NamedTuple):
-    """The result of a request. `asked` is False if there was nothing to request; `why` says why,
-    for people. `waits`: the run's next attempt is already recorded."""
+    """The result of a request. `accepted` is False if there was nothing to request; `why` is the
+    reason, for people. `waits`: the run's next attempt is already recorded."""
 
     run: str
-    asked: bool
+    accepted: bool
     why: str
     waits: bool = False
 
@@ -54,25 +58,25 @@ def request_cancel(
         _request(folder, run, (attempt, Event.CANCEL), happened, by)
     last = last_retry(happened)
     if last >= attempt or not at_work:
-        # A retry of the same attempt would revoke the request: name the attempt after it.
+        # A retry of the same attempt would revoke the request, so it names the attempt after it.
         after = max(attempt, last + 1)
         _request(folder, run, (after, Event.CANCEL), happened, by)
     return Requested(run, True, "cancelled")
 
 
 def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Requested:
-    """Return the result of requesting another attempt of a run. `succeeded`: even if the run has
-    succeeded."""
+    """Return what a request for another attempt of a run would result in. `succeeded`: also if the
+    run has succeeded."""
     state = fold(happened)
     if state.state is State.SUCCEEDED and not succeeded:
         return Requested(run, False, "succeeded already")
     if state.at_work and cancel_asked(happened):
         return Requested(run, False, "being cancelled: retry them when they have ended")
     if state.state in OPEN:
-        return Requested(run, False, "still at work")
+        return Requested(run, False, "still running")
     if state.unacknowledged:
         return Requested(run, True, _OPENED, waits=True)
-    return Requested(run, True, "requested already" if retry_asked(happened) else "asked for")
+    return Requested(run, True, "already requested" if retry_asked(happened) else "requested")
 
 
 def request_retry(
@@ -81,7 +85,7 @@ def request_retry(
     """Request another attempt of a run that has ended without success or, with `succeeded`, in any
     way."""
     request = asked_again(run, happened, succeeded=succeeded)
-    if request.asked and not request.waits and not retry_asked(happened):
+    if request.accepted and not request.waits and not retry_asked(happened):
         last = max((n for n, event in happened if event is Event.CANCEL), default=0)
         attempt = max(fold(happened).opened, last, 1)
         is_over = fold(happened).state is State.SUCCEEDED

@@ -3,13 +3,13 @@
 from typing import NotRequired, TypedDict
 
 RUN_KEY = ("run", "sweep", "root")
-"""The columns that identify a run in every table. The id alone does not: the same configuration
-has the same id in each sweep that contains it."""
+"""The columns that identify a run in every table. The id alone does not, since a configuration has
+the same id in each sweep that contains it."""
 
 
 class Times(TypedDict):
     """When a run `started` and `ended` (UTC, ISO 8601), and the total seconds of its attempts that
-    have an outcome. `started` is known as soon as a worker has claimed the run, the others once an
+    have an outcome. `started` is known once a worker has claimed the run, the others once an
     attempt has ended. Unknown values are None."""
 
     started: str | None
@@ -19,9 +19,9 @@ class Times(TypedDict):
 
 class RunRecord(Times):
     """A run as plain values. Only sweeps with stages have `stage` and `parents`, only those with
-    several backends have `backend`. `metric` is the metric's name, `value` the run's value of
-    it; both are left out if metrics were not read. `code` is a short name of the code that the
-    run executed, `commit` and `launched` are the commit and the time of its launch."""
+    several backends have `backend`. `metric` is the metric's name, and `value` the run's value of
+    it; both are missing if metrics were not read. `code` is a short name of the code that the run
+    executed; `commit` and `launched` are the commit and the time of its launch."""
 
     id: str
     sweep: str
@@ -59,8 +59,8 @@ class SweepRecord(TypedDict):
 
 
 class AnswerRow(TypedDict):
-    """An answer to an item of an evaluation. The score is None if it was not judged, the step is
-    None if the file has none."""
+    """An answer to an item of an evaluation. The score is None if the answer was not judged, the
+    step is None if the file has none."""
 
     task: str
     item: str

@@ -24,14 +24,14 @@ from sweeper.sweep.states import (
 )
 
 WITHDRAWN = "withdrawn"
-"""Marks a claim by a launcher, and the outcome of an attempt that it ended that way."""
+"""Marks a claim by a launcher, and the outcome of the attempt that it ended by that claim."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class View(NamedTuple):
     """The state of a run, from its events. `wants`: the run is to be started, or started again.
-    `cancel`, `retry`: a user has requested that, and it is not done yet. `size` is the number
-    of events, which never shrinks."""
+    `cancel`, `retry`: a user has requested that, and it is not done yet. `size` is the number of
+    events, which never shrinks."""
 
     size: int
     state: RunState
@@ -56,15 +56,15 @@ class RunTable:
         self.grow(plan)
 
     def grow(self, plan: Plan) -> None:
-        """Add the runs of a plan that has more than before."""
-        known = bool(self.views)
+        """Replace the plan by one that has more runs."""
+        has_views = bool(self.views)
         back = self.retired - {run.id for run in plan.runs if run.retired}
         self.runs = {run.id: run for run in plan.runs}
         self._retries = {run.id: plan.retries_of(run.stage) for run in plan.runs}
         self.retired = {run.id for run in plan.runs if run.retired}
         for run in back:
             self.views.pop(run, None)
-        for run in self.runs if known else ():
+        for run in self.runs if has_views else ():
             self._look(run)
 
     def retries(self, run: str) -> int:
@@ -74,12 +74,11 @@ class RunTable:
     def read(self) -> None:
         """Read all events again. Views change only if there are new events.
 
-        Events are never removed. If there are fewer, somebody is deleting the sweep, and its runs
-        must not be taken for new ones. Raises `NotFound` if its plan is gone too, else
-        `StoreError`.
+        Events are never removed. If some are missing, somebody is deleting the sweep, and its runs
+        must not count as new. Raises `NotFound` if the plan is gone too, else `StoreError`.
         """
         where = self._folder.address
-        removed = f"{where}: was removed while its launcher was running; the launcher ends"
+        removed = f"{where} was removed while its launcher was running, so the launcher ends"
         try:
             events = self._folder.read_events()
         except NotFound as error:
@@ -87,7 +86,7 @@ class RunTable:
         if any(len(events.get(run, ())) < view.size for run, view in self.views.items()):
             if not self._store.exists(self._folder.plan):
                 raise NotFound(removed)
-            raise StoreError(f"{where}: recorded events are gone: is its disk mounted?")
+            raise StoreError(f"recorded events of {where} are missing: is its disk mounted?")
         self._events = events
         for run in self.runs:
             self._look(run)
@@ -101,15 +100,15 @@ class RunTable:
         return {r: v.state.attempt for r, v in self.views.items() if v.state.state in OPEN}
 
     def unacknowledged(self) -> dict[str, int]:
-        """Return the runs, with their attempts, of which only the backend knows whether they were
+        """Return the runs, with their attempts, for which only the backend knows whether they were
         submitted."""
         return {r: v.state.opened for r, v in self.views.items() if v.state.unacknowledged}
 
     def add(
         self, run: str, attempt: int, event: Event, body: Mapping[str, object] | None = None
     ) -> bool:
-        """Record an event. An event that is already recorded is not an error. Return whether it was
-        new."""
+        """Record an event. Return whether it was new; an event that is already recorded is not an
+        error."""
         return bool(self.add_each(event, {(run, attempt): body or {}}))
 
     def add_each(
@@ -120,7 +119,7 @@ class RunTable:
         now = {"schema": SCHEMA, "time": timestamp()}
 
         def create(key: tuple[str, int]) -> bool:
-            # Recorded by an earlier launcher, or by us when the reply was lost.
+            # Recorded by an earlier launcher, or by this one if the reply was lost.
             with suppress(AlreadyExists):
                 document = encode(now | dict(bodies[key]))
                 self._store.create(self._folder.event(*key, event), document)
@@ -140,26 +139,26 @@ class RunTable:
         event: Event,
         reason: str,
         detail: str,
-        known: Mapping[str, object] = _NOTHING,
+        facts: Mapping[str, object] = _NOTHING,
     ) -> None:
-        """Record the outcome of an attempt whose worker cannot. `known` is what the backend knows:
-        `code`, `host`."""
+        """Record the outcome of an attempt whose worker cannot. `facts` are the fields that the
+        backend knows: `code`, `host`."""
         body = dict.fromkeys(
             ("code", "signal", "started", "ended", "wall_s", "max_rss_bytes", "host")
         )
-        self.add(run, attempt, event, {**body, **known, "reason": reason, "detail": detail})
+        self.add(run, attempt, event, {**body, **facts, "reason": reason, "detail": detail})
 
     def withdraw(self, run: str, attempt: int, why: str) -> bool:
-        """End an attempt that no worker has claimed, by claiming it: if its job starts anyway, it
+        """End an attempt that no worker has claimed, by claiming it. If its job still starts, it
         finds the claim and does not train. Return False if a worker claimed it first."""
         body = {"nonce": os.urandom(8).hex(), "submitted": attempt, "by": "the launcher"}
         self.add(run, attempt, Event.CLAIMED, body | {"reason": WITHDRAWN, "detail": why})
         return self.finish_withdrawal(run, attempt)
 
     def finish_withdrawal(self, run: str, attempt: int) -> bool:
-        """End an attempt that a launcher claimed in order to withdraw it: this launcher, if the
-        reply was lost, or an earlier one that was killed. Return False if a worker has the
-        claim. Raises `StoreError`."""
+        """End an attempt that a launcher has claimed in order to withdraw it: this launcher, if the
+        reply was lost, or an earlier one that was killed. Return False if a worker has the claim.
+        Raises `StoreError`."""
         if (run, attempt) in self._with_worker:
             return False
         try:
@@ -173,8 +172,8 @@ class RunTable:
         return True
 
     def is_cancelled(self, run: str, attempt: int) -> bool:
-        """Return whether a user has requested to cancel this attempt, read again. Raises
-        `StoreError`."""
+        """Return whether a user has requested to cancel this attempt. Reads the requests again.
+        Raises `StoreError`."""
         if (attempt, Event.CANCEL) not in self.events(run):
             if not self._store.exists(self._folder.event(run, attempt, Event.CANCEL)):
                 return False

@@ -1,5 +1,5 @@
-"""Tells when nothing writes to a sweep on a remote store any more: a listing may then be used again
-for as long as the files in `GATES` stay as they are."""
+"""Decides whether anything may still write to a sweep on a remote store. If not, a listing may be
+used again as long as the files in `GATES` do not change."""
 
 # Three kinds of processes write to a sweep:
 #
@@ -8,7 +8,7 @@ for as long as the files in `GATES` stay as they are."""
 # - workers, between the claim and the outcome of their attempt, which they write last;
 # - commands: they add files in GATES, or write inside `changing`.
 #
-# A reader lists GATES, and then the sweep. If the sweep is settled in both, its listing stays right
+# A reader lists GATES and then the sweep. If the sweep is settled in both, its listing stays right
 # until GATES change.
 
 import json
@@ -23,7 +23,7 @@ from sweeper.sweep.states import Event, parse_name
 
 GATES = ("launcher", "notes")
 CHANGING = "changing."
-"""Prefix of the mark of a command at work, in `launcher/`."""
+"""Prefix, in `launcher/`, of the mark of a command that writes."""
 _REQUESTS = frozenset({Event.CANCEL, Event.RETRY, Event.AGAIN})
 _OVER = frozenset({Event.SUCCEEDED, Event.FAILED, Event.CANCELLED})
 
@@ -55,14 +55,14 @@ def put_changing(folder: SweepFolder) -> str:
 
 
 def _close(folder: SweepFolder, mark: str) -> None:
-    with suppress(StoreError):  # the mark stays
+    with suppress(StoreError):  # The mark stays.
         folder.store.replace(f"{folder.launcher}/changed", os.urandom(8).hex().encode() + b"\n")
         folder.store.remove([mark])
 
 
 def is_settled(paths: Iterable[str]) -> bool:
-    """Return whether no process may write to the sweep with these files, given relative to its
-    folder, without changing `GATES` first."""
+    """Return whether no process may write to the sweep without first changing `GATES`. The paths of
+    its files are relative to its folder."""
     epochs: set[str] = set()
     events: dict[str, dict[int, set[Event]]] = {}
     for path in paths:
@@ -84,7 +84,7 @@ def is_settled(paths: Iterable[str]) -> bool:
 
 def _is_over(attempts: dict[int, set[Event]]) -> bool:
     """Return whether the workers of all attempts of a run have ended. A job that no worker has
-    claimed may start late, and a backend may start a preempted one again if it was the last."""
+    claimed may start late, and a backend may restart a preempted one if it was the last."""
     last = max(attempts)
     return all(
         Event.CLAIMED in events

@@ -1,5 +1,5 @@
 """Requests for the stacks of a running recipe's threads: one file per attempt with a random word,
-which the worker answers with the same word. Workers load this: standard library only."""
+which the worker repeats in its answer. Workers load this; it uses only the standard library."""
 
 import os
 import time
@@ -39,7 +39,7 @@ def ask(folder: "SweepFolder", run: str, attempt: int) -> str:
 
 
 def wait(folder: "SweepFolder", run: str, attempt: int, word: str, seconds: float) -> Stacks | None:
-    """Wait for the answer to a request. None if there is none after `seconds`."""
+    """Wait for the answer to a request. Return None if there is none after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         stacks = read(folder, run, attempt)
@@ -51,7 +51,7 @@ def wait(folder: "SweepFolder", run: str, attempt: int, word: str, seconds: floa
 
 
 def read(folder: "SweepFolder", run: str, attempt: int) -> Stacks | None:
-    """Read the last answer about an attempt. None if there is none. Raises `StoreError`."""
+    """Read the last answer about an attempt. Return None if there is none. Raises `StoreError`."""
     try:
         return read_as(folder.store, folder.stacks(run, attempt), _read_stacks)
     except NotFound:

@@ -1,5 +1,6 @@
-"""What a stage takes from earlier stages: `from` of a grid, in its stored form. A run has one
-parent from each take of a source, in every combination; the base model is not a parent."""
+"""The runs and values that a stage takes from earlier stages: `from` of a grid, in its stored form.
+A run has one parent from each take of a source, in every combination; the base model is not a
+parent."""
 
 import json
 import re
@@ -11,13 +12,13 @@ from sweeper.common.codec import SCHEMA, Check, Key, Time
 from sweeper.sweep.metric import Metric
 
 WORDS = ("best", "best-cell", "each", "top", "run")
-"""Ways to take runs. `top` also needs a number, and `run` a name."""
+"""The ways to take runs. `top` also needs a number, and `run` a name."""
 
 PARENT = "from"
-"""The name of the parent in references, whichever stage it is from."""
+"""The name of the parent in references, whatever its stage is."""
 
 LATE = ("checkpoint.state", "checkpoint.sampler", "log_path")
-"""Values of a parent that are known only once it has ended."""
+"""Values of a parent that are known only after it has ended."""
 
 _REFERENCE = r"\$\{([A-Za-z][A-Za-z0-9_]*)\.([^{}]*)\}"
 """A reference to a stage in a configuration: `${sft.checkpoint.state}`."""
@@ -41,12 +42,13 @@ class Take(NamedTuple):
 
     @property
     def many(self) -> bool:
-        """Whether it may take several runs, which then appear in the names of their children."""
+        """Whether it may take several runs. Their names are then part of the names of their
+        children."""
         return self.how in ("best-cell", "each", "top")
 
     @property
     def words(self) -> str:
-        """The take in words for people: `the best of sft`."""
+        """Describe the take in words: `the best of sft`."""
         if self.how == "run":
             return f"{self.run} of {self.stage}"
         how = {"top": f"the {self.number} best", "best": "the best", "best-cell": ("the best cell")}
@@ -60,7 +62,7 @@ class Take(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The origin of parents: a run from each take, or `base`, the base model."""
+    """The origin of parents: one run from each take, or `base`, the base model."""
 
     takes: tuple[Take, ...] = ()
     base: bool = False
@@ -74,8 +76,8 @@ class Source(NamedTuple):
 
 class Choice(NamedTuple):
     """A choice among the runs of a stage (`candidates`, their ids), all of which are known. `key`
-    identifies it by what is taken, by which metric, from which runs. A stage with more runs
-    makes another choice."""
+    identifies it by what is taken, the metric, and the candidates. When a stage gets more runs,
+    another choice is made."""
 
     take: Take
     metric: Metric
@@ -127,21 +129,21 @@ def read_chosen(document: object, place: str) -> Chosen:
 
 def run_of_parents(stage: str, template: str, parents: Sequence[str]) -> str:
     """Return the id of a run with parents: a digest of the id that it would have without them
-    (`template`), their ids, and the name of its stage, since another stage may do the same with
-    the same run. A run of the base model has `base:<model>` in place of parents."""
+    (`template`), their ids, and the name of its stage, since another stage may do the same with the
+    same run. A run of the base model has `base:<model>` in place of its parents' ids."""
     return digest({"parents": list(parents), "run": template, "stage": stage})
 
 
 def digest(value: object) -> str:
     """Return the first 12 digits of the SHA-256 of `value` as JSON."""
-    import hashlib  # it loads OpenSSL, and most sweeps have no stages
+    import hashlib  # imported late, since it loads OpenSSL and most sweeps have no stages
 
     text = json.dumps(value, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 class Dropped(Exception):
-    """Raised for a reference that has no value for a base model: its key is left out."""
+    """A reference has no value for a base model, so its key is left out."""
 
 
 def references(value: object) -> Iterator[tuple[str, str]]:

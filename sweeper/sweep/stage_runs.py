@@ -1,4 +1,4 @@
-"""Makes the runs of later stages, from the stage's configuration and the parents. Some parents are
+"""Makes the runs of later stages from the stage's configuration and the parents. Some parents are
 known from the plan; others are chosen, and recorded, once a stage has ended."""
 
 import itertools
@@ -25,12 +25,12 @@ from sweeper.sweep.stage_inputs import (
 _MODEL = "model_name"
 
 Taken = Callable[[Choice], Sequence[str] | None]
-"""Returns the ids that were chosen; None if the choice is not made yet."""
+"""A function that returns the ids that were chosen, or None if the choice was not made yet."""
 
 
 class Growth(NamedTuple):
     """The known runs of a plan, in the order of its stages, followed by those that the grid no
-    longer has; the `choices` still to be made; and how many runs of each stage are `unknown`
+    longer has; the `choices` that were not made yet; and how many runs of each stage are `unknown`
     until then."""
 
     runs: tuple[Run, ...]
@@ -54,21 +54,21 @@ def grow(plan: Plan, taken: Taken) -> Growth:
 def depths(stages: Iterable[Stage]) -> dict[str, int]:
     """Return for each stage the length of the longest chain of stages before it."""
     depth_of: dict[str, int] = {}
-    for stage in stages:  # parents come first
+    for stage in stages:  # Parents come first.
         depth_of[stage.name] = max((depth_of[name] + 1 for name in stage.before), default=0)
     return depth_of
 
 
 def lineage(run: Run, runs: Mapping[str, Run]) -> Iterator[Run]:
-    """Yield the ancestors of a run, the nearest first, each once."""
+    """Yield the ancestors of a run, nearest first, each once."""
     seen: set[str] = set()
     nearest = list(run.parents)
     while nearest:
-        yield from (runs[one] for one in nearest if one in runs)
+        yield from (runs[run_id] for run_id in nearest if run_id in runs)
         seen.update(nearest)
-        further = (runs[one].parents for one in nearest if one in runs)
-        above = dict.fromkeys(one for parents in further for one in parents)
-        nearest = [one for one in above if one not in seen]
+        further = (runs[run_id].parents for run_id in nearest if run_id in runs)
+        above = dict.fromkeys(run_id for parents in further for run_id in parents)
+        nearest = [run_id for run_id in above if run_id not in seen]
 
 
 def value_of(plan: Plan, run: Run, key: str) -> object:
@@ -129,9 +129,9 @@ class _Growing:
         return self._taken_by(take) or []
 
     def _taken_by(self, take: Take) -> list[Run] | None:
-        """Return the runs that a take gives, as far as they are known; None if nothing is chosen
-        yet."""
-        if take not in self._taken_of:  # its stage has all its runs now
+        """Return the runs that a take gives, as far as they are known, or None if no choice was
+        made yet."""
+        if take not in self._taken_of:  # The stage has all its runs now.
             self._taken_of[take] = self._take(take)
         return self._taken_of[take]
 
@@ -153,16 +153,15 @@ class _Growing:
         return [by_id[run] for run in chosen if run in by_id]
 
     def _to_come(self, source: Source) -> int:
-        """Return how many combinations of parents a source will give in addition to the known
-        ones."""
+        """Return how many more combinations of parents a source will give."""
         if source.base:
             return 0
-        known = math.prod(len(self._parents(take)) for take in source.takes)
-        return math.prod(map(self._expected_of, source.takes)) - known
+        now_known = math.prod(len(self._parents(take)) for take in source.takes)
+        return math.prod(map(self._expected_of, source.takes)) - now_known
 
     def _expected_of(self, take: Take) -> int:
-        """Return how many runs a take gives in the end: the number of chosen runs, or before the
-        choice the requested number."""
+        """Return how many runs a take gives in the end: the number of chosen runs, or, before the
+        choice, the requested number."""
         taken, runs = self._taken_by(take), self._of[take.stage]
         if take.how == "each":
             return len(runs) + self._unknown[take.stage]
@@ -203,7 +202,10 @@ class _Growing:
 
     def _child(self, stage: Stage, template: Run, source: Source, parents: tuple[Run, ...]) -> Run:
         by_stage: dict[str, Run] = {}
-        for run in (*parents, *itertools.chain(*(lineage(one, self._made) for one in parents))):
+        for run in (
+            *parents,
+            *itertools.chain(*(lineage(parent, self._made) for parent in parents)),
+        ):
             by_stage.setdefault(run.stage or "", run)
         by_stage[PARENT] = parents[0]
 
@@ -218,14 +220,15 @@ class _Growing:
         seed, pieces = template.seed, list[str]()
         for take, parent in zip(source.takes, parents, strict=True):
             if not take.many:
-                if len(stage.sources) > 1:  # only the name shows which source it is
+                # The other sources are told apart by this part of the name.
+                if len(stage.sources) > 1:
                     pieces.append(parent.name if take.how == "run" else f"{take.stage}-{take.how}")
                 continue
-            # A run without its own seed takes its parent's.
+            # A run without its own seed gets its parent's.
             takes_seed = seed is None and parent.seed is not None
             seed = parent.seed if takes_seed else seed
-            whose = parent.cell if takes_seed or parent.seed is None else parent.name
-            pieces.append(whose.removesuffix("/base"))  # the only cell of its stage
+            label = parent.cell if takes_seed or parent.seed is None else parent.name
+            pieces.append(label.removesuffix("/base"))  # the only cell of its stage
         identity = run_of_parents(stage.name, template.id, [run.id for run in parents])
         config = filled(template.config, find)
         ids = tuple(run.id for run in parents)
@@ -234,8 +237,8 @@ class _Growing:
 
     def _named(self, template: Run, pieces: Sequence[str], run: Run) -> Run:
         """Name a run that was made from a template. `pieces` name its parents."""
-        own = [template.cell] if template.cell != "base" or not pieces else []
-        cell = shorten(f"{run.stage}/{','.join([*own, *pieces])}")
+        labels = [template.cell] if template.cell != "base" or not pieces else []
+        cell = shorten(f"{run.stage}/{','.join([*labels, *pieces])}")
         tail = _seed_in(template)
         if run.seed is not None and template.seed is None:
             tail = f"seed={run.seed}"
@@ -243,10 +246,12 @@ class _Growing:
         if tail and template.cell == "base" and not pieces:
             name = f"{run.stage}/{tail}"
         name = shorten(name)
-        known = self._known.get(run.id)
-        if known is not None:
-            name = known.name
-        elif name in self._names:  # from an earlier grid, or from a parent chosen before
+        earlier = self._known.get(run.id)
+        if earlier is not None:
+            name = earlier.name
+        # The name is taken by a run of an earlier grid, or by one with a parent that was chosen
+        # before.
+        elif name in self._names:
             name = f"{name}~{run.id[:6]}"
         self._names.add(name)
         return run._replace(name=name, cell=cell)

@@ -1,4 +1,4 @@
-"""Determines what runs of later stages wait for, and whether it can still happen. Does no I/O."""
+"""Determines what runs of later stages wait for, and whether that can still happen. Does no I/O."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -9,12 +9,12 @@ from sweeper.sweep.request import Asked
 from sweeper.sweep.stage_inputs import Choice
 
 Fate = Literal["succeeded", "failed", "cancelled", "open"]
-"""A run's result: why it has ended, or `open` if it may still succeed."""
+"""The result of a run: why it has ended, or `open` if it may still succeed."""
 
 
 class Wait(NamedTuple):
-    """What a run, or the unknown runs of a stage, wait for: `on` in words. `vain` means that it
-    cannot happen without a user's action; `fate` is then that of the run that causes it."""
+    """What a run, or the unknown runs of a stage, wait for: `on` in words. `vain`: it cannot happen
+    without a user's action, and `fate` is that of the run that prevents it."""
 
     on: str
     vain: bool
@@ -27,12 +27,12 @@ NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
 def waits(
     plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
 ) -> tuple[dict[str, Wait], dict[str, Wait]]:
-    """Return what each run whose parents have not all succeeded waits for (by run id), and what
-    the unknown runs wait for (by stage). `lacking` adds waits of runs (by id) and of choices
-    (by key) whose parents have ended without something that is needed from them."""
+    """Return what each run whose parents have not all succeeded waits for (by run id), and what the
+    unknown runs of stages wait for (by stage). `lacking` adds the waits of runs (by id) and of
+    choices (by key) whose parents have ended without something that they need."""
     runs: dict[str, Wait] = {}
     names = {run.id: run.name for run in plan.runs}
-    for run in plan.runs:  # parents come before their children
+    for run in plan.runs:  # Parents come before their children.
         if run.retired or fate(run.id) != "open":
             continue
         stage_waits = [
@@ -43,7 +43,7 @@ def waits(
         if run.id in lacking:
             stage_waits.append(lacking[run.id])
         if stage_waits:
-            runs[run.id] = next((one for one in stage_waits if one.vain), stage_waits[0])
+            runs[run.id] = next((wait for wait in stage_waits if wait.vain), stage_waits[0])
     stages: dict[str, Wait] = {}
     choices = {
         choice.take: lacking.get(choice.key) or _choosing(choice, fate, runs, names)
@@ -61,11 +61,11 @@ def waits(
 
 
 def halted(plan: Plan, cancelled: Asked | None) -> dict[str, Wait]:
-    """Return the waits of choices (by key) after the whole sweep was cancelled: nothing is
-    chosen."""
+    """Return the waits of choices (by key) after the whole sweep was cancelled, since nothing is
+    chosen then."""
     if cancelled is None:
         return {}
-    advice = f"but {cancelled.by} has cancelled the sweep: the next launch or retry continues it"
+    advice = f"but {cancelled.by} cancelled the sweep: the next launch or retry continues it"
     waits = {c.key: Wait(f"{c.take.words}, {advice}", vain=True) for c in plan.choices}
     return {key: wait._replace(fate="cancelled") for key, wait in waits.items()}
 
@@ -78,7 +78,8 @@ def _wait(name: str, fate: Fate, wait: Wait | None) -> Wait:
 
 
 def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fate:
-    """Return the fate of a run. If it waits in vain, that is the fate of what it waits for."""
+    """Return the fate of a run. For a run that waits in vain, it is the fate of the run that
+    prevents it from starting."""
     run_fate = fate(run)
     return runs[run].fate if run_fate == "open" and run in runs and runs[run].vain else run_fate
 
@@ -86,21 +87,21 @@ def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fat
 def _choosing(
     choice: Choice, fate: Callable[[str], Fate], runs: dict[str, Wait], names: dict[str, str]
 ) -> Wait:
-    """Return what a choice waits for: all candidates must end. A cancelled candidate blocks it,
-    because a user who cancels runs does not want the sweep to continue. A failed one blocks it
-    unless the metric allows failures."""
+    """Return what a choice waits for: the end of all candidates. A cancelled candidate blocks it,
+    because a user who cancels runs does not want the sweep to continue. A failed candidate blocks
+    it unless the metric ignores failures."""
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
-    what = choice.take.words
-    for fault, one, several in _FAULTS:
+    words = choice.take.words
+    for fault, singular, several in _FAULTS:
         wrong = [run for run, outcome in fates.items() if outcome == fault]
         if wrong and _is_held(choice, fates, fault):
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            verb = several if more else one
+            verb = several if more else singular
             which = names.get(wrong[0], wrong[0])
-            return Wait(f"{what}, of which {which}{more} {verb}", vain=True, fate=fault)
+            return Wait(f"{words}, of which {which}{more} {verb}", vain=True, fate=fault)
     if "open" not in fates.values() and "succeeded" not in fates.values():
-        return Wait(f"{what}, none of which has succeeded", vain=True)
-    return Wait(what, vain=False)
+        return Wait(f"{words}, none of which has succeeded", vain=True)
+    return Wait(words, vain=False)
 
 
 _FAULTS: tuple[tuple[Fate, str, str], ...] = (
@@ -115,7 +116,7 @@ def holds_back(choice: Choice, fates: Mapping[str, Fate]) -> bool:
 
 
 def _is_held(choice: Choice, fates: Mapping[str, Fate], fault: Fate) -> bool:
-    """Return whether runs with this fate hold it back."""
+    """Return whether runs with this fate hold the choice back."""
     return fault in fates.values() and (fault != "failed" or choice.metric.failed == "bound")
 
 

@@ -1,4 +1,4 @@
-"""Events, and the state of a run that follows from them. Pure."""
+"""Events, and the state of a run that follows from them. Does no I/O."""
 
 # An event is a file `state/<run>/<attempt>.<event>.json`, created once and never changed. The state
 # of a run is a function of the set of its event names, so it does not depend on the order in which
@@ -20,7 +20,7 @@
 # - `again`: the same for an attempt that has succeeded, or is about to: only this request starts a
 #   run again after a success. The next attempt starts from nothing.
 #
-# A request may name the attempt after the last, for example to cancel a run that waits for its
+# A request may name the attempt after the last one, for example to cancel a run that waits for its
 # retry.
 
 from collections.abc import Collection, Iterable
@@ -28,8 +28,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 _MOST_RESTARTS = 20
-"""The most restarts of a run after preemptions and losses: enough for any spot market, and a limit
-for a run that kills its machine."""
+"""The most restarts of a run after preemptions and losses. It is high enough for any spot market,
+but limits a run that kills its machine."""
 
 
 class State(StrEnum):
@@ -52,16 +52,16 @@ class NoState(StrEnum):
 
 
 class Event(StrEnum):
-    """What happened to an attempt. A later event in this list has precedence over those above."""
+    """An event of an attempt. Events further down have precedence over those above."""
 
     CANCEL = "cancel"  # a request: stop this attempt, start no other
-    RETRY = "retry"  # a request: after this attempt's end, start another
+    RETRY = "retry"  # a request: start another attempt after this one ends
     AGAIN = "again"  # a request: the same even after a success, and from nothing
     INTENT = "intent"  # the launcher is about to submit
     SUBMITTED = "submitted"  # the backend has accepted the job
     CLAIMED = "claimed"  # a worker holds the attempt, exclusively
     LOST = "lost"  # the lease expired and the backend has no such job
-    RETURNED = "returned"  # the worker was declared lost, and is alive
+    RETURNED = "returned"  # the worker was declared lost but is alive
     PREEMPTED = "preempted"  # stopped from outside; may be resumed
     FAILED = "failed"
     CANCELLED = "cancelled"  # stopped because a user requested it
@@ -110,8 +110,7 @@ class RunState(NamedTuple):
 
     @property
     def unacknowledged(self) -> bool:
-        """Whether an attempt was opened and nothing more is known: only the backend can tell if it
-        was submitted."""
+        """Whether an attempt was opened and only the backend knows whether it was submitted."""
         return self.opened > self.attempt
 
     @property
@@ -155,7 +154,7 @@ def cancel_asked(events: Collection[tuple[int, Event]]) -> bool:
 
 
 def retry_asked(events: Collection[tuple[int, Event]]) -> bool:
-    """Return whether another attempt is requested that is not opened yet."""
+    """Return whether another attempt is requested but not opened yet."""
     return last_retry(events) >= max(fold(events).opened, 1) and not cancel_asked(events)
 
 
@@ -183,8 +182,8 @@ def is_finished(
     events: Collection[tuple[int, Event]], retries: int, *, retired: bool = False
 ) -> bool:
     """Return whether a run with these events is finished: it has no running job, and no launcher
-    would start or look for one. If a `retired` run (no longer in the grid) has an attempt that
-    was only about to be submitted, that attempt is ignored."""
+    would start or look for one. For a `retired` run (no longer in the grid), an attempt that was
+    only about to be submitted is ignored."""
     state = fold(events)
     if state.state in OPEN:
         return False
@@ -197,8 +196,8 @@ def last_retry(events: Iterable[tuple[int, Event]]) -> int:
 
 
 def begun_anew(events: Iterable[tuple[int, Event]], attempt: int) -> int:
-    """Return the first attempt whose files `attempt` may start from: the one last requested by
-    `again`, or else 1."""
+    """Return the first attempt whose files `attempt` may start from: the one that the last `again`
+    requested, else 1."""
     attempts = (n for n, event in events if event is Event.AGAIN and n < attempt)
     return max(attempts, default=0) + 1
 
@@ -210,7 +209,7 @@ def _last(events: Iterable[tuple[int, Event]], kind: Event) -> int:
 
 def parse_name(name: str) -> tuple[int, Event] | None:
     """Parse `"2.claimed.json"` to `(2, Event.CLAIMED)`. Return None for a name that is not an
-    event (of a newer version, or a stray file), which readers skip."""
+    event, since readers skip files of newer versions and stray files."""
     parts = name.split(".")
     if len(parts) != 3 or parts[2] != "json" or not parts[0].isdecimal():
         return None

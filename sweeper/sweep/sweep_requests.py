@@ -11,11 +11,11 @@ from sweeper.sweep.request import Asked, Pause, read_asked, read_parallel, read_
 
 def user() -> str:
     """Return the user of this process and the machine, as the author of requests."""
-    import getpass  # only writing requests needs it
+    import getpass  # imported late, since only writing requests needs it
 
     try:
         name = getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
+    except (KeyError, OSError):  # A container's user may have no name.
         name = str(os.getuid())
     return f"{name}@{os.uname().nodename}"
 
@@ -31,7 +31,7 @@ def ask_pause(folder: SweepFolder, *, on: bool, runs: bool = False) -> None:
 
 
 def ask_parallel(folder: SweepFolder, most: int | None) -> None:
-    """Request a number of jobs at once; None for the plan's. Raises `StoreError`."""
+    """Request a number of jobs at once; None for the number in the plan. Raises `StoreError`."""
     _ask(folder, "parallel", asked_now().document(max_parallel=most))
 
 
@@ -64,12 +64,12 @@ def asked_parallel(folder: SweepFolder) -> int | None:
 
 
 def asked_stop(folder: SweepFolder) -> Asked | None:
-    """Return who wants the launcher to end; None if there is no request. Raises `StoreError`."""
+    """Return who wants the launcher to end, or None. Raises `StoreError`."""
     return folder.read_request("stop", read_asked)
 
 
 def asked_cancel(folder: SweepFolder) -> Asked | None:
-    """Return who has cancelled the whole sweep; None if nobody has. Raises `StoreError`."""
+    """Return who has cancelled the whole sweep, or None. Raises `StoreError`."""
     return folder.read_request("cancel", read_asked)
 
 

@@ -1,5 +1,6 @@
-"""Connects runs to trackers by variables: to Weights & Biases if the grid has `wandb:`, where any
-`wandb.init` joins the one W&B run of a run's attempts, and to those in `track`. Imports none."""
+"""Connects runs to trackers by variables: to Weights & Biases if the grid has `wandb:`, where every
+`wandb.init` in an attempt joins the run's one W&B run, and to the trackers in `track`. Imports none
+of them."""
 
 import hashlib
 import json
@@ -23,19 +24,19 @@ SECTION = {
 """Variables that are set from a key of `wandb:`."""
 
 PACKAGES = {"wandb": "wandb", "trackio": "trackio", "tensorboard": "tensorboardX"}
-"""The trackers that `track` takes, with the modules that recipes log to them by."""
+"""The trackers that `track` accepts, with the modules that recipes use for them."""
 
 TRACK, TRACK_PROJECT, TRACK_NAME = (
     "SWEEPER_TRACK",
     "SWEEPER_TRACK_PROJECT",
     "SWEEPER_TRACK_NAME",
 )
-"""Variables of a run with trackers other than W&B: their names, the project, the run's name."""
+"""Variables of a run with other trackers than W&B: their names, the project, the run's name."""
 
 _HERE_ONLY = ("offline", "disabled", "dryrun")
 _API, _APP = "https://api.wandb.ai", "https://wandb.ai"
 _LONGEST = 100_000
-"""Maximum size of the configuration in a variable: Linux limits a variable to 128 KiB."""
+"""The most bytes of the configuration in a variable: Linux limits a variable to 128 KiB."""
 
 
 def recorded(section: Wandb, environment: Mapping[str, str]) -> Wandb:
@@ -75,8 +76,8 @@ def _project(plan: Plan) -> str:
 
 def _wandb_variables(plan: Plan, run: Run) -> dict[str, str]:
     """Return the variables with which `wandb.init` in a run joins its W&B run. The worker adds
-    WANDB_DIR. If only Trackio is wanted, tinker-cookbook's programs, which log to both, must not
-    start W&B."""
+    WANDB_DIR. tinker-cookbook's programs log to both W&B and Trackio; if only Trackio is wanted,
+    the variables keep W&B from starting."""
     section = plan.wandb
     if section is None:
         return {"WANDB_MODE": "disabled"} if "trackio" in plan.track else {}
@@ -86,7 +87,7 @@ def _wandb_variables(plan: Plan, run: Run) -> dict[str, str]:
         "WANDB_NAME": run.name,
         "WANDB_RUN_ID": run_id(plan, run.id),
         "WANDB_RESUME": "allow",
-        # A link would make copies and syncs of a run include its files twice.
+        # With a link, copies and syncs of a run would include its files twice.
         "WANDB_SYMLINK": "false",
     }
     if section.entity:
@@ -99,17 +100,17 @@ def _wandb_variables(plan: Plan, run: Run) -> dict[str, str]:
     config = run.config | {"sweeper": about}
     text = json.dumps(config)
     if len(text) <= _LONGEST:
-        # W&B's own jobs get their configuration this way; it is the only one from outside a
+        # W&B's own jobs get their configuration this way. No other way works from outside a
         # program.
         values |= {"WANDB_LAUNCH": "true", "WANDB_CONFIG": text}
     return values
 
 
 def fields(plan: Plan, run: Run) -> dict[str, str]:
-    """Return the W&B fields to add to a recipe's configuration: recipes of tinker-cookbook, and
+    """Return the W&B fields to add to a recipe's configuration. Recipes of tinker-cookbook, and
     ours, log to W&B only if `wandb_project` is set, and some invent a `wandb_name`. Those of
-    tinker-cookbook log to Trackio by the same fields. Returns only fields that the recipe has as
-    strings and the grid does not set."""
+    tinker-cookbook use the same fields for Trackio. Only fields that the recipe has as strings and
+    the grid does not set are returned."""
     if plan.wandb is None and "trackio" not in plan.track:
         return {}
     takes = plan.recipe.takes
@@ -122,8 +123,8 @@ def fields(plan: Plan, run: Run) -> dict[str, str]:
 
 
 def link(plan: Plan, run: str) -> str | None:
-    """Return the W&B address of the run `run`. None if there is none (no `wandb:`, or an offline
-    mode), or if the project's owner (`entity`) is unknown."""
+    """Return the W&B address of the run `run`. Return None if it has none (no `wandb:`, or an
+    offline mode), or if the project's owner (`entity`) is unknown."""
     section = plan.wandb
     if section is None or section.mode in _HERE_ONLY or not section.entity:
         return None
@@ -136,7 +137,7 @@ def link(plan: Plan, run: str) -> str | None:
 
 
 def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
-    """Return a warning if runs would find no W&B key in this environment; None if all is well."""
+    """Return a warning if runs would find no W&B key in this environment, or None."""
     if section.mode in _HERE_ONLY or environment.get("WANDB_API_KEY"):
         return None
     import netrc
@@ -150,7 +151,7 @@ def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
             if netrc.netrc(path).authenticators(host) is not None:
                 return None
         except (OSError, netrc.NetrcParseError):
-            continue  # W&B cannot read it either
+            continue  # W&B cannot read it either.
     return (
         f"no W&B key for {host}: `export WANDB_API_KEY=...` (and name it in secrets), `wandb "
         f"login`, or set `wandb: {{mode: offline}}`"

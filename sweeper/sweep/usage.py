@@ -1,4 +1,4 @@
-"""Use of the Tinker service by a run, by model: tokens by kind, requests and steps."""
+"""The usage of the Tinker service by a run, for each model: tokens by kind, requests and steps."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -13,9 +13,9 @@ KINDS = ("prefill", "cached", "sample", "train")
 
 
 class Counts(NamedTuple):
-    """Counts of one model. `prefill` are tokens of prompts, read once for each request, without
-    the `cached` ones. `sample` were sampled, `train` went through forward and backward passes.
-    `steps` are the optimizer's."""
+    """The usage of one model. `prefill` are tokens of prompts, read once for each request, without
+    the `cached` ones. `sample` tokens were sampled, `train` tokens went through forward and
+    backward passes. `steps` are those of the optimizer."""
 
     prefill: Count = 0
     cached: Count = 0
@@ -36,7 +36,7 @@ class Counts(NamedTuple):
 
 class Usage(NamedTuple):
     """`models` has the counts by the name of the base model. `unknown` says what was not counted
-    and why (an unexpected SDK); None if everything was counted."""
+    and why (an unexpected SDK), or is None."""
 
     models: Mapping[str, Counts] = MappingProxyType({})
     unknown: Sparse[str | None] = None
@@ -55,8 +55,8 @@ class Usage(NamedTuple):
 
 
 class SweepUsage(NamedTuple):
-    """What all runs of a sweep had `used` at a `time`, and the estimate `to_come` for unfinished
-    runs. `untold` is the number of runs without data."""
+    """The usage of all runs of a sweep at a `time` (`used`), and the estimate `to_come` for
+    unfinished runs. `untold` is the number of runs without data."""
 
     used: Annotated[Usage, Default(Usage())]
     to_come: Annotated[Usage, Default(Usage())]
@@ -69,14 +69,14 @@ class SweepUsage(NamedTuple):
 
 
 NO_USAGE = Usage()
-"""The usage of a run that has used nothing, or about which nothing is known."""
+"""The usage of a run that has used nothing, or whose usage is unknown."""
 
 
-def beyond(usage: Usage, known: Usage) -> Usage:
-    """Return the part of `usage` that is not in `known`."""
+def beyond(usage: Usage, counted: Usage) -> Usage:
+    """Return the part of `usage` that is not in `counted`."""
     excess: dict[str, Counts] = {}
     for name, counts in usage.models.items():
-        before = known.models.get(name, Counts())
+        before = counted.models.get(name, Counts())
         more = Counts(*(max(0, now - then) for now, then in zip(counts, before, strict=True)))
         if any(more):
             excess[name] = more

@@ -1,5 +1,6 @@
-"""A kernel lock that a worker holds on its job's description, which shows other processes that it
-is alive, across paths, mounts, users and process namespaces. Workers load this: few imports."""
+"""A kernel lock that a worker holds on its job's description. It shows other processes that the
+worker is alive, across paths, mounts, users and process namespaces. Workers load this; it imports
+little."""
 
 import fcntl
 import os
@@ -12,9 +13,9 @@ _PAUSE = 0.05
 
 def hold(path: str) -> None:
     """Lock the file at `path` until this process ends. Copies of a job share the lock. A program
-    executed from here, or a process that closes its descriptors, does not hold it."""
+    that this process executes, or a process that closes its descriptors, does not hold it."""
     try:
-        # It may be a pipe. Keep it open: closing would release the lock.
+        # It may be a pipe. The descriptor stays open, since closing it would release the lock.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return
@@ -24,16 +25,17 @@ def hold(path: str) -> None:
         except BlockingIOError:
             time.sleep(_PAUSE)
             continue
-        except OSError:  # a disk without locks
+        except OSError:  # This disk has no locks.
             os.close(descriptor)
         return
 
 
 def is_held(path: str) -> bool:
-    """Return whether a living process holds the file; False also if that is unknown."""
-    for mode in (os.O_RDWR, os.O_RDONLY):  # a network disk locks only files open for writing
+    """Return whether a live process holds the file. Return False also if that is unknown."""
+    # A network disk locks only files that are open for writing.
+    for mode in (os.O_RDWR, os.O_RDONLY):
         with suppress(OSError):
-            descriptor = os.open(path, mode | os.O_NONBLOCK)  # it may be a pipe
+            descriptor = os.open(path, mode | os.O_NONBLOCK)  # It may be a pipe.
             break
     else:
         return False

@@ -16,12 +16,12 @@ from sweeper.telemetry.traces import batches, trace_of
 
 _SECONDS = 10.0
 _LAST_SECONDS = 5.0
-"""For what is not sent at the end: W&B may have taken half of the grace period before."""
+"""Seconds to send the rest at the end. W&B may have used half of the grace period before."""
 _MOST_WAITING = 64
 
 
 def check_collector(collector: str) -> None:
-    """Raise ValueError if that is no address."""
+    """Raise ValueError if `collector` is not an address."""
     try:
         address_of(collector, "otlp=")
     except SweeperError as error:
@@ -29,7 +29,7 @@ def check_collector(collector: str) -> None:
 
 
 def run_labels(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the sweep and the run that this process is of, from the worker's variables."""
+    """Return the sweep and the run of this process, from the worker's variables."""
     sweep, name = environment.get("SWEEPER_SWEEP", ""), environment.get("SWEEPER_NAME", "")
     name = name.removeprefix(f"{sweep}/")
     attempt = environment.get("SWEEPER_ATTEMPT", "1")
@@ -38,8 +38,8 @@ def run_labels(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Telemetry:
-    """A sender in a thread of its own. What a collector does never harms the run: a failure is
-    printed once, and episodes that it is too slow for are not sent."""
+    """A sender in a thread of its own. Problems with the collector never harm the run: a failure is
+    printed once, and episodes are dropped if the collector is too slow."""
 
     def __init__(self, collector: str | None) -> None:
         self._url = None if collector is None else address_of(collector, "otlp=")
@@ -47,7 +47,8 @@ class Telemetry:
         self._waiting: SimpleQueue[tuple[str, list[dict[str, Any]]] | None] = SimpleQueue()
         self._failed = False
         if self._url is not None:
-            # A daemon: the interpreter would wait for a pool until it has sent everything.
+            # A daemon thread, since the interpreter would wait for a pool until it has sent
+            # everything.
             self._sender = Thread(target=self._work, args=(self._url,), name="otlp", daemon=True)
             self._sender.start()
             atexit.register(self._finish)
@@ -80,6 +81,6 @@ class Telemetry:
         self._failed = True
 
     def _finish(self) -> None:
-        """Wait a little for what is not sent yet."""
+        """Wait a little for what was not sent yet."""
         self._waiting.put(None)
         self._sender.join(_LAST_SECONDS)

@@ -1,5 +1,5 @@
-"""Rollouts as traces: a trajectory is a trace, and each turn a step with labels. As lines of JSON,
-or as OpenTelemetry spans with its names for generative AI. Does no I/O."""
+"""Rollouts as traces: a trajectory is a trace, and each turn a step with labels. Written as lines
+of JSON, or as OpenTelemetry spans with its names for generative AI. Does no I/O."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ class Trace(NamedTuple):
 
 def trace_of(record: Mapping[str, object], about: Mapping[str, object], now: float) -> Trace:
     """Return the trace of a rollout summary. `about` describes its run. Without recorded times it
-    ends `now`, and each turn took a second."""
+    ends `now`, and each turn counts as a second."""
     trajectory = table_of(record.get("trajectory_metrics"))
     place = {
         "iteration": record.get("iteration"),

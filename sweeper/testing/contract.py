@@ -1,6 +1,6 @@
-"""Contract tests for backends, also of other packages: subclass `BackendContract` and define a
-fixture `site` that yields a `Site`. Needs pytest. Tests of events that a site cannot cause are
-skipped."""
+"""Contract tests for backends, including those of other packages: subclass `BackendContract` and
+define a fixture `site` that yields a `Site`. Needs pytest. Tests of events that a site cannot cause
+are skipped."""
 
 import json
 import signal
@@ -50,12 +50,12 @@ while not os.path.exists(place + ".end"):
     time.sleep(0.02)
 sys.exit(3)
 """
-"""Reports its start and its arguments. Ends when a file tells it to, or at SIGTERM; then it first
-takes the given number of seconds to save, if any."""
+"""A job that reports its start and its arguments. It ends when a file tells it to, or at SIGTERM;
+then it first takes the given number of seconds to save, if any."""
 
 _QUICK = """echo "$2" >> "$1/done" """
 _SAVES_SECONDS = 4.0
-"""More than the 3 s after which some platforms kill a job that they asked to stop."""
+"""More than the 3 s after which some platforms kill a job that was asked to stop."""
 _KILLED = """
 import json, os, sys
 from sweeper.backends import open_backend
@@ -83,10 +83,10 @@ class Site:
     the test of many jobs runs `many` in all. `python` is the jobs' interpreter. Waits last at most
     `seconds`. `knows_codes`: the backend reports the exit codes of jobs.
 
-    The following return context managers, which cause an event and undo it at exit. `hold`: jobs
-    with the resources that it returns wait. `silence`: nothing answers. `preempt` takes away the
-    machine of the job with this native id like a spot market, `lose_node` like a power cut. The
-    platform itself does not restart such a job if it has the `fragile` resources.
+    The next fields return context managers that cause an event and undo it at exit. `hold`: jobs
+    with the returned resources wait. `silence`: nothing answers. `preempt` takes away the machine
+    of the job with this native id, as a spot market does; `lose_node` does so as a power cut does.
+    The platform itself does not restart such a job if it has the `fragile` resources.
     """
 
     name: str
@@ -119,7 +119,7 @@ class Site:
         return folder
 
     def open(self, sweep: str = "sweep") -> Backend:
-        """Open the backend anew, as another launcher would."""
+        """Open the backend again, as another launcher would."""
         where = str(self.place(sweep))
         if self.opener is not None:
             return self.opener(sweep, where)
@@ -147,13 +147,13 @@ class Site:
         return JobSpec(token, token, argv, where, dict(self.resources))
 
     def mark(self, token: str, kind: str, sweep: str = "sweep") -> Path:
-        """Return the file that a job leaves: `started`, `place` (its working folder, and its
-        standard input unless that is a terminal), `told` (it got SIGTERM), `below` (a child of it
-        got SIGTERM), `saved`."""
+        """Return the path of a file that a job writes: `started`, `place` (its working folder, and
+        its standard input unless that is a terminal), `told` (it got SIGTERM), `below` (a child of
+        it got SIGTERM), `saved`."""
         return self.place(sweep) / f"{token}.{kind}"
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for a condition. Fails after `seconds`."""
+        """Wait for a condition. Fail after `seconds`; `what` names the condition in the message."""
         deadline = time.monotonic() + self.seconds
         while not condition():
             assert time.monotonic() < deadline, f"{what}: not within {self.seconds:g} s"
@@ -165,7 +165,7 @@ class Site:
             self.until(self.mark(token, "started", sweep).exists, f"{token} starts")
 
     def finish(self, *tokens: str, sweep: str = "sweep") -> None:
-        """Make the jobs end, including those that have not begun."""
+        """Make the jobs end, including those that have not started."""
         for token in tokens:
             self.mark(token, "end", sweep).touch()
 
@@ -221,7 +221,8 @@ class BackendContract:
         assert not _status(backend, token).preempted
         cwd, given = json.loads(site.mark(token, "place").read_text())
         assert given == ""
-        if capabilities_of(site.name, site.options).files:  # a container may start elsewhere
+        # A container may start in another folder.
+        if capabilities_of(site.name, site.options).files:
             assert cwd == str(site.place())
 
     def test_what_is_forgotten(self, site: Site) -> None:
@@ -260,8 +261,8 @@ class BackendContract:
         assert {status.state for status in other.poll(tokens).values()} == {JobState.RUNNING}
 
     def test_jobs_that_are_to_be_shown_together(self, site: Site) -> None:
-        """More jobs with one window than fit into it, in two submissions, together with a job
-        without a window."""
+        """Submit more jobs with one window than fit into it, in two submissions, together with a
+        job without a window."""
         backend = site.open()
         tokens = [f"ababababab{index:02d}-a1" for index in range(max(2, min(16, site.parallel)))]
         jobs = [site.job(token)._replace(window="lr=0.1: a.b") for token in tokens]
@@ -283,7 +284,7 @@ class BackendContract:
         assert _status(site.open("two"), token).state is JobState.ABSENT
 
     def test_cancel_asks_the_worker_to_stop_and_gives_it_time(self, site: Site) -> None:
-        """SIGTERM goes to the worker only, which signals its children itself. The worker is not
+        """SIGTERM reaches only the worker, which signals its children itself. The worker is not
         killed before it has saved."""
         backend, token = site.open(), "abababababab-a1"
         backend.submit([site.job(token, saves=_SAVES_SECONDS)])
@@ -309,9 +310,9 @@ class BackendContract:
         assert _status(backend, token).state is JobState.RUNNING
 
     def test_what_is_submitted_twice(self, site: Site) -> None:
-        """The same job is submitted by a launcher that did not learn that the first was accepted.
-        Whether that makes one job or two, the token is reported while one of them exists, and can
-        be stopped."""
+        """Submit a job twice, as a launcher does that did not learn that the first submission was
+        accepted. Whether that makes one job or two, the token is reported as long as one of them
+        exists, and can be stopped."""
         backend, token = site.open(), "adadadadadad-a1"
         backend.submit([site.job(token)])
         site.await_start(token)

@@ -23,12 +23,12 @@ class FakeClock:
 
 
 class FakeBackend(Backend):
-    """A backend that executes nothing: jobs run until the test ends them with `end` or makes the
+    """A backend that executes nothing. Jobs run until the test ends them with `end` or makes the
     backend forget them with `lose`.
 
     `submitted` lists the tokens of all accepted submissions in order, twice if a job was submitted
-    twice. `shown` lists the arguments of `show`, call by call. `not_yet` holds tokens that cannot
-    be stopped yet. With `reachable = False` every call raises `Unreachable`, except a `poll` of no
+    twice. `shown` lists the arguments of the calls of `show`. `not_yet` holds tokens that cannot be
+    stopped yet. With `reachable = False` every call raises `Unreachable`, except a `poll` of no
     tokens. With `lose_reply = True` the next submission is accepted and then raises `Unreachable`.
     With a `refusal` every submission of jobs raises it and starts nothing.
     """

@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 class Killed(BaseException):
     """The process was killed, as by SIGKILL. Let the exception pass, drop the objects that were in
-    use and make new ones. Not an `Exception`, so that no handler of errors catches it."""
+    use and create new ones. It is not an `Exception`, so that no handler of errors catches it."""
 
 
 class Fault(Enum):
@@ -38,8 +38,8 @@ class Fault(Enum):
     """The caller is killed after the call has taken effect."""
     POWER = "power"
     """The caller is killed after the call has taken effect, and writes that the store does not
-    promise to be durable are lost: appended bytes, and replacements with `durable=False`. The same
-    as `KILL_AFTER` for a backend."""
+    promise to be durable are lost: appended bytes, and replacements with `durable=False`. For a
+    backend it is the same as `KILL_AFTER`."""
 
 
 def _raise_killed() -> NoReturn:
@@ -49,10 +49,10 @@ def _raise_killed() -> NoReturn:
 class Faults:
     """The calls that fail, and how.
 
-    `chosen` maps a call's number to its fault. Or it is a function of the number and the call's
-    name (`"store.create s/state/..."`, `"backend.find"`) that returns the fault or None. `kill`
-    ends the caller: it raises `Killed` by default; a test with a real process may send itself
-    SIGKILL. `calls` lists all calls so far, `struck` those that failed.
+    `chosen` maps a call's number to its fault, or is a function of the number and the call's name
+    (`"store.create s/state/..."`, `"backend.find"`) that returns the fault or None. `kill` ends the
+    caller: it raises `Killed` by default; a test with a real process may send itself SIGKILL.
+    `calls` lists all calls so far, `struck` those that failed.
     """
 
     def __init__(
@@ -72,27 +72,27 @@ class Faults:
 
     def call(
         self,
-        what: str,
+        name: str,
         act: Callable[[], T],
         error: Callable[[str], Exception],
         cut: Callable[[], object] = lambda: None,
     ) -> T:
         """Call `act`, changed by the fault if there is one. `error` makes the exception of a
         failure; `cut` removes what a power cut loses."""
-        self.calls.append(what)
-        fault = self._choose(len(self.calls), what)
+        self.calls.append(name)
+        fault = self._choose(len(self.calls), name)
         if fault is None:
             return act()
-        self.struck.append((len(self.calls), fault, what))
+        self.struck.append((len(self.calls), fault, name))
         if fault is Fault.FAIL:
-            raise error(f"{what}: {os.strerror(errno.EIO)} (injected)")
+            raise error(f"{name}: {os.strerror(errno.EIO)} (injected)")
         if fault is Fault.KILL:
             self._kill()
         try:
             return act() if fault is not Fault.TWICE else (act(), act())[1]
-        finally:  # an error is an answer too, and may be lost
+        finally:  # An error is an answer too, and may be lost.
             if fault is Fault.LOSE_REPLY:
-                raise error(f"{what}: the reply was lost (injected)")
+                raise error(f"{name}: the reply was lost (injected)")
             if fault is Fault.POWER:
                 cut()
             if fault is not Fault.TWICE:

@@ -1,4 +1,4 @@
-"""A grid that is made from a file of another program, and what could not be translated."""
+"""A grid made from a file of another program, and a list of what could not be translated."""
 
 import os
 import re
@@ -20,19 +20,20 @@ _SECTIONS = ("base", "grid", "zip", "when", "exclude", "metric", "wandb", "secre
 
 
 class Remark(NamedTuple):
-    """What could not be translated, or means something else now. Line 0 is the whole file."""
+    """Something that could not be translated, or that has another meaning now. Line 0 is the whole
+    file."""
 
     line: int
     text: str
 
 
 class Untranslatable(Exception):
-    """A file that cannot be translated at all. The text says why."""
+    """A file cannot be translated at all. The text says why."""
 
 
 class Draft:
-    """Collects the parts of a grid. Keys may be given as the other program spells them: `key`
-    returns how the grid does."""
+    """Collects the parts of a grid. Keys may be given as the other program spells them; `key`
+    returns the grid's spelling."""
 
     def __init__(self, source: str, kind: str) -> None:
         self.source, self.kind = source, kind
@@ -79,8 +80,8 @@ class Draft:
         self.mapping("base")[self.key(name)] = value
 
     def axis(self, name: str, values: object) -> None:
-        """Add an axis: a list of values, or a range. One value is no axis, and an axis of
-        integers over `seed` is the seeds."""
+        """Add an axis: a list of values, or a range. A single value becomes a fixed one, and an
+        axis of integers over `seed` becomes the seeds."""
         items = list_of(values)
         unique = _unique(items)
         if name == "seed" and items and all(type(item) is int for item in items):
@@ -95,16 +96,16 @@ class Draft:
         self.draws[self.key(name)] = dict(how)
 
     def fix_variable(self, line: int, name: str) -> None:
-        """Give a key the value that a variable of the environment has here, unless it is secret."""
+        """Give a key the value that an environment variable has here, unless it is secret."""
         if is_secret_name(name):
             self._keep_secret(line, name)
             self.fix(name, "")
             return
         self.fix(name, os.environ.get(name, ""))
-        self.note(line, f"${name}: is not set in the file; base has this machine's value")
+        self.note(line, f"${name} is not set in the file; base has this machine's value")
 
     def set_variable(self, line: int, name: str, value: str) -> None:
-        """Set a variable of the runs, unless it is secret: then it is named alone."""
+        """Set a variable of the runs. If it is secret, only its name is written."""
         if is_secret_name(name):
             self._keep_secret(line, name)
             return
@@ -115,7 +116,10 @@ class Draft:
     def _keep_secret(self, line: int, name: str) -> None:
         if name not in self.items("secrets"):
             self.items("secrets").append(name)
-        text = f"{name}: a secret: it is not written down, and runs have it in their environment"
+        text = (
+            f"{name} is a secret: only its name is written, and runs get it from the "
+            "environment of the launch"
+        )
         self.note(line, text)
 
     def hole(self, name: str) -> str:
@@ -166,7 +170,7 @@ def _unique(values: Iterable[object]) -> list[object]:
 
 
 def _escaped(value: object) -> object:
-    """Return a value in which `${` is not a reference. `Reference` marks those that are."""
+    """Return a value in which `${` is not a reference. A `Reference` in it keeps its references."""
     if isinstance(value, Reference):
         return str(value)
     if isinstance(value, str):
@@ -177,7 +181,7 @@ def _escaped(value: object) -> object:
 
 
 class Reference(str):
-    """A text with references to keys of the grid, written as it is."""
+    """A text with references to keys of the grid, which is not escaped."""
 
     __slots__ = ()
 

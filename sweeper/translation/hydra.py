@@ -51,10 +51,12 @@ def from_config(root: Node, source: str, program: str | None) -> Draft:
     hydra = entries_of(root).get("hydra", (0, None))[1]
     overrides = list(_overrides(hydra, "hydra"))
     if not any(text.startswith("hydra.sweeper.params.") for _, text in overrides):
-        raise Untranslatable("hydra.sweeper.params gives no values: a multirun line does")
+        raise Untranslatable(
+            "hydra.sweeper.params gives no values to vary; give a multirun command instead"
+        )
     script = program or _program(source)
     if script is None:
-        raise Untranslatable("no program; name it: sweeper init PROGRAM --from FILE")
+        raise Untranslatable("the file names no program; name it: sweeper init PROGRAM --from FILE")
     config = [] if program is None and _is_default(script, source) else _config_words(source)
     words = [interpreter(), script, *config]
     if config:
@@ -65,8 +67,8 @@ def from_config(root: Node, source: str, program: str | None) -> Draft:
 
 
 def apply_multirun(draft: Draft, words: list[str], line: int, rate: dict[str, str]) -> None:
-    """Translate the command of a multirun. `rate` maps placeholders to themselves: words that
-    loops of a script have made stay as they are."""
+    """Translate the command of a multirun. `rate` maps placeholders to themselves, so that words
+    that loops of a script have made stay as they are."""
     draft.kind = "a multirun of Hydra"
     overrides: list[tuple[int, str]] = []
     for index, word in enumerate(words):
@@ -119,7 +121,8 @@ def _apply(draft: Draft, overrides: list[tuple[int, str]]) -> None:
 
 
 def _draw_all(draft: Draft) -> None:
-    """Draw all values if some are drawn: only sweepers that draw (Optuna, Ax) take intervals."""
+    """Draw all values if some are drawn, since only sweepers that draw (Optuna, Ax) take
+    intervals."""
     axes = draft.mapping("grid") if draft.draws else {}
     for key, values in list(axes.items()):
         if is_list(values):
@@ -151,11 +154,11 @@ def _own(draft: Draft, line: int, name: str, value: str) -> None:
     elif name == "hydra.mode" and value == "MULTIRUN":
         return
     else:
-        draft.note(line, f"{name}={value}: has no counterpart")
+        draft.note(line, f"{name}={value} has no counterpart")
 
 
 def _vary(draft: Draft, line: int, name: str, value: str) -> None:
-    """Give a key the values of an override: one, a list, a range, or drawn ones."""
+    """Give a key the values of an override: one value, a list, a range, or drawn values."""
     call = _CALL.match(value)
     parts = split_commas(value)
     if call is None:
@@ -181,18 +184,18 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
                 name, {"log_uniform": [number_or_text(part) for part in split_commas(bounds[2])]}
             )
         else:
-            draft.note(line, f"{name}: tag: tags have no counterpart")
+            draft.note(line, f"{name}: tags have no counterpart")
             _vary(draft, line, name, rest)
     elif kind in ("int", "float", "str") and len(values) == 1:
         draft.axis(name, values)
     else:
         shown = value if len(value) < 60 else f"{value[:57]}..."
-        draft.note(line, f"{name}={shown}: has no counterpart; the values are {plain_values}")
+        draft.note(line, f"{name}={shown} has no counterpart; the values are {plain_values}")
         draft.axis(name, plain_values or [value])
 
 
 def _tagged(given: list[str]) -> tuple[bool, str] | None:
-    """Return whether a tag is `log`, and what is tagged."""
+    """Return whether a tag is `log`, and what has the tag."""
     return (any(part == "log" for part in given[:-1]), given[-1]) if given else None
 
 
@@ -213,7 +216,7 @@ def _range(given: list[str]) -> list[float] | None:
 
 
 def split_commas(text: str) -> list[str]:
-    """Split a text at commas that are in no brackets and no quotes."""
+    """Split a text at commas outside brackets and quotes."""
     parts: list[str] = []
     depth, quote, begun = 0, "", 0
     for index, char in enumerate(text):
@@ -232,7 +235,7 @@ def split_commas(text: str) -> list[str]:
 
 
 def _program(source: str) -> str | None:
-    """Return the program with `@hydra.main` that lies nearest to its configuration."""
+    """Return the program with `@hydra.main` that is nearest to its configuration."""
     folder = os.path.dirname(source) or "."
     for place in (folder, os.path.join(folder, ".."), os.path.join(folder, "..", "..")):
         try:

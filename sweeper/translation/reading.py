@@ -9,8 +9,8 @@ KINDS = "a sweep of W&B, a configuration or a multirun of Hydra, a file of SEML,
 
 
 def translated(text: str, source: str, program: str | None) -> Draft:
-    """Translate a file of another program. `program` is the program of the runs, for files that
-    do not name it. Raises `UsageError`."""
+    """Translate a file of another program. `program` is the program of the runs, for files that do
+    not name it. Raises `UsageError`."""
     try:
         if source.endswith((".yaml", ".yml")):
             draft = _from_yaml(text, source, program)
@@ -18,8 +18,8 @@ def translated(text: str, source: str, program: str | None) -> Draft:
             draft = shell_script.from_shell(text, source)
     except Untranslatable as error:
         raise UsageError(f"{source}: {error}") from error
-    except ValueError as error:  # quotes that are open, in a shell script
-        raise UsageError(f"{source}: cannot be read: {error}") from error
+    except ValueError as error:  # A shell script has open quotes.
+        raise UsageError(f"{source} cannot be read: {error}") from error
     return draft
 
 

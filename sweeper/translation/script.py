@@ -8,7 +8,7 @@ from sweeper.translation.draft import Draft, interpreter, sweep_name
 
 class Argument(NamedTuple):
     """An option of a script: its flag ("" for a positional argument), its key and default, values
-    to compare, and whether it is needed, or takes the run's folder."""
+    to compare, and whether it is required, or takes the run's folder."""
 
     flag: str
     key: str
@@ -32,9 +32,9 @@ def from_script(source: str, arguments: Sequence[Argument]) -> Draft:
             draft.seeds, hole = 3, "{seed}"
         elif argument.default is None and argument is not swept:
             if argument.needed:
-                draft.note(0, f"{name}: needed, and has no default: fill in base.{name}")
+                draft.note(0, f"{name} is required and has no default: fill in base.{name}")
             else:
-                continue  # the script's own default, which its source does not show
+                continue  # The script has its own default, which its source does not show.
             hole = draft.hole(name)
         elif argument is swept:
             draft.axis(name, list(argument.values))
@@ -47,7 +47,7 @@ def from_script(source: str, arguments: Sequence[Argument]) -> Draft:
 
 
 def _axis(arguments: Sequence[Argument]) -> Argument | None:
-    """Return the option that is compared: a learning rate, else the first with values."""
+    """Return the option for the axis: a learning rate, else the first with values to compare."""
     able = [a for a in arguments if len(a.values) > 1 and not a.folder and a.key != "seed"]
     rates = [a for a in able if a.key in ("learning_rate", "lr") or a.key.endswith("_lr")]
     return next(iter([*rates, *able]), None)

@@ -36,12 +36,14 @@ def from_seml(root: Node, source: str, program: str | None) -> Draft:
     draft.name = sweep_name(str(given.get("name") or ""), source)
     for key, (line, _) in seml.items():
         if key not in _SEML:
-            draft.note(line, f"seml.{key}: has no counterpart")
+            draft.note(line, f"seml.{key} has no counterpart")
         elif key == "output_dir":
-            draft.note(line, "seml.output_dir: each run has a folder of its own")
+            draft.note(line, "seml.output_dir is not used: each run has its own folder")
     if str(given.get("project_root_dir") or ".") != ".":
         line = seml["project_root_dir"][0]
-        draft.note(line, "seml.project_root_dir: launch from there, or set launch.cwd")
+        draft.note(
+            line, "seml.project_root_dir is not used: launch from that folder, or set launch.cwd"
+        )
     for node in (top["slurm"][1].items or [top["slurm"][1]]) if "slurm" in top else []:
         _slurm(draft, node)
     blocks = {key: entry for key, entry in top.items() if key not in ("seml", "slurm", *_PARTS)}
@@ -65,20 +67,20 @@ def from_seml(root: Node, source: str, program: str | None) -> Draft:
 
 
 def _word(draft: Draft, name: str, *, everywhere: bool) -> str:
-    """Return the word of a parameter; one that only some blocks have is a list of words."""
+    """Return the word of a parameter. A parameter of only some blocks becomes a list of words."""
     return f"{name}={draft.hole(name)}" if everywhere else f"{{{draft.key(f'{name}_words')}*}}"
 
 
 def _blocks(
-    draft: Draft, blocks: Mapping[str, tuple[int, Node]], known: list[str]
+    draft: Draft, blocks: Mapping[str, tuple[int, Node]], shared: list[str]
 ) -> Iterator[str]:
-    """Translate blocks, each with its own parameters, as values of an axis with conditions.
-    Yield the names of their parameters."""
+    """Translate blocks, each with its own parameters, as values of an axis with conditions. Yield
+    the names of their parameters. `shared` are parameters of all blocks."""
     read = {name: _Block(draft, entries_of(node)) for name, (_, node) in blocks.items()}
     read = {name: block for name, block in read.items() if block.names}
     for name, (line, _) in blocks.items():
         if name not in read:
-            draft.note(line, f"{name}: is not a block with fixed, grid or random")
+            draft.note(line, f"{name} is not a block with fixed, grid or random")
     if not read:
         return
     axis = draft.key("block")
@@ -88,7 +90,7 @@ def _blocks(
     base = draft.mapping("base")
     for name, block in read.items():
         inside: dict[str, object] = {draft.key(k): value for k, value in block.fixed.items()}
-        for key in [key for key in block.names if key not in known]:
+        for key in [key for key in block.names if key not in shared]:
             words = draft.key(f"{key}_words")
             base[words] = []
             inside[words] = [Reference(f"{key}=${{{draft.key(key)}}}")]
@@ -102,7 +104,7 @@ def _blocks(
             entry["random"] = {"samples": block.samples or 1, "seed": block.seed, "axes": axes}
         draft.items("when").append(entry)
         yield from block.names
-        overlap = [key for key in (*block.grid, *block.random) if key in known]
+        overlap = [key for key in (*block.grid, *block.random) if key in shared]
         for key in overlap:
             draft.mapping("grid").pop(draft.key(key), None)
             draft.draws.pop(draft.key(key), None)
@@ -150,7 +152,7 @@ class _Block:
             elif part == "random":
                 self._draw(name, line, about)
             elif (values := _values(about)) is None:
-                self.draft.note(line, f"{name}: type {about['type']}: has no counterpart")
+                self.draft.note(line, f"{name}: type {about['type']} has no counterpart")
             elif "zip_id" in about:
                 zipped.setdefault(str(about["zip_id"]), {})[name] = values
             else:
@@ -159,11 +161,11 @@ class _Block:
     def _draw(self, name: str, line: int, about: Mapping[str, object]) -> None:
         how = _drawing(about)
         if how is None:
-            self.draft.note(line, f"{name}: type {about['type']}: has no counterpart")
+            self.draft.note(line, f"{name}: type {about['type']} has no counterpart")
         else:
             self.random[name] = how
         if "samples" in about or "seed" in about:
-            self.draft.note(line, f"{name}: samples and seed are those of all parameters")
+            self.draft.note(line, f"{name}: samples and seed are set for all parameters together")
 
 
 def _leaves(node: Node, above: str) -> Iterator[tuple[str, int, Node]]:
@@ -176,7 +178,7 @@ def _leaves(node: Node, above: str) -> Iterator[tuple[str, int, Node]]:
 
 
 def _values(about: Mapping[str, object]) -> object | None:
-    """Return the values of a parameter in `grid`; None for an unknown type."""
+    """Return the values of a parameter in `grid`, or None for an unknown type."""
     kind, options = about["type"], about.get("options")
     low, high, count = about.get("min"), about.get("max"), about.get("num", about.get("step", 1))
     if kind == "choice" and is_list(options):
@@ -195,13 +197,13 @@ def _drawing(about: Mapping[str, object]) -> dict[str, object] | None:
     if not (is_number(low) and is_number(high)):
         return None
     if kind in ("randint", "randint_unique"):
-        return {"integers": [low, int(high) - 1]}  # its end is not drawn
+        return {"integers": [low, int(high) - 1]}  # The end is not drawn.
     names = {"uniform": "uniform", "loguniform": "log_uniform"}
     return {names[str(kind)]: [low, high]} if kind in names else None
 
 
 def _python(value: object) -> object:
-    """Return a value as sacred reads it from the command line: as Python writes it."""
+    """Return a value as sacred reads it from the command line: in Python's notation."""
     if isinstance(value, str):
         try:
             ast.literal_eval(value)
@@ -222,6 +224,6 @@ def _slurm(draft: Draft, node: Node) -> None:
         elif key == "experiments_per_job" and item.value == 1:
             continue
         else:
-            draft.note(line, f"slurm.{key}: has no counterpart")
+            draft.note(line, f"slurm.{key} has no counterpart")
     if not re.search("slurm", str(draft.sections.get("launch"))):
         draft.mapping("launch")["backend"] = "slurm"

@@ -70,7 +70,7 @@ class _Script:
                 self._sbatch(number, shlex.split(line[7:], comments=True))
         before = ""
         for line, statement, end in _statements(text):
-            if before != "|":  # what reads a pipe is left out
+            if before != "|":  # The command after a pipe is left out.
                 self._statement(line, statement.strip(), end)
             before = end
 
@@ -96,7 +96,9 @@ class _Script:
         elif loop:
             self.loops.append((loop[1], self._values(line, loop[2])))
         elif first in _CONDITIONS or text.endswith("()"):
-            self.draft.note(line, f"{_cut(text)}: what follows is translated as if it always ran")
+            self.draft.note(
+                line, f"{_cut(text)}: the commands after it are translated as if they always ran"
+            )
         elif assigned and not re.search(
             r"=\S*\s+\S", re.sub(r"'[^']*'|\"[^\"]*\"|\(.*\)", "", text)
         ):
@@ -115,13 +117,13 @@ class _Script:
                 "mkdir",
                 "date",
             ):
-                self.draft.note(line, f"{_cut(text)}: is left out; do it before `sweeper launch`")
+                self.draft.note(line, f"{_cut(text)} is left out; run it before `sweeper launch`")
         else:
             self.commands.append((line, text, list(self.loops)))
             if end == "&":
                 self.draft.note(line, "&: launch.max_parallel says how many run at once")
             elif end in ("|", "||"):
-                self.draft.note(line, f"{end}: what follows is left out")
+                self.draft.note(line, f"{end}: the rest is left out")
 
     def _assign(self, line: int, exported: bool, name: str, value: str) -> None:
         if value.startswith("("):
@@ -156,7 +158,9 @@ class _Script:
                 inside, _, tail = rest.partition("}")
                 values += [number_or_text(f"{start}{part}{tail}") for part in inside.split(",")]
             elif re.search(r"[$`*?]", piece) and not piece.startswith("'"):
-                self.draft.note(line, f"{_cut(piece)}: a shell would expand it; write its values")
+                self.draft.note(
+                    line, f"{_cut(piece)} would be expanded by a shell: write its values"
+                )
                 values.append(piece)
             else:
                 values += map(number_or_text, shlex.split(piece))
@@ -165,20 +169,23 @@ class _Script:
     def finish(self) -> Draft:
         """Write the command, with the loops around it as axes."""
         if not self.commands:
-            raise Untranslatable("no command in it")
+            raise Untranslatable("the script has no command")
         loops = max(len(command[2]) for command in self.commands)
         if not loops and len(self.commands) > 1:
             return self._each()
-        line, text, axes = next(one for one in self.commands if len(one[2]) == loops)
+        line, text, axes = next(command for command in self.commands if len(command[2]) == loops)
         for other, left, _ in self.commands:
             if (other, left) != (line, text):
-                message = f"{_cut(left)}: a grid has one command; see `stages` in docs/grid.md"
+                message = (
+                    f"{_cut(left)} is left out, since a grid has one command; see "
+                    "`stages` in docs/grid.md"
+                )
                 self.draft.note(other, message)
         self._command(line, text, dict(axes))
         return self.draft
 
     def _each(self) -> Draft:
-        """Make a run of each command."""
+        """Make one run for each command."""
         lists = [shlex.split(self._text(line, text, {})) for line, text, _ in self.commands]
         self.draft.command = ["{command*}"]
         self.draft.axis("command", lists)
@@ -250,7 +257,7 @@ class _Script:
             self.draft.fix_variable(line, name)
             return self._hole(name)
         self.draft.note(
-            line, f"{_cut(match.group())}: a shell would compute it; {{run}} replaces it"
+            line, f"{_cut(match.group())} would be computed by a shell; {{run}} replaces it"
         )
         return "{run}"
 
@@ -260,12 +267,12 @@ class _Script:
         return hole
 
     def _sum(self, line: int, text: str, axes: dict[str, object]) -> str:
-        """Translate arithmetic of the shell, which is of integers."""
+        """Translate the shell's arithmetic, which uses integers."""
         expression = re.sub(r"\$\{?(\w+)\}?", r"\1", text).replace("/", "//").strip()
         try:
             names = parse(expression).keys
         except Uncomputable as error:
-            self.draft.note(line, f"$(({text})): {error}; {{run}} is in its place")
+            self.draft.note(line, f"$(({text})): {error}; {{run}} replaces it")
             return "{run}"
         for name in names:
             if name in axes:
@@ -278,7 +285,7 @@ class _Script:
         return self._hole(key)
 
     def _without_prefix(self, line: int, words: list[str]) -> list[str]:
-        """Return a command without what stands in front of its program."""
+        """Return a command without the words before its program."""
         while words:
             variable, _, value = words[0].partition("=")
             if re.match(r"\w+=", words[0]):
@@ -297,7 +304,7 @@ class _Script:
             else:
                 break
         if not words:
-            raise Untranslatable("no command in it")
+            raise Untranslatable("the script has no command")
         return words
 
 
@@ -326,7 +333,8 @@ def _statements(text: str) -> Iterator[tuple[int, str, str]]:
 def _parallel(
     draft: Draft, words: list[str], axes: dict[str, object]
 ) -> tuple[list[str], dict[str, object]]:
-    """Translate `parallel python x.py --lr {{1}} ::: 1e-3 1e-4`; other commands stay."""
+    """Translate `parallel python x.py --lr {{1}} ::: 1e-3 1e-4`. Other commands are returned
+    unchanged."""
     if words[0] != "parallel" or ":::" not in words:
         return words, axes
     command, *lists = _split(words[1:], ":::")

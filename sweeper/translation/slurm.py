@@ -21,7 +21,7 @@ _OPTION = re.compile(r"--?([A-Za-z][A-Za-z-]*)(?:=(.*))?\Z", re.DOTALL)
 
 
 def add_option(draft: Draft, line: int, name: str, value: object) -> None:
-    """Add an option of sbatch to the section of Slurm. One that the grid cannot have is noted."""
+    """Add an option of sbatch to the section of Slurm. Note an option that the grid cannot have."""
     launch = draft.mapping("launch")
     launch["backend"] = "slurm"
     options = launch.setdefault("slurm", {})
@@ -38,9 +38,9 @@ def add_option(draft: Draft, line: int, name: str, value: object) -> None:
         given = "" if value in (None, "", True) else f"={text}"
         options["extra"] = [*options.get("extra", []), f"--{name}{given}"]  # pyright: ignore[reportUnknownMemberType]
     elif name in _OURS:
-        draft.note(line, f"--{name}: sweeper sets it for each job")
+        draft.note(line, f"--{name} is set by sweeper for each job")
     else:
-        draft.note(line, f"--{name} {text}: no such option of Slurm here; try launch.slurm.extra")
+        draft.note(line, f"--{name} {text} has no key in launch.slurm; try launch.slurm.extra")
 
 
 def add_words(draft: Draft, line: int, words: list[str]) -> int:
@@ -50,7 +50,7 @@ def add_words(draft: Draft, line: int, words: list[str]) -> int:
         name, value = match.groups()
         index += 1
         if value is None and words[index - 1][1] != "-" and len(name) > 1:
-            name, value = name[0], name[1:]  # -pgpu
+            name, value = name[0], name[1:]  # as in -pgpu
         elif value is None and index < len(words) and not words[index].startswith("-"):
             value = words[index] if _takes_value(name) else None
             index += value is not None

@@ -36,15 +36,18 @@ def from_wandb(root: Node, source: str, program: str | None) -> Draft:
     draft.name = sweep_name(str(given.get("name") or ""), source)
     method = str(given.get("method") or "grid")
     if method not in ("grid", "random"):
-        text = f"method {method}: it chooses values by earlier results; here they are drawn"
+        text = f"method {method} chooses values by earlier results; here they are drawn at random"
         draft.note(top["method"][0], text)
     cap = given.get("run_cap")
     if type(cap) is int:
         draft.samples = cap
         if method == "grid":
-            draft.note(top["run_cap"][0], "run_cap: a grid has no limit of runs; drop values")
+            draft.note(top["run_cap"][0], "run_cap: a grid has no limit of runs; remove values")
     elif method != "grid":
-        draft.note(top.get("method", (0,))[0], "no run_cap: random.samples is 20, change it")
+        draft.note(
+            top.get("method", (0,))[0],
+            "there is no run_cap: random.samples is 20; change it if needed",
+        )
     parameters = _Parameters(draft, drawn=method != "grid")
     parameters.read(top["parameters"][1], "")
     if not parameters.names:
@@ -53,9 +56,11 @@ def from_wandb(root: Node, source: str, program: str | None) -> Draft:
     _sections(draft, top, given)
     for key, (line, _) in top.items():
         if key == "early_terminate":
-            draft.note(line, "early_terminate: no run ends early by its rank; see `race` in seeds")
+            draft.note(
+                line, "early_terminate: runs do not end early by their rank; see `race` in seeds"
+            )
         elif key not in _HANDLED:
-            draft.note(line, f"{key}: has no counterpart")
+            draft.note(line, f"{key} has no counterpart")
     return draft
 
 
@@ -70,7 +75,7 @@ def _sections(
         draft.mapping("metric").update({"name": name, "goal": str(goal)})
     for key, (line, _) in metric.items():
         if key not in ("name", "goal"):
-            draft.note(line, f"metric.{key}: has no counterpart")
+            draft.note(line, f"metric.{key} has no counterpart")
     if isinstance(given.get("project"), str):
         keys = ("project", "entity")
         draft.mapping("wandb").update({k: given[k] for k in keys if isinstance(given.get(k), str)})
@@ -93,7 +98,9 @@ class _Parameters:
             name = f"{above}{key}"
             inside = entries_of(item)
             if "parameters" in inside:
-                text = f"{name}: W&B passes it as one value, the grid each key by itself"
+                text = (
+                    f"{name}: W&B passes it as one value, but the grid passes each key separately"
+                )
                 self.draft.note(line, text)
                 self.read(inside["parameters"][1], f"{name}.")
                 continue
@@ -110,7 +117,9 @@ class _Parameters:
         values = about.get("values")
         if is_list(values) and values:
             if "probabilities" in about:
-                draft.note(line, f"{name}: probabilities: all values are equally likely here")
+                draft.note(
+                    line, f"{name}: probabilities are not used; all values are equally likely here"
+                )
             words = [self._word(name, value) for value in values]
             if self.drawn and len(words) > 1:
                 draft.draw(name, {"choice": words})
@@ -120,7 +129,7 @@ class _Parameters:
         distribution = str(about.get("distribution") or _implied(about))
         how = _drawing(distribution, about)
         if how is None:
-            text = f"{name}: distribution {distribution} {_shown(about)}: has no counterpart; it is"
+            text = f"{name}: distribution {distribution} {_shown(about)} has no counterpart; it is"
             value = about.get("mu", about.get("min", 0))
             draft.note(line, f"{text} {value!r} in all runs")
             draft.fix(name, value)
@@ -129,7 +138,7 @@ class _Parameters:
         return True
 
     def _vary(self, name: str, line: int, distribution: str, how: dict[str, object]) -> None:
-        """Add a parameter whose values are drawn, or in a grid each taken once."""
+        """Add a parameter whose values are drawn, or, in a grid, each used once."""
         draft = self.draft
         ((kind, values),) = how.items()
         if kind == "choice" and not self.drawn:
@@ -139,9 +148,11 @@ class _Parameters:
             draft.axis(name, {"range": [low, high + 1]})
         else:
             if not self.drawn:
-                draft.note(line, f"{name}: {distribution} in a grid: its values are drawn")
+                draft.note(
+                    line, f"{name}: {distribution} in a grid; its values are drawn at random"
+                )
             if distribution.startswith("q_log"):
-                draft.note(line, f"{name}: {distribution}: rounded to integers, not to q")
+                draft.note(line, f"{name}: {distribution} is rounded to integers, not to q")
             draft.draw(name, how)
 
     def _word(self, name: str, value: object) -> object:
@@ -161,7 +172,7 @@ def _shown(about: Mapping[str, object]) -> str:
 
 
 def _drawing(distribution: str, about: Mapping[str, object]) -> dict[str, object] | None:
-    """Return how a distribution is drawn here; None if there is no counterpart."""
+    """Return how a distribution is drawn here, or None if there is no counterpart."""
     low, high, step = about.get("min"), about.get("max"), about.get("q", 1)
     if not (is_number(low) and is_number(high) and is_number(step) and low < high):
         return None
@@ -215,7 +226,7 @@ def _write_command(
             draft.command.append(f"{{{draft.key(variable[1])}}}")
             draft.fix_variable(line, variable[1])
         elif word.startswith("${") and word != "${env}":
-            draft.note(line, f"command: {word}: has no counterpart, and is left out")
+            draft.note(line, f"command: {word} has no counterpart and is left out")
         elif word != "${env}":
             draft.command.append(braced(word))
     if not draft.command[0].endswith(".py"):
@@ -232,7 +243,8 @@ def _no_hyphens(draft: Draft, parameters: _Parameters) -> list[str]:
 
 
 def _flags(draft: Draft, parameters: _Parameters) -> list[str]:
-    """Return options of which those that are true or false have no value: `--flag` or nothing."""
+    """Return the options of the command. A parameter that is true or false becomes `--flag` or
+    nothing."""
     words: list[str] = []
     for name in parameters.names:
         if name not in parameters.booleans:

@@ -48,9 +48,9 @@ def retry(sweep: Sweep, runs: Sequence[str]) -> str:
     """Start runs again."""
     messages: list[str] = []
     done = retry_runs(sweep, runs, tell=messages.append)
-    requested = sum(request.asked for request in done)
+    requested = sum(request.accepted for request in done)
     sentences = [f"{requested} to start again"] if requested else []
-    refused = [request for request in done if not request.asked]
+    refused = [request for request in done if not request.accepted]
     return "; ".join([*sentences, *([_counted(refused)] if refused else []), *messages])
 
 

@@ -1,10 +1,10 @@
 """Runs one element of an array job: `python -m sweeper.worker.array <root> <table> ARGUMENT...`
 executes the arguments, followed by the token at this element's index in `table`."""
 
-# If the first argument is an option, this Python interpreter executes them. SWEEPER_INDEX holds the
-# name of the variable that contains the index (earlier launchers: the variable that ends with
-# `_ARRAY_INDEX`). This command line must never change, because the launcher's version may differ
-# from the image's.
+# If the first argument is an option, this Python interpreter executes the arguments. SWEEPER_INDEX
+# holds the name of the variable that contains the index (earlier launchers: the variable whose name
+# ends with `_ARRAY_INDEX`). This command line must never change, because the launcher's version may
+# differ from the image's.
 
 import os
 import sys
@@ -17,7 +17,7 @@ from sweeper.worker.claim import with_retries
 
 
 def main(arguments: list[str]) -> int:
-    """Execute the element's job. Returns only on failure."""
+    """Execute the element's job. Return only on failure."""
     root, table, *command = arguments
     try:
         store = open_store(root)

@@ -1,5 +1,6 @@
 """Builds Python environments on machines that have only Python, and starts jobs there: `python -Es
--c TEXT SETUP MODULE ARGUMENT...`. Standard library, and functions that are copied into the text."""
+-c TEXT SETUP MODULE ARGUMENT...`. Uses the standard library, and functions that are copied into
+TEXT."""
 
 import fcntl
 import hashlib
@@ -30,9 +31,9 @@ _FETCH = (
     "open(sys.argv[2], 'wb').write(fs.cat_file(path))\n"
 )
 _TRIES = 4
-"""Attempts to download the source from a store that does not answer."""
+"""How often the source is downloaded from a store that does not answer."""
 _MISLEAD = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")
-"""Variables that would make an installer install elsewhere, or load foreign modules."""
+"""Variables that would make an installer install elsewhere or load foreign modules."""
 _CHOOSES = re.compile(
     r"(PIP|UV)_((EXTRA_|DEFAULT_|NO_)?INDEX(_URL)?|INDEX_STRATEGY|FIND_LINKS|(NO_)?CONFIG(_FILE)?"
     r"|(BUILD_)?CONSTRAINT|OVERRIDE|PRE|PRERELEASE|RESOLUTION|FORK_STRATEGY|EXCLUDE_NEWER"
@@ -45,11 +46,12 @@ _FAILS = (_CROSS, "error:", "ERROR:")
 _AT = ("Collecting ", "Processing ")
 _SAYS_NOTHING = ("╰─> See above", "╰─> [", "│ exit code", "note:", "hint:")
 _SHORTEST = 4
-"""Secrets shorter than this many characters are not masked: they occur in other text too often."""
+"""Secrets shorter than this many characters are not masked, since they occur in other text too
+often."""
 
 
 class BuildError(Exception):
-    """Raised when an environment or the source cannot be made. The message is one line."""
+    """An environment or the source cannot be made. The message is one line."""
 
 
 def say(line: str) -> None:
@@ -64,10 +66,10 @@ def build(
     goes_on: "Callable[[], bool]" = lambda: True,
 ) -> "str | None":
     """Build an environment in `folder` with the packages in `requirements`, the text of a
-    requirements file. Returns its interpreter. Uses uv if it is installed, else venv and pip; both
-    see the variables in `environ`. The environment's hash includes those variables that choose
-    packages. Calls `goes_on` about once a second, and returns None when it returns False. Raises
-    `BuildError` and `OSError`."""
+    requirements file. Return its interpreter. Use uv if it is installed, else venv and pip, with
+    the variables in `environ`. The environment's hash includes the variables that choose packages.
+    Call `goes_on` about once a second, and return None when it returns False. Raises `BuildError`
+    and `OSError`."""
     key = (requirements, sys.version, sysconfig.get_config_var("SOABI"))
     key += (os.path.realpath(sys.executable), *_choices(environ))
     digest = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
@@ -80,18 +82,20 @@ def build(
             return None
         if _is_used(ready):
             return python
-        shutil.rmtree(top, ignore_errors=True)  # left by a killed build
+        shutil.rmtree(top, ignore_errors=True)  # A killed build left this.
         installer = _Installer(lock, goes_on, environ, requirements)
         try:
             return python if _make(top, requirements, installer) else None
         finally:
             if not os.path.exists(ready):
-                shutil.rmtree(top, ignore_errors=True)  # free the disk space, the disk may be full
+                # This frees space, since the disk may be full.
+                shutil.rmtree(top, ignore_errors=True)
 
 
 def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]]":
-    """Return the variables that choose packages, with the contents of the files they name (such as
-    constraints). Logins are removed from addresses: they may be renewed, and choose no packages."""
+    """Return the variables that choose packages, with the contents of the files that they name
+    (such as constraints). Logins are removed from addresses, since they may be renewed and do not
+    choose packages."""
     choices: list[tuple[str, str, list[bytes]]] = []
     for name in sorted(filter(_CHOOSES.fullmatch, environ)):
         files = [path for path in environ[name].split() if os.path.isfile(path)]
@@ -105,8 +109,8 @@ def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]
 
 def hold_build(top: str) -> None:
     """Hold an environment or a source until this process ends, even if it executes another
-    program, so that `sweeper store gc` leaves it alone. A disk without locks relies on its age
-    alone."""
+    program, so that `sweeper store gc` does not remove it. On a disk without locks only its age
+    protects it."""
     descriptor = os.open(f"{top}.use", os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(descriptor, True)
     try:
@@ -116,19 +120,19 @@ def hold_build(top: str) -> None:
 
 
 def _is_used(path: str) -> bool:
-    """Mark a file as used now, because `sweeper store gc` removes unused ones. Returns whether it
+    """Mark a file as used now, since `sweeper store gc` removes unused ones. Return whether it
     exists."""
     try:
         os.utime(path)
     except FileNotFoundError:
         return False
-    except OSError:  # another user's file, or a full disk
+    except OSError:  # The file belongs to another user, or the disk is full.
         return os.path.exists(path)
     return True
 
 
 def _make(top: str, requirements: str, installer: "_Installer") -> bool:
-    """Build an environment. Returns False if the installer was stopped."""
+    """Build an environment. Return False if the installer was stopped."""
     os.mkdir(top)
     part, python = os.path.join(top, "requirements.part.txt"), os.path.join(top, "bin", "python")
     with open(part, "w", encoding="utf-8") as file:
@@ -158,8 +162,8 @@ def _make(top: str, requirements: str, installer: "_Installer") -> bool:
 
 
 class _Installer:
-    """Runs programs that inherit `lock`, until `goes_on` returns False. Masks the values of the
-    variables that `requirements` names in what it prints."""
+    """Runs programs that inherit `lock`, until `goes_on` returns False. In their output it masks
+    the values of the variables that `requirements` names."""
 
     def __init__(
         self,
@@ -178,7 +182,7 @@ class _Installer:
         self._hidden = sorted(forms.items(), key=lambda form: (-len(form[0]), form))
 
     def run(self, command: "list[str]") -> bool:
-        """Run a program. Returns False if it was killed because `goes_on` returned False. Raises
+        """Run a program. Return False if it was killed because `goes_on` returned False. Raises
         `BuildError` with the program's error message if it fails."""
         with tempfile.TemporaryFile() as output:
             process = subprocess.Popen(
@@ -200,12 +204,12 @@ class _Installer:
             lines = [line.rstrip() for line in printed.splitlines() if line.strip()]
             for line in lines[-20:]:
                 print(line, flush=True)
-            what = " ".join([os.path.basename(command[0]), *command[1:]])[:60]
-            raise BuildError(_last_word(lines) or f"{what} ended with {process.returncode}")
+            command_line = " ".join([os.path.basename(command[0]), *command[1:]])[:60]
+            raise BuildError(_last_word(lines) or f"{command_line} ended with {process.returncode}")
         return True
 
     def _ends(self, process: "subprocess.Popen[bytes]") -> bool:
-        """Wait for a program. Returns whether it ended by itself."""
+        """Wait for a program. Return whether it ended by itself."""
         try:
             while True:
                 try:
@@ -228,7 +232,7 @@ def _last_word(lines: "list[str]") -> str:
     if not fails:
         return "".join(lines_left[-1:])[:300]
     word, *more = lines_left[fails[-1] :]
-    if not word.endswith(":"):  # an error of uv gives its reason on the next lines
+    if not word.endswith(":"):  # uv prints the reason of an error on the next lines.
         more = [line for line in more if line.startswith(("╰─> ", "Caused by:"))]
     if word.startswith(_CROSS) and not more:
         named = [line.partition(" (from ")[0] for line in lines_left if line.startswith(_AT)]
@@ -238,7 +242,7 @@ def _last_word(lines: "list[str]") -> str:
 
 
 def _locked(lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
-    """Wait for a lock and take it. Returns False if `goes_on` returned False first."""
+    """Wait for a lock and take it. Return False if `goes_on` returned False first."""
     announced = False
     while True:
         try:
@@ -255,7 +259,7 @@ def _locked(lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
 
 
 def _source(folder: str, python: str, url: str, digest: str) -> str:
-    """Download the source from `url` with `python`, which has the packages for the store. Returns
+    """Download the source from `url` with `python`, which has the packages for the store. Return
     its folder. Raises `BuildError` and `OSError`."""
     top = os.path.join(folder, digest)
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -298,7 +302,7 @@ def _stop(number: int, frame: object) -> None:
 
 
 def main(arguments: "list[str]") -> None:
-    """Execute the module in the arguments. Returns only by `SystemExit`."""
+    """Execute the module in the arguments. Ends with `SystemExit`."""
     text, module, *rest = arguments
     setup = json.loads(text)
     signal.signal(signal.SIGTERM, _stop)

@@ -1,5 +1,5 @@
 """Decides which checkpoint a new attempt starts from, and whether a run has finished. Reads a few
-of the recipe's own files, in tinker-cookbook's names and formats."""
+of the recipe's own files, with the names and formats of tinker-cookbook."""
 
 import json
 import os
@@ -14,10 +14,9 @@ _DEEP = 8
 
 def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1) -> int | None:
     """Copy an earlier attempt's records into the folder of `attempt`, so that the recipe resumes.
-    With `mode` `auto`, takes the last attempt that recorded a checkpoint. With `always`, takes the
-    last attempt that left any file if none recorded a checkpoint. Attempts before `first` are not
-    used. Returns the number of the copied
-    attempt, or None."""
+    With `mode` `auto`, take the last attempt that recorded a checkpoint. With `always`, if none
+    has, take the last attempt that left any file. Attempts before `first` are not used. Return the
+    number of the copied attempt, or None."""
     target = folder.store.local_path(folder.log_path(run, attempt))
     paths = {
         earlier: path
@@ -27,11 +26,11 @@ def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1)
     # Checkpoints are copied last, so an attempt that was killed during seeding has none.
     chosen = [number for number, path in paths.items() if has_checkpoints(path, folder)]
     if mode == "always":
-        # The launcher writes the diff before anything runs, so it does not count.
+        # The launcher writes the diff before the recipe starts, so it does not count.
         chosen += [n for n in paths if set(os.listdir(paths[n])) - {"code.diff"}]
     if not chosen or target is None:
         return None
-    from sweeper.metrics.files import NAMES  # first attempts read no metrics
+    from sweeper.metrics.files import NAMES  # First attempts need no metrics.
 
     source, appended = paths[chosen[0]], (*NAMES, *_APPENDED)
     for name in (*_COPIED, *appended):
@@ -68,7 +67,7 @@ def has_checkpoints(log_path: str, folder: SweepFolder) -> bool:
 
 
 def has_final_checkpoint(log_path: str) -> bool | None:
-    """Return whether the last recorded checkpoint is final: marked `final`, or named so. None if
+    """Return whether the last recorded checkpoint is final: marked or named `final`. Return None if
     the recipe records no checkpoints."""
     path = os.path.join(log_path, "checkpoints.jsonl")
     if not os.path.exists(path):

@@ -1,5 +1,6 @@
-"""Starts the recipe with `fork` and `exec` (loading `subprocess` would slow every worker), and a
-guard process that kills the recipe when its worker is killed. Uses only the standard library."""
+"""Starts the recipe with `fork` and `exec`, since loading `subprocess` would slow every worker.
+Also starts a guard process that kills the recipe when its worker is killed. Uses only the standard
+library."""
 
 import os
 import signal
@@ -13,8 +14,8 @@ from sweeper.errors import EnvironmentFailure
 
 
 class Guard:
-    """A guard that kills a process group when this process dies. It forks: create it while there is
-    only one thread. Processes that leave the group (daemons) escape it."""
+    """A guard that kills a process group when this process dies. It forks, so create it while there
+    is only one thread. Processes that leave the group (daemons) escape it."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -37,12 +38,12 @@ class Guard:
         os.write(self._writing, b"%d\n" % group)
 
     def dismiss(self) -> None:
-        """End the guard without killing anything. The group has ended, and another one may get its
-        id."""
-        with suppress(OSError):  # the guard may have been killed
+        """End the guard without killing anything, because the group has ended and another group may
+        get its id."""
+        with suppress(OSError):  # The guard may have been killed.
             os.write(self._writing, b"0\n")
         os.close(self._writing)
-        # Kill it: a guard that was stopped (SIGSTOP) would not read the message.
+        # It is killed, because a guard that was stopped (SIGSTOP) would not read a message.
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 
@@ -51,7 +52,7 @@ def _wait(reading: int) -> None:
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    # Keep only the pipe open: not the worker's terminal, not the recipe's output.
+    # Keep only the pipe open, not the worker's terminal or the recipe's output.
     os.dup2(reading, 0)
     os.closerange(1, max(1024, reading + 1))
     message = b""
@@ -64,8 +65,8 @@ def _wait(reading: int) -> None:
 
 
 class Child:
-    """The recipe's process, which leads the process group of the same id. `output` is the read end
-    of the pipe for its output."""
+    """The recipe's process, which leads the process group with its id. `output` is the read end of
+    the pipe for its output."""
 
     def __init__(self, pid: int, output: int) -> None:
         self.pid = pid
@@ -73,17 +74,16 @@ class Child:
         self._reaped: tuple[int, int] | None = None
 
     def await_end(self) -> None:
-        """Wait until the process has ended, without reaping it where the platform allows that.
-        Until it is reaped, no other process group can get its id, so signals to the group are
-        safe."""
+        """Wait until the process has ended, without reaping it if the platform allows that. Until
+        it is reaped, no other process group can get its id, so signals to the group are safe."""
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        else:  # macOS before Python 3.13
+        else:  # macOS before Python 3.13 lacks this function.
             self.reap()
 
     def reap(self) -> tuple[int, int]:
-        """Reap the process. Returns its exit code (negative for a signal) and the peak memory, in
-        bytes, of the process or a child that it waited for."""
+        """Reap the process. Return its exit code (negative for a signal), and the peak memory in
+        bytes of the process or of a child that it waited for."""
         if self._reaped is None:
             _, status, usage = os.wait4(self.pid, 0)
             unit = 1 if sys.platform == "darwin" else 1024
@@ -99,10 +99,9 @@ def spawn(
     *,
     terminal: bool = False,
 ) -> Child:
-    """Start `command`; with `terminal`, on a terminal of its own, whose other side is `output`.
-    Call it while there is only one thread, because it forks. Raises
-    `EnvironmentFailure` if the program or folder does not exist, and `OSError` if no process can
-    be created."""
+    """Start `command`; with `terminal`, on its own terminal, of which `output` is the other side.
+    Call it while there is only one thread, since it forks. Raises `EnvironmentFailure` if the
+    program or folder does not exist, and `OSError` if no process can be created."""
     pipes: list[int] = []
     try:
         pipes += os.openpty() if terminal else os.pipe()
@@ -117,7 +116,7 @@ def spawn(
         _become(command, cwd, environment, guard, writing, failing)
     os.close(writing)
     os.close(failing)
-    # The exec closes this pipe. Text that arrives before gives the reason why the exec failed.
+    # A successful exec closes this pipe. Otherwise the reason why it failed arrives first.
     with os.fdopen(failed, "rb") as file:
         reason = file.read()
     if reason:
@@ -128,7 +127,7 @@ def spawn(
 
 
 def _take_terminal(descriptor: int) -> None:
-    """Make a terminal the controlling one of this session."""
+    """Make a terminal the controlling terminal of this session."""
     import fcntl
     import termios
 
@@ -143,7 +142,7 @@ def _become(
     writing: int,
     failing: int,
 ) -> NoReturn:
-    what = cwd
+    place = cwd
     try:
         os.setsid()
         guard.watch(os.getpid())
@@ -157,10 +156,10 @@ def _become(
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(writing, 1)
         os.dup2(writing, 2)
-        what = command[0]
+        place = command[0]
         os.execvpe(command[0], list(command), dict(environment))
     except OSError as error:
-        os.write(failing, f"{what[:200]}: {error.strerror}".encode("utf-8", "replace"))
+        os.write(failing, f"{place[:200]}: {error.strerror}".encode("utf-8", "replace"))
     except BaseException as error:  # noqa: BLE001 - whatever it is, this is no second worker
-        os.write(failing, f"{what[:200]}: {error}".encode("utf-8", "replace"))
+        os.write(failing, f"{place[:200]}: {error}".encode("utf-8", "replace"))
     os._exit(127)

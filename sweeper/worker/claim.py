@@ -1,4 +1,4 @@
-"""Claims an attempt for one of its workers, since a backend may start several, and opens the next
+"""Claims an attempt for one of its workers, since a backend may start several. Opens the next
 attempt when the backend itself has restarted a job."""
 
 import os
@@ -25,7 +25,7 @@ RETRY_PAUSES = (1.0, 2.0, 4.0, 8.0)
 
 def with_retries(action: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
     """Call `action`, with a few retries while the store does not answer. `NotFound` and
-    `AlreadyExists` are answers, and are raised at once."""
+    `AlreadyExists` are answers, so they are raised at once."""
     return retried(action, RETRY_PAUSES, _is_unanswered, sleep=sleep)
 
 
@@ -41,9 +41,9 @@ def claim(
     origin: Mapping[str, object] = _NOTHING,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Claim the attempt. Returns whether it belongs to this worker. If the reply to the create was
-    lost, the nonce distinguishes our own claim from another worker's. `origin` says what the
-    attempt runs. `sleep` waits between retries; tests pass their own."""
+    """Claim the attempt. Return whether it belongs to this worker. If the reply to the create was
+    lost, the nonce tells our own claim from another worker's. `origin` says what the attempt runs.
+    `sleep` waits between retries."""
     nonce = os.urandom(8).hex()
     path = folder.event(run, attempt, Event.CLAIMED)
     body = {
@@ -77,8 +77,8 @@ _GO_ON = (State.PLANNED, State.SUBMITTED, State.RUNNING, State.LOST, State.PREEM
 
 def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.environ) -> int:
     """Return how often the backend has restarted this job. `variable` holds the backend's counter,
-    and `first` is its value at the first start. Older launchers do not give `first`: then attempts
-    are counted from 1, and restarts from 0."""
+    and `first` is its value at the first start. Older launchers give no `first`: their backends
+    count attempts from 1, or restarts from 0."""
     text = environ.get(variable, "")
     if first is None:
         first = 1 if variable.endswith("_ATTEMPT") else 0
@@ -86,19 +86,19 @@ def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.e
 
 
 def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
-    """Open `attempt` for a job that was submitted for the attempt `submitted`, unless it is open.
-    Returns False if there is nothing to continue: the run has ended, or is to be stopped. Can be
-    repeated."""
+    """Open `attempt`, unless it is open, for a job that was submitted for the attempt `submitted`.
+    Return False if there is nothing to continue: the run has ended or is to be stopped. The call
+    can be repeated."""
     events = with_retries(lambda: read_run_events(folder, run))
     if (attempt, Event.INTENT) not in events:
-        # If later attempts are open, this one was given up. The claim will notice that.
+        # If later attempts are open, this one was given up, which the claim will notice.
         state = fold(events)
         preempted = events | {(state.opened, Event.PREEMPTED)}
         if state.state not in _GO_ON or not wants_attempt(preempted, 0):
-            return False  # it has ended, or was restarted too often
+            return False  # The run has ended, or was restarted too often.
         if _anothers(folder, run, submitted, state, events):
             return False
-        # Open the attempts between too, though they have no worker: a worker that was wrongly
+        # Open the attempts in between too, though they have no worker. A worker that was wrongly
         # taken for dead looks for the attempt after its own.
         opened = {number for number, event in events if event is Event.INTENT}
         for number in range(submitted + 1, attempt + 1):
@@ -106,7 +106,7 @@ def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
                 _open(folder, run, submitted, number)
     earlier = {event for number, event in events if number == attempt - 1}
     if Event.CLAIMED in earlier and not earlier & {*ENDED, Event.LOST}:
-        # Its worker died without recording an outcome. If it is alive after all, it finds a newer
+        # Its worker died without recording an outcome. If it lives after all, it finds a newer
         # attempt and stops. Its own outcome then takes precedence over this one, or is the same.
         body = {"schema": SCHEMA, "time": timestamp(), "reason": "restarted"}
         body |= {"detail": "the backend restarted the job", "code": None, "signal": None}
@@ -138,7 +138,7 @@ def _open(folder: SweepFolder, run: str, submitted: int, attempt: int) -> None:
     launch = with_retries(lambda: _describe(folder, run, submitted, attempt))
     body = {"schema": SCHEMA, "time": timestamp(), "by": "the backend, which restarted it"}
     place = with_retries(lambda: _place(folder, run, submitted))
-    body |= {} if place is None else {"place": place}  # the job's place has not changed
+    body |= {} if place is None else {"place": place}  # The job is still at the same place.
     body |= {} if launch is None else {"launch": launch}
     with_retries(lambda: _create(folder.store, folder.event(run, attempt, Event.INTENT), body))
 
@@ -166,7 +166,7 @@ def _describe(folder: SweepFolder, run: str, submitted: int, attempt: int) -> ob
     try:
         diff = folder.store.read(path)
     except NotFound:
-        return job.get("launch")  # the code had no changes to its commit
+        return job.get("launch")  # The code had no changes to its commit.
     folder.store.replace(f"{folder.log_path(run, attempt)}/code.diff", diff, durable=False)
     return job.get("launch")
 
@@ -175,4 +175,4 @@ def _create(store: Store, path: str, body: Mapping[str, object]) -> None:
     try:
         store.create(path, encode({**body}))
     except AlreadyExists:
-        return  # ours, if the reply was lost, or one by a process that knew more
+        return  # It is ours, if the reply was lost, or was written by a process that knew more.

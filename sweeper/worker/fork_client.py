@@ -1,5 +1,5 @@
-"""Starts a recipe from a fork server, a process that has imported the recipe's modules already. If
-that is not possible, `fork` returns None. Standard library only, imported on demand."""
+"""Starts a recipe from a fork server, a process that has already imported the recipe's modules. If
+that is not possible, `fork` returns None. Imported on demand; uses only the standard library."""
 
 import json
 import os
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 _WAIT_SECONDS = 10.0
 _BUSY = 2.0
-"""Load per processor above which a server may be slow to answer."""
+"""Load per processor above which a server may answer slowly."""
 _LONGEST_SECONDS = 300.0
 _KEEPER_SECONDS = 5.0
 _REAP_SECONDS = 60.0
-"""Seconds that a living keeper may take to answer after the recipe's end."""
+"""Seconds that a live keeper may take to answer after the recipe's end."""
 _AGAIN_SECONDS = 600.0
 """Seconds for which a server that did not answer is not asked again."""
 _OF_A_RUN = ("SWEEPER_", "WANDB_", "TINKER_TAGS")
-"""Prefixes of variables that differ between runs. Imports do not depend on them."""
+"""Prefixes of variables that differ between runs but do not affect imports."""
 PARTS = (
     *("start.py", "bootstrap.py", "fork_server.py", "fork_protocol.py", "fresh_process.py"),
     *("own_packages.py", "meter.py", "inspection.py", "function_recipes.py", "stack_signal.py"),
@@ -49,7 +49,7 @@ PARTS = (
 
 def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
     """Return the path of the file that lists the recipe's imports. Its folder exists; the file may
-    not. Returns None if the recipe cannot be forked: on systems other than Linux, with a variable
+    not. Return None if the recipe cannot be forked: on systems other than Linux, with a variable
     that differs in each run and may change the imports, or with a relative module path."""
     recipe = job.recipe
     if not is_possible():
@@ -60,15 +60,15 @@ def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
     if path and not all(map(os.path.isabs, path.split(os.pathsep))):
         return None
     folder = paths.warm(paths.home(environment))
-    what = [recipe.python, recipe.kind, recipe.module, recipe.file, recipe.function]
+    identity = [recipe.python, recipe.kind, recipe.module, recipe.file, recipe.function]
     if not private_folder(folder):
-        return None  # another user could listen there
-    return os.path.join(folder, f"{digest(what)}.modules")
+        return None  # Another user could listen there.
+    return os.path.join(folder, f"{digest(identity)}.modules")
 
 
 class ForkedChild:
-    """A recipe's process, with the interface of `Child`, that another process (its keeper)
-    forked."""
+    """The process of a recipe, forked by another process (its keeper). It has the interface of
+    `Child`."""
 
     def __init__(
         self, pid: int, keeper: int, output: int, connection: "socket.socket", ended: int
@@ -81,14 +81,14 @@ class ForkedChild:
         self._reaped: tuple[int, int | None] | None = None
 
     def await_end(self) -> None:
-        """Wait until the process has ended. Its keeper does not reap it yet."""
+        """Wait until the process has ended. The keeper does not reap it yet."""
         import select
 
         select.select([self._ended], [], [])
 
     def reap(self) -> tuple[int, int | None]:
-        """Have the process reaped. Returns its exit code (negative for a signal) and its peak
-        memory in bytes. The memory is None if the keeper was killed before the recipe's end."""
+        """Let the keeper reap the process. Return its exit code (negative for a signal) and its
+        peak memory in bytes (None if the keeper was killed before the recipe's end)."""
         if self._reaped is None:
             self.await_end()
             code, memory = -9, None
@@ -100,7 +100,7 @@ class ForkedChild:
         return self._reaped
 
     def _receive(self) -> Mapping[str, int]:
-        """Return the keeper's next message. Continues a keeper that was stopped."""
+        """Return the keeper's next message. Resume a keeper that was stopped (SIGSTOP)."""
         from sweeper.recipe.fork_protocol import receive
 
         self.connection.settimeout(_KEEPER_SECONDS)
@@ -108,7 +108,8 @@ class ForkedChild:
         while True:
             try:
                 return receive(self.connection)[0]
-            except TimeoutError:  # stopped, or slow; a dead keeper closes the connection
+            # The keeper was stopped, or is slow. A dead keeper closes the connection.
+            except TimeoutError:
                 if time.monotonic() > deadline:
                     raise
             with suppress(OSError):
@@ -132,7 +133,8 @@ class Program(NamedTuple):
 def start(
     modules: str | None, job: Job, guard: Guard, program: Program, meanwhile: Callable[[], bool]
 ) -> Child | ForkedChild:
-    """Start `program` from a fork server if possible, else by itself; see `fork`."""
+    """Start `program` from a fork server if possible, else by itself. The arguments are those of
+    `fork`."""
     forked = fork(modules, job, guard, program, meanwhile)
     return forked or when_there_is_room(partial(spawn, *program, guard))
 
@@ -145,10 +147,10 @@ def fork(
     meanwhile: Callable[[], bool] = lambda: True,
     wait_s: float = _WAIT_SECONDS,
 ) -> ForkedChild | None:
-    """Start `program`, a bootstrap command, from a fork server, and let `guard` watch it.
-    `modules` is the file that lists its imports. Call it while there is only one thread, because
-    it may have to start the server. Calls `meanwhile` every `wait_s` seconds without an answer, and
-    stops waiting when it returns False. Returns None if no server could fork the program."""
+    """Start `program`, a bootstrap command, from a fork server, and let `guard` watch it. `modules`
+    is the file that lists its imports. Call it while there is only one thread, since it may have to
+    start the server. Call `meanwhile` every `wait_s` seconds without an answer, and stop waiting
+    when it returns False. Return None if no server could fork the program."""
     if modules is None or not os.path.exists(modules):
         return None
     try:
@@ -156,7 +158,8 @@ def fork(
         if server.is_slow():
             return None
         try:
-            with suppress(ConnectionError):  # it was ending, or waited too long for our message
+            # The server was ending, or waited too long for our message.
+            with suppress(ConnectionError):
                 return _ask(server, modules, guard, program, meanwhile)
             return _ask(server, modules, guard, program, meanwhile)
         except TimeoutError:
@@ -215,8 +218,8 @@ def _request(program: Program) -> dict[str, object]:
 
 def _await(connection: "socket.socket", meanwhile: Callable[[], bool], wait_s: float) -> None:
     """Wait until the server answers. Raises `TimeoutError` if it does not answer on an idle
-    machine. On a busy one, hundreds of runs may have started at once and wait for each other.
-    Starting without the server would cost even more then."""
+    machine. On a busy machine it waits, since hundreds of runs may have started at once, and
+    starting without the server would cost even more."""
     import select
 
     begun = time.monotonic()
@@ -246,7 +249,7 @@ class _Server(Daemon):
         )
 
     def is_slow(self) -> bool:
-        """Return whether a client recently waited for the server in vain."""
+        """Return whether a client recently waited for the server without success."""
         try:
             age = time.time() - os.stat(self.path("slow")).st_mtime
         except OSError:
@@ -261,7 +264,7 @@ class _Server(Daemon):
 
 
 def _shared(job: Job, environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the variables without secrets that all runs of a sweep share."""
+    """Yield the variables that all runs of a sweep share, without secrets."""
     for name, value in environment.items():
         if (
             name.startswith(_OF_A_RUN)
@@ -280,8 +283,9 @@ def _parts() -> Iterator[object]:
 
 
 class Servers(NamedTuple):
-    """The running fork servers of this user: their number, the modules that the largest has
-    imported, and the processor seconds of those imports, which every fork saves."""
+    """The running fork servers of this user: their number, the largest number of modules that one
+    has imported, the processor seconds of those imports, which every fork saves, and why a server
+    refused to fork, if one did."""
 
     number: int
     modules: int
@@ -290,7 +294,7 @@ class Servers(NamedTuple):
 
 
 class _Record(TypedDict):
-    """A fork server's description of itself, in the JSON file with its name."""
+    """The JSON file in which a fork server describes itself."""
 
     pid: int
     modules: int
@@ -311,7 +315,7 @@ def at_work(root: str | None = None) -> Servers:
                         records.append(document)
     return Servers(
         len(records),
-        max((one["modules"] for one in records), default=0),
-        max((one["import_s"] for one in records), default=0.0),
-        next((one["refused"] for one in records if one["refused"]), None),
+        max((record["modules"] for record in records), default=0),
+        max((record["import_s"] for record in records), default=0.0),
+        next((record["refused"] for record in records if record["refused"]), None),
     )

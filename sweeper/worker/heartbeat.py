@@ -1,5 +1,5 @@
-"""A worker's contact with its launcher: its heartbeats, which have the state of its recipe and
-machine, and the requests to it. It must be cheap, and uses only the standard library."""
+"""Exchanges messages with the launcher: heartbeats, which have the state of the recipe and the
+machine, and requests. It must be cheap, and uses only the standard library."""
 
 import math
 import os
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class Requests:
-    """The requests to the worker of one attempt, as of the last check. `superseded` means that a
-    newer attempt was opened, `cancelled` that a user has cancelled this one, or has `removed`
-    its sweep, `stacks` that somebody wants to know what the recipe is doing."""
+    """The requests to the worker of one attempt, as of the last check. `superseded`: a newer
+    attempt was opened. `cancelled`: a user has cancelled this one. `removed`: a user has removed
+    the sweep. `stacks`: a user wants to know what the recipe is doing."""
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store, self._folder = folder.store, folder
@@ -37,12 +37,12 @@ class Requests:
         self.stacks = False
 
     def look(self) -> bool:
-        """Return whether the worker is to stop. If the launcher declared it lost, record that it
-        is alive. An unreachable store makes no requests."""
+        """Return whether the worker has to stop. If the launcher declared it lost, record that it
+        is alive. A store that does not answer makes no requests."""
         attempt = self._attempt
         try:
             states = f"{self._folder.state}/{self._run}"
-            names = set(self._folder.store.names(states))  # one request for all of them
+            names = set(self._folder.store.names(states))  # All requests share one listing.
             events = {event for name in names if (event := parse_name(os.path.basename(name)))}
             self.stacks = self._folder.stacks_request(self._run, attempt) in names
             if not events and self.look_for_sweep():
@@ -63,8 +63,9 @@ class Requests:
         return False
 
     def look_for_sweep(self) -> bool:
-        """Return whether the sweep was removed, including our job's description: then nothing more
-        is recorded. A link to an unmounted disk does not count as removal. Raises `StoreError`."""
+        """Return whether the sweep was removed, including the description of our job. Then nothing
+        more is recorded. A link to an unmounted disk does not count as removal. Raises
+        `StoreError`."""
         described = self._folder.job(self._run, self._attempt)
         if not self.removed and not self._store.exists(described):
             self.removed = self._folder.name not in self._store.folders_with("sweep.json")
@@ -72,8 +73,8 @@ class Requests:
         return self.removed
 
     def look_for_cancel(self) -> None:
-        """Check whether a user has cancelled the attempt, and no retry has undone that. Asks for
-        the files themselves, because a listing may lag. Raises `StoreError`."""
+        """Check whether a user has cancelled the attempt and no retry has undone that. Looks for
+        the files themselves, because a listing may be out of date. Raises `StoreError`."""
         cancel, retry = (
             self._folder.event(self._run, self._attempt, event)
             for event in (Event.CANCEL, Event.RETRY)
@@ -102,7 +103,7 @@ def facts(folder: str) -> dict[str, int]:
 
 
 def _machine() -> tuple[int, int] | None:
-    """Return the machine's memory in bytes: available, and total."""
+    """Return the machine's memory in bytes: available and total."""
     values = _table("/proc/meminfo")
     try:
         return values["MemAvailable:"] * 1024, values["MemTotal:"] * 1024
@@ -111,12 +112,12 @@ def _machine() -> tuple[int, int] | None:
 
 
 def container_memory(
-    top: str = "/sys/fs/cgroup", own: str = "/proc/self/cgroup"
+    top: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"
 ) -> tuple[int, int] | None:
     """Return available and total memory of the tightest control group (version 2) around this
-    process. None if there is no limit."""
+    process, or None if there is no limit."""
     tightest: tuple[int, int] | None = None
-    for line in _text_of(own).splitlines():
+    for line in _text_of(membership).splitlines():
         if line.startswith("0::/"):
             folder = line[4:]
             while True:
@@ -147,13 +148,13 @@ def _table(path: str) -> dict[str, int]:
 
 
 BEAT_SECONDS = 5.0
-"""The interval between two heartbeats."""
+"""Seconds between two heartbeats."""
 
 
 class Heartbeat:
-    """The heartbeat of one attempt. `folder`, `usage` and `pauses` are set once the recipe has
-    them: its folder, its usage of the service, and its rate-limit pauses. `written` is the
-    monotonic time of the last heartbeat. `gpus` are the devices of the run."""
+    """The heartbeats of one attempt. `folder` (the recipe's folder), `usage` (of the service) and
+    `pauses` (by rate limits) are set once they exist. `written` is the monotonic time of the last
+    heartbeat. `gpus` are the devices of the run."""
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store = folder.store
@@ -172,8 +173,8 @@ class Heartbeat:
         self._begun = time.monotonic()
 
     def write(self) -> bool:
-        """Write a heartbeat. Return whether the store took it. An unreachable store does not stop
-        the run."""
+        """Write a heartbeat. Return whether the store accepted it. A store that does not answer
+        does not stop the run."""
         self._counter, self.written = self._counter + 1, time.monotonic()
         used = self.used()
         pause = self.pauses.current() if self.pauses else None
@@ -194,14 +195,14 @@ class Heartbeat:
             self.gpus.touch()
         try:
             self._store.replace(self._path, encode(body), durable=False)
-        except StoreError as error:  # such as a full disk; requests can still be read
+        except StoreError as error:  # such as a full disk, on which requests can still be read
             say(f"sweeper: {error}")
             return False
         return True
 
     def tell_stacks(self, group: int) -> None:
-        """Answer the request for what the recipe, a process group, is doing."""
-        from sweeper.sweep import stacks  # rarely used
+        """Answer the request about what the recipe, a process group, is doing."""
+        from sweeper.sweep import stacks  # imported late, since it is rarely used
 
         text = stacks_of(group, "" if self.usage is None else self.usage.stacks)
         try:
@@ -251,7 +252,8 @@ def stacks_of(group: int, path: str) -> str:
 
 
 def _catches(pid: int) -> bool:
-    """Return whether the process has a handler for our signal, which would end it otherwise."""
+    """Return whether the process handles our signal. A process that does not would be ended by
+    it."""
     for line in _text_of(f"/proc/{pid}/status").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (stack_signal.number() - 1) & 1)
@@ -291,7 +293,8 @@ def _members(group: int) -> list[int]:
 
 
 def _state(pid: int) -> str | None:
-    """Return a line about a process: its state, the kernel function it waits in, its name."""
+    """Return a line about a process: its state, the kernel function in which it waits, and its
+    name."""
     status = dict(
         line.split(":", 1) for line in _text_of(f"/proc/{pid}/status").splitlines() if ":" in line
     )

@@ -27,9 +27,10 @@ _GPU_SECONDS = 0.5
 
 
 class Prepared(NamedTuple):
-    """What the worker executes. `log_path` is the recipe's own folder, which exists. It is inside
-    `place`: the sweep's folder, or the one in the spool on this machine if the store is remote.
-    `modules` is the file that lists the recipe's imports, if a fork server may start it."""
+    """The command that the worker executes, with its folder and environment. `log_path` is the
+    recipe's own folder, which exists. It is inside `place`: the sweep's folder, or its copy in the
+    spool on this machine if the store is remote. `modules` is the file that lists the recipe's
+    imports, if a fork server may start it."""
 
     command: list[str]
     environment: dict[str, str]
@@ -46,14 +47,16 @@ def prepare(
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Prepared | None:
     """Create the recipe's folder, copy the files that the attempt resumes from, and return what to
-    run. `environment` is the environment stored for the job. Can be repeated. Slow steps call
-    `goes_on` about once a second; if that returns False, this returns None. Raises
-    `StoreError`, `EnvironmentFailure`, and `RecipeError` for a wrong command template."""
+    run. `environment` is the environment stored for the job. The call can be repeated. Slow steps
+    call `goes_on` about once a second; if that returns False, return None. Raises `StoreError`,
+    `EnvironmentFailure`, and `RecipeError` for a wrong command template."""
     run, attempt, recipe = job.run, job.attempt, job.recipe
     place = _place(folder, job, environment)
     log_path = place.store.local_path(place.log_path(run, attempt))
     if log_path is None:
-        raise EnvironmentFailure(f"{place.store.root}: a worker needs a local folder for its run")
+        raise EnvironmentFailure(
+            f"{place.store.root} is not a local folder, which a worker needs for its run"
+        )
     refuse_links(place.address, log_path)
     try:
         os.makedirs(log_path, exist_ok=True)
@@ -73,7 +76,7 @@ def prepare(
         return Prepared(_command(job, log_path), environment, cwd, log_path, place)
     counted = usage_folder(place, run, attempt)
     refuse_links(place.address, counted)
-    with suppress(OSError):  # usage is not counted then, but the run continues
+    with suppress(OSError):  # The usage is not counted then, but the run continues.
         os.makedirs(counted, exist_ok=True)
         environment |= {"SWEEPER_METER": counted}
     modules = fork_client.module_list(job, environment) if _is_warm(job.settings) else None
@@ -93,7 +96,7 @@ def _interpreter(
     goes_on: Callable[[], bool],
 ) -> str | None:
     """Return the interpreter of an environment with the packages in the requirements file of the
-    code's `copy`. Builds the environment if it does not exist. Returns None if `goes_on` returns
+    code's `copy`. Build the environment if it does not exist. Return None if `goes_on` returns
     False."""
     from sweeper.paths import built, home
     from sweeper.worker.bare_machine import BuildError, build
@@ -108,8 +111,7 @@ def _interpreter(
 
 
 def _activated(python: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that activate an environment and make sweeper's source importable for
-    recipes."""
+    """Return the variables that activate an environment and let recipes import sweeper's source."""
     folder, source = os.path.dirname(python), os.environ.get("SWEEPER_SOURCE", "")
 
     def joined(*parts: str) -> str:
@@ -128,7 +130,7 @@ def _environment(
     folder: SweepFolder, job: Job, variables: dict[str, str], log_path: str
 ) -> dict[str, str]:
     """Return the variables of the recipe: those stored for the job, the backend's, the grid's and
-    ours. Raises `EnvironmentFailure` if a secret is missing."""
+    sweeper's own. Raises `EnvironmentFailure` if a secret is missing."""
     run, attempt = job.run, job.attempt
     environment = with_backend_variables(variables) | with_log_path(job.settings.env, log_path)
     environment |= {
@@ -140,10 +142,10 @@ def _environment(
         "SWEEPER_ATTEMPT": str(attempt),
         "SWEEPER_SEED": "" if job.seed is None else str(job.seed),
         "TINKER_TAGS": f"sweeper,sweep:{folder.name},run:{run}.{attempt}",
-        # With buffering, a thread that prints while Python exits sometimes aborts it (SIGABRT).
+        # With buffering, a thread that prints while Python exits may abort the process (SIGABRT).
         "PYTHONUNBUFFERED": "1",
     }
-    if job.wandb:  # Trackio has one folder for all runs, TensorBoard one in each `log_path`
+    if job.wandb:  # Trackio has one folder for all runs, TensorBoard one in each `log_path`.
         environment |= {**job.wandb, "WANDB_DIR": log_path}
     missing = [name for name in job.secrets if name not in environment]
     if missing:
@@ -158,7 +160,7 @@ def usage_folder(folder: SweepFolder, run: str, attempt: int) -> str:
 
 
 def backend_variables(ours: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the backend's variables that a recipe should get. SWEEPER_KEEP in `ours`, this job's
+    """Return the backend's variables that a recipe gets. SWEEPER_KEEP in `ours`, this job's
     environment, lists their names, one per line."""
     return {name: ours[name] for name in ours.get("SWEEPER_KEEP", "").split("\n") if name in ours}
 
@@ -176,7 +178,7 @@ def with_backend_variables(
 
 
 def _place(folder: SweepFolder, job: Job, environment: dict[str, str]) -> SweepFolder:
-    """Return the folder that the recipe writes to: the sweep's own, or that in the spool."""
+    """Return the folder that the recipe writes to: the sweep's own, or its copy in the spool."""
     if not folder.store.is_remote:
         return folder
     from sweeper.paths import home
@@ -189,8 +191,7 @@ def _place(folder: SweepFolder, job: Job, environment: dict[str, str]) -> SweepF
 
 def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dict[str, str] | None]:
     """Return the folder to run in, and two paths: where the code was at the launch (`root`), and
-    where its copy is now (`copy`). The paths are None if the recipe runs in place, without a
-    copy."""
+    where its copy is now (`copy`). The paths are None if the recipe runs without a copy."""
     recorded = job.snapshot
     if recorded is None:
         return job.cwd, None
@@ -206,7 +207,7 @@ def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dic
 
 def origin_of(job: Job, store: Store) -> dict[str, object]:
     """Return what the attempt's events record about its code: the launch that it belongs to, and
-    the digest of the source files if it runs them in place."""
+    the digest of the source files if they are not a copy."""
     origin: dict[str, object] = {} if job.launch is None else {"launch": job.launch}
     if job.snapshot is None and os.path.isabs(job.cwd):
         from sweeper.provenance.live_code import program
@@ -253,7 +254,7 @@ def with_gpus(
     job: Job, prepared: Prepared, heartbeat: "Heartbeat", rest: Callable[[float], bool]
 ) -> "Taken | None":
     """Wait until the GPUs of the run are free, lock them, and let the recipe see only these. `rest`
-    waits, and returns False if the worker is to stop; then this returns None. Raises
+    waits, and returns False if the worker has to stop; then return None. Raises
     `EnvironmentFailure`."""
     from sweeper.common.gpus import NONE_YET, Gpus
 

@@ -3,7 +3,7 @@ attempt, runs the recipe, sends heartbeats, and records the outcome. It imports 
 
 # The worker holds a lock from before the claim until its end. The claim is durable before the
 # recipe starts, the recipe's files and the log before the outcome, and the outcome before the
-# process exits. If the store is remote, everything is written to a local spool first, and is in the
+# process exits. If the store is remote, everything is written to a local spool first and is in the
 # store before the outcome.
 
 import math
@@ -53,19 +53,20 @@ if TYPE_CHECKING:
 
 SIGNAL_SECONDS = 1.0
 KILL_SECONDS = 10.0
-"""Seconds that a worker waits for its own signal, and for its own end if the recipe was killed."""
+"""Seconds that a worker whose recipe was killed waits for its own signal and its own end."""
 _PAUSED_SECONDS = 1.0
-"""Seconds between checks of a pause. Others wait for its end: a launcher may start another run."""
+"""Seconds between checks of a pause. They are short, since a launcher may start another run when a
+pause ends."""
 _LOOK_SECONDS = 0.5
-"""Seconds for which a check for requests counts."""
+"""Seconds for which a check for requests stays valid."""
 _COPY_SECONDS = 5.0
-"""Minimum seconds that a stopped worker waits for a blocked log."""
+"""The shortest time, in seconds, that a stopped worker waits for a blocked log."""
 _TRIES = 4
-"""Retries of the preparation while the store answers."""
+"""How often the preparation is retried while the store answers."""
 
 
 class Worker:
-    """A worker, which executes one attempt of a run."""
+    """Executes one attempt of a run."""
 
     def __init__(
         self, folder: SweepFolder, run: str, attempt: int, submitted: int | None = None
@@ -83,10 +84,10 @@ class Worker:
         self._looked_at = -math.inf
         self._syncing: Syncing | None = None  # only with a remote store
         self._redactor = Redactor(())
-        # A SimpleQueue, because a signal handler may put into it during another put. The locks of
-        # `threading` do not allow that.
+        # A SimpleQueue, because a signal handler may put into it during another put, which the
+        # locks of `threading` do not allow.
         self._wake: SimpleQueue[None] = SimpleQueue()
-        # When and why the recipe is being stopped.
+        # when and why the recipe was asked to stop
         self._stopped_at = 0.0
         self._stop: signal.Signals | None = None
         self._stop_sent = False
@@ -94,9 +95,9 @@ class Worker:
         self._killed = False
 
     def main(self) -> int:
-        """Do the whole job. Return 0 if the run succeeded or belongs to another worker, 75 if the
-        worker was asked to stop and can resume, else 1."""
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the run outlives the terminal
+        """Execute the attempt. Return 0 if the run succeeded or belongs to another worker, 75 if
+        the worker was asked to stop and can resume, else 1."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # The run outlives the terminal.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
         set_blocking(False)
@@ -144,11 +145,11 @@ class Worker:
         say(f"sweeper: {event.value}{reason} after {wall_s:.1f} s{detail}")
         last_word(f"{event.value}{reason}")
         if event is Event.PREEMPTED and outcome["reason"] == "terminated":
-            return os.EX_TEMPFAIL  # some backends then start the job again
+            return os.EX_TEMPFAIL  # Some backends then start the job again.
         return 0 if event is Event.SUCCEEDED else 1
 
     def _execute(self, job: Job) -> Judged:
-        """Run the recipe to its end. Returns the outcome."""
+        """Run the recipe to its end. Return the outcome."""
         self._look_for_requests()
         if self._stopped_at:
             return judge(self._ending(None))
@@ -172,7 +173,7 @@ class Worker:
                 raise
             return failure("start", str(error))
         if self._stopped_at:
-            self._ask_to_stop()  # the request came before there was a child
+            self._ask_to_stop()  # The request came before the recipe's process existed.
         if self._syncing is not None:
             when_there_is_room(self._syncing.start)
         output, code, memory = self._attend(job, prepared, guard)
@@ -188,7 +189,7 @@ class Worker:
             tail=output.tail,
         )
         unsynced = self._sync(prepared)
-        if unsynced is not None:  # perhaps because the run was cancelled meanwhile
+        if unsynced is not None:  # The run may have been cancelled meanwhile.
             ending = ending._replace(cancelled=self._requests.cancelled, unsynced=unsynced)
         judged = blame(job, judge(ending))
         judged["max_rss_bytes"] = memory
@@ -197,12 +198,13 @@ class Worker:
         return judged
 
     def _begin_recipe(self, job: Job, prepared: Prepared) -> Guard:
-        """Start the recipe, from a fork server if possible. Returns its guard."""
+        """Start the recipe, from a fork server if possible. Return its guard."""
         guard = when_there_is_room(Guard)
         program = fork_client.Program(prepared.command, prepared.cwd, prepared.environment)
         modules = prepared.modules
         if modules is not None and self._has_failed_before():
-            modules = None  # the failure may be caused by forking, so do not fork again
+            # The fork may have caused the failure, so the next attempt does not fork.
+            modules = None
         try:
             if job.settings.debug:
                 from sweeper.worker.terminal import Terminal
@@ -217,13 +219,13 @@ class Worker:
         return guard
 
     def _rest(self, seconds: float) -> bool:
-        """Wait before the recipe has started. Returns False if the worker is to stop."""
+        """Wait before the recipe has started. Return False if the worker has to stop."""
         with suppress(Empty):
             self._wake.get(timeout=seconds)
         return self._beats_on()
 
     def _beats_on(self) -> bool:
-        """Write a heartbeat if one is due. Returns False if the worker is to stop."""
+        """Write a heartbeat if one is due. Return False if the worker has to stop."""
         if time.monotonic() >= self._heartbeat.written + BEAT_SECONDS:
             self._beat()
         return not self._stopped_at
@@ -234,18 +236,18 @@ class Worker:
         return before > 0 and self.store.exists(self.folder.event(self.run, before, Event.FAILED))
 
     def _broken_off(self, error: Exception) -> Judged:
-        """Kill the recipe after an error of sweeper or the machine. Returns the outcome."""
+        """Kill the recipe after an error of sweeper or the machine. Return the outcome."""
         self._signal(signal.SIGKILL)
         if self._child is not None:
             with suppress(OSError):
-                self._child.reap()  # the recipe must not overlap with the next attempt
+                self._child.reap()  # The recipe must not overlap with the next attempt.
         lack = crowding(error)
         if lack is None:
             return failure("error", f"a bug in sweeper: {type(error).__name__}: {error}")
         return judge(self._ending(None)) if self._stopped_at else crowded_out(lack)
 
     def _prepare(self, job: Job) -> Prepared | None:
-        """Work out what to execute. Return None if the worker is to stop first.
+        """Determine what to execute. Return None if the worker has to stop first.
 
         Waits while the store answers neither this nor heartbeats. Reads the stored environment only
         once, because it may be deleted after the worker's first heartbeat.
@@ -271,7 +273,7 @@ class Worker:
         return None
 
     def _attend(self, job: Job, prepared: Prepared, guard: Guard) -> tuple[Output, int, int | None]:
-        """Watch the recipe until it has ended. Returns its output, exit code and memory."""
+        """Watch the recipe until it has ended. Return its output, exit code and peak memory."""
         child = self._child
         assert child is not None  # noqa: S101 - it was just started
         pauses = self._heartbeat.pauses = Pauses(
@@ -288,10 +290,10 @@ class Worker:
         when_there_is_room(waiting.start)
         self._watch(job, ended, pauses)
         killed = self._killed
-        self._signal(signal.SIGKILL)  # remaining processes of the recipe's group
+        self._signal(signal.SIGKILL)  # Kill the remaining processes of the recipe's group.
         self._killed = killed
         guard.dismiss()
-        self._child = None  # from here on another group may get its id
+        self._child = None  # From here on another group may get its id.
         if self._gpus is not None:
             self._gpus.release()
         code, memory = child.reap()
@@ -302,8 +304,8 @@ class Worker:
         return output, code, memory
 
     def _await_copy(self, copying: threading.Thread, grace_s: float) -> None:
-        """Wait until the recipe's output is copied, because its end may say why it failed. A
-        worker that is to stop does not wait longer than the grace period for a blocked log."""
+        """Wait until the recipe's output is copied, because its end may say why it failed. A worker
+        that has to stop waits for a blocked log no longer than the grace period."""
         least = time.monotonic() + _COPY_SECONDS
         while copying.is_alive():
             copying.join(1.0)
@@ -322,7 +324,7 @@ class Worker:
                 return
             now = time.monotonic()
             if was_paused:
-                self._heartbeat.used()  # updates the pause
+                self._heartbeat.used()  # This updates the pause.
             paused = pauses.current() is not None
             if now >= next_beat or paused is not was_paused:
                 was_paused = paused
@@ -338,24 +340,24 @@ class Worker:
             kill_at = self._stopped_at + job.settings.grace_s if self._stopped_at else math.inf
             if now >= kill_at:
                 self._signal(signal.SIGKILL)
-                kill_at = now + 1.0  # again, for processes started meanwhile
+                kill_at = now + 1.0  # Signal again, for processes that were started meanwhile.
             look_at = now + _PAUSED_SECONDS if was_paused else math.inf
             with suppress(Empty):
                 self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at, look_at) - now))
 
     def _beat(self) -> bool:
         """Check for requests, unless that was just done, and write a heartbeat. Return whether the
-        store took the heartbeat. An unreachable store does not stop the run. Writes nothing for a
-        removed sweep."""
+        store accepted the heartbeat. A store that does not answer does not stop the run. Write
+        nothing for a removed sweep."""
         if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
             self._look_for_requests()
-        elif not self.store.is_remote:  # a heartbeat would make a removed folder anew
+        elif not self.store.is_remote:  # A heartbeat would create the removed folder again.
             with suppress(StoreError):
                 self._requests.look_for_sweep()
         return not self._requests.removed and self._heartbeat.write()
 
     def _look_for_requests(self) -> None:
-        """Stop the recipe if that is requested."""
+        """Stop the recipe if a request says so."""
         self._looked_at = time.monotonic()
         if self._requests.look():
             self._begin_stop()
@@ -365,9 +367,9 @@ class Worker:
             self._heartbeat.tell_stacks(self._child.pid)
 
     def _ending(self, code: int | None) -> Ending:
-        """Return what this worker knows about the end."""
+        """Return what this worker knows about the recipe's end."""
         if self._stopped_at and not self._requests.cancelled:
-            with suppress(StoreError):  # the signal may stand for a cancel request
+            with suppress(StoreError):  # The signal may stand for a cancel request.
                 self._requests.look_for_cancel()
         return Ending(
             code,
@@ -385,8 +387,8 @@ class Worker:
 
     def _await_signal(self, code: int) -> None:
         """Wait for our own signal if the recipe may have got it first. A batch scheduler that ends
-        a job may signal all of its processes: then the recipe was stopped, and has not failed. Or
-        it kills them one after the other, for reasons that it reports better than we can."""
+        a job may signal all of its processes; then the recipe was stopped and has not failed. Or it
+        kills them one after the other, and its own reason is better than ours."""
         everybody = os.environ.get("SWEEPER_SIGNALS") == "everybody"
         if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
             seconds = KILL_SECONDS if code == -signal.SIGKILL else SIGNAL_SECONDS
@@ -396,9 +398,9 @@ class Worker:
                     self._wake.get(timeout=left)
 
     def _sync(self, prepared: Prepared) -> str | None:
-        """Flush the recipe's files and log to disk before the outcome is recorded. Flushes only
-        files directly in its folder: the folders of iterations hold many files, and no run
-        resumes from them. Return what is missing in a remote store, or None."""
+        """Flush the recipe's files and log to disk before the outcome is recorded. Flush only files
+        directly in its folder: the folders of iterations hold many files, and no run resumes from
+        them. Return what is missing in a remote store, or None."""
         attempt = prepared.place.store.local_path(self.folder.attempt(self.run, self.attempt))
         for folder in filter(None, (prepared.log_path, attempt)):
             with suppress(OSError):
@@ -417,12 +419,12 @@ class Worker:
         self._syncing = start_syncing(spooled, job.settings.sync_s, say)
 
     def _record(self, event: Event, body: dict[str, object]) -> None:
-        """Record an event. Retries for as long as the store does not answer, because a run without
-        an outcome is lost. Records nothing if the sweep was removed."""
+        """Record an event. Retry as long as the store does not answer, because a run without an
+        outcome is lost. Record nothing if the sweep was removed."""
 
         def create() -> None:
             if self._requests.look_for_sweep():
-                say(f"sweeper: {self.folder.name} was removed: nothing is recorded")
+                say(f"sweeper: the sweep {self.folder.name} was removed, so nothing is recorded")
                 return
             with suppress(AlreadyExists):
                 self.store.create(self.folder.event(self.run, self.attempt, event), encode(body))
@@ -445,8 +447,8 @@ class Worker:
         self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
-        """Send SIGTERM to the recipe, once. Many programs exit immediately at a second one, and
-        leave their checkpoint unfinished."""
+        """Send SIGTERM to the recipe, only once. Many programs exit immediately at a second one,
+        and leave their checkpoint unfinished."""
         if self._child is not None and not self._stop_sent:
             self._stop_sent = True
             self._signal(signal.SIGTERM)
@@ -462,8 +464,8 @@ class Worker:
 def main(arguments: list[str]) -> int:
     """Run a worker. The arguments are the sweep's folder and the job's token. The options before
     them give the file with the environment for reaching the store (`--env`), the variable in which
-    the backend counts restarts (`--restarts`), the number at which it begins (`--first`), and how
-    to reach the store (`--store shared`)."""
+    the backend counts restarts (`--restarts`), its value at the first start (`--first`), and how to
+    reach the store (`--store shared`)."""
     *options, folder, token = arguments
     given = dict(zip(options[::2], options[1::2], strict=True))
     run, _, submitted = token.rpartition("-a")
@@ -483,7 +485,7 @@ def main(arguments: list[str]) -> int:
         else:
             sweep_folder = SweepFolder.open(root, name)
         if again and not reopen(sweep_folder, run, int(submitted), attempt):
-            say(f"sweeper: {run} has ended or is to be stopped: nothing to continue")
+            say(f"sweeper: {run} has ended or is being stopped, so there is nothing to continue")
             return 0
         return Worker(sweep_folder, run, attempt, int(submitted)).main()
     except SweeperError as error:
@@ -494,4 +496,4 @@ def main(arguments: list[str]) -> int:
 if __name__ == "__main__":
     ended = main(sys.argv[1:])
     set_blocking(True)
-    os._exit(ended)  # nothing is buffered, so skip Python's slow shutdown
+    os._exit(ended)  # Nothing is buffered, so Python's slow shutdown is skipped.

@@ -2,12 +2,12 @@
 out-of-memory kills and the check of the engine."""
 
 # Reasons of `failed`: `error` (the recipe's exit code; the detail is its exception or its last
-# output), `killed` (by a signal that was not ours), `oom` (killed by the kernel for memory),
-# `timeout`, `incomplete` (exit 0 without a final checkpoint), `start` (it could not be started),
-# `quota` (the service refused further requests), `service` (its engine ended or restarted, see
-# `blame`). Reasons of `preempted`: `terminated`, `superseded` by a newer attempt, `limit` (the
-# machine had no process, thread, file or disk space left for it). Reasons of `cancelled`:
-# `cancelled` on request, `interrupted` at the keyboard.
+# output), `killed` (by a signal that we did not send), `oom` (killed by the kernel because memory
+# was full), `timeout`, `incomplete` (exit 0 without a final checkpoint), `start` (it could not be
+# started), `quota` (the service refused further requests), `service` (its engine ended or
+# restarted, see `blame`). Reasons of `preempted`: `terminated`, `superseded` by a newer attempt,
+# `limit` (the machine had no process, thread, file or disk space left for it). Reasons of
+# `cancelled`: `cancelled` on request, `interrupted` at the keyboard.
 
 import os
 import signal
@@ -19,21 +19,21 @@ from sweeper.sweep.states import Event
 from sweeper.worker.rate_limits import is_quota_error
 
 LIMIT = "limit"
-"""The reason for an attempt that the machine had no room for. That is not the run's fault."""
+"""The reason of an attempt for which the machine had no room. The run did not cause it."""
 _CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 )
-"""Signals of a program's own fault. Compiled parts of the SDK abort Python while it ends, after
-the recipe's error, which is then the reason that a user looks for."""
+"""Signals that a program causes by itself. Compiled parts of the SDK abort Python while it ends,
+after the recipe's error; that error is then the reason that a user needs."""
 _CGROUPS = "/sys/fs/cgroup"
 
 
 class Ending(NamedTuple):
-    """What is known when the recipe has ended. `code` is negative for a signal, as in
-    `subprocess`, and None if the recipe never started. `final` is the result of
-    `checkpoint_resume.has_final_checkpoint`. `tail` is the end of the output. `killed_by_us`
-    means that we sent SIGKILL before it had ended. `unsynced` says which files a remote store
-    does not have, and why."""
+    """The facts after the recipe has ended. `code` is negative for a signal, as in `subprocess`,
+    and None if the recipe never started. `final` is the result of
+    `checkpoint_resume.has_final_checkpoint`. `tail` is the end of the output. `killed_by_us`: we
+    sent SIGKILL before it had ended. `unsynced` says which files a remote store does not have, and
+    why."""
 
     code: int | None
     final: bool | None
@@ -61,7 +61,7 @@ class Judged(TypedDict):
     """The outcome of an attempt: its event, and the fields that are recorded with it. `code` or
     `signal` says how the recipe ended (both None: it never started). `detail` is a sentence.
     `unsynced` is set if files are not in the store. `max_rss_bytes` is the peak memory.
-    `log_lost_bytes` is the number of output bytes that were not kept."""
+    `log_lost_bytes` is the number of output bytes that are not in the log."""
 
     event: Event
     code: int | None
@@ -76,16 +76,17 @@ class Judged(TypedDict):
 def judge(ending: Ending) -> Judged:
     """Return the outcome."""
     code = ending.code
-    # A recipe that was asked to stop and exits with 0 succeeded only if its records say so too.
+    # A recipe that was asked to stop and exits with 0 has succeeded only if its records also say
+    # so.
     done = code == 0 and (ending.final or (ending.final is None and not ending.stop_requested))
     if ending.cancelled and ending.unsynced:
-        done = False  # the user did not want to wait for the rest
+        done = False  # The user did not want to wait for the rest.
     if done:
         outcome = _outcome(Event.SUCCEEDED, code, None)
     else:
         outcome = _stopped(ending) if ending.stop_requested else _failed(ending)
     if ending.unsynced:
-        detail = f"not in the store, but stored on this machine: {ending.unsynced}"
+        detail = f"stored on this machine but not in the store: {ending.unsynced}"
         outcome["detail"] = "; ".join(filter(None, (outcome["detail"], detail)))
         outcome["unsynced"] = ending.unsynced
     return outcome
@@ -113,13 +114,14 @@ def _failed(ending: Ending) -> Judged:
         return _outcome(Event.FAILED, code, "oom", "killed by the kernel: out of memory")
     if code is not None and code < 0 and -code not in _CRASHES:
         return _outcome(Event.FAILED, code, "killed")
-    from sweeper.worker.service_errors import meaning  # not needed by most workers
+    # imported late, since most workers do not need it
+    from sweeper.worker.service_errors import meaning
 
     error = cause(ending.tail)
     details = [f"{error}: {advice}" if (advice := meaning(error)) else error]
     if code is not None and code < 0:
         details.append(f"the program crashed ({_signal_name(-code)})")
-    if ending.memory_kills:  # perhaps a process of the recipe, or of another run
+    if ending.memory_kills:  # The killed process may have belonged to the recipe or to another run.
         details.append("the kernel also killed a process of this cgroup: out of memory")
     reason = "quota" if is_quota_error(ending.tail) else "error"
     return _outcome(Event.FAILED, code, reason, "; ".join(filter(None, details)) or None)
@@ -137,7 +139,7 @@ def _outcome(
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # real-time signals have no name
+    except ValueError:  # Real-time signals have no names.
         return f"signal {number}"
 
 
@@ -152,9 +154,9 @@ def crowded_out(detail: str) -> Judged:
 
 
 class MemoryKills:
-    """Counts processes of this worker's control group that the kernel killed for memory since this
-    object was made; 0 if the kernel does not report it. All runs of a tmux server usually share a
-    group and its count, so the count is used only for a recipe that was killed."""
+    """The number of processes of this worker's control group that the kernel killed because memory
+    was full since this object was made; 0 if the kernel does not report it. All runs of a tmux
+    server usually share a group and its count, so it is used only for a recipe that was killed."""
 
     def __init__(self, groups: str = _CGROUPS, membership: str = "/proc/self/cgroup") -> None:
         self._path = _counter(groups, membership)
@@ -179,7 +181,7 @@ class MemoryKills:
 
 
 def _counter(groups: str, membership: str) -> str | None:
-    """Return the file that counts kills in our group, of control groups version 2 or of version
+    """Return the file that counts kills in our group, in version 2 of control groups or in version
     1's memory controller."""
     try:
         with open(membership, encoding="utf-8") as file:
@@ -208,12 +210,12 @@ _ASK_SECONDS = 5.0
 
 
 def blame(job: Job, outcome: Judged) -> Judged:
-    """Correct a failed attempt's outcome. If its engine has ended or restarted since the attempt
-    began, the reason becomes `service`."""
+    """Correct the outcome of a failed attempt: if its engine has ended or restarted since the
+    attempt began, the reason becomes `service`."""
     began = job.engine
     if began is None or outcome["event"] is not Event.FAILED or outcome["reason"] not in _REASONS:
         return outcome
-    from sweeper.engine.lifecycle import knock  # not needed by most workers
+    from sweeper.engine.lifecycle import knock  # imported late, since most workers do not need it
 
     url = began.url
     started = knock(url, _ASK_SECONDS)

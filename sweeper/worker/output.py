@@ -1,5 +1,5 @@
-"""Copies the recipe's output to the log, to the terminal, and to the detection of pauses. Makes
-one pass in bounded memory, and masks secrets before anything else sees them."""
+"""Copies the recipe's output to the log and the terminal, and passes it to the detection of pauses.
+Makes one pass in bounded memory, and masks secrets before anything else sees them."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ _PATIENCE = 0.1
 
 
 class Output:
-    """A recipe's output, copied from a pipe to the log at `path` and to our own terminal.
+    """Copies a recipe's output from a pipe to the log at `path` and to our own terminal.
 
     A full disk or a blocked terminal does not stop the recipe. `tail` is the end of the output.
     `lost` counts the bytes that are missing from the log because of `trouble`.
@@ -39,8 +39,8 @@ class Output:
         self.trouble: str | None = None
 
     def copy(self, source: int, over: int) -> None:
-        """Copy until the end of the pipe. Processes that the recipe leaves behind may keep the
-        pipe open. So once the write end of `over` is closed, copy only what the pipe holds at that
+        """Copy until the end of the pipe. Processes that the recipe leaves behind may keep the pipe
+        open. So once the write end of `over` is closed, copy only what the pipe holds at that
         moment."""
         is_over = False
         while not is_over:
@@ -67,7 +67,7 @@ class Output:
                 self._missing = 0
             self._store.append(self._path, data)
         except StoreError as error:
-            if str(error) != self.trouble:  # once, not for every lost line
+            if str(error) != self.trouble:  # Report it once, not for every lost line.
                 self.trouble = str(error)
                 say(f"sweeper: cannot write the log: {error}")
             self._missing += len(data)
@@ -78,7 +78,7 @@ def _read(source: int, most: int) -> bytes:
     try:
         return os.read(source, most)
     except OSError as error:
-        if error.errno != errno.EIO:  # the other side of a terminal was closed
+        if error.errno != errno.EIO:  # The other side of the terminal was closed.
             raise
         return b""
 
@@ -92,7 +92,7 @@ def _bytes_in(pipe: int) -> int:
 
 
 def show(data: bytes, patience: float) -> bool:
-    """Write to our terminal without blocking. Returns False if some of it could not be written."""
+    """Write to our terminal without blocking. Return False if a part could not be written."""
     view = memoryview(data)
     try:
         descriptor = sys.stdout.fileno()
@@ -102,7 +102,7 @@ def show(data: bytes, patience: float) -> bool:
             except BlockingIOError:
                 if not select.select([], [descriptor], [], patience)[1]:
                     return False
-    except (OSError, ValueError, AttributeError):  # the terminal is gone
+    except (OSError, ValueError, AttributeError):  # The terminal is gone.
         return False
     return True
 
@@ -113,8 +113,8 @@ def say(line: str) -> None:
 
 
 def last_word(word: str) -> None:
-    """Set the title of the pane to how the run ended; tmux shows it next to the run's name. Waits
-    until the terminal has read it, because output just before an exit may be lost."""
+    """Set the title of the pane to the outcome of the run, which tmux shows next to the run's name.
+    Wait until the terminal has read it, because output just before an exit may be lost."""
     try:
         if not os.isatty(0) or not os.isatty(1) or os.tcgetpgrp(0) != os.getpgrp():
             return
@@ -125,7 +125,7 @@ def last_word(word: str) -> None:
     with suppress(OSError, termios.error):
         before = termios.tcgetattr(0)
         quiet = [*before]
-        quiet[3] &= ~(termios.ECHO | termios.ICANON)  # the terminal's reply is not user input
+        quiet[3] &= ~(termios.ECHO | termios.ICANON)  # The terminal's reply is not user input.
         termios.tcsetattr(0, termios.TCSANOW, quiet)
         show(f"\x1b]2;sweeper: {sanitize(word)}\x1b\\\x1b[5n".encode(), _PATIENCE)
         _await_answer(0)

@@ -1,5 +1,5 @@
-"""Detects from a recipe's output that it waits for the service: the tinker SDK's "is paused"
-warnings, and reports of a 429. Such a pause is not a failure. Standard library only."""
+"""Detects in a recipe's output that it waits for the service: the tinker SDK's "is paused"
+warnings, and reports of a 429. Such a pause is not a failure. Uses only the standard library."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ VOUCHED_SECONDS = 90.0
 """Seconds for which a printed line counts as a sign of a pause. The SDK repeats it every 60 s."""
 _LONGEST_LINE = 4096
 _MOST = 32
-"""How many pauses are listed. Of more, the longest are."""
+"""How many pauses are listed. If there are more, the longest are listed."""
 
 
 class Pauses:
@@ -54,8 +54,8 @@ class Pauses:
                 self._saw(reason)
 
     def hear(self, reason: str | None) -> None:
-        """Record the reason for a pause, as reported by the recipe's process, or None for no
-        pause. None ends only a pause that was reported here."""
+        """Record the reason for a pause, as reported by the recipe's process, or None for no pause.
+        None ends only a pause that was reported by this method."""
         if reason is not None:
             self._heard = True
             self._saw(reason)
@@ -91,11 +91,11 @@ class Pauses:
             return self._ended + ([current] if current else [])
 
     def _lasting(self, at: float) -> Paused | None:
-        """Return the current pause with its seconds until `at`, by the monotonic clock."""
+        """Return the current pause, with its seconds until the monotonic time `at`."""
         return self._pause and self._pause._replace(for_s=round(at - self._begun, 3))
 
     def seconds(self) -> float:
-        """Return the total seconds of all pauses. The number never decreases."""
+        """Return the total seconds of all pauses, which never decrease."""
         with self._lock:
             self._settle()
             lasting = self._clock() - self._begun if self._pause else 0.0
@@ -124,7 +124,7 @@ class Pauses:
 
 def _size(folder: str) -> int:
     """Return the bytes of the metrics in a folder."""
-    from sweeper.metrics.files import local_metrics  # most recipes are never paused
+    from sweeper.metrics.files import local_metrics  # Most recipes are never paused.
 
     try:
         return os.stat(local_metrics(folder)).st_size
@@ -133,7 +133,7 @@ def _size(folder: str) -> int:
 
 
 def _pause_reason(line: bytes) -> str | None:
-    """Return the reason for waiting that a line of output gives, if any."""
+    """Return the reason for waiting that a line of output contains, if any."""
     text = line.lower()
     if b"is paused due to billing" in text:
         return "quota"

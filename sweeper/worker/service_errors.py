@@ -1,4 +1,4 @@
-"""What the errors of a model service mean, and what to do. Loaded only when a run has failed."""
+"""Explains errors of a model service, with advice. Loaded only when a run has failed."""
 
 import re
 
@@ -16,7 +16,7 @@ _CLASSES = {
     "RateLimitError": "429",
     "InternalServerError": "500",
 }
-"""The SDK's classes of errors."""
+"""Names of the SDK's classes of errors."""
 _CLASS = re.compile(rf"(?:^|\.)({'|'.join(_CLASSES)})\b")
 _MEANING = {
     "401": "the service rejects the key: check TINKER_API_KEY where you launch",
@@ -53,8 +53,8 @@ _OF_A_SERVICE = re.compile(r"tinker|RequestFailedError|BadRequestError|error cod
 
 
 def meaning(error: str) -> str | None:
-    """Return what the last line of a failed program's error means, with advice; None if it is not
-    the error of a model service."""
+    """Return the meaning of the last line of a failed program's error, with advice, or None if it
+    is not an error of a model service."""
     kind = _kind(error)
     return None if kind is None else _MEANING[kind]
 

@@ -1,5 +1,5 @@
-"""The spool: the local folder where an attempt writes if the store is remote. If a worker dies, the
-next attempt or launcher here, or `sweeper store sync`, uploads its files."""
+"""The spool: the local folder where an attempt writes if the store is remote. If a worker dies, its
+files are uploaded by the next attempt or launcher on this machine, or by `sweeper store sync`."""
 
 # <home>/spool/<hash of the root>/
 #   root                            the store's address
@@ -30,15 +30,14 @@ _MARKS = "unsynced"
 
 
 def place(root: str, home: str) -> LocalStore:
-    """Return the spool of the store at `root`."""
     name = hashlib.sha256(root.encode()).hexdigest()[:16]
     return LocalStore(os.path.join(home, "spool", name))
 
 
 def arrange(folder: SweepFolder, run: str, attempt: int, home: str, *, resume: bool) -> SweepFolder:
-    """Prepare the spool for an attempt, and return the sweep's folder in it. Syncs earlier unsynced
-    attempts of the run on this machine. With `resume`, downloads the files of an earlier attempt on
-    another machine. Raises `StoreError` and `EnvironmentFailure`."""
+    """Prepare the spool for an attempt, and return the sweep's folder in it. Upload earlier
+    unsynced attempts of the run on this machine. With `resume`, download the files of an earlier
+    attempt on another machine. Raises `StoreError` and `EnvironmentFailure`."""
     store = place(folder.store.root, home)
     spool = folder.at(store)
     try:
@@ -66,8 +65,8 @@ class Spooled(NamedTuple):
 
 
 def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) -> Syncing:
-    """Return a syncing thread, not yet started, for the attempt that `arrange` prepared. It syncs
-    every `seconds` seconds. Takes the attempt's lock."""
+    """Return a sync thread, not yet started, for the attempt that `arrange` prepared. It syncs
+    every `seconds` seconds and takes the attempt's lock."""
     _, spool, run, attempt = spooled
     path = _path(spool, f"{_MARKS}/{run}.{attempt}")
     while True:
@@ -77,12 +76,12 @@ def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) 
         except BlockingIOError:
             say(f"sweeper: a later launcher must upload what {run} left here ({path})")
             fcntl.flock(mark, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):  # a recovery may have removed the empty mark
+        with suppress(FileNotFoundError):  # A recovery may have removed the empty mark.
             if os.stat(path).st_ino == os.fstat(mark).st_ino:
                 break
         os.close(mark)
     sync = Sync(*spooled, fresh=True)
-    # The open file holds the lock for as long as this process lives.
+    # The open file holds the lock as long as this process lives.
     return Syncing(
         sync,
         seconds,
@@ -108,16 +107,16 @@ def recover(
     run: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Sync the files of dead workers, of one run or of all. Returns how many attempts are now
+    """Upload the files of dead workers, of one run or of all. Return how many attempts are now
     complete in the store. Files that the store refuses stay here, and `tell` gets a line. Raises
     `StoreError` if the store does not answer."""
     marks = [mark for mark in _marks(spool) if run in (None, mark.rpartition(".")[0])]
     if not marks:
         return 0
     if not store.exists(spool.plan):
-        tell(f"{spool.name}: was removed from {store.root}: its files stay in {spool.store.root}")
+        tell(f"{spool.name} was removed from {store.root}, so its files stay in {spool.store.root}")
         return 0
-    from sweeper.sweep.settled import changing  # few workers need it
+    from sweeper.sweep.settled import changing  # imported late, since few workers need it
 
     with changing(spool.at(store)):
         return _recover(store, spool, marks, tell)
@@ -138,7 +137,7 @@ def _recover(
             try:
                 sync.finish()
             except StoreError:
-                store.exists(spool.plan)  # raises if the store does not answer at all
+                store.exists(spool.plan)  # This raises if the store does not answer at all.
                 with suppress(StoreError):
                     sync.finish(whatever=True)
             if sync.missing is None:
@@ -177,8 +176,8 @@ def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
 
 
 def abandoned(spool: SweepFolder) -> tuple[int, int]:
-    """Count the attempts of a sweep that are not in the store yet: those of living workers, and
-    those of dead ones."""
+    """Count the attempts of a sweep that are not in the store yet: those of live workers, and those
+    of dead ones."""
     living = dead = 0
     with suppress(OSError):
         for mark in _marks(spool):
@@ -190,7 +189,7 @@ def abandoned(spool: SweepFolder) -> tuple[int, int]:
 
 @contextmanager
 def _held(path: str) -> Generator[bool]:
-    """Yield whether we hold the attempt's lock, so that no other process can during the block."""
+    """Yield whether this process holds the attempt's lock during the block."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -198,7 +197,7 @@ def _held(path: str) -> Generator[bool]:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        ours = os.path.exists(path)  # another process may have synced it meanwhile
+        ours = os.path.exists(path)  # Another process may have synced it meanwhile.
     except BlockingIOError:
         ours = False
     try:
@@ -223,12 +222,12 @@ def _fetch(sweep: SweepFolder, folder: str, target: str) -> None:
     store = sweep.store
     for _ in range(5):
         sizes = {entry.path: entry.size for entry in store.list(folder)}
-        with suppress(NotFound):  # parts may be joined into one file meanwhile
+        with suppress(NotFound):  # Parts may be joined into one file meanwhile.
             names = _fetched(folder, sizes) if sweep.inner else _FETCHED
             files = {name: _read(store, f"{folder}/{name}", sizes) for name in names}
             break
     else:
-        raise StoreError(f"{place_of(store, folder)}: changes while it is being read")
+        raise StoreError(f"{place_of(store, folder)} changed while it was read")
     if not sizes:
         return
     temporary = f"{target}.tmp-{os.getpid()}"
@@ -245,7 +244,8 @@ def _fetch(sweep: SweepFolder, folder: str, target: str) -> None:
 
 
 def _fetched(folder: str, sizes: Iterable[str]) -> list[str]:
-    """Return the files to download from all folders, for a program with files for each stage."""
+    """Return the files to download from all folders, since a program may have files for each
+    stage."""
     names: dict[str, None] = {}
     for path in sizes:
         inner = path.removeprefix(f"{folder}/").split("/")

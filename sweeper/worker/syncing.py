@@ -1,4 +1,4 @@
-"""Uploads an attempt's files to a remote store. Growing files go in parts
+"""Uploads an attempt's files to a remote store. Growing files are sent in parts
 (`<file>.parts/<offset>`), created exclusively, each byte once, and at the end as a whole.
 docs/storage.md has the rules."""
 
@@ -22,18 +22,20 @@ _ITERATION = "iteration_"
 _LAST = "checkpoints.jsonl"
 _PART = 16 << 20
 _SEEN = 256
-"""The last sent bytes that are checked to see whether the file is still the same."""
+"""How many of the last sent bytes are compared to see whether the file is still the same."""
 _SMALL = 1 << 16
 _MANY_PARTS = 100.0
 _FIRST, _LONGEST = 1.0, 60.0
-"""Seconds before a failed step is retried: at first, and at most."""
+"""Seconds before a failed step is retried: first and longest wait."""
 _LONGEST_NAME = 800
 _LOOKS = 5
-"""How often a file is sent at the end if it still changes, though nobody should write to it."""
+"""How often a file is sent at the end if it still changes, although nothing should write to it."""
 _IN_A_ROW = 3
-"""Failures in a row after which the store counts as unreachable: each may have taken a minute."""
+"""Failures in a row after which the store counts as unreachable, since each may have taken a
+minute."""
 REFUSED_SECONDS = 900.0
-"""Seconds after which remaining files are given up, if the store answers but takes none of them."""
+"""Seconds after which remaining files are given up, if the store answers but accepts none of
+them."""
 
 
 class _Stat(NamedTuple):
@@ -43,8 +45,8 @@ class _Stat(NamedTuple):
 
 
 class _Growing:
-    """How far a growing file has been sent, and a checksum of the bytes just before that offset.
-    `replaced` means that the file does not continue what was sent, and is only sent as a whole."""
+    """How much of a growing file has been sent, and a checksum of the bytes before that offset.
+    `replaced`: the file does not continue what was sent, so it is only sent as a whole."""
 
     def __init__(self, offset: int | None, inode: int) -> None:
         self.offset = offset
@@ -67,9 +69,9 @@ class _Plain:
 
 
 class Sync:
-    """The upload of the files of one attempt from `folder`, that of the sweep in the spool, to the
-    same paths in `store`. With `fresh`, none of them is in the store yet; otherwise the store is
-    listed. For use by one thread."""
+    """Uploads the files of one attempt from `folder`, the sweep's folder in the spool, to the same
+    paths in `store`. With `fresh`, none of them is in the store yet; otherwise the store is listed.
+    For use by one thread."""
 
     def __init__(
         self, store: Store, folder: SweepFolder, run: str, attempt: int, *, fresh: bool
@@ -84,33 +86,35 @@ class Sync:
         self.parts = 0
         """The number of parts."""
         self.sent = 0
-        """The number of files and parts that have arrived."""
+        """The number of files and parts that were uploaded."""
         self.trouble: dict[str, str] = {}
-        """Files that stay behind because they cannot be read or have an invalid name, and why."""
+        """Files that stay behind because they cannot be read or have an invalid name, with the
+        reason."""
         self.refused: dict[str, str] = {}
-        """Files that could not be sent the last time, and why."""
+        """Files that could not be sent the last time, with the reason."""
 
     @property
     def missing(self) -> str | None:
-        """Return what is not in the store, as one line. None if `finish` has sent everything."""
+        """Return which files are not in the store, as one line, or None if `finish` has sent
+        everything."""
         left = [*self.refused.values(), *self.trouble.values()]
         more = f" (and {len(left) - 1} more files)" if len(left) > 1 else ""
         return f"{left[0]}{more}" if left else None
 
     def step(self) -> None:
-        """Send new data. Raises `StoreError`. Data that arrived before the error is not sent
+        """Send new data. Raises `StoreError`. Data that arrived before an error is not sent
         again."""
         self._each(self._send_new)
 
     def finish(self, *, whatever: bool = False) -> None:
-        """Send everything as whole files, when nobody writes any more. Raises `StoreError`. Can be
-        repeated. With `whatever`, tries all files, however many are refused."""
+        """Send everything as whole files, when nothing writes any more. Raises `StoreError`. The
+        call can be repeated. With `whatever`, try all files, even if many are refused."""
         self._each(self._finish_one, whatever)
 
     def _each(self, send: Callable[[str, str, _Stat], None], whatever: bool = False) -> None:
-        """Send each file: checkpoints last and only after all others, and files that were refused
-        the last time late. Raises `StoreError` if some are refused."""
-        files = sorted(self._scan(), key=lambda one: (_is_last(one[0]), one[0] in self.refused))
+        """Send each file. Checkpoints come last and only after all others; files that were refused
+        the last time come after the rest. Raises `StoreError` if some are refused."""
+        files = sorted(self._scan(), key=lambda file: (_is_last(file[0]), file[0] in self.refused))
         self.refused = {path: self.refused[path] for path, *_ in files if path in self.refused}
         failed, sent = 0, self.sent
         for path, full, status in files:
@@ -141,12 +145,13 @@ class Sync:
                 break
             if not (sent is None and self._is_there(path, status)) and not self._upload(path, full):
                 return
-            sent = status  # from before the upload, so that the next check sees later changes
+            # The status from before the upload, so that the next check sees later changes.
+            sent = status
         plain.sent = sent
         if file is not None:
             file.whole = sent
         if _grows(path) and (not self._fresh if file is None else file.parts):
-            # Our own parts are known even if a lagging listing does not show them.
+            # Our own parts are known even if a listing is too old to show them.
             parts = {*self._store.names(f"{path}.parts"), *(file.made if file is not None else ())}
             self._store.remove(parts)
             if file is not None:
@@ -157,15 +162,15 @@ class Sync:
         try:
             self._store.upload(path, full)
         except NotFound:
-            return False  # removed meanwhile
+            return False  # The file was removed meanwhile.
         self.sent += 1
         return True
 
     def _is_there(self, path: str, status: _Stat) -> bool:
         """Return whether another worker has sent the file. Small files are sent again, because
         different ones may have the same size."""
-        known = self._known or {}
-        return status.size > _SMALL and known.get(path) == status.size
+        sizes = self._known or {}
+        return status.size > _SMALL and sizes.get(path) == status.size
 
     def _ask(self) -> None:
         if self._known is None:
@@ -173,8 +178,8 @@ class Sync:
             self._known = {entry.path: entry.size for entry in entries}
 
     def _scan(self) -> Iterator[tuple[str, str, _Stat]]:
-        """Yield the store path, local path and status of each file. The status of checkpoints is
-        read first, but they come last."""
+        """Yield the store path, local path and status of each file. Checkpoints come last, but
+        their status is read first."""
         files: list[tuple[str, str]] = []
         for folder in self._folders:
             top = self._spool.local_path(folder)
@@ -225,7 +230,7 @@ class Sync:
                 return
             data = _read(full, file.offset, min(status.size - file.offset, _PART))
             if path.endswith((".jsonl", ".csv")) and len(data) < _PART:
-                data = data[: data.rfind(b"\n") + 1]  # leave an incomplete line for the next time
+                data = data[: data.rfind(b"\n") + 1]  # Leave an incomplete line for the next time.
             if not data:
                 return
             file.parts = True
@@ -236,12 +241,11 @@ class Sync:
             file.replaced = True
 
     def _part(self, path: str, offset: int, data: bytes) -> int:
-        """Send a part. Returns how many bytes of the file have arrived."""
+        """Send a part. Return how many bytes of the file have arrived."""
         try:
             self._store.create(f"{path}.parts/{offset}", data)
         except AlreadyExists:
-            # Our own part, whose reply was lost, or one by another worker that syncs the same
-            # file.
+            # Our own part, whose reply was lost, or one by another worker that syncs the same file.
             arrived = self._arrived(path)
             if arrived <= offset:
                 raise StoreError(f"{path}.parts/{offset}: exists, but is empty") from None
@@ -326,11 +330,11 @@ class Syncing:
         cancelled: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> str | None:
-        """Wait until everything is in the store, for as long as the store does not answer. Calls
-        `beat`, which returns whether the store answers, every `every` seconds.
+        """Wait until everything is in the store, as long as the store does not answer. Call `beat`,
+        which returns whether the store answers, every `every` seconds.
 
-        Gives up if the store answers but takes none of the remaining files for `REFUSED_SECONDS`,
-        and also once the run is `cancelled` and the store fails. Returns what is missing, or None.
+        Give up if the store answers but accepts none of the remaining files for `REFUSED_SECONDS`,
+        and also once the run is `cancelled` and the store fails. Return what is missing, or None.
         """
         if self._thread is None:
             self.start()
@@ -339,7 +343,7 @@ class Syncing:
         while not self._ended.wait(every):
             answers = beat()
             if not answers:
-                failures = self._failures + 1  # a step in progress may fail for the same reason
+                failures = self._failures + 1  # A step in progress may fail for the same reason.
             if not answers or self._failing is None or self._sync.sent > sent:
                 sent, since = self._sync.sent, clock()
             if self._failures > failures and cancelled():
@@ -349,7 +353,7 @@ class Syncing:
         return self._missing()
 
     def abandon(self) -> None:
-        """Stop syncing: the sweep was removed."""
+        """Stop syncing, because the sweep was removed."""
         self._abandoned.set()
         self._ending.set()
 
@@ -382,7 +386,7 @@ class Syncing:
         return self._seconds * max(1.0, self._sync.parts / _MANY_PARTS)
 
     def _try(self, action: Callable[[], None], before: float) -> float:
-        """Do a step. Returns 0, or the seconds to wait before a retry."""
+        """Do a step. Return 0, or the seconds to wait before a retry."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - a thread that dies would lose what is to come

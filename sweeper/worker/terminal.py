@@ -1,4 +1,4 @@
-"""The terminal of a run that is debugged: what its user types in the pane goes to the recipe.
+"""The terminal of a run that is debugged: what its user types in the pane is sent to the recipe.
 Loaded only by workers of such runs."""
 
 import fcntl
@@ -18,7 +18,7 @@ _CHUNK = 1 << 12
 
 
 class Terminal:
-    """Our own terminal, in raw mode while the recipe has one."""
+    """Our own terminal, in raw mode while the recipe has its own."""
 
     def __init__(self) -> None:
         try:
@@ -27,7 +27,7 @@ class Terminal:
             raise EnvironmentFailure("--debug needs a terminal, and this job has none") from error
 
     def spawn(self, program: Program, guard: Guard) -> Child:
-        """Start the recipe on a terminal of its own. Raises as `child.spawn` does."""
+        """Start the recipe on its own terminal. Raises as `child.spawn` does."""
         environment = {"TERM": os.environ.get("TERM", "screen"), **program.environment}
         program = program._replace(environment=environment)
         child = spawn(*program, guard, terminal=True)
@@ -43,13 +43,13 @@ class Terminal:
         return child
 
     def restore(self) -> None:
-        """Give our terminal back as it was."""
+        """Give our terminal its earlier settings."""
         with suppress(OSError, termios.error):
             termios.tcsetattr(0, termios.TCSANOW, self._before)
 
 
 def _relay(master: int) -> None:
-    """Pass on typed input, until the recipe's terminal is closed."""
+    """Forward typed input until the recipe's terminal is closed."""
     with suppress(OSError):
         while select.select([0], [], [])[0]:
             data = os.read(0, _CHUNK)

@@ -1,4 +1,4 @@
-"""Reads the recipe's usage of its service so far, as counted by its processes."""
+"""Reads how much the recipe has used its service so far, as counted by its processes."""
 
 import json
 import os
@@ -14,11 +14,12 @@ from sweeper.sweep.usage import Counts, Usage, total
 FOLDER = "usage"
 """The folder in the attempt's folder with one file for each recipe process that uses the SDK."""
 _VOUCHED_SECONDS = 90.0
-"""Seconds for which a file that reports a pause is believed if it is not written again."""
+"""Seconds for which a report of a pause counts if it is not repeated."""
 
 
 class _ProcessUsage(NamedTuple):
-    """The fields of `Usage` as a process writes them, and why the service holds it back."""
+    """The fields of `Usage` as a process writes them, and why the service holds the process
+    back."""
 
     models: Mapping[str, Counts] = MappingProxyType({})
     unknown: str | None = None
@@ -38,7 +39,8 @@ class UsageFiles:
         self._known: dict[str, tuple[tuple[int, int], Usage]] = {}
 
     def read(self) -> Usage:
-        """Return the sum of all files. An unreadable file counts with its last known value."""
+        """Return the sum of all files. A file that cannot be read counts with its last known
+        value."""
         try:
             with os.scandir(self._folder) as entries:
                 for entry in entries:
@@ -55,7 +57,7 @@ class UsageFiles:
 
     @property
     def paused(self) -> str | None:
-        """Why the service held one of the processes back at the last read."""
+        """Why the service held a process back at the last read."""
         since = self._clock() - _VOUCHED_SECONDS
         return next((why for why, seen in self._paused.values() if seen > since), None)
 
@@ -63,8 +65,8 @@ class UsageFiles:
         try:
             status = entry.stat(follow_symlinks=False)
             stamp = (status.st_mtime_ns, status.st_size)
-            known = self._known.get(entry.name)
-            if known is not None and known[0] == stamp:
+            earlier = self._known.get(entry.name)
+            if earlier is not None and earlier[0] == stamp:
                 return
             with open(entry.path, "rb") as file:
                 process = codec.read(_ProcessUsage, json.load(file), entry.path)

@@ -69,7 +69,7 @@ def test_no_launch_after_an_interrupted_deletion(
         annotations.delete("one", root=root)
     folder = SweepFolder(open_store(root), "one")
     with (
-        pytest.raises(StoreError, match=r"deletion was interrupted.*delete one"),
+        pytest.raises(StoreError, match=r"deletion of .* was interrupted.*delete one"),
         holding_sweep(folder),
     ):
         pass

@@ -70,7 +70,7 @@ def test_what_is_elsewhere_has_no_path_here(store: Store) -> None:
 
 def test_create_is_exclusive_and_keeps_the_first(store: Store) -> None:
     store.create("a/b/c.json", b"one")
-    with pytest.raises(AlreadyExists, match=r"c\.json: exists already"):
+    with pytest.raises(AlreadyExists, match=r"c\.json already exists"):
         store.create("a/b/c.json", b"two")
     assert store.read("a/b/c.json") == b"one"
 

@@ -282,7 +282,7 @@ def test_what_is_refused(shell: Any, batch: Any, monkeypatch: pytest.MonkeyPatch
         with pytest.raises(error, match=match):
             launch(str(grid), **options)
 
-    refused(UsageError, "its jobs cannot read the folder", root=str(shell.folder / "sweeps"))
+    refused(UsageError, "jobs cannot read the folder", root=str(shell.folder / "sweeps"))
     refused(UsageError, "--live does not work", live=True)
     missing = text.replace(batch.queue, "nope")
     refused(EnvironmentFailure, "no job queue nope in us-east-1", missing)

@@ -118,7 +118,7 @@ def test_on_kubernetes(
     assert _versions(shell) == {"1.0", "2.0"}
     assert len(node.environments()) == len(made) + 1
     tried = _run(shell, "doctor", "--backend", "kubernetes", "--grid", "grid.yaml", "--try")
-    assert "ended well" in tried and "the copy of" in tried and "removed" in tried
+    assert "succeeded" in tried and "the copy of" in tried and "removed" in tried
 
 
 def test_on_beaker_with_a_requirement_that_is_not_to_be_had(

@@ -157,5 +157,5 @@ def test_what_is_wrong_is_told_in_a_line(base, task, tmp_path, monkeypatch):
         open_environment("podman", made_of(read_all(task.folder)[0][0])).start()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert environments.missing("podman") == (
-        "podman is not there (Debian: apt-get install podman)"
+        "podman is not installed (Debian: apt-get install podman)"
     )

@@ -62,7 +62,7 @@ def test_a_service_that_does_not_work_costs_one_line(shell: Any) -> None:
     write(shell, "tiny/qwen3")
     shell.environment["TINKER_API_KEY"] = "tml-wrong"
     assert "rejects this key (401)" in shell.run("doctor", "--service", code=6)
-    assert "are not checked: " in shell.run("plan", "s.yaml")
+    assert "were not checked: " in shell.run("plan", "s.yaml")
     shell.environment["TINKER_BASE_URL"] = "http://127.0.0.1:9"
     failed = shell.run("doctor", "--service", code=6)
     assert "http://127.0.0.1:9 does not answer" in failed and len(failed.splitlines()) == 1

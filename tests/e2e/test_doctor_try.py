@@ -74,7 +74,7 @@ def test_local(tmp_path: Path) -> None:
     assert "WANDB_API_KEY" in document["error"] and "\n" not in document["error"]
     assert os.listdir(shell.folder / "sweeps") == [".gitignore"]
     output = shell.run("doctor", "--try", "--backend", "local")
-    assert "ended well" in output and "removed" in output
+    assert "succeeded" in output and "removed" in output
 
 
 def test_tmux(tmp_path: Path, tmux_socket: str) -> None:
@@ -148,7 +148,7 @@ def test_an_image_without_sweeper(on_kube: Any, kube: Any, tmp_path: Path) -> No
 def test_a_job_that_never_begins(on_kube: Any, kube: Any) -> None:
     kube.held = True
     document = _tried(on_kube, "--grid", "mine.yaml", "--timeout", "20s", code=6)
-    reason = "kubernetes: the job has not begun after 20 s: Unschedulable: "
+    reason = "kubernetes: the job has not started after 20 s: Unschedulable: "
     assert document["error"].startswith(reason)
     _nothing_is_left(on_kube, kube)
 
@@ -232,7 +232,7 @@ def test_one_that_cannot_be_stopped_is_left(
     kube.held = kube.mute_with_a_job = True
     launch = Launch("kubernetes", grace_s=0.0, options={"kubernetes": kube.options()})
     request = trial.TrialRequest("kubernetes", launch, "none", ())
-    with pytest.raises(EnvironmentFailure, match=r"does not answer.*its remains stay") as error:
+    with pytest.raises(EnvironmentFailure, match=r"does not answer.*not removed") as error:
         trial.try_out(request, on_kube.root, 20.0, lambda _: None)
     assert "\n" not in str(error.value)
     kube.mute_with_a_job = kube.silent = False
@@ -264,5 +264,5 @@ def test_aws_batch(batch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     trial.try_out(request, batch.root, 120.0, steps.append)
     assert [step.name for step in steps] == [name for name in WELL if name != "secrets"]
     (code,) = (step.found for step in steps if step.name == "code")
-    assert code == "no git checkout here, so no copy was sent"
+    assert code == "not sent, since there is no git checkout here"
     assert not list(open_store(batch.root).names(""))

@@ -170,7 +170,7 @@ def test_what_is_refused(sweep: Any, place: Place, monkeypatch: pytest.MonkeyPat
         assert "\n" not in str(caught.value)
         assert not list(open_store(sweep.root).names("toys"))
 
-    refused("its jobs cannot read the folder", root=str(sweep.shell.folder / "sweeps"))
+    refused("jobs cannot read the folder", root=str(sweep.shell.folder / "sweeps"))
     refused("--live does not work", live=True)
     refused("no image is given", options={"image": None})
     refused(place.secret, "secrets: [WANDB_API_KEY]\n")

@@ -314,7 +314,7 @@ def test_bubblewrap_may_be_anywhere_on_the_path(opened, tmp_path, monkeypatch):
             if name != "bwrap" and not (programs / name).exists():
                 (programs / name).symlink_to(f"{folder}/{name}")
     monkeypatch.setenv("PATH", str(programs))
-    assert "bwrap is not there" in environments.missing("bubblewrap")
+    assert "bwrap is not installed" in environments.missing("bubblewrap")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     began = elsewhere / "began"

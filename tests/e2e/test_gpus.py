@@ -230,7 +230,7 @@ def test_mistakes_of_stages_cost_one_line(tmp_path: Path) -> None:
     assert "slurm assigns GPUs itself" in refused
     write_stages(machine, "{gpus: 2}")
     refused = shell.run("launch", "stages.yaml", "--wait", code=6)
-    assert "local: `launch.gpus` is 2, and this machine has 1" in refused
+    assert "local: `launch.gpus` is 2, but this machine has only 1" in refused
 
 
 def test_mistakes_cost_one_line(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_mistakes_cost_one_line(tmp_path: Path) -> None:
     shell = machine.shell
     machine.write("a", "gpus: 2", 1)
     refused = shell.run("launch", "a.yaml", "--wait", code=6)
-    assert "local: `launch.gpus` is 2, and this machine has 1" in refused
+    assert "local: `launch.gpus` is 2, but this machine has only 1" in refused
     assert "GPUs" in shell.run("doctor", "--grid", "a.yaml", "--backend", "local", code=6)
     machine.write("a", "per_gpu: 2", 1)
     assert "launch.per_gpu needs `gpus: 1`" in shell.run("plan", "a.yaml", code=2)

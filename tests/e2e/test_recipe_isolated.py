@@ -112,5 +112,5 @@ def test_a_plan_says_what_the_machine_lacks(monkeypatch, tmp_path, request):
     missing.cache_clear()
     monkeypatch.setenv("PATH", str(tmp_path))
     [line] = rl.lacks({"function_environment": "bubblewrap"})
-    assert line.startswith("function_environment=bubblewrap: bwrap is not there")
+    assert line.startswith("function_environment=bubblewrap: bwrap is not installed")
     assert rl.lacks({}) == []

@@ -55,14 +55,14 @@ def _make(root: Path, **options: Any) -> tuple[LocalStore, snapshot.CodeCopy]:
 
 def _has_changed(store: LocalStore, copy: snapshot.Snapshot) -> bool:
     now = snapshot.look(store, copy)
-    return now is None or now.kept != copy
+    return now is None or now.snapshot != copy
 
 
 def test_the_copy_has_the_code_and_links_to_the_rest(checkout: Path, tmp_path: Path) -> None:
     (checkout / "package" / "code.py").write_text("version = 2\n")
     index = (checkout / ".git" / "index").read_bytes()
     store, made = _make(checkout)
-    copy = made.kept
+    copy = made.snapshot
     assert copy is not None
     assert (copy.root, copy.cwd) == (str(checkout), ".")
     (checkout / "package" / "code.py").write_text("version = 3\n")
@@ -99,13 +99,13 @@ def test_the_same_tree_has_the_same_hash(checkout: Path) -> None:
     _, two = _make(checkout)
     assert snapshot_made == two
     assert len(list((checkout / "sweeps" / "s" / "code").iterdir())) == 1
-    assert snapshot_made.kept is not None
-    assert not _has_changed(store, snapshot_made.kept)
+    assert snapshot_made.snapshot is not None
+    assert not _has_changed(store, snapshot_made.snapshot)
     (checkout / "run.sh").chmod(0o644)
-    assert _has_changed(store, snapshot_made.kept)
+    assert _has_changed(store, snapshot_made.snapshot)
     _, three = _make(checkout)
-    assert three.kept is not None
-    assert three.kept.hash != snapshot_made.kept.hash
+    assert three.snapshot is not None
+    assert three.snapshot.hash != snapshot_made.snapshot.hash
 
 
 def test_secrets_large_and_deleted_files_are_not_kept(checkout: Path, tmp_path: Path) -> None:
@@ -114,13 +114,13 @@ def test_secrets_large_and_deleted_files_are_not_kept(checkout: Path, tmp_path: 
     (checkout / "run.sh").unlink()
     os.mkfifo(checkout / "pipe")
     store, made = _make(checkout, secrets=["canary-0815"])
-    assert made.kept is not None
+    assert made.snapshot is not None
     assert set(made.linked) == {"away", "notes.txt", "large.txt"}
-    data = store.read(made.kept.archive)
+    data = store.read(made.snapshot.archive)
     import gzip
 
     assert b"canary" not in gzip.decompress(data)
-    top = Path(snapshot.extract(store, made.kept, str(tmp_path / "home")))
+    top = Path(snapshot.extract(store, made.snapshot, str(tmp_path / "home")))
     assert (top / "large.txt").is_symlink()
     assert (top / "large.txt").read_text() == "x" * 1_000_001
     assert not (top / "run.sh").exists()
@@ -134,11 +134,11 @@ def test_a_store_that_holds_the_checkout_hides_no_code(
     store.replace("other/sweep.json", b"{}")
     store.replace("s/state/x", b"")
     made = snapshot.make(SweepFolder(store, "s"), str(checkout))
-    assert made.kept is not None
-    assert not _has_changed(store, made.kept)
+    assert made.snapshot is not None
+    assert not _has_changed(store, made.snapshot)
     (checkout / "package" / "code.py").write_text("version = 3\n")
-    assert _has_changed(store, made.kept)
-    top = Path(snapshot.extract(store, made.kept, str(tmp_path / "home")))
+    assert _has_changed(store, made.snapshot)
+    top = Path(snapshot.extract(store, made.snapshot, str(tmp_path / "home")))
     assert (top / "package" / "code.py").read_text() == "version = 1\n"
     assert not (top / "other").is_dir() or (top / "other").is_symlink()
 
@@ -150,8 +150,8 @@ def test_a_tracked_folder_that_has_become_a_link(checkout: Path, tmp_path: Path,
     inside = disk.startswith("project")
     (checkout / "package").symlink_to("disk" if inside else tmp_path / disk)
     store, made = _make(checkout)
-    assert made.kept is not None
-    top = Path(snapshot.extract(store, made.kept, str(tmp_path / "home")))
+    assert made.snapshot is not None
+    top = Path(snapshot.extract(store, made.snapshot, str(tmp_path / "home")))
     assert (top / "package" / "code.py").read_text() == "version = 1\n"
     assert (top / "package" / "other").read_text() == "x"
 
@@ -162,12 +162,12 @@ def test_data_that_came_after_the_first_launch_is_there_at_the_next(
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     (checkout / "data").rename(tmp_path / "data")
     store, made = _make(checkout)
-    assert made.kept is not None
-    top = Path(snapshot.extract(store, made.kept, str(tmp_path / "home")))
+    assert made.snapshot is not None
+    top = Path(snapshot.extract(store, made.snapshot, str(tmp_path / "home")))
     assert not (top / "data").exists()
     (tmp_path / "data").rename(checkout / "data")
     _, again = _make(checkout)
-    assert again.kept == made.kept
+    assert again.snapshot == made.snapshot
     assert (top / "data" / "big.bin").read_text() == "big"
 
 
@@ -182,9 +182,9 @@ def test_environments_of_packages_and_our_own_files_are_not_copied(
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / name).write_text("")
     store, made = _make(checkout)
-    assert made.kept is not None
+    assert made.snapshot is not None
     assert made.linked == ("away",)
-    top = Path(snapshot.extract(store, made.kept, str(home)))
+    top = Path(snapshot.extract(store, made.snapshot, str(home)))
     assert os.readlink(top / ".env3") == str(checkout / ".env3")
     assert os.readlink(top / "home") == str(home)
     assert not (top / "new.py").is_symlink()
@@ -197,11 +197,11 @@ def test_what_is_no_checkout_or_too_large_is_used_as_it_is(
     _, made = _make(tmp_path / "plain")
     assert made == snapshot.CodeCopy(None, "not in a git checkout", in_checkout=False)
     _, made = _make(tmp_path / "plain", file=str(checkout / "run.sh"))
-    assert made.kept is not None  # the recipe's own file lies in one
-    assert made.kept.cwd == str(tmp_path / "plain")
+    assert made.snapshot is not None  # the recipe's own file lies in one
+    assert made.snapshot.cwd == str(tmp_path / "plain")
     monkeypatch.setattr(checkouts, "ALL_BYTES", 10)
     _, made = _make(checkout)
-    assert made.kept is None
+    assert made.snapshot is None
     assert "of code in" in str(made.why)
 
 
@@ -210,7 +210,7 @@ def test_what_git_does_not_say_in_time_does_not_pass_for_nothing(
 ) -> None:
     """Neither is a copy without the code kept, nor a checkout called clean."""
     store, made = _make(checkout)
-    assert made.kept is not None
+    assert made.snapshot is not None
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
     real = shutil.which("git")
@@ -218,8 +218,8 @@ def test_what_git_does_not_say_in_time_does_not_pass_for_nothing(
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     _, unlisted = _make(checkout)
-    assert unlisted == snapshot.CodeCopy(None, f"git does not list the files of {checkout}")
-    assert _has_changed(store, made.kept)
+    assert unlisted == snapshot.CodeCopy(None, f"git failed to list the files of {checkout}")
+    assert _has_changed(store, made.snapshot)
     _, recorded = _collect(checkout)
     assert recorded["commit"]
     assert (recorded["dirty"], recorded["diff"], recorded["untracked"]) == (None, None, [])
@@ -230,22 +230,22 @@ def test_the_same_code_committed_and_launched_from_a_hook(
 ) -> None:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     store, made = _make(checkout)
-    assert made.kept is not None
-    top = Path(snapshot.extract(store, made.kept, str(tmp_path / "home")))
+    assert made.snapshot is not None
+    top = Path(snapshot.extract(store, made.snapshot, str(tmp_path / "home")))
     _git(checkout, "add", "new.py")
     _git(checkout, "-c", "user.name=n", "-c", "user.email=n@x", "commit", "-qm", "two")
     with monkeypatch.context() as hook:
         hook.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
         _, again = _make(checkout)
-    assert again.kept is not None
-    assert again.kept.hash == made.kept.hash
+    assert again.snapshot is not None
+    assert again.snapshot.hash == made.snapshot.hash
     assert _git(top, "rev-parse", "HEAD") == _git(checkout, "rev-parse", "HEAD")
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_many_extract_at_once(checkout: Path, tmp_path: Path) -> None:
     store, made = _make(checkout)
-    copy: Any = made.kept
+    copy: Any = made.snapshot
     assert copy is not None
     folder = Path(snapshot.extract(store, copy, str(tmp_path / "home")))
     folder.rename(f"{folder}.part")  # killed
@@ -268,15 +268,15 @@ def test_many_extract_at_once(checkout: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [b"", b"no gzip", None])
 def test_a_damaged_archive_is_told(checkout: Path, tmp_path: Path, damage: bytes | None) -> None:
     store, made = _make(checkout)
-    assert made.kept is not None
+    assert made.snapshot is not None
     if damage is None:  # whole, but another's
         (checkout / "new.py").write_text("other = True\n")
         _, other = _make(checkout)
-        assert other.kept is not None
-        damage = store.read(other.kept.archive)
-    store.replace(made.kept.archive, damage)
+        assert other.snapshot is not None
+        damage = store.read(other.snapshot.archive)
+    store.replace(made.snapshot.archive, damage)
     with pytest.raises(StoreError, match="code of this run is damaged"):
-        snapshot.extract(store, made.kept, str(tmp_path / "home"))
+        snapshot.extract(store, made.snapshot, str(tmp_path / "home"))
 
 
 def test_imports_move_to_the_copy(
@@ -285,8 +285,8 @@ def test_imports_move_to_the_copy(
     site = checkout / "data" / "site-packages"
     site.mkdir()
     store, made = _make(checkout)
-    assert made.kept is not None
-    top = snapshot.extract(store, made.kept, str(tmp_path / "home"))
+    assert made.snapshot is not None
+    top = snapshot.extract(store, made.snapshot, str(tmp_path / "home"))
     moved = bootstrap.move(str(checkout), top)
     assert moved(str(checkout)) == top
     assert moved(str(checkout / "package")) == f"{top}/package"

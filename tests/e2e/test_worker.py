@@ -154,7 +154,7 @@ def test_a_sweep_that_was_removed_is_not_made_anew(bench: Bench) -> None:
     shutil.rmtree(bench.folder.address)
     code, output = bench.finish(worker)
     assert code != 0
-    assert "s was removed: nothing is recorded" in output
+    assert "the sweep s was removed, so nothing is recorded" in output
     assert not os.path.exists(bench.folder.address)
 
 

@@ -101,7 +101,7 @@ def test_a_file_that_the_store_refuses_ends_no_later_than_it_must(
     outcome = bench.outcome()
     assert (code, outcome["state"]) == (0, State.SUCCEEDED)
     assert outcome["unsynced"].endswith("plot.png: not allowed")
-    assert "not in the store, but stored on this machine" in output
+    assert "stored on this machine but not in the store" in output
     assert _spooled(tmp_path) == [f"{bench.id}.1"]
     assert (bench.path() / "metrics.jsonl").exists()
 

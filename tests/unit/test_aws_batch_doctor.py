@@ -83,9 +83,9 @@ def test_what_a_launch_would_refuse_is_missing(tmp_path, monkeypatch):
         return str(grid)
 
     assert _reached(root, write("none")) == root
-    with pytest.raises(UsageError, match="its jobs cannot read the folder"):
+    with pytest.raises(UsageError, match="jobs cannot read the folder"):
         _reached(str(tmp_path), write("none"))
-    with pytest.raises(UsageError, match="say where the job finds TINKER_API_KEY"):
+    with pytest.raises(UsageError, match="say where jobs find TINKER_API_KEY"):
         _reached(root, write("tinker"))
     with pytest.raises(UsageError, match="needs an engine that the jobs can reach"):
         _reached(root, write("local"))
@@ -96,5 +96,5 @@ def test_what_a_launch_would_refuse_is_missing(tmp_path, monkeypatch):
     config.parent.mkdir()
     config.write_text('[aws_batch]\nqueue = "q"\nimage = "i"\n')
     assert _reached(root, None) == root
-    with pytest.raises(UsageError, match="its jobs cannot read the folder"):
+    with pytest.raises(UsageError, match="jobs cannot read the folder"):
         _reached(str(tmp_path), None)

@@ -71,7 +71,7 @@ def test_running_and_waiting_runs_can_be_cancelled(make_scene):
     scene.step()
     scene.worker(first, 1, Event.CLAIMED)
     for run in (first, second):
-        assert _cancel(scene, run).asked and cancel_asked(scene.events(run))
+        assert _cancel(scene, run).accepted and cancel_asked(scene.events(run))
     assert scene.states() == [State.RUNNING, State.CANCELLED, State.PLANNED]
     scene.step()
     scene.step()
@@ -142,10 +142,10 @@ def test_cancel_and_retry_again_and_again(make_scene):
     scene = make_scene(1)
     run = scene.ids[0]
     for _ in range(4):
-        assert _cancel(scene, run).asked and _cancel(scene, run).asked
+        assert _cancel(scene, run).accepted and _cancel(scene, run).accepted
         assert scene.states() == [State.CANCELLED]
         assert scene.step().finished
-        assert _retry(scene, run).asked and _retry(scene, run).asked
+        assert _retry(scene, run).accepted and _retry(scene, run).accepted
         assert retry_asked(scene.events(run))
     for _ in range(10):
         scene.step()
@@ -181,8 +181,8 @@ def test_a_retry_starts_at_once_and_only_what_has_ended(make_scene):
     scene.finish(second)
     scene.step()
     assert scene.observed()["observed"][first].startswith("next attempt at")
-    assert _retry(scene, first).asked and not _retry(scene, second).asked
-    assert _retry(scene, third).why == "still at work"
+    assert _retry(scene, first).accepted and not _retry(scene, second).accepted
+    assert _retry(scene, third).why == "still running"
     _cancel(scene, third)
     assert _retry(scene, third).why.startswith("being cancelled")
     scene.step()
@@ -197,7 +197,7 @@ def test_runs_that_have_ended_are_not_cancelled(make_scene):
     scene.finish(second, event=Event.FAILED)
     assert _cancel(scene, first).why == "succeeded already"
     assert _cancel(scene, second).why == "failed already"
-    assert _cancel(scene, second, retries=1).asked and not wants_attempt(scene.events(second), 1)
+    assert _cancel(scene, second, retries=1).accepted and not wants_attempt(scene.events(second), 1)
     assert scene.states() == [State.SUCCEEDED, State.FAILED]
 
 
@@ -307,7 +307,7 @@ def test_a_retry_continues_an_opened_attempt(make_scene, monkeypatch):
     scene.seal(monkeypatch)
     before = scene.events(first)
     (opened, cancelled), ready = control.request_retries(Sweep(scene.folder), scene.ids)
-    assert opened.asked and opened.waits and not cancelled.asked
+    assert opened.accepted and opened.waits and not cancelled.accepted
     assert scene.events(first) == before
     assert ready.places == [{"backend": "fake"}]
 

@@ -136,12 +136,16 @@ def test_what_cannot_be_a_run_is_refused(module):
     for configs, main, message in (
         ([], module.train, "the first argument is a list of configs"),
         ({"name": "g"}, module.train, "the first argument is a list of configs"),
-        ([3], module.train, r"configs\[0\]: a int, not a chz object or a dataclass"),
-        ([module.Config], module.train, r"configs\[0\]: a type, not a chz object"),
-        ([made, module.Config()], module.train, r"configs\[1\]: the same as configs\[0\]"),
-        ([module.Config(extra=object())], module.train, r"configs\[0\].extra: a object, which no"),
-        ([made], inner, "main is a function at the top level of a module"),
-        ([made], module.Config, "main is a function at the top level of a module"),
+        ([3], module.train, r"configs\[0\] is of type int, not a chz object or a dataclass"),
+        ([module.Config], module.train, r"configs\[0\] is of type type, not a chz object"),
+        ([made, module.Config()], module.train, r"configs\[1\] equals configs\[0\]"),
+        (
+            [module.Config(extra=object())],
+            module.train,
+            r"configs\[0\].extra is of type object, which a grid",
+        ),
+        ([made], inner, "main must be a function at the top level of a module"),
+        ([made], module.Config, "main must be a function at the top level of a module"),
     ):
         with pytest.raises(UsageError, match=message):
             sweeper.launch(configs, "sweeps", main=main)

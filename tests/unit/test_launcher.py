@@ -197,7 +197,7 @@ def test_a_job_that_ended_before_its_worker_began(scene):
     scene.step(SETTLE_SECONDS + 1)
     body: Any = read_json(scene.store, scene.folder.event(run, 1, Event.FAILED))
     assert (body["code"], body["reason"]) == (3, "start")
-    assert "before its worker began" in body["detail"]
+    assert "before its worker started" in body["detail"]
 
 
 def test_events_written_during_a_poll_count(scene):

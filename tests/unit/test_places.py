@@ -221,7 +221,11 @@ def test_a_withdrawal_cut_off_by_a_kill_is_finished_by_the_next(unsure: Any, ans
 def test_an_earlier_withdrawal_is_finished_at_a_single_place_too(scene: Any) -> None:
     scene.step()
     run = scene.ids[0]
-    claimed = {"by": "the launcher", "reason": "withdrawn", "detail": "there: it took no more jobs"}
+    claimed = {
+        "by": "the launcher",
+        "reason": "withdrawn",
+        "detail": "there: it accepted no more jobs",
+    }
     scene.worker(run, 1, Event.CLAIMED, **claimed)
     scene.backend.end(token(run, 1))
     scene.step(20.0, times=3)

@@ -187,11 +187,13 @@ def test_of_several_places_each_is_shown(tmp_path: Path, capsys: Any) -> None:
     argv = ["plan", str(path), "--root", ROOT, "--manifest"]
     assert main(argv) == 0
     whole = capsys.readouterr().out
-    heads = [line for line in whole.splitlines() if ": as if all" in line or ": its jobs" in line]
+    heads = [
+        line for line in whole.splitlines() if ": shown as if all" in line or ": jobs of" in line
+    ]
     assert [head[2:].partition(":")[0] for head in heads] == [
         *("tmux", "beaker", "aws-batch", "kubernetes")
     ]
-    assert heads[0] == "# tmux: its jobs have no manifests"
+    assert heads[0] == "# tmux: jobs of this backend have no manifests"
     documents = _documents(whole)
     first, *arrays = [d for d in documents if "containerProperties" in d or "jobQueue" in d]
     assert first["containerProperties"]["image"] == "i"
@@ -210,8 +212,8 @@ def test_of_several_places_each_is_shown(tmp_path: Path, capsys: Any) -> None:
 @pytest.mark.parametrize(
     ("more", "root", "message"),
     [
-        ((), "here", "its jobs cannot read the folder"),
-        (("launch.kubernetes.secrets={}",), ROOT, "say where the job finds KEY"),
+        ((), "here", "jobs cannot read the folder"),
+        (("launch.kubernetes.secrets={}",), ROOT, "say where jobs find KEY"),
         (("launch.kubernetes.image=null",), ROOT, "no image is given"),
         (("--json",), ROOT, "use either --manifest or --json"),
     ],

@@ -83,7 +83,7 @@ def test_what_has_no_price_is_said_and_not_counted_as_nothing() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"{", "p.json: no JSON"),
+        (b"{", "p.json is not JSON"),
         (b"3", "p.json: should be an object, not 3"),
         (b"[]", "p.json: models: should be a list with a row for each model"),
         (b'[{"prefill": 1}]', "p.json: models[0].tinker_id: should be a text, and is missing"),

@@ -307,7 +307,7 @@ def test_a_launcher_whose_step_takes_long_keeps_its_slots(shared: Account) -> No
     assert shared.looks(other, Jobs(0, 10, 10), 20, 6) == {4}
     record = StoredRecord(shared.store, "a")
     far = shared.elsewhere("far", beat_seconds=0.001)
-    with far.kept():
+    with far.holding():
         far.look(Jobs(0, 6, 6))
         record.look()
         before = record.stamps()[shared.name("far")]
@@ -321,7 +321,7 @@ def test_a_launcher_whose_step_takes_long_keeps_its_slots(shared: Account) -> No
 def test_a_launcher_that_ended_leaves_its_slots_to_its_runs(shared: Account) -> None:
     shared.begin("ended", 2)
     ended, other = shared.launcher("ended"), shared.launcher("other")
-    with pytest.raises(KeyboardInterrupt), ended.kept():
+    with pytest.raises(KeyboardInterrupt), ended.holding():
         assert ended.look(Jobs(2, 8, 10)).slots == 10
         raise KeyboardInterrupt
     assert other.look(Jobs(0, 10, 10)).slots == 8
@@ -422,7 +422,7 @@ def test_sweeps_of_one_name_are_told_apart_by_identity(shared: Account) -> None:
     shared.root.create(folder.identity, b"two\n")
     second = shared.launcher("s", identity=folder.ensure_identity())
     assert second.look(Jobs(0, 10, 10)).slots == 6
-    with first.kept():
+    with first.holding():
         first.look(Jobs(4, 0, 4))
     shared.clock.sleep(6)
     assert second.look(Jobs(6, 4, 10)).slots == 10

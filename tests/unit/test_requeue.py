@@ -141,7 +141,7 @@ def test_a_launch_is_refused_if_jobs_elsewhere_cannot_reach_something(
         _admit(folder.store)
     with pytest.raises(UsageError, match="--live"):
         _admit(_S3(), live=True)
-    with pytest.raises(UsageError, match="say where the job finds OTHER"):
+    with pytest.raises(UsageError, match="say where jobs find OTHER"):
         _admit(_S3(), secrets=["KEY", "OTHER"])
     with pytest.raises(UsageError, match="SWEEPER_ENGINE_URL"):
         _admit(_S3(), service="local")

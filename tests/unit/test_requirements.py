@@ -50,7 +50,7 @@ def _refused(checkout: Path, file: str, text: str | None = None) -> list[str]:
 
 def test_a_missing_file_is_refused_at_its_place(checkout: Path) -> None:
     (mistake,) = _refused(checkout, "needs.txt")
-    assert mistake == f"grid.yaml:7:17: launch.requirements: no file {checkout}/needs.txt"
+    assert mistake == f"grid.yaml:7:17: launch.requirements: there is no file {checkout}/needs.txt"
 
 
 def test_a_file_outside_the_checkout_is_refused(checkout: Path) -> None:
@@ -79,7 +79,7 @@ def test_lines_that_mean_something_only_here_are_refused(checkout: Path) -> None
     mistakes = _refused(checkout, "needs.txt", text)
     path = f"{checkout}/needs.txt"
     assert [line.partition(f"{path}:")[2].partition(":")[0] for line in mistakes] == list("23456")
-    assert "copy the lines of that file into it" in mistakes[0]
+    assert "copy the lines of the other file into it" in mistakes[0]
     assert "password" in mistakes[4] and "example.com" not in mistakes[4]
     assert read(path).options == (
         "--find-links /opt/wheels",
@@ -161,7 +161,7 @@ PATHS = ["libs/mylib", "libs/mylib[more]", ".", "..", ".[dev]", "a.tar.bz2"]
     [
         *((f"--index-url https://{address}", "a password in an address") for address in PASSWORDS),
         *((f"a @ git+https://{address}", "a password in an address") for address in PASSWORDS),
-        *((path, "a path of this machine") for path in PATHS),
+        *((path, "do not see paths of this machine") for path in PATHS),
     ],
 )
 def test_passwords_and_paths_of_this_machine_are_refused(

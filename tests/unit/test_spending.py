@@ -120,7 +120,7 @@ def test_usage_files_are_newer_than_heartbeats(written_sweep: Any) -> None:
 def test_a_budget_in_dollars_needs_prices(written_sweep: Any, config_file: Path) -> None:
     written_sweep.run({"lr": 1}, 0, usage=used(2_000_000))
     sweep = Sweep(written_sweep)
-    assert "no price known for m" in (sweep.reached(sweep.spending(usd=5000)) or "")
+    assert "no price is known for m" in (sweep.reached(sweep.spending(usd=5000)) or "")
     table = config_file.with_name("prices.json")
     prices = {"date": "2026-11-01", "models": [{"tinker_id": "m", "train": 1000}]}
     table.write_text(json.dumps(prices))
@@ -172,7 +172,7 @@ def test_all_sweeps_of_an_account_share_its_budget(tmp_path: Path) -> None:
     third = accounts.launcher("third", 1)
     message = accounts.reached(third) or ""
     assert "the budget of your account is spent (1,000 of 1,000 tokens)" in message
-    assert "config.toml to continue" in message
+    assert "config.toml and launch again to continue" in message
     assert accounts.reached(first) == message
     assert first[1].is_over
     again = accounts.driving(first[0])  # its launcher was killed: nothing counts twice

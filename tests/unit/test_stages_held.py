@@ -161,7 +161,7 @@ def test_a_cancelled_sweep_chooses_nothing_until_a_retry(make: Make) -> None:
     assert message.startswith(
         "held back (2 of dpo, 2 of eval): they wait for the best of sft, but "
     )
-    assert message.endswith(" has cancelled the sweep: the next launch or retry continues it")
+    assert message.endswith(" cancelled the sweep: the next launch or retry continues it")
     sweep = Registry(made.store.root).sweep("p")
     assert read_status(sweep).waits == summary.waits
     assert len(made.submitted()) == 7 and made.drive().waits == summary.waits

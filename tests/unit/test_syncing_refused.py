@@ -196,5 +196,5 @@ def test_a_refused_file_of_a_dead_worker_does_not_hold_up_others(
 def test_the_outcome_names_files_missing_in_the_store(ending: Ending, event: Event) -> None:
     outcome = judge(ending)
     assert (outcome["event"], outcome.get("unsynced")) == (event, "x")
-    assert str(outcome["detail"]).endswith("not in the store, but stored on this machine: x")
+    assert str(outcome["detail"]).endswith("stored on this machine but not in the store: x")
     assert "unsynced" not in judge(ending._replace(unsynced=None))

@@ -150,7 +150,8 @@ TRACKERS = {
     ),
     "track: [wandb]": "2:8: track: wandb needs its section too: add `wandb: {project: NAME}`",
     "track: [trackio]\nwandb: {project: p}": (
-        "3:8: track does not list wandb, whose section this is: add it, or remove the section"
+        "3:8: there is a section wandb, "
+        "but track does not list wandb: add it, or remove the section"
     ),
 }
 

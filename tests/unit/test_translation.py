@@ -82,8 +82,8 @@ def test_a_damaged_file_is_translated_or_refused_in_one_line(name, folder, capsy
         ("x.yaml", "program: a.py\nparameters: {}", "x.yaml: parameters is empty"),
         ("x.yaml", "hydra: {job: {name: x}}", "hydra.sweeper.params gives no values"),
         ("x.yaml", "seml: {executable: a.py}", "no parameters in fixed, grid or random"),
-        ("x.sh", "# nothing\necho a", "x.sh: no command in it"),
-        ("x.sh", "python 'a", "x.sh: cannot be read: No closing quotation"),
+        ("x.sh", "# nothing\necho a", "x.sh: the script has no command"),
+        ("x.sh", "python 'a", "x.sh cannot be read: No closing quotation"),
     ],
 )
 def test_an_untranslatable_file_is_refused_in_one_line(

@@ -304,7 +304,7 @@ def test_a_damaged_launch_record_is_replaced_if_no_job_may_wait(
     typed = [sys.executable, "-P", "-m", "sweeper", *words[verb]]
     done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    message = f"{path}: env_file: should be a text, not 7; it is not needed, and is writ"
+    message = f"{path}: env_file: should be a text, not 7; it is not needed and will be rewr"
     assert done.stderr.count(message) == 1
     deadline = time.monotonic() + 60
     while lock.is_held(SweepFolder(open_store(str(root)), "done")) and time.monotonic() < deadline:
@@ -337,7 +337,7 @@ def test_a_damaged_launch_record_is_refused_if_a_job_may_wait(
     local = backends.backend_type("local")._replace(open=lambda *_: Clustered())
     with backends.registered(local):
         code, _, error = say(verb, words[verb])
-    message = f"{path}: places: should be a list, not 3; so it is unknown where its jobs wait"
+    message = f"{path}: places: should be a list, not 3; so it is unknown where its jobs are"
     assert code == 6 and error.count(message) == 1
     assert path.read_text() == '{"env_file": "e", "places": 3}'
 
@@ -390,7 +390,7 @@ def test_a_dangling_link_is_reported(root: Path, say: Say) -> None:
     (root / "bad").symlink_to(root.parent / "gone")
     code, shown, error = say("status")
     assert code == 6 and "good" in shown
-    assert f"{root / 'bad'}: is a dangling link" in error
+    assert f"{root / 'bad'} is a dangling link" in error
 
 
 def old_environment(folder: Path) -> Path:
