@@ -182,4 +182,4 @@ def test_a_launch_says_that_it_waits_for_a_lease(store, folder):
     with lease.holding_lease(folder, 0.5, clock=clock, sleep=clock.sleep, tell=notices.append):
         assert clock.now > lease.LEASE_SECONDS
     assert len(notices) == 1
-    assert "waiting: the last launcher of 's' shows no sign of life" in notices[0]
+    assert "waiting: the last launcher of 's' sends no heartbeats" in notices[0]
