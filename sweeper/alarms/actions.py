@@ -1,5 +1,5 @@
 """Carries out the actions of `on_alarm`, once per alarm. Each result is a record, created
-exclusively, so that the next launcher continues after a kill."""
+exclusively, so that the next launcher can continue after a kill."""
 
 import json
 import os
@@ -37,7 +37,7 @@ _TAIL_BYTES = 16_384
 
 
 class _Command(NamedTuple):
-    """A running command: its process, the file with its output, and when it began."""
+    """A running command: its process, its output file, and its start time."""
 
     alarm: Alarm
     argv: list[str]
@@ -47,7 +47,7 @@ class _Command(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """The sweep whose alarms a launcher watches. `clock` gives monotonic seconds."""
+    """The sweep that a launcher watches for alarms. `clock` gives monotonic seconds."""
 
     folder: SweepFolder
     plan: Plan
@@ -56,7 +56,7 @@ class Watched(NamedTuple):
 
 
 class AlarmActions:
-    """The actions of a plan's `on_alarm`. `tell` gets a line about failures."""
+    """Executes the actions of a plan's `on_alarm`. `tell` gets a line about failures."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class AlarmActions:
         return (*actions, *(["run"] if self._command else []))
 
     def add(self, alarm: Alarm) -> None:
-        """Queue the actions of an alarm; they begin at the next `look`."""
+        """Queue the actions of an alarm, which begin at the next `look`."""
         if alarm.actions:
             self._due.append(alarm)
 
@@ -106,7 +106,7 @@ class AlarmActions:
                     self._folder.action(alarm.run, alarm.attempt, alarm.rule)
                 )
             ]
-        )  # all of them, or none if the store does not answer: then it is asked again
+        )  # if the store does not answer, nothing is queued: try again
 
     def look(self) -> None:
         """Continue with the queue, a few alarms at a time. Raises `StoreError`."""
@@ -128,8 +128,8 @@ class AlarmActions:
             self.look()
 
     def _stopped(self, alarm: Alarm) -> bool:
-        """Ask some of the runs to stop that an alarm is to stop. Return False while there are
-        more."""
+        """Request some of the runs that an alarm stops to stop. Return False while others
+        remain."""
         if "stop run" not in alarm.actions and "stop sweep" not in alarm.actions:
             return True
         if self._stopping is None:
@@ -146,29 +146,31 @@ class AlarmActions:
         return False
 
     def _cancel(self, run: str, alarm: Alarm) -> None:
-        """Ask a run to stop, as `sweeper cancel` does, unless the alarmed attempt is over."""
+        """Request a run to stop, as `sweeper cancel` does, unless the attempt of the alarm has
+        ended."""
         view = self._run_table.views.get(run)
         if view is None or (run in self._run_table.retired and view.state.state not in OPEN):
             return
         if run == alarm.run and view.state.opened > alarm.attempt:
-            return  # the run was started again: the alarm is not about the new attempt
+            return  # the run was restarted, and the alarm is not about the new attempt
         happened = set(self._run_table.events(run))
         retries = self._run_table.retries(run)
         request_cancel(self._folder, run, happened, retries, _who(alarm))
 
     def _record(self, alarm: Alarm) -> None:
-        """Record the actions of an alarm, and start the command unless another launcher has."""
+        """Record the actions of an alarm, and start the command unless another launcher has started
+        it."""
         argv = self._argv(alarm) if "run" in alarm.actions else None
         is_lost = "run" in alarm.actions and argv is None
         document = self._document(
-            alarm, argv, "not run: the grid has no such command now" if is_lost else None
+            alarm, argv, "not run: the grid no longer has this command" if is_lost else None
         )
         path = self._folder.action(alarm.run, alarm.attempt, alarm.rule)
         try:
             self._folder.store.create(path, encode(document))
         except AlreadyExists:
             if read_action(self._folder, alarm).by != self._own:
-                return  # otherwise we created it, and only the reply was lost
+                return  # otherwise this launcher created it, and only the reply was lost
         if argv is not None:
             self._start(alarm, argv)
 
@@ -216,14 +218,16 @@ class AlarmActions:
         self._commands.append(_Command(alarm, argv, process, output, self._clock()))
 
     def _environment(self) -> dict[str, str]:
-        """Return the environment in which the sweep was launched: ours may be a tmux server's."""
+        """Return the environment in which the sweep was launched; this process may have that of a
+        tmux server."""
         try:
             return read_environment(self._env_file)
         except SweeperError:
             return dict(os.environ)
 
     def _last_words(self, output: IO[bytes]) -> str:
-        """Return the last line that a command printed, without secrets, because it is recorded."""
+        """Return the last line that a command printed, without secrets, because the line is
+        recorded."""
         redactor = Redactor(secret_values(self._environment(), self._secrets))
         return last_line(redactor.feed(_tail(output)) + redactor.end())
 
@@ -247,12 +251,12 @@ class AlarmActions:
             )
 
     def _ended(self, alarm: Alarm, argv: list[str], problem: str) -> None:
-        """Record how a command ended; `problem` is empty if it succeeded."""
+        """Record how a command ended; `problem` is "" if it succeeded."""
         if problem:
             self._tell(f"on_alarm: {argv[0]} for {alarm.name} ({alarm.rule}) {problem}")
         document = self._document(alarm, argv, problem or "done")
         path = self._folder.action(alarm.run, alarm.attempt, alarm.rule)
-        with suppress(SweeperError):  # it was carried out nevertheless, and is recorded as begun
+        with suppress(SweeperError):  # the command was run, and its start is recorded
             self._folder.store.replace(path, encode(document), durable=False)
 
     def _document(
@@ -273,8 +277,8 @@ def _who(alarm: Alarm) -> str:
 
 
 def _tail(output: IO[bytes]) -> bytes:
-    """Return the last lines of a file, without a partial first line, which may begin within a
-    secret."""
+    """Return the last complete lines of a file. A partial first line could begin within a secret,
+    where masking misses it."""
     start = max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES)
     output.seek(start)
     data = output.read()

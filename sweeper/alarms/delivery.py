@@ -1,5 +1,5 @@
 """Sends the unsent messages of a sweep by command, webhook, Slack or e-mail, and retries failed
-deliveries. Error texts hold no secrets."""
+deliveries. Secrets are removed from error texts."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from sweeper.sweep.notify import Email, Message, Notify
 from sweeper.sweep.settled import changing
 
 SECONDS = 15.0
-"""Time limit for a web server's whole answer, and for each step of a mail server's."""
+"""Seconds for a web server's whole answer, and for each step of a mail server's."""
 _MAIL_SECONDS = 60.0
 _COMMAND_SECONDS = 60.0
 _SHOWN_BYTES = 65_536
@@ -38,12 +38,12 @@ _PORTS = {"ssl": 465, "starttls": 587, "none": 25}
 
 
 class Undelivered(Exception):
-    """The message was not delivered; the text is the reason."""
+    """The message was not delivered; the text of the error gives the reason."""
 
 
 class Letter(NamedTuple):
-    """A message to send. `identity` is unique, `lines` are its text with the subject first,
-    `verdict` is the line of the verdict if there is one."""
+    """A message to send. `identity` is unique, `lines` is the text with the subject first, and
+    `verdict` is the line of the verdict, if any."""
 
     identity: str
     sweep: str
@@ -55,15 +55,15 @@ class Letter(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return the whole text."""
+        """Return the whole text of the message."""
         return sanitize_lines("\n".join(self.lines))
 
 
 def send(
     way: str, letter: Letter, notify: Notify, environment: Mapping[str, str], cwd: str | None = None
 ) -> None:
-    """Send a letter to the receiver `way`. `environment` holds the variables that the settings
-    name. Raises `Undelivered`."""
+    """Send a letter to the receiver `way`. `environment` has the variables that the settings name.
+    Raises `Undelivered`."""
     ways: Mapping[str, Callable[[], None]] = {
         "command": lambda: _by_command(letter, notify.command or (), environment, cwd),
         "webhook": lambda: _by_webhook(letter, _value(notify.webhook, environment)),
@@ -109,7 +109,7 @@ def _by_command(
     }
     more = {"SWEEPER_SWEEP": letter.sweep, "SWEEPER_ROOT": letter.root}
     more |= {"SWEEPER_MESSAGE": letter.text, "SWEEPER_KIND": letter.kind}
-    # Not a pipe: a process that the command leaves behind may keep it open.
+    # A pipe could stay open in a process that the command leaves behind.
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             render_command(list(command), values),
@@ -135,8 +135,8 @@ def _by_command(
 
 
 def _within(seconds: float, action: Callable[[], None]) -> None:
-    """Do something for at most `seconds`. The limits of sockets are for each read: a server that
-    sends a byte now and then never reaches them."""
+    """Call `action` for at most `seconds`. The timeouts of sockets apply to each read, so a server
+    that sends a byte now and then never reaches them."""
     errors: list[BaseException] = []
 
     def act() -> None:
@@ -171,8 +171,8 @@ def _by_slack(letter: Letter, url: str) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A handler that treats redirects as failures: a redirecting server has not accepted the
-    message."""
+    """A handler that treats redirects as failures, because a redirecting server has not accepted
+    the message."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
         return None
@@ -180,7 +180,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 def _post(url: str, document: Mapping[str, object]) -> None:
     if urllib.parse.urlsplit(url).scheme not in ("http", "https"):
-        raise Undelivered("the address is neither http:// nor https://")
+        raise Undelivered("the address must begin with http:// or https://")
     data = json.dumps(document).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "sweeper"}
     request = urllib.request.Request(url, data, headers)  # noqa: S310 - http, as was just seen
@@ -194,12 +194,12 @@ def _post(url: str, document: Mapping[str, object]) -> None:
         _within(SECONDS, post)
     except urllib.error.HTTPError as error:
         error.close()
-        raise Undelivered(f"it answered {error.code}") from None
+        raise Undelivered(f"the server answered {error.code}") from None
 
 
 def _by_email(letter: Letter, email: Email | None, environment: Mapping[str, str]) -> None:
     if email is None:
-        raise Undelivered("no recipient is set")
+        raise Undelivered("no recipient is configured")
     mail = EmailMessage()
     mail["Subject"] = sanitize(letter.lines[0])[:200]
     mail["From"], mail["To"] = email.sender, ", ".join(email.to)
@@ -222,13 +222,13 @@ def _by_email(letter: Letter, email: Email | None, environment: Mapping[str, str
 
 
 MOST_TRIES = 8
-"""Maximum number of tries per message and receiver in one call."""
+"""The most tries per message and receiver in one call."""
 _LONGEST_WAIT = 60.0
 
 
 class Delivery(NamedTuple):
-    """The delivery of a message to a receiver. `delivered` is None if unknown; `sending` is true
-    if its sender may still be running."""
+    """The delivery of a message to a receiver. `delivered` is None if unknown; `sending` tells that
+    its sender may still be running."""
 
     key: str
     kind: str
@@ -240,7 +240,7 @@ class Delivery(NamedTuple):
 
 
 class Sender(NamedTuple):
-    """A sweep and the settings for sending its messages: `verdict` returns the line of its verdict,
+    """A sweep and the settings for sending its messages. `verdict` returns the line of its verdict;
     `cwd` is the folder for commands."""
 
     folder: SweepFolder

@@ -1,7 +1,6 @@
-"""The history of one attempt that the rules judge, in little memory however long it trains.
-
-Rows are added one by one, so that results do not depend on how many were read at once. Does no I/O.
-"""
+"""The history of one attempt that the rules judge. Its memory use does not grow with the length of
+training. Rows are added one by one, so results do not depend on how many were read at once. Does no
+I/O."""
 
 import math
 import re
@@ -29,7 +28,8 @@ ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "reward": (
         ("env/all/reward/total", "reward", "train/reward"),
-        # Not those of the two answers of a pair, which may both fall while a model learns.
+        # The rewards of the two answers of a pair are excluded, because both may fall while a model
+        # learns.
         r"(?:^|[/_])(?<!chosen_)(?<!rejected_)(?:total_|mean_)?rewards?(?:/mean)?$",
     ),
     "entropy": (("optim/entropy", "entropy"), r"(?:^|[/_])entropy(?:[/_]mean)?$"),
@@ -59,10 +59,10 @@ ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "truncated": ((), r"truncat\w*[/_](?:ratio|rate|frac\w*|share)$|(?:length|s)/clip\w*_ratio$"),
 }
-"""For each role its usual keys, the likeliest first, and a pattern for others. `mixed` is the share
-of groups whose rewards differ, `same` the share of the others. `good` and `bad` are the shares of
-groups that are all right and all wrong. `truncated` is the share of answers that were cut off,
-`failed` of those that could not be judged."""
+"""The usual keys of each role, the likeliest first, and a pattern for other keys. `mixed` is the
+fraction of groups with different rewards, `same` of groups with equal rewards, `good` of groups
+that are all right, `bad` of groups that are all wrong, `truncated` of answers that were cut off,
+and `failed` of answers that could not be judged."""
 
 _NOT_TRAINING = re.compile(r"(?:^|[/_])(?:test|eval|val|valid|validation|dev)(?:[/_]|$)")
 _NEGATED = re.compile(r"(?:^|[/_])(?:anti|minus|neg|negated|negative|non|not)[/_]")
@@ -73,8 +73,8 @@ _WORDS = {role: re.compile(words) for role, (_, words) in ROLES.items()}
 
 
 def role_of(role: str, keys: Iterable[str]) -> str | None:
-    """Return the key that most likely has a role. Keys of an evaluation never do, nor those of a
-    setting (`kl_coef`), nor negated ones (`neg_reward`)."""
+    """Return the key that most likely has a role. Keys of evaluations, of settings (`kl_coef`) and
+    of negated values (`neg_reward`) are excluded."""
     present = list(keys)
     for key in ROLES[role][0]:
         if key in present:
@@ -90,7 +90,7 @@ def role_of(role: str, keys: Iterable[str]) -> str | None:
 
 
 OF_SAMPLER = "sample_train"
-"""A part of the keys of tinker-cookbook that compare the sampler with the trainer."""
+"""The prefix of tinker-cookbook's keys that compare the sampler with the trainer."""
 
 _SMOOTH = 5
 _TEN = 10
@@ -99,7 +99,7 @@ _MOST_KEYS = 10_000
 
 
 class Evidence(NamedTuple):
-    """The evidence of a rule: `key` was `value` at `step`, and `bound` is the threshold. `message`
+    """The evidence of a rule: `key` had `value` at `step`, and `bound` is the threshold. `message`
     is a sentence."""
 
     key: str | None
@@ -118,7 +118,7 @@ class Failed(NamedTuple):
 
 
 class Vitals(NamedTuple):
-    """The state of an attempt by the launcher's clock, in seconds. None is unknown.
+    """The state of an attempt by the launcher's clock, in seconds; None is unknown.
 
     `quiet` is the time since its last step, without its pauses; `longest` is its longest step.
     `others` is the longest time to the first step, or before that, of any other attempt of the
@@ -146,7 +146,7 @@ class Vitals(NamedTuple):
 
 
 class Series:
-    """The finite values of one key: the last ones, and what the rules need of earlier ones."""
+    """The finite values of one key: the last values, and what the rules need about earlier ones."""
 
     def __init__(self, key: str, *, rises: bool = False) -> None:
         self.key = key
@@ -154,20 +154,20 @@ class Series:
         self.first: list[float] = []
         self.values: deque[float] = deque(maxlen=WINDOW)
         self.step: float | None = None
-        # The rows since the last value, whether one of them had the key (with null, for example)
-        # and its value there, and the most such rows between two values.
+        # The rows since the last value; whether one of them had the key (for example with null) and
+        # its value there; the most such rows between two values.
         self.after = 0
         self.named = False
         self.other: object = None
         self.gap = 0
         self.recorded = False
-        # The lowest median of five values in a row.
+        # The lowest median of five consecutive values.
         self.low = math.inf
-        # The highest mean over a longer stretch, and the spread then: only for `collapse`.
+        # The highest mean over more values, and the spread at that time, for `collapse`.
         self.best_mean = -math.inf
         self.best_spread = 0.0
         self.least = math.inf
-        # The best mean of ten values in a row, and the values since: only for `plateau`.
+        # The best mean of ten consecutive values, and the number of values since, for `plateau`.
         self._sign = 1.0 if rises else -1.0
         self.best_ten = -self._sign * math.inf
         self.since_best = 0
@@ -190,12 +190,12 @@ class Series:
                 self.best_ten, self.since_best = mean, 0
 
     def record(self) -> None:
-        """Note that the row has a number, finite or not."""
+        """Record that the row has a number, finite or not."""
         self.gap = max(self.gap, self.after)
         self.after, self.named, self.recorded = 0, False, True
 
     def miss(self, row: Mapping[str, object]) -> None:
-        """Add a row that has no number for the key."""
+        """Add a row without a number of the key."""
         self.after += 1
         if self.key in row:
             self.named, self.other = True, row[self.key]
@@ -217,11 +217,13 @@ class Series:
 
 
 class History:
-    """The records of one attempt: a series for each role of its keys, and one for the `metric`
-    that runs are compared by. `malformed` counts the lines that are not JSON objects, and
-    `unlike` describes them. `usual_mismatch` is the median of the first values of sampler against
-    trainer in the sweep's other runs of the same model, if there are any. `drifts` is that of
-    `Seen`."""
+    """The records of one attempt: a series for each role of its keys, and one for the `metric` that
+    runs are compared by.
+
+    `malformed` counts the lines that are not JSON objects, and `unlike` describes them.
+    `usual_mismatch` is the median of the first mismatches (sampler against trainer) of the sweep's
+    other runs of the same model, if any. `drifts` has the meaning of `Seen.drifts`.
+    """
 
     def __init__(self, metric: str | None = None) -> None:
         self.series: dict[str, Series] = {}
@@ -236,7 +238,8 @@ class History:
         self._seen: set[str] = set()
 
     def add(self, row: Mapping[str, object], extra: Mapping[str, float] | None = None) -> None:
-        """Add a row of metrics, and what the rollouts of its step show: role -> value."""
+        """Add a row of metrics, and the values that the rollouts of its step give for roles
+        (`extra`)."""
         self.row = dict(row)
         unseen = [key for key in row if key not in self._seen]
         if unseen and len(self._seen) < _MOST_KEYS:
@@ -282,14 +285,14 @@ class History:
 
     @property
     def first_mismatch(self) -> float | None:
-        """Return the first value of sampler against trainer."""
+        """Return the first mismatch of sampler and trainer."""
         kl = self.series.get("kl")
         return kl.first[0] if kl is not None and kl.first and OF_SAMPLER in kl.key else None
 
     @property
     def solved(self) -> bool:
-        """Whether there is little left to learn: most groups are all right, or the reward is close
-        to its maximum."""
+        """Whether little is left to learn: most groups are all right, or the reward is close to its
+        maximum."""
         good = self.series.get("good")
         if good is not None and (rewards := good.over(_SMOOTH)) and sum(rewards) / _SMOOTH >= 0.5:
             return True
@@ -300,7 +303,7 @@ class History:
 
 
 def _added(series: Series, step: float | None, row: Mapping[str, object]) -> bool:
-    """Add a row's value of a key. Return whether that is a finite value."""
+    """Add a row's value of a key. Return whether the value is finite."""
     value = as_number(row.get(series.key))
     if value is None:
         series.miss(row)
@@ -334,7 +337,7 @@ def median(values: Iterable[float]) -> float:
 
 def deviation(values: Iterable[float]) -> float:
     """Return a standard deviation that is robust to outliers: 1.4826 times the median distance from
-    the median, which for normal values equals theirs (Rousseeuw and Croux 1993)."""
+    the median, which equals it for normal values (Rousseeuw and Croux 1993)."""
     window = list(values)
     middle = median(window)
     return 1.4826 * median(abs(value - middle) for value in window)

@@ -1,5 +1,5 @@
-"""The launcher's part of alarms: it checks running attempts periodically, and records each alarm
-once. Errors here never stop the launcher, and the cost of a check is bounded."""
+"""The launcher's part of alarms: checks running attempts periodically, and records each alarm once.
+Errors here never stop the launcher, and the cost of a check is bounded."""
 
 from collections import deque
 from collections.abc import Callable
@@ -27,30 +27,31 @@ REMOTE_LOOK_SECONDS = 20.0
 _JUDGED_SECONDS = 10.0
 _MOST_ENDED = 100
 _UPDATES = ("substeps", "num_substeps")
-"""Fields with the number of updates in a step, of our recipes and of tinker-cookbook's."""
+"""Fields for the number of updates in a step, in sweeper's recipes and in tinker-cookbook's."""
 _MOST_LINES = 200
 _LONGEST = 500
 _LAST_LOOKS = 30
 _LAST_SECONDS = 20.0
 _OF_A_MACHINE = ("disk", "memory")
-"""Rules about a machine: one alarm covers all runs on it."""
+"""Rules about a machine. One alarm covers all runs on it."""
 
 _Machine = tuple[str, str | None]
-"""A rule about machines, and the host that it found something wrong with."""
+"""A rule about machines, and the host with the problem."""
 
 
 class _MachineAlarm(NamedTuple):
-    """The alarm about a machine: its attempt, as (run, attempt), and the alarms that it replaces
-    for the machine's other attempts, as (run, attempt, rule)."""
+    """The alarm about a machine: its attempt, as (run, attempt), and the other alarms that it
+    stands for, as (run, attempt, rule)."""
 
     attempt: tuple[str, int]
     spared: set[tuple[str, int, str]]
 
 
 class AlarmMonitor:
-    """The part of a launcher that raises the alarms of one sweep. `lines` are for people: the
-    newest alarms, and failures of `on_alarm`. `failed` says why a run failed. `raised` is called
-    with each recorded alarm, at the first check also with those of earlier launchers."""
+    """The part of a launcher that raises the alarms of one sweep. `lines` are messages for the
+    user: the newest alarms, and failures of `on_alarm`. `last_words` gives the last line that a
+    failed run printed. `raised` is called with each recorded alarm; at the first check, also with
+    those of earlier launchers."""
 
     def __init__(
         self,
@@ -75,10 +76,11 @@ class AlarmMonitor:
         self.lines: tuple[str, ...] = ()
         self._reported: set[tuple[str, int, str]] = set()
         self._machines: dict[_Machine, _MachineAlarm] = {}
-        self._acted: dict[_Machine, tuple[str, int]] = {}  # the attempt whose alarm had actions
+        # The attempt whose alarm triggered actions.
+        self._acted: dict[_Machine, tuple[str, int]] = {}
         self._pending: deque[tuple[Found, str | None]] = deque()
         self._stack_requests = StackRequests(self._folder, clock)
-        self._before: set[tuple[str, int]] = set()  # attempts at the check before
+        self._before: set[tuple[str, int]] = set()  # attempts at the previous check
         self._judged: set[tuple[str, int]] = set()
         self._metrics: dict[str | None, str] = {
             stage.name: stage.metric.name for stage in plan.stages if stage.metric is not None
@@ -100,19 +102,20 @@ class AlarmMonitor:
         self._saved: tuple[int, float] = (0, clock())
 
     def look(self) -> tuple[str, ...]:
-        """Check the sweep's runs, if it is time. Return `lines`."""
+        """Check the sweep's runs, if a check is due. Return `lines`."""
         if self._clock() >= self._next:
             self._next = self._clock() + self._every
             self._look()
         return self.lines
 
     def is_stalled(self, run: str, attempt: int) -> bool:
-        """Return whether an attempt stood still at the last check, by the thresholds of the
+        """Return whether an attempt made no progress at the last check, by the thresholds of the
         grid."""
         return (run, attempt) in self._watcher.stalled
 
     def finish(self) -> tuple[str, ...]:
-        """Check a last time, when nothing runs any more, what was written since. Return `lines`."""
+        """Check once more what was written since the last check, after all runs have ended. Return
+        `lines`."""
         deadline = self._clock() + _LAST_SECONDS
         for _ in range(_LAST_LOOKS):
             if self._look() or self._clock() > deadline:
@@ -140,14 +143,14 @@ class AlarmMonitor:
             self._alarm_actions.look()
             return all(seen.running or (seen.run, seen.attempt) in over for seen in attempts)
         except StoreError:
-            return False  # the scheduler reports this itself; pending alarms are recorded later
+            return False  # the scheduler reports this error; pending alarms are recorded later
         except Exception as error:  # noqa: BLE001 - an alarm must not stop the launcher
             self._tell_error(error)
             return True
 
     def _begin(self) -> None:
-        """Read, once, what earlier launchers have alarmed of and judged, and continue the actions
-        that they have not finished."""
+        """Read once which alarms earlier launchers raised and which attempts they judged, and
+        continue unfinished actions."""
         if self._begun:
             return
         for name in names(self._folder):
@@ -159,20 +162,20 @@ class AlarmMonitor:
         try:
             self._judged |= read_as(self._folder.store, self._folder.judged, read_judged)
         except (NotFound, StoreError):
-            # They are judged again; a recorded alarm is still raised only once.
+            # These attempts are judged again. A recorded alarm is still raised only once.
             self._judged = set()
         self._alarm_actions.recover(recorded)
         self._begun = True
 
     def _recall(self, alarm: Alarm) -> None:
-        """Remember an earlier launcher's alarm about a machine if it still applies."""
+        """Remember an earlier launcher's alarm about a machine, if it still applies."""
         attempt = (alarm.run, alarm.attempt)
         stands = self._stands(*attempt)
         acted = bool(alarm.actions) and not self._is_taken_back(*attempt)
         if alarm.rule not in _OF_A_MACHINE or not (stands or acted):
             return
         claimed = (*attempt, Event.CLAIMED)
-        with suppress(NotFound, StoreError):  # then the machine may have a second alarm
+        with suppress(NotFound, StoreError):  # in that case the machine may get a second alarm
             machine = (alarm.rule, self._folder.read_event(*claimed).host)
             if stands:
                 self._machines[machine] = _MachineAlarm(attempt, set())
@@ -180,22 +183,22 @@ class AlarmMonitor:
                 self._acted[machine] = attempt
 
     def _is_running(self, run: str, attempt: int) -> bool:
-        view = self._run_table.views.get(run)  # None for a run that is no longer in any plan
+        view = self._run_table.views.get(run)  # None if no plan contains the run any more
         if view is None or view.state.unacknowledged:
             return False
         return view.state.state is State.RUNNING and view.state.attempt == attempt
 
     def _stands(self, run: str, attempt: int) -> bool:
-        """Return whether an alarm about this attempt still applies to all on its machine: while it
-        is running, and after it was stopped. Otherwise a full disk would stop one run there
-        after another."""
+        """Return whether an alarm about this attempt still applies to all runs on its machine:
+        while the attempt is running, and after it was stopped. Otherwise a full disk would stop the
+        runs there one after another."""
         if self._is_running(run, attempt):
             return True
         view = self._run_table.views.get(run)
         return view is not None and view.cancel and view.state.opened == attempt
 
     def _is_taken_back(self, run: str, attempt: int) -> bool:
-        """Return whether the attempt was stopped, and a retry was requested since."""
+        """Return whether the attempt was stopped, and a retry was requested afterwards."""
         events = self._run_table.events(run)
         cancelled, retried = (
             max((n for n, event in events if event is kind), default=0)
@@ -204,16 +207,15 @@ class AlarmMonitor:
         return attempt <= cancelled <= retried
 
     def _forget(self) -> None:
-        """Forget the alarms about machines whose attempt has ended by itself. Alarms are shown
-        only for running attempts: if the machine still has the problem, another attempt there
-        reports it."""
+        """Forget alarms about machines whose attempt has ended by itself. Alarms are shown only for
+        running attempts: if the problem persists, another attempt on the machine reports it."""
         for machine, spoken in list(self._machines.items()):
             if not self._stands(*spoken.attempt):
                 self._reported.difference_update(spoken.spared)
                 del self._machines[machine]
 
     def _attempts(self) -> list[Seen]:
-        """Return the running attempts, and those that have ended and were not read to the end."""
+        """Return the running attempts, and the ended attempts that were not read to the end."""
         running: list[Seen] = []
         ended: list[Seen] = []
         for run, view in self._run_table.views.items():
@@ -243,8 +245,8 @@ class AlarmMonitor:
         return None if planned is None else self._metrics.get(planned.stage)
 
     def _with_config(self, seen: Seen) -> Seen:
-        """Add what the configuration of an attempt's run says: its model, and whether a step has
-        several updates."""
+        """Add the model of an attempt's run, and whether its steps have several updates, from its
+        configuration."""
         planned = self._run_table.runs.get(seen.run)
         config = {} if planned is None else planned.config
         name, counts = config.get("model_name"), [config.get(key) for key in _UPDATES]
@@ -254,8 +256,8 @@ class AlarmMonitor:
         )
 
     def _record_pending(self) -> None:
-        """Record the new alarms. One that cannot be recorded is reported and skipped, so that it
-        does not delay others. Raises `StoreError`; the rest is recorded later."""
+        """Record the new alarms. An alarm that cannot be recorded is reported and skipped, so that
+        it does not delay others. Raises `StoreError`; the rest is then recorded later."""
         while self._pending:
             try:
                 noticed, text = self._pending[0]
@@ -271,18 +273,19 @@ class AlarmMonitor:
             self._pending.popleft()
 
     def _record(self, noticed: Found, stacks: str | None = None) -> None:
-        """Record an alarm, report it, and begin its actions. One that is already recorded is ours,
-        and the store's reply was lost, because only the holder of the lock records alarms."""
+        """Record an alarm, report it, and begin its actions. If the record exists already, this
+        launcher made it and the store's reply was lost, because only the holder of the lock records
+        alarms."""
         machine = None
         if noticed.rule in _OF_A_MACHINE and noticed.host is not None:
             machine = (noticed.rule, noticed.host)
             if machine in self._machines:
                 key = (noticed.run, noticed.attempt, noticed.rule)
                 self._machines[machine].spared.add(key)
-                return  # another run on the machine has the alarm
+                return  # another run on the machine already has the alarm
         actions = self._alarm_actions.wanted(noticed.rule)
         if machine in self._acted and not self._is_taken_back(*self._acted[machine]):
-            actions = ()  # it was done once for the machine, not again for each of its runs
+            actions = ()  # the action was done for the machine, and is not repeated for each run
         evidence, planned = noticed.evidence, self._run_table.runs[noticed.run]
         alarm = Alarm(
             run=noticed.run,
@@ -305,13 +308,14 @@ class AlarmMonitor:
             self._machines[machine] = _MachineAlarm((noticed.run, noticed.attempt), set())
             if actions:
                 self._acted[machine] = (noticed.run, noticed.attempt)
-        # A line is printed only once: the attempt's number distinguishes it from later ones.
+        # Equal lines are printed only once. The attempt's number makes lines of later attempts
+        # differ.
         again = f" (attempt {alarm.attempt})" if alarm.attempt > 1 else ""
         self._tell(f"alarm: {alarm.name}{again}: {alarm.rule}: {alarm.message}")
         self._alarm_actions.add(alarm)
 
     def _keep(self, *, last: bool = False) -> None:
-        """Record, from time to time, which attempts have been judged, for the next launcher."""
+        """Record from time to time which attempts have been judged, for the next launcher."""
         size, at = self._saved
         now = self._clock()
         if len(self._judged) > size and (last or now - at >= _JUDGED_SECONDS):
@@ -335,9 +339,9 @@ def _lacks_folder(plan: Plan) -> bool:
 
 
 def _nobody(alarm: Alarm) -> None:
-    """Ignore an alarm: no receivers are configured."""
+    """Ignore an alarm, because no receivers are configured."""
 
 
 def _plain(text: str) -> str:
-    """Make text safe for a terminal: a recipe may call its metrics anything."""
+    """Make text safe for a terminal, because recipes choose the names of metrics."""
     return sanitize(text[:_LONGEST])

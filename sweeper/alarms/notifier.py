@@ -22,16 +22,17 @@ from sweeper.sweep.notify import Message, Notify
 from sweeper.sweep.plan import Budget, Plan
 
 _MOST_ALARMS = 20
-"""After this many messages about alarms, one more says that there are others."""
+"""After this many messages about alarms, only one more is sent, which says that there are more
+alarms."""
 _SECONDS = 5.0
-"""The interval between checks whether the sending program is needed again."""
+"""Seconds between checks whether the sending program must be started again."""
 
 
 def notifier(
     folder: SweepFolder, plan: Plan, env_file: str | None, clock: Callable[[], float]
 ) -> "Notifier | None":
     """Return the notifier of a sweep; None if there are no receivers. Raises `EnvironmentFailure`
-    for a wrong configuration."""
+    for an invalid configuration."""
     notify = notify_of(plan)
     if notify is None:
         return None
@@ -39,8 +40,8 @@ def notifier(
 
 
 class Notifier:
-    """The part of a launcher that notifies people about one sweep. `start` runs a command next to
-    this process, and returns a function that says whether it still runs."""
+    """The part of a launcher that sends notifications about one sweep. `start` runs a command next
+    to this process, and returns a function that returns whether it is still running."""
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class Notifier:
         self._add(key, "alarm", f"{alarm.name}: {alarm.rule}: {alarm.message}{advice}{stacks}")
 
     def look(self, reached: str | None) -> None:
-        """Record new messages. `reached` says which budget is spent."""
+        """Record new messages. `reached` describes the spent budget."""
         if reached is not None and "budget" in self._notify.on:
             limits = self._budget
             what = "" if limits is None else json.dumps(limits.document(), sort_keys=True)
@@ -90,9 +91,9 @@ class Notifier:
             self._send()
 
     def end(self, counts: str, held: str | None, states: Mapping[str, tuple[str, int]]) -> None:
-        """Record the message about the end of the sweep. `counts` says how many runs ended how, and
-        `held` why no more are started. `states` has the state and attempt of each run, which
-        distinguishes this end from one after a retry."""
+        """Record the message about the end of the sweep. `counts` describes the outcomes of the
+        runs, and `held` why no more are started. `states` has the state and attempt of each run,
+        which distinguish this end from one after a retry."""
         if "end" in self._notify.on:
             why = f"; {held}" if held else ""
             key = f"end-{_digest(json.dumps(sorted(states.items())))}"
@@ -106,7 +107,7 @@ class Notifier:
             self._due.append(Message(key, kind, text, timestamp()))
 
     def _record(self) -> None:
-        """Record messages, as far as the store accepts them."""
+        """Record the messages that the store accepts."""
         if not self._begun:
             self._begun = True
             self._wanted = True  # an earlier launcher may have left messages unsent
@@ -116,8 +117,8 @@ class Notifier:
                 self._due.pop(0)
 
     def _send(self, *, again: bool = False) -> None:
-        """Start the sending program if there are messages and it is not running. If it is running,
-        it may just have checked for the last time, so `again` starts another."""
+        """Start the sending program if there are messages and it is not running. A running program
+        may have checked for messages for the last time, so `again` starts another."""
         if not self._wanted or (self._runs() and not again):
             return
         folder = self._folder
@@ -144,7 +145,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> Callable
 
 
 def _with_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the launch, with sweeper's own paths: a launcher in a window may
-    have received them later."""
+    """Return the environment of the launch with sweeper's own paths, because a launcher in a window
+    may have received these later."""
     ours = {k: v for k, v in os.environ.items() if k.startswith(("SWEEPER_", "XDG_CONFIG_HOME"))}
     return {**environment, **ours}

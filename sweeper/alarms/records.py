@@ -21,7 +21,7 @@ _NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-
 
 
 class Name(NamedTuple):
-    """The subject of an alarm, as in its file name."""
+    """The run, attempt and rule of an alarm, as in its file name."""
 
     run: str
     attempt: int
@@ -41,12 +41,13 @@ _Text = Annotated[str, Default("")]
 
 
 class Alarm(NamedTuple):
-    """An alarm about a problem of a run.
+    """An alarm about a problem of a run. `run` is the run's id, `name` its name, and `time` when
+    the alarm was raised (UTC, ISO 8601).
 
-    `run` is the run's id, `name` its name, `time` when the alarm was raised (UTC, ISO 8601). The
-    evidence: `key` was `value` at `step`, and `bound` is the threshold; each may be None. `message`
-    is a sentence, `advice` what to do. `actions` are those of `on_alarm` that it triggers: "run",
-    "stop run", "stop sweep". `stacks` is what the threads of a stalled recipe were doing.
+    The evidence: `key` had `value` at `step`, and `bound` is the threshold; each may be None.
+    `message` is a sentence, and `advice` says what to do. `actions` are the actions of `on_alarm`
+    that it triggers: "run", "stop run", "stop sweep". `stacks` has the Python stacks of a stalled
+    recipe's threads.
     """
 
     run: Unstored[str]
@@ -64,7 +65,7 @@ class Alarm(NamedTuple):
     stacks: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Return the form in the store and in `--json`."""
+        """Return the alarm as in the store and in `--json`."""
         return strict(self._asdict() | {"actions": list(self.actions)})
 
 
@@ -78,12 +79,10 @@ def read(
     known: MutableMapping[str, Alarm] | None = None,
     on_error: Callable[[StoreError], None] | None = None,
 ) -> list[Alarm]:
-    """Read the alarms of a sweep, oldest first: one listing, and a read for each.
-
-    Callers that read repeatedly pass the same `known`, empty at first: alarms in it are not read
-    again. Damaged records are skipped, and `on_error` gets their errors. Raises `StoreError` if the
-    store does not answer the listing.
-    """
+    """Read the alarms of a sweep, oldest first: one listing, and a read for each new alarm. Callers
+    that read repeatedly pass the same `known`, empty at first, which caches alarms. Damaged records
+    are skipped, and `on_error` gets their errors. Raises `StoreError` if the store does not answer
+    the listing."""
     readers = {path: partial(_alarm, name) for path, name in _listed(folder)}
     documents = read_each(folder.store, readers, known, on_error)
     return sorted(documents, key=lambda alarm: (alarm.time, alarm.run, alarm.attempt, alarm.rule))
@@ -124,7 +123,8 @@ def _alarm(name: Name, document: object, place: str) -> Alarm:
 
 
 class Action(NamedTuple):
-    """The action on an alarm: by which launcher, and the outcome in words; None until it ends."""
+    """The action on an alarm: its launcher, and the outcome as text, or None while it is
+    running."""
 
     by: str | None
     outcome: str | None

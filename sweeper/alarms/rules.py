@@ -1,5 +1,5 @@
-"""The rules that detect problems of a run, by its rows, and by the clock and its machine. A rule
-is a pure function of the history so far, and returns its evidence or None. docs/alarms.md has the
+"""The rules that detect problems of a run, by its rows, by the clock and by its machine. A rule is
+a pure function of the history so far, and returns its evidence or None. docs/alarms.md has the
 measurements."""
 
 import math
@@ -16,24 +16,24 @@ from sweeper.sweep.labels import plural
 Thresholds = Mapping[str, float]
 
 JUDGE_FAILED = "judge_failed"
-"""The rule whose message gets the error of the function that failed."""
+"""The rule whose message is completed with the error of the failed function."""
 
 _REAL_MISMATCH = 0.001
-"""Nats per token that a healthy dense model does not reach: smaller values are rounding."""
+"""Nats per token. Smaller mismatches are rounding, as in healthy dense models."""
 _GRADIENTS = 10
-"""How many gradients a norm is compared with, at least."""
+"""A gradient norm is compared with at least this many earlier norms."""
 _OF_FUNCTION = "reward_failed"
-"""A part of the key for the answers on which a reward function raised."""
+"""A part of the key for the fraction of answers on which a reward function raised an error."""
 _FALLEN = 0.1
-"""The share of its start by which a loss must have fallen to count as learning."""
+"""A loss must have fallen by this fraction of its start to count as learning."""
 _FEW = 3
-"""After so many values null is taken for NaN; before, it may be that a value is rare."""
+"""After this many values, null is taken for NaN; with fewer, the value may only be rare."""
 _NEAR_ZERO = 0.1
-"""A loss below this share of its start has come near zero."""
+"""A loss below this fraction of its start has come near zero."""
 
 
 class RowRule(NamedTuple):
-    """A rule, and the roles of the keys it watches (none: every key)."""
+    """A rule, and the roles of the keys that it watches (none for every key)."""
 
     name: str
     watches: tuple[str, ...]
@@ -43,8 +43,8 @@ class RowRule(NamedTuple):
 def judge(
     history: History, limits: Mapping[str, Thresholds], failed: Callable[[str, Exception], object]
 ) -> dict[str, Evidence]:
-    """Apply the active rules to the row just added. Return rule -> evidence. A rule that raises is
-    passed to `failed`, and the others are applied all the same."""
+    """Apply the active rules to the row just added. Return rule -> evidence. If a rule raises an
+    error, `failed` is called, and the others are still applied."""
     by_rule: dict[str, Evidence] = {}
     for rule in ROW_RULES:
         thresholds = limits.get(rule.name)
@@ -63,7 +63,7 @@ def judge(
 def _nan(history: History, _: Thresholds) -> Evidence | None:
     numeric = {series.key for series in history.watched}
     for key, recorded in history.row.items():
-        # Text under other keys may be anything.
+        # Texts under other keys have no known meaning.
         is_text = isinstance(recorded, str) and key in numeric
         value = as_number(recorded) if is_text or isinstance(recorded, float) else None
         if value is not None and not math.isfinite(value):
@@ -89,8 +89,8 @@ def _divergence(history: History, thresholds: Thresholds) -> Evidence | None:
     now, start = median(values), loss.start
     recent = loss.last(20)
     rough = 3 * deviation(after - before for before, after in pairwise(recent))
-    # For a loss that comes near zero, or has been as high before, the ratio to the start says
-    # little: it must also rise by more than it varies from step to step.
+    # If a loss is near zero, or has been as high before, its ratio to the start means little. It
+    # must also rise by more than it varies from step to step.
     earlier = list(loss.values)[: -len(values)]
     is_new = now > max(earlier, default=now) and loss.least >= _NEAR_ZERO * start
     bound = thresholds["above"] * start
@@ -98,7 +98,7 @@ def _divergence(history: History, thresholds: Thresholds) -> Evidence | None:
         text = f"{loss.key} is {now:.4g}{_at(loss.step)}, was {start:.4g} at the start"
         return Evidence(loss.key, loss.step, now, bound, text)
     lost = thresholds["lost"] * (start - loss.low)
-    # A loss that has hardly fallen can lose nothing but noise.
+    # If a loss has hardly fallen, a rise to its start is only noise.
     noise = max(3 * deviation(recent), rough) + 0.25 * abs(loss.low)
     bound = loss.low + max(lost, noise)
     if math.isfinite(bound) and start > loss.low and now > bound:
@@ -117,11 +117,11 @@ def _spike(history: History, thresholds: Thresholds) -> Evidence | None:
         return None
     before, now = values[:-1], values[-1]
     middle = median(before[-5:])
-    # From step to step, since a falling loss has a wide spread without any noise.
+    # The noise is measured from step to step, since a falling loss has a wide spread without noise.
     noise = deviation(after - value for value, after in pairwise(before))
     leap = max(thresholds["above"] * noise, thresholds["lost"] * abs(loss.start))
     bound = middle + leap
-    # A loss far below its start has noise that looks large in comparison.
+    # The noise of a loss far below its start looks large in comparison.
     if now <= bound or now <= 2 * abs(middle):
         return None
     text = f"{loss.key} is {now:.4g}{_at(loss.step)}; its median before was {middle:.4g}"
@@ -134,7 +134,7 @@ def _collapse(history: History, thresholds: Thresholds) -> Evidence | None:
     if values is None or reward.count <= thresholds["steps"]:
         return None
     floor = min(reward.start, reward.least) if reward.least < 0 else 0.0
-    # Means, not medians: of a sparse reward those are 0 or 1 whatever the model does.
+    # Use means: medians of a sparse reward are 0 or 1 whatever the model does.
     long = reward.last(2 * int(thresholds["steps"]))
     plain = _plain_deviation(reward.values)
     if (mean := sum(long) / len(long)) > reward.best_mean:
@@ -172,14 +172,14 @@ def _kl(history: History, thresholds: Thresholds) -> Evidence | None:
 def _mismatch(history: History, thresholds: Thresholds) -> Evidence | None:
     kl = history.series["kl"]
     if OF_SAMPLER not in kl.key or history.drifts:
-        return None  # it is against a base model, or the policy has drifted within the step
+        return None  # the KL is against a base model, or the policy drifted within the step
     steps = int(thresholds["steps"])
     if kl.count <= steps and kl.values[-1] > thresholds["above"]:
         bound, now = thresholds["above"], kl.values[-1]
-        text = f"{kl.key} is {now:.3g} nats{_at(kl.step)}, so early: more than {bound:g}"
+        text = f"{kl.key} is {now:.3g} nats{_at(kl.step)}, early in training: more than {bound:g}"
         return Evidence(kl.key, kl.step, now, bound, text)
-    # Other runs may come later, so the first values are compared with theirs at any step. In later
-    # steps it may be drift of the policy.
+    # Other runs may start later, so the first values are compared with theirs at any step. In later
+    # steps, the policy may have drifted.
     early = kl.first[:steps]
     references = (
         (early[0], early[1:], "its first value"),
@@ -208,7 +208,7 @@ def _gradient(history: History, thresholds: Thresholds) -> Evidence | None:
         return None
     usual, least = median(before), min(norm.last(steps))
     bound = thresholds["above"] * usual
-    # Not after a rise that has been going on: the norm of a model that learns may grow slowly.
+    # A rise over many steps does not count: the norm of a model that learns may grow slowly.
     if usual <= 0 or least <= bound or least <= 2 * max(before):
         return None
     text = f"{norm.key} is {norm.values[-1]:.3g}{_at(norm.step)}; its median before was {usual:.3g}"
@@ -233,7 +233,7 @@ def _no_signal(history: History, thresholds: Thresholds) -> Evidence | None:
 
 
 def _all_alike(history: History, steps: float) -> str:
-    """Return how many groups were all wrong or all right: neither teaches anything."""
+    """Return how many groups were all wrong or all right, from which nothing is learnt."""
     answers: list[str] = []
     for role, what in (("bad", "all wrong"), ("good", "all right")):
         series = history.series.get(role)
@@ -246,7 +246,7 @@ def _all_alike(history: History, steps: float) -> str:
 def _judge_failed(history: History, thresholds: Thresholds) -> Evidence | None:
     failed = history.series["failed"]
     now = failed.values[-1]
-    # A function that raises has an error of its own; verifiers and graders also time out.
+    # A function that raises reports its own error; verifiers and graders also time out.
     bound = thresholds["raises" if _OF_FUNCTION in failed.key else "above"]
     if now <= bound:
         return None
@@ -262,12 +262,12 @@ def _plateau(history: History, thresholds: Thresholds) -> Evidence | None:
     best, start = series.best_ten, series.start
     if series.since_best < thresholds["steps"] or history.solved or not math.isfinite(best):
         return None
-    # Most training ends with a loss that has fallen and is level.
+    # Most training ends with a level loss, after it has fallen.
     if role == "loss" and best < start - _FALLEN * abs(start):
         return None
     text = (
         f"{series.key} has not improved for {series.since_best} steps{_at(series.step)}: its best "
-        f"mean of ten steps is {best:.4g}, it began at {start:.4g}"
+        f"mean of ten steps is {best:.4g}, and it began at {start:.4g}"
     )
     return Evidence(series.key, series.step, best, thresholds["steps"], text)
 
@@ -287,7 +287,7 @@ def _length(history: History, thresholds: Thresholds) -> Evidence | None:
         at = medians.index(shortest)
         then = list(reward.values)[at : at + steps]
         if median(reward.last(steps)) > median(then) + deviation(then):
-            return None  # longer, and better for it
+            return None  # answers are longer, but rewards are better
     text = (
         f"{length.key} is {now:.4g} tokens{_at(length.step)}, was {shortest:.4g} less than "
         f"{len(values)} steps before; the reward is no better"
@@ -348,8 +348,8 @@ def judge_clock(
     limits: Mapping[str, Mapping[str, float]],
     failed: Callable[[str, Exception], object],
 ) -> dict[str, Evidence]:
-    """Apply the active rules over the clock. Return rule -> evidence. A rule that raises is passed
-    to `failed`."""
+    """Apply the active rules about time. Return rule -> evidence. If a rule raises an error,
+    `failed` is called."""
     by_rule: dict[str, Evidence] = {}
     for name, find in CLOCK_RULES.items():
         thresholds = limits.get(name)
@@ -364,14 +364,14 @@ def judge_clock(
 
 
 def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run stands still, unless it waits for the service, or its worker is
-    silent: other rules are about those."""
+    """Return evidence if a run makes no progress. Waiting for the service and a silent worker are
+    excluded, because other rules detect them."""
     vitals = history.vitals
     if vitals.paused is not None or vitals.beat_quiet > max(vitals.lease, 30.0):
         return None
     pace = vitals.longest if vitals.longest is not None else vitals.others
     if pace is None and vitals.is_command:
-        return None  # it may record no step at all
+        return None  # a command may record no step at all
     known, bound = "", thresholds["first"]
     if pace is not None:
         known = f"; the longest so far took {_words(pace)}"
@@ -400,8 +400,8 @@ def _heartbeat(history: History, thresholds: Mapping[str, float]) -> Evidence | 
 
 
 def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run has failed because its service did not answer: by its outcome, which
-    knows that of the engine, or by its last line."""
+    """Return evidence if a run has failed because a service became unreachable, by the last line
+    that it printed."""
     failed = history.vitals.failed
     if failed is None or (failed.reason != "service" and not _NO_ANSWER.search(failed.line)):
         return None
@@ -423,20 +423,23 @@ def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:
         return Evidence(wanted, history.step, None, None, text)
     if are_missing(series.after, series.gap, named=series.named):
         rows = f"last {series.after} rows have" if series.after > 1 else "last row has"
-        text = f"the {rows} no {wanted}: it may have become NaN, which some programs do not write"
+        text = (
+            f"the {rows} no {wanted}: the value may have become NaN, which some programs do "
+            f"not write"
+        )
         return Evidence(wanted, history.step, None, None, text)
     return None
 
 
 def _not_recorded(wanted: str, history: History) -> str:
-    """Describe what a run recorded instead of its metric."""
+    """Describe what a run recorded in place of its metric."""
     recorded = sorted(history.keys - {"step"})
     lines = plural(history.malformed, "line of its metrics file", "lines of its metrics file")
     unlike = f"; {lines} cannot be read: {history.unlike}" if history.malformed else ""
     if not recorded:
         if history.vitals.lacks_folder and not history.malformed:
             unlike = ": the command has no {log_path}: sweeper cannot find its metrics"
-        return f"no {wanted!r} was recorded, nor anything else{unlike}"
+        return f"no {wanted!r} was recorded, and no other metric{unlike}"
     near = get_close_matches(wanted, recorded, n=1)
     shown = [*near, *(key for key in recorded if key not in near)][:_KEYS]
     more = f" and {len(recorded) - len(shown)} more" if len(recorded) > len(shown) else ""

@@ -1,5 +1,5 @@
-"""Asks the workers of stalled attempts what their recipes are doing. The alarm waits for the answer
-for a bounded time, so that it carries the stacks."""
+"""Requests the Python stacks of stalled recipes from their workers. The alarm waits for a bounded
+time, so that it can include the stacks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,9 +12,11 @@ from sweeper.sweep import stacks
 from sweeper.sweep.folder import SweepFolder
 
 _SECONDS = 20.0
-"""Workers look for requests every 5 s, and a recipe has 3 s for its answer."""
+"""Seconds to wait for an answer: workers look for requests every 5 s, and a recipe has 3 s to
+answer."""
 _MOST_WAITING = 20
-"""If more stall at once, they likely wait for the same thing."""
+"""If more attempts than this stall at once, they probably wait for the same thing, and only these
+are asked."""
 _MOST_CHARACTERS = 8_000
 _FRAMES = 4
 _LINES = 24
@@ -35,8 +37,8 @@ class StackRequests:
         self._waiting: list[_Waiting] = []
 
     def ask(self, noticed: Found) -> bool:
-        """Ask for the stacks of an attempt. Return False if too many are waiting already. Raises
-        `StoreError`."""
+        """Request the stacks of an attempt. Return False if too many requests are waiting already.
+        Raises `StoreError`."""
         if len(self._waiting) >= _MOST_WAITING:
             return False
         word = stacks.ask(self._folder, noticed.run, noticed.attempt)
@@ -44,7 +46,7 @@ class StackRequests:
         return True
 
     def answered(self, is_running: Callable[[str, int], bool]) -> Iterator[tuple[Found, str]]:
-        """Yield the attempts that wait no longer, with their stacks: empty if the worker did not
+        """Yield the attempts that no longer wait, with their stacks: "" if the worker did not
         answer in time, or the attempt has ended."""
         for entry in list(self._waiting):
             run, attempt = entry.noticed.run, entry.noticed.attempt

@@ -23,7 +23,8 @@ _ERROR = re.compile(r'\{"error": ("(?:[^"\\]|\\.)*")')
 _LONGEST = 300
 _CUT = ("stop/max_tokens", "max_tokens_reached")
 _GOOD = 0.5
-"""The reward from which on a group counts as all right, as in tinker-cookbook's `frac_all_good`."""
+"""A group with at least this reward counts as all right, as in tinker-cookbook's
+`frac_all_good`."""
 
 
 def path_of(folder: str, step: float) -> str:
@@ -37,7 +38,7 @@ def failure_path(folder: str, step: float) -> str:
 
 
 def first_error(data: bytes) -> str | None:
-    """Return the error with which such a file begins. The rest of its line may be missing."""
+    """Return the first error in such a file, of which only the beginning may have been read."""
     match = _ERROR.match(data.decode(errors="replace"))
     try:
         return None if match is None else " ".join(str(json.loads(match[1])).split())[:_LONGEST]
@@ -46,8 +47,8 @@ def first_error(data: bytes) -> str | None:
 
 
 def summarise(data: bytes) -> dict[str, float]:
-    """Summarise the whole lines of `data`: role -> share or mean. If the data end within a line,
-    leave out the last group, which may be incomplete."""
+    """Summarise the complete lines of `data`: role -> fraction or mean. If the data end within a
+    line, the last group is left out, because it may be incomplete."""
     whole = data[: data.rfind(b"\n") + 1]
     groups: dict[object, list[float]] = {}
     cut = known = 0
@@ -98,32 +99,33 @@ def _was_cut(turn: dict[str, object]) -> bool:
 
 
 MOST_BYTES = 1_000_000
-"""Bytes of metrics that a look reads of all attempts together: some thousand rows, some tens of
-milliseconds."""
+"""Bytes of metrics that one check reads of all attempts together: some thousand rows, in some tens
+of milliseconds."""
 _ROW_BYTES = 200
-"""What judging a row costs, in bytes that could be read meanwhile."""
+"""The cost of judging a row, in bytes that could be read in the same time."""
 _MOST_REMOTE = 64
 _REMOTE_BYTES = 100_000
-"""Attempts whose metrics are read in one look on a remote store, and the bytes of each."""
+"""How many attempts' metrics one check reads from a remote store, and how many bytes of each."""
 _ROLLOUT_BYTES = 262_144
 _ERROR_BYTES = 16_384
 _MOST_ROLLOUTS = 20
 _TRIES = 3
-"""After so many steps without rollouts no more are expected."""
+"""After this many steps without rollouts, no more are expected."""
 _STEPS = 50
 _FINAL_SECONDS = 600.0
-"""What an attempt may take for its work after the last step: evaluations, checkpoints."""
+"""Seconds that an attempt may take after its last step, for evaluations and checkpoints."""
 STALLED = "stalled"
-"""The rule that is judged at every look, though its alarm is raised once: readers are shown whether
-a run stands still now."""
+"""The rule that is judged at every check, because views show whether a run is stalled now."""
 
 
 class Seen(NamedTuple):
-    """An attempt as the launcher sees it. `running`: a worker executes it; `quiet`: seconds since
-    its last heartbeat, whose contents are `beat`; `stopping`: a user wants it to end. `failed`
-    says why it failed, if it has; `succeeded` says that it has succeeded.
-    `metric` is its metric, unless all attempts have the same; `model` is the name of its model.
-    `drifts`: it changes the policy several times within a step."""
+    """An attempt as the launcher sees it.
+
+    `running`: a worker executes it. `quiet`: seconds since its last heartbeat, whose contents are
+    `beat`. `stopping`: a user wants it to end. `failed`: the last line that it printed, if it has
+    failed. `succeeded`: it has succeeded. `metric`: its metric, unless all attempts have the same.
+    `model`: the name of its model. `drifts`: it changes the policy several times within a step.
+    """
 
     run: str
     attempt: int
@@ -140,7 +142,7 @@ class Seen(NamedTuple):
 
 class Criteria(NamedTuple):
     """The plan's criteria for attempts: the thresholds of its rules, the seconds of its lease, how
-    many seconds late metrics may arrive (0: not late), and the metric. `lacks_folder`: its
+    many seconds late metrics may arrive (0 for not late), and the metric. `lacks_folder`: its
     command has no `{log_path}`."""
 
     limits: Limits
@@ -152,7 +154,7 @@ class Criteria(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A rule's evidence about an attempt."""
+    """Evidence of a rule about an attempt."""
 
     run: str
     attempt: int
@@ -162,13 +164,13 @@ class Found(NamedTuple):
 
 
 class _Watch:
-    """What the watcher stores about one attempt."""
+    """The watcher's state about one attempt."""
 
     def __init__(self, tail: Tail, metric: str | None, now: float) -> None:
         self.tail = tail
         self.history = History(metric)
         self.begun = now
-        self.at = now  # when it last made progress
+        self.at = now  # when the attempt last made progress
         self.read_at = now
         self.steps = 0
         self.first: float | None = None  # how long the first step took
@@ -178,18 +180,15 @@ class _Watch:
 
     @property
     def longest(self) -> float | None:
-        """Return the longest time that one of the last steps took, by our clock or its own."""
+        """Return the longest of the last steps, by the launcher's clock or the recipe's."""
         return max(self.took, default=None)
 
 
 class Watcher:
-    """The watcher of the attempts of one sweep. `clock` gives monotonic seconds, `tell` gets a line
+    """The watcher of the attempts of one sweep. `clock` gives monotonic seconds; `tell` gets a line
     about a rule that fails. `said` has the recorded alarms, as (run, attempt, rule), which are not
-    raised again.
-
-    `stalled` has the attempts, as (run, attempt), that stood still at the last check, whether there
-    was an alarm or not.
-    """
+    raised again. `stalled` has the attempts, as (run, attempt), that made no progress at the last
+    check, even if no alarm was raised."""
 
     def __init__(
         self,
@@ -216,9 +215,9 @@ class Watcher:
         self._mismatches: dict[str | None, dict[str, float]] = {}  # model -> run -> first value
 
     def look(self, attempts: Sequence[Seen]) -> tuple[list[Found], set[tuple[str, int]]]:
-        """Check attempts. Return new evidence, and which of the ended attempts are read to the
-        end. Attempts that are not given are forgotten. A store that does not answer is asked
-        again the next time."""
+        """Check attempts. Return new evidence, and which of the ended attempts have been read to
+        the end. Attempts that are not given are forgotten. If a store does not answer, it is asked
+        again at the next check."""
         now = self._clock()
         keys = {(seen.run, seen.attempt) for seen in attempts}
         self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
@@ -263,8 +262,8 @@ class Watcher:
         return alarms, over
 
     def _read_ahead(self, attempts: Sequence[Seen]) -> dict[tuple[str, int], Fresh | None] | None:
-        """Read the next attempts' new data at once; None for those whose store did not answer.
-        Return None if the store is on this machine, where each is read in its turn."""
+        """Read the next attempts' new data in parallel; an attempt gets None if its store did not
+        answer. Return None if the store is on this machine, where attempts are read one by one."""
         if not self._folder.store.is_remote:
             return None
 
@@ -283,7 +282,7 @@ class Watcher:
         try:
             fresh = watch.tail.read(MOST_BYTES)
         except StoreError:
-            self._left = 0  # do not query the store for other attempts in this check
+            self._left = 0  # the store does not answer: skip the other attempts in this check
             return True
         self._left -= fresh.size + _ROW_BYTES * len(fresh.rows)
         return self._take(fresh, watch, seen, alarms, now)
@@ -349,8 +348,8 @@ class Watcher:
                 alarms.append(Found(seen.run, seen.attempt, rule, what, host))
 
     def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
-        """Learn how long steps take. Rows that existed at the first check do not count: they were
-        written before."""
+        """Update the durations of steps. Rows that existed at the first check do not count, because
+        they were written before."""
         took = [
             as_float(row.get("time/total", row.get("time/step"))) or 0.0 for row in rows[-_STEPS:]
         ]
@@ -359,14 +358,14 @@ class Watcher:
             watch.first = now - watch.begun
             self._first = max(self._first or 0.0, watch.first)
         elif watch.looked:
-            # Of several new rows the first may have taken all the time.
+            # If there are several new rows, the first may have taken all the time.
             took[0] = max(took[0], now - watch.at)
         watch.took.extend(seconds for seconds in took if seconds)
         watch.steps += len(rows)
         watch.at = now
 
     def _with_error(self, seen: Seen, evidence: Evidence) -> Evidence:
-        """Add the error of the failed function if it can be read."""
+        """Add the error of the failed function to the evidence, if it can be read."""
         path = failure_path(self._folder.recorded(seen.run, seen.attempt), evidence.step or 0)
         with suppress(NotFound, StoreError):
             error = first_error(self._folder.store.read_range(path, 0, _ERROR_BYTES))
@@ -393,7 +392,7 @@ class Watcher:
         beat = seen.beat or {}
         paused, machine = table_of(beat.get("paused")), table_of(beat.get("machine"))
         if paused or seen.stopping:
-            watch.at = now  # a wait for the service is not a stall
+            watch.at = now  # waiting for the service is not a stall
         quiet = watch.read_at - watch.at - 2 * self._criteria.sync_s
         if _nearly_done(watch.history.row):
             quiet -= _FINAL_SECONDS
@@ -415,7 +414,7 @@ class Watcher:
 
 def _nearly_done(row: Mapping[str, object]) -> bool:
     """Return whether the attempt is in its last steps, by the progress that it records. A progress
-    above 1 is not a share (but a percentage or a count), so it is ignored."""
+    above 1 is a percentage or a count, and is ignored."""
     shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]
     return any(0.95 <= share <= 1 for share in shares)
 

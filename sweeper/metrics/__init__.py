@@ -1,1 +1,1 @@
-"""Metrics files: how they are named, read, followed and kept as tables."""
+"""Metrics files: their names, how they are read and followed, and how they are cached as tables."""

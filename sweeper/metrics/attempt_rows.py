@@ -1,6 +1,6 @@
-"""Follow the metrics of one attempt or folder: read only new bytes, and a limited number at a time.
-Rows that a resumed attempt copied from the one before are marked as copies, since they have raised
-their alarms already."""
+"""Follows the metrics of one attempt or folder. Only new bytes are read, and a limited number at a
+time. Rows that a resumed attempt copied from the previous one are marked as copies, since they have
+raised their alarms already."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +16,7 @@ from sweeper.sweep.folder import SweepFolder
 
 
 class GrowingMetrics:
-    """A follower of the metrics in `folder`, whichever file they are in."""
+    """A follower of the metrics in `folder`, in whichever file they are."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._folder = folder
@@ -38,17 +38,17 @@ class GrowingMetrics:
         self.file = MetricsFile(path)
 
     def skip(self, find: Find) -> None:
-        """Skip to the end of the last whole line that exists now. Raises `StoreError`."""
+        """Skip to the end of the last complete line. Raises `StoreError`."""
         self._choose(find)
         self._growing.skip(find)
 
     def read(self, find: Find, most: int | None = None) -> Added | None:
-        """Read what was added since the last time, as `Growing.read` does. Raises `StoreError`."""
+        """Read what was added since the last call, as `Growing.read` does. Raises `StoreError`."""
         self._choose(find)
         return self._growing.read(find, most)
 
     def _choose(self, find: Find) -> None:
-        """Open the file that holds the metrics now: a program may write a preferred file after
+        """Open the file that has the metrics now. A program may write a preferred file after
         another one."""
         for path in paths_in(self._folder):
             if path == self.begun_path:
@@ -61,8 +61,8 @@ class GrowingMetrics:
 
 class Fresh(NamedTuple):
     """New rows, and for each whether it is a copy. `again`: the file was replaced, and these are
-    its rows from the start. `more`: more can be read already. `size`: bytes read. `malformed`
-    counts the lines that are not rows, and `unlike` describes them."""
+    its rows from the start. `more`: more can be read at once. `size`: bytes read. `malformed`
+    counts lines that are not rows, and `unlike` describes them."""
 
     rows: list[tuple[Row, bool]]
     again: bool
@@ -86,8 +86,8 @@ class Tail:
         self._resumed = self._copying = attempt > 1
 
     def read(self, most: int, *, ended: bool = False) -> Fresh:
-        """Read what was added since the last time, at most `most` bytes. `ended`: the attempt has
-        an outcome, so that nothing is written any more. Raises `StoreError`."""
+        """Read what was added since the last call, at most `most` bytes. `ended` tells that the
+        attempt has an outcome, so that nothing more is written. Raises `StoreError`."""
         find = self._finder(ended)
         added = self._metrics.read(find, most)
         if added is None:
@@ -103,9 +103,9 @@ class Tail:
         return Fresh(rows, again, added.more, added.size, malformed, unlike)
 
     def _finder(self, ended: bool) -> Find:
-        """Make the function that finds a file in its present state. On a remote store it lists the
-        parts of the file that was read before, which are few. It lists the attempt's folder, which
-        may hold many iterations, only once and only if there are no such parts."""
+        """Make the function that finds a file in its present state. On a remote store, it lists the
+        few parts of the file that was read before. Only if there are none does it list the
+        attempt's folder, once, because the folder may hold many iterations."""
         files = self._listed.files(self._folder, ended=ended)
         begun = self._metrics.begun_path if self._store.is_remote else None
 
@@ -120,19 +120,19 @@ class Tail:
     def _parsed(
         self, data: bytes, start: int, find: Callable[[str], Source | None]
     ) -> tuple[Parsed, Parsed]:
-        """Parse the copied lines, and those that the attempt wrote itself."""
+        """Parse the copied lines, and the lines that the attempt wrote itself."""
         copied = self._copied(data, start) if self._copying and data else 0
         parse = self._metrics.file.parse
         return parse(data[:copied], start, find), parse(data[copied:], start + copied, find)
 
     def _copied(self, data: bytes, start: int) -> int:
-        """Count the bytes at the beginning of `data` that are lines which the previous attempt has
-        at the same place."""
+        """Count the bytes at the beginning of `data` that repeat the previous attempt's file at the
+        same place."""
         before = b""
         name = self._metrics.file.path.rpartition("/")[2]
         source = Files(self._store, self._before).source(f"{self._before}/{name}")
         if source is not None:
-            with suppress(NotFound):  # the file is being replaced: its rows count as new
+            with suppress(NotFound):  # the file is being replaced, so its rows count as new
                 before = source.read(start, len(data))[1]
         size = 0
         for line in data.splitlines(keepends=True):

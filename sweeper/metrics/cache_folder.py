@@ -1,5 +1,5 @@
-"""The cache folder, and documents in it. Anyone may delete files here at any time, since they are
-derived. Each file is written under another name and renamed. Standard library only."""
+"""The cache folder and the documents in it. Users may delete these files at any time, since they
+are derived. Each file is written under another name and renamed. Uses only the standard library."""
 
 import contextlib
 import json
@@ -30,12 +30,12 @@ class Folder:
         self._made = False
 
     def may_keep(self, stamp: Stamp) -> bool:
-        """Return whether a later change of the file with this stamp would be noticed."""
+        """Return whether a later change of the file with this stamp would change the stamp."""
         return not stamp.is_fleeting(self._clock())
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> bool:
-        """Write a file, replacing an existing one. Return whether it could be written. Of two
-        writers the last one wins."""
+        """Write a file, replacing an existing one. Return whether that succeeded. If two processes
+        write, the last one wins."""
         try:
             self._make()
             atomic_write(f"{self.path}/{name}", [*parts], mode=0o600)
@@ -52,7 +52,7 @@ class Folder:
 
     def save_json(self, name: str, document: Mapping[str, object]) -> None:
         """Save a document under a name that the caller chooses."""
-        import zlib  # import it only if a cache is used: that takes some time
+        import zlib  # import late, because that takes some time
 
         text = json.dumps({"name": name, "document": document}, separators=(",", ":")).encode()
         self.write(hash_of(name), [f"{zlib.crc32(text):08x}".encode(), text])
@@ -73,16 +73,16 @@ class Folder:
 
 
 def hash_of(text: str) -> str:
-    """Return a name for any text."""
-    import hashlib  # import it only if a cache is used: that takes some time
+    """Return a name derived from any text."""
+    import hashlib  # import late, because that takes some time
 
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
 
 class Index:
-    """Cached facts about the runs of a sweep, or of a root's folders: events, outcomes, values.
-    Each was read from some files, and is valid while these are unchanged. Without a `folder`
-    nothing is kept."""
+    """Cached facts about the runs of a sweep, or of a root's folders: events, outcomes, values. A
+    fact is valid while the files that it was read from are unchanged. Without a `folder` nothing is
+    cached."""
 
     def __init__(self, folder: Folder | None, name: str) -> None:
         self._folder, self._name = folder, f"index of {name}"
@@ -97,8 +97,8 @@ class Index:
         read: Callable[[], T],
     ) -> T:
         """Return the value `what` of a run, as JSON. The cached value is used if the files that it
-        was read from (their names, and their stamps before reading) are unchanged; else `read`
-        reads it. None is not cached."""
+        was read from have the same names and stamps as then; else `read` reads it. None is not
+        cached."""
         now = " ".join(_described(name, stamp) for name, stamp in files)
         if self._values is None:
             stored = None if self._folder is None else self._folder.load_json(self._name)
@@ -116,7 +116,7 @@ class Index:
         return value
 
     def save(self) -> None:
-        """Save the values for the next time."""
+        """Save the values."""
         if self._changed and self._values is not None and self._folder is not None:
             self._folder.save_json(self._name, self._values)
             self._changed = False

@@ -1,5 +1,5 @@
-"""The facts about an evaluation in tinker-cookbook's EvalStore: the checkpoint of a model, and its
-scores."""
+"""Reads tinker-cookbook's file about an evaluation in its EvalStore: the checkpoint of a model, and
+its scores."""
 
 import re
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from sweeper.common.json_values import list_of, table_of
 from sweeper.metrics.rows import as_float
 
 BASE = "base"
-"""The name of the model before training, in place of a checkpoint's."""
+"""The checkpoint's name for the model before training."""
 _STEP = r"(?:^|step|batch|[-_/])(\d+)$"
 
 
 class Facts(NamedTuple):
-    """The facts about an evaluation in an EvalStore, from its `metadata.json`. `config` also has
+    """The facts about an evaluation in an EvalStore, from its `metadata.json`. `config` includes
     the model and the checkpoint."""
 
     model: str
@@ -27,7 +27,7 @@ class Facts(NamedTuple):
 
 
 def facts_of(document: Mapping[str, object]) -> Facts | None:
-    """Return the facts about an evaluation; None if the document is another program's."""
+    """Return the facts about an evaluation; None if another program wrote the document."""
     if "benchmarks" not in document:
         return None
     path = document.get("checkpoint_path")

@@ -1,5 +1,5 @@
-"""Metrics files: their names, their folders, and how their bytes become rows. Other modules do not
-know these names. Standard library only, since the worker imports this."""
+"""Metrics files: their names, their folders, and how their bytes become rows. Only this module
+knows these names. Uses only the standard library, since the worker imports it."""
 
 import os
 import re
@@ -20,13 +20,13 @@ EVALUATION = "metadata.json"
 """The file with the facts of an evaluation (`evaluation.py`). Its scores are read as one row of
 metrics, but it does not show that a folder holds metrics: other programs use the name."""
 PLACES = frozenset({*NAMES, *(f"{name}.parts" for name in NAMES)})
-"""Names of files and folders that show that a folder holds metrics."""
+"""Names of files and folders that mark a folder with metrics."""
 
 _STEPS = (
     *("step", "global_step", "_step", "training_iteration", "iteration", "iterations", "itr"),
     *("n_itr", "nupdates", "timesteps_total", "total_timesteps", "timesteps", "epoch"),
 )
-"""Columns of a CSV file that number its rows, in any case and with or without a prefix
+"""Columns of a CSV file that number its rows, in any case, and also with a prefix
 (`time/iterations`). If a file has several, the first in this list is the step."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _BOOLEANS = {"True": True, "true": True, "False": False, "false": False}
@@ -34,15 +34,15 @@ _HEADER_BYTES = 65_536
 
 
 class MetricsFile:
-    """A metrics file, read from its beginning or from any whole line. Keeps the columns of a CSV
-    file, which later lines need."""
+    """A metrics file, read from its beginning or from the start of any line. It stores the header
+    of a CSV file for later lines."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.is_csv = path.endswith(".csv")
         self.is_evaluation = path.rpartition("/")[2] == EVALUATION
         self.by_line = not (self.is_csv or self.is_evaluation)
-        """Whether each line is a JSON object of its own."""
+        """Whether each line is a JSON object."""
         self._columns: list[str] = []
         self._step: str | None = None
 
@@ -52,8 +52,8 @@ class MetricsFile:
         start: int = 0,
         find: Callable[[str], Source | None] = lambda _: None,
     ) -> Parsed:
-        """Return the rows in `data`, which begins `start` bytes after the beginning of the file.
-        `find` finds the file if its header was not read before. Raises `StoreError`."""
+        """Return the rows in `data`, which starts at byte `start` of the file. `find` finds the
+        file if its header must be read first. Raises `StoreError`."""
         if self.by_line:
             return parse(data)
         if self.is_evaluation:
@@ -75,11 +75,12 @@ class MetricsFile:
         for line in data.splitlines(keepends=True):
             if again._rows(line, start).malformed:
                 return f"the first: {shorten(line.decode('utf-8', 'replace').strip())}"
-        return "its lines do not fit its header"
+        return "the lines do not match the header"
 
     def _rows(self, data: bytes, start: int) -> Parsed:
         lines = data.split(b"\n")
-        torn = bool(lines.pop().strip())  # a number may be cut short: only whole lines count
+        # The last number may be cut short, so only complete lines count.
+        torn = bool(lines.pop().strip())
         rows: list[Row] = []
         malformed = 0
         for line in lines:
@@ -96,14 +97,14 @@ class MetricsFile:
         return Parsed(rows, malformed, int(torn))
 
     def _is_header(self, cells: list[str]) -> bool:
-        """Return whether a line names columns. Some loggers write a longer header when they log a
-        new key."""
+        """Return whether a line has the names of columns. Some loggers write a longer header when
+        they log a new key."""
         if any(map(_NUMBER.fullmatch, cells)):
             return False
         return len({*cells} & {*self._columns}) * 2 >= len(self._columns)
 
     def _row(self, cells: Sequence[str]) -> Row:
-        """Return a row; an empty cell means that the value was not recorded."""
+        """Return a row; empty cells are values that were not recorded."""
         row: Row = {
             key: _value(cell)
             for key, cell in zip(self._columns, cells, strict=False)
@@ -126,7 +127,7 @@ def _scores(data: bytes) -> Parsed:
 
 
 def _cells(line: bytes) -> list[str] | None:
-    """Return the cells of a line; None if it is not CSV, empty for a blank line."""
+    """Return the cells of a line; None if it is not CSV, an empty list for a blank line."""
     import csv  # most runs write JSON
 
     try:
@@ -163,7 +164,7 @@ def metrics_stamp(files: Files, folder: str) -> tuple[str, Stamp | None]:
 
 
 def paths_in(folder: str) -> Iterator[str]:
-    """Yield the paths that metrics in `folder` may have, the preferred one first."""
+    """Yield the possible paths of metrics in `folder`, the preferred one first."""
     for name in NAMES:
         yield f"{folder}/{name}" if folder else name
 

@@ -1,4 +1,4 @@
-"""Follows one file that grows, and reads only new bytes. The file may be missing, cut, replaced or
+"""Follows one growing file and reads only new bytes. The file may be missing, cut, replaced or
 rewritten in place, or be stored in parts on a remote store. If the last bytes before the new ones
 are unchanged, all earlier bytes are assumed to be unchanged."""
 
@@ -14,12 +14,12 @@ _EDGE = 512
 _TAIL = 65_536
 
 Find = Callable[[str], Source | None]
-"""A function that finds the present file at a path, such as `Files.source`."""
+"""A function that finds the current file at a path, such as `Files.source`."""
 
 
 class Added(NamedTuple):
-    """New bytes of a file: `data`, which begins at `start`. `size` bytes were read. `again`: the
-    file was replaced, and `start` is 0. `more`: more can be read already."""
+    """New bytes of a file: `data`, which starts at offset `start`. `size` bytes were read. `again`:
+    the file was replaced, and `start` is 0. `more`: more can be read at once."""
 
     data: bytes
     start: int
@@ -29,14 +29,14 @@ class Added(NamedTuple):
 
 
 class Growing:
-    """A follower of the file at `path`. With `lines` it returns only whole lines."""
+    """A follower of the file at `path`. With `lines`, it returns only complete lines."""
 
     def __init__(self, store: Store, path: str, *, lines: bool = True) -> None:
         self._store, self._lines = store, lines
         self.open(path)
 
     def open(self, path: str, *, again: bool = False) -> None:
-        """Follow another file from its beginning. `again`: report it as a replaced file."""
+        """Follow another file from its beginning; `again` reports it as a replaced file."""
         self.path = path
         self._full = self._store.local_path(path)
         self._begin()
@@ -51,11 +51,11 @@ class Growing:
         self._again = True
 
     def seek(self, offset: int) -> None:
-        """Continue from an offset, which may be within a line."""
+        """Continue at an offset, which may be within a line."""
         self.offset, self._edge, self._pieces, self._stamp = offset, b"", [], None
 
     def skip(self, find: Find) -> None:
-        """Skip to the end of the last whole line that exists now. Raises `StoreError`."""
+        """Skip to the end of the last complete line. Raises `StoreError`."""
         source = find(self.path)
         if source is None:
             return
@@ -71,7 +71,7 @@ class Growing:
         self._again = False
 
     def read(self, find: Find, most: int | None = None) -> Added | None:
-        """Read what was added since the last time, at most `most` bytes; None if nothing has
+        """Read what was added since the last call, at most `most` bytes; None if nothing has
         changed. Raises `StoreError`."""
         if self._is_as_it_was():
             return None
@@ -83,10 +83,10 @@ class Growing:
         try:
             stamp, data = self._new(source, most)
         except NotFound:
-            return None  # removed, or its parts have become one file: the next poll reads it
+            return None  # removed, or the parts were joined: the next poll reads the file
         more = most is not None and len(data) >= most
         lines = data
-        # no writer of ours makes such long lines
+        # sweeper and its recipes write no lines this long
         if self._lines and not (more and b"\n" not in data):
             lines = data[: data.rfind(b"\n") + 1]
         start, again = self.offset, self._again
@@ -100,7 +100,7 @@ class Growing:
         return self._stamp is not None
 
     def _is_as_it_was(self) -> bool:
-        """Return whether a local file is unchanged, judged by its stamp alone."""
+        """Return whether a local file is unchanged, according to its stamp."""
         if self._full is None or self._stamp is None:
             return False
         try:
@@ -118,7 +118,8 @@ class Growing:
         return source.stamp.size < self.offset or (not parts and source.stamp.inode != stamp.inode)
 
     def _new(self, source: Source, most: int | None) -> tuple[Stamp, bytes]:
-        """Return the bytes from `offset` on; all bytes if those before it have changed."""
+        """Return the bytes from `offset` on; all bytes if the bytes before `offset` have
+        changed."""
         edge = b"" if begins_with(source, self._pieces) else self._edge
         room = None if most is None else most + len(edge)
         stamp, data = source.read(self.offset - len(edge), room)

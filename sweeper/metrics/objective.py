@@ -1,6 +1,6 @@
-"""Chooses the value that a run is judged by: `judged` for points, `counting_rows` and `reduced` for
-columns, `Judge` for points one by one. docs/registry.md has the rules. numpy is imported on demand.
-"""
+"""Chooses the value by which a run is judged: `judged` for points, `counting_rows` and `reduced`
+for columns, `Judge` for points one by one. docs/registry.md has the rules. numpy is imported on
+demand."""
 
 import math
 from collections import deque
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 SMOOTH = 0.1
-"""The share of a curve's points, at its end, whose mean is its smoothed value."""
+"""The fraction of a curve's points, at its end, whose mean is the smoothed value."""
 
 
 class Judged(NamedTuple):
-    """The value that a run is judged by, and its step. `missing` is the number of rows at the end
-    of the run that should have a number of the metric and have none (see `missing_rows`)."""
+    """The value by which a run is judged, and its step. `missing` counts the rows at the end of the
+    run that lack an expected number of the metric (see `missing_rows`)."""
 
     step: float | None
     value: float
@@ -32,7 +32,7 @@ class Judged(NamedTuple):
 
 
 def sign_of(goal: str) -> float:
-    """Return the factor that makes smaller values better."""
+    """Return the factor by which values are multiplied so that smaller is better."""
     return -1.0 if goal == "maximize" else 1.0
 
 
@@ -45,8 +45,8 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
-    """Return the point of a merged history (`metrics.merge`) that a run is judged by; None if it
-    has no points."""
+    """Return the point of a merged history (`metrics.merge`) by which a run is judged; None if
+    there are no points."""
     counting = [point for point in points if point.step is not None] or list(points)
     if not counting:
         return None
@@ -62,7 +62,7 @@ def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
 
 def last_values(rows: Iterable[Row]) -> dict[str, dict[str, object]]:
     """Return the last value of each key in a merged history, of any type, and its step. Rows
-    without a step only provide keys that no other row has."""
+    without a step count only for keys that no other row has."""
     values: dict[str, dict[str, object]] = {}
     for row in rows:
         step = row.get("step")
@@ -76,7 +76,7 @@ _NONE: dict[str, object] = {"step": None}
 
 
 def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]) -> int:
-    """Return the number of rows after the last of those `numbered`, if there are more than
+    """Return the number of rows after the last row in `numbered`, if there are more than
     expected."""
     after = rows - 1 - numbered[-1]
     if after == 0:
@@ -87,8 +87,8 @@ def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]
 
 
 def missing_in(rows: Sequence[Row], key: str) -> int:
-    """Return the number of rows at the end of a merged history that should have a number of `key`
-    and have none. Return 0 if no row has one."""
+    """Return how many rows at the end of a merged history lack an expected number of `key`; 0 if no
+    row has a number of it."""
     numbered = [n for n, row in enumerate(rows) if as_number(row.get(key)) is not None]
     if not numbered:
         return 0
@@ -100,8 +100,8 @@ def missing_in(rows: Sequence[Row], key: str) -> int:
 
 
 def missing_rows(there: "Flags", named: "Flags", stepped: "Flags") -> int:
-    """Return the same as `missing_in` for columns: the rows that have a number of a metric
-    (`there`), those that have its key (`named`), and those that have a step."""
+    """Return `missing_in` for columns: which rows have a number of the metric (`there`), which have
+    its key (`named`), and which have a step."""
     import numpy as np
 
     [numbered] = np.nonzero(there)
@@ -115,15 +115,15 @@ def missing_rows(there: "Flags", named: "Flags", stepped: "Flags") -> int:
 
 
 def counting_rows(there: "Flags", stepped: "Flags") -> "Flags":
-    """Mark the rows of a merged history that count, among those with a number (`there`): rows with
-    a step, or all rows if none has a step."""
+    """Mark the rows of a merged history that count. Among the rows with a number (`there`), these
+    are the rows with a step, or all if none has a step."""
     both = there & stepped
     return both if both.any() else there
 
 
 def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
-    """Reduce the values that count (at least one, steps ascending) to the one that a run is judged
-    by. Return the index of its step, and the value."""
+    """Reduce the values that count (at least one, steps ascending) to the value by which a run is
+    judged. Return the index of its step, and the value."""
     end, of = len(values) - 1, mean_of_last(at)
     if of is not None:
         return end, _mean(values[-of:].tolist())
@@ -138,8 +138,8 @@ def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
 
 
 def smoothed(values: "Floats") -> float | None:
-    """Return the mean over the last tenth of the values that count, at least one; None if one of
-    these is not finite, or there are none."""
+    """Return the mean of the last tenth of the values that count, at least one value; None if there
+    are none, or one of these is not finite."""
     import numpy as np
 
     tail = values[-max(1, round(SMOOTH * len(values))) :]
@@ -158,13 +158,13 @@ class Judge:
         self._before_last: deque[Point] | None = None if of is None else deque(maxlen=of - 1)
         """The points before the last one, for `at` values that are means."""
         self._before: float | None = None
-        """The best finite value before the last point, which may yet be written again."""
+        """The best finite value before the last point, which a later row may still replace."""
         self.last: Point | None = None
-        """The point of the highest step; without steps the latest."""
+        """The point with the highest step; without steps, the latest point."""
 
     @property
     def value(self) -> float | None:
-        """The value that the run is judged by so far."""
+        """The value by which the run is judged so far."""
         if self.last is None:
             return None
         if self._before_last is not None:
@@ -178,16 +178,16 @@ class Judge:
         return self.last is not None and not math.isfinite(self.last.value)
 
     def add(self, point: Point) -> bool:
-        """Add the next point. Return False if it replaces a point that is no longer kept: then only
-        the whole history gives the value."""
+        """Add the next point. Return False if it replaces a point that is no longer stored; then
+        only the whole history gives the value."""
         last = self.last
         if last is None:
             self.last = point
             return True
         if point.step is None and last.step is not None:
-            return True  # a point without a step does not count beside others
+            return True  # points without a step do not count if others have one
         if last.step is None and point.step is not None:
-            self._before = None  # earlier points without a step do not count either
+            self._before = None  # earlier points without a step no longer count
             if self._before_last is not None:
                 self._before_last.clear()
         elif point.step is None or last.step is None or point.step > last.step:

@@ -1,4 +1,4 @@
-"""Counts the tokens that runs without a meter recorded as metrics, for `sweeper costs` and
+"""Counts the tokens that runs without a meter recorded as metrics, for `sweeper costs` and for
 budgets."""
 
 from collections.abc import Iterable, Mapping
@@ -17,10 +17,10 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
 """Keys of recorded tokens, by kind. If a run has several, the first in this list counts."""
 
 ALSO: Mapping[str, str] = {"tokens/prefill_uncached": "tokens/prefill_cached"}
-"""Keys of the same kind that are counted separately: a cached prompt is cheaper."""
+"""Keys of one kind that are counted separately, because cached prompts are cheaper."""
 
 _MOST = 1e15
-"""Tokens of one step above which a count is considered wrong."""
+"""A count of more tokens than this in one step is considered wrong."""
 _MOST_BYTES = 1_000_000
 _KEYS = (*(key for keys in SOURCES.values() for key in keys), *ALSO.values())
 
@@ -41,7 +41,7 @@ class RecordedTokens:
                     self._sums[key] = self._sums.get(key, 0.0) + counts
 
     def usage(self, config: Mapping[str, object]) -> Usage:
-        """Return the tokens so far, as those of the run's model; `NO_USAGE` if there are none."""
+        """Return the tokens so far, as usage of the run's model; `NO_USAGE` if there are none."""
         counts: dict[str, int] = {}
         for kind, names in SOURCES.items():
             key = next((name for name in names if name in self._sums), None)

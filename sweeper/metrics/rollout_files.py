@@ -1,5 +1,6 @@
-"""Rollout summaries: `iteration_NNNNNN/<name>_rollout_summaries.jsonl`, one record per trajectory,
-as tinker-cookbook's recipes and ours write them. Without numpy, since views read only a few."""
+"""Reads rollout summaries: `iteration_NNNNNN/<name>_rollout_summaries.jsonl`, one record per
+trajectory, as tinker-cookbook's and sweeper's recipes write them. Uses no numpy, since views read
+only a few."""
 
 import functools
 import operator
@@ -18,10 +19,10 @@ COLUMNS = (
     *("iteration", "group_idx", "traj_idx", "total_reward", "final_reward", "turns"),
     *("ob_len", "ac_len", "final_ob_len", "sampling_client_step", "attempt"),
 )
-"""Number columns of every row; those of metrics follow. `ob_len` and `ac_len` are the tokens of all
-turns."""
+"""Columns with numbers in every row; columns of metrics follow. `ob_len` and `ac_len` are the
+tokens of all turns."""
 LABELS = ("name", "split", "tags")
-"""Text columns: the file's name ("train", "eval_test"), the split, the tags."""
+"""Columns with texts: the file's name ("train", "eval_test"), the split, the tags."""
 
 _SUFFIX = "_rollout_summaries.jsonl"
 _FOLDER = re.compile(r"iteration_(\d+)")
@@ -29,7 +30,7 @@ _RESERVED = frozenset((*COLUMNS, *LABELS, *RUN_KEY))
 
 
 class SummaryFile(NamedTuple):
-    """A file of summaries. `path` starts at the store's root."""
+    """A file of summaries. `path` is relative to the store's root."""
 
     path: str
     iteration: int
@@ -38,7 +39,7 @@ class SummaryFile(NamedTuple):
 
     @property
     def transcript(self) -> str:
-        """The path of the conversations, which may be missing."""
+        """The path of the file with the conversations, which may not exist."""
         return self.path.removesuffix(_SUFFIX) + "_logtree.json"
 
 
@@ -81,8 +82,9 @@ def _listed(folder: str) -> list[str]:
 
 
 def flat(record: Mapping[str, object], file: SummaryFile) -> dict[str, object]:
-    """Return a summary as one row of numbers. A metric of the trajectory keeps its name. A metric
-    of turns is the mean over the turns that have it, unless the trajectory has the metric too."""
+    """Return a summary as one row of numbers. A metric of the trajectory has its own name. A metric
+    of turns is the mean over the turns that have it, unless the trajectory has a metric of that
+    name."""
     steps = [table_of(step) for step in list_of(record.get("steps"))]
     row: dict[str, object] = {
         "iteration": record.get("iteration", file.iteration),
@@ -110,7 +112,7 @@ def flat(record: Mapping[str, object], file: SummaryFile) -> dict[str, object]:
 
 
 def metric_column(key: str) -> str:
-    """Return the name of the column of a metric, which does not collide with one of ours."""
+    """Return the column's name for a metric, which does not collide with columns of `NUMBERS`."""
     return f"metrics.{key}" if key in _RESERVED else key
 
 
@@ -124,8 +126,8 @@ def _total(steps: Iterable[Mapping[str, object]], key: str) -> float:
 
 
 def _sum(numbers: Iterable[float]) -> float:
-    """Add numbers one after the other, as columns are added: `sum` is more exact from Python 3.12
-    on."""
+    """Add numbers one after the other, as columns are added. `sum` would be more exact from Python
+    3.12 on."""
     return functools.reduce(operator.add, numbers, 0)
 
 

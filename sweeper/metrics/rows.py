@@ -1,6 +1,5 @@
-"""Reading `metrics.jsonl` and `checkpoints.jsonl`: bytes in, rows out, without disk or pandas.
-Lines that the quick parser refuses (`NaN`, `Infinity`) go to a slower one. Bad lines are counted.
-"""
+"""Reads `metrics.jsonl` and `checkpoints.jsonl`: bytes in, rows out, without disk or pandas. A
+slower parser reads lines that the quick one rejects (`NaN`, `Infinity`). Bad lines are counted."""
 
 import json
 import math
@@ -13,13 +12,13 @@ Row = dict[str, object]
 
 _SHOWN = 3
 _LONGEST = 60
-"""The most keys, and characters, of a record that a message quotes."""
+"""How many keys of a record a message names, and how many characters it quotes."""
 
 
 class Parsed(NamedTuple):
     """The content of one file. `rows` are its JSON objects in file order. `malformed` counts the
-    whole lines that are not JSON objects. `torn` is 1 if the last line is incomplete, after a crash
-    or because it is being written."""
+    complete lines that are not JSON objects. `torn` is 1 if the last line is incomplete, after a
+    crash or because it is being written."""
 
     rows: list[Row]
     malformed: int
@@ -39,7 +38,8 @@ NO_ROWS = Merged([], 0, 0)
 
 
 class Point(NamedTuple):
-    """A value of one key and the step it was recorded at (None: a line without a step)."""
+    """A value of one key, and the step at which it was recorded (None for a line without a
+    step)."""
 
     step: float | None
     value: float
@@ -49,10 +49,10 @@ def parse(data: bytes) -> Parsed:
     """Return the JSON objects in `data`, one per line. Blank lines are ignored."""
     if not data:
         return Parsed([], 0, 0)
-    from msgspec.json import decode as loads  # not every command reads metrics
+    from msgspec.json import decode as loads  # many commands read no metrics
 
     lines = data.split(b"\n")
-    last = lines.pop()  # the part after the last newline: nothing, or an incomplete line
+    last = lines.pop()  # the part after the last newline is empty or an incomplete line
     rows: list[Row] = []
     malformed = 0
     for line in lines:
@@ -81,13 +81,13 @@ def _parse_object(line: bytes, loads: Callable[[bytes], object]) -> Row | None:
 
 
 def merge(attempts: Iterable[Parsed]) -> Merged:
-    """Return the attempts of a run, oldest first, as one history.
+    """Merge the attempts of a run, oldest first, into one history.
 
-    An attempt takes the place of the rows before it from its own first step on: what those trained
-    beyond that step was given up. An attempt that resumed begins with copies of all earlier rows,
-    so it is the whole history; so is one that started from nothing. Within one file the later line
-    wins per (step, key). Of the rows without a step, those of the latest attempt that has any
-    count, since nothing else tells them apart.
+    An attempt replaces all earlier rows from its own first step on, because the training beyond
+    that step was discarded. An attempt that resumed begins with copies of all earlier rows, so it
+    is the whole history; so is an attempt that started anew. Within one file the later line wins
+    per (step, key). Among rows without a step, only those of the latest attempt with any count,
+    because such rows cannot be matched.
     """
     by_step: dict[float, Row] = {}
     loose: list[Row] = []
@@ -112,8 +112,9 @@ def merge(attempts: Iterable[Parsed]) -> Merged:
 
 
 def written(attempts: Sequence[Parsed]) -> list[Row]:
-    """Return the rows that the attempts of a run wrote themselves, one for each attempt and step:
-    rows that were given up are among them, copies that a resumed attempt begins with are not."""
+    """Return the rows that the attempts of a run wrote themselves, one for each attempt and step.
+    These include rows that a later attempt discarded, but not the copies that a resumed attempt
+    begins with."""
     rows: list[Row] = []
     for number, parsed in enumerate(attempts):
         copies = max(
@@ -124,7 +125,8 @@ def written(attempts: Sequence[Parsed]) -> list[Row]:
 
 
 def _alike(rows: Sequence[Row], others: Sequence[Row]) -> int:
-    """Return how many rows both begin with. Rows with NaN are equal by their texts only."""
+    """Return how many rows at the beginning are equal in both. Rows with NaN are compared as
+    texts."""
     count = 0
     for row, other in zip(rows, others, strict=False):
         if row != other and repr(row) != repr(other):
@@ -146,20 +148,20 @@ def describe(value: object) -> str:
 
 _FORMATS = (
     (b"version https://git-lfs", "it is a Git LFS pointer, not the file: run `git lfs pull`"),
-    (b"\xff\xfe", "it is UTF-16: write it as UTF-8"),
-    (b"\xfe\xff", "it is UTF-16: write it as UTF-8"),
-    (b"\x1f\x8b", "it is compressed by gzip: write plain text"),
+    (b"\xff\xfe", "it is UTF-16: convert it to UTF-8"),
+    (b"\xfe\xff", "it is UTF-16: convert it to UTF-8"),
+    (b"\x1f\x8b", "it is compressed with gzip: decompress it"),
 )
 
 
 def describe_malformed(data: bytes) -> str:
-    """Describe why lines in the beginning of a file are no JSON objects: its format, or the first
-    such line."""
+    """Describe why lines at the beginning of a file are not JSON objects: the file's format, or the
+    first such line."""
     for begin, words in _FORMATS:
         if data.startswith(begin):
             return words
     if data[1:2] == b"\0" or data[:1] == b"\0":
-        return "it is UTF-16: write it as UTF-8"
+        return "it is UTF-16: convert it to UTF-8"
     lines = data.split(b"\n")
     first = next((line for line in lines if parse(line + b"\n").malformed), b"")
     return f"the first: {shorten(first.decode('utf-8', 'replace').strip())}"
@@ -178,7 +180,7 @@ def as_step(value: object) -> float | None:
 
 def as_float(value: object) -> float | None:
     """Return a recorded number as a float; None for anything else, also for booleans. An integer
-    that is too large for a float is infinite."""
+    that is too large for a float becomes infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -195,28 +197,28 @@ _NOT_FINITE = {
 
 
 def as_number(value: object) -> float | None:
-    """Return a recorded metric as a float: a number, or a text that programs write for NaN and the
-    infinities, which strict JSON does not have. None for anything else."""
+    """Return a recorded metric as a float: a number, or a text for NaN or an infinity, which strict
+    JSON lacks. None for anything else."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value.strip().lower())
     return as_float(value)
 
 
 _PASSING = 2
-"""The number of rows at the end that may have other contents, such as a summary."""
+"""How many rows at the end may have other contents, such as a summary."""
 
 
 def are_missing(after: int, gap: int, *, named: bool) -> bool:
     """Return whether the last `after` rows should have a number of a metric. `gap` is the longest
-    earlier run of rows without one, as between evaluations. `named`: one of the last rows has the
-    key, for example with null."""
+    earlier run of rows without a number, such as between evaluations. `named` tells that one of the
+    last rows has the key, for example with null."""
     return after > gap and (named or after > _PASSING)
 
 
 def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
     """Return checkpoint records of the attempts of a run, oldest first, each with its `attempt`
-    (from 1). A record with the name of an earlier one replaces it: a resumed attempt starts with
-    copies of the records before it, and those keep the attempt that wrote them."""
+    (from 1). A record replaces an earlier one of the same name. The copies of earlier records with
+    which a resumed attempt starts keep the attempt that wrote them."""
     records: dict[object, Row] = {}
     for attempt, parsed in enumerate(attempts, start=1):
         for row in parsed.rows:
@@ -230,8 +232,8 @@ def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
 
 
 def ends_final(records: Sequence[Mapping[str, object]]) -> bool:
-    """Return whether the last of these checkpoint records is final: marked as final, or without a
-    mark but named so, as in tinker-cookbook."""
+    """Return whether the last of these checkpoint records is final: marked as final, or named so
+    without a mark, as in tinker-cookbook."""
     return any(
         record.get("final", record.get("name") == "final") is True for record in records[-1:]
     )

@@ -1,6 +1,6 @@
-"""The files of runs, for readers: their size, stamp and bytes. A local file has a stamp of size,
-times and inode. On a remote store one listing gives all stamps, and a growing file may be in parts
-(`<path>.parts/<offset>`)."""
+"""Finds the files of runs for readers: their size, stamp and bytes. The stamp of a local file
+consists of size, times and inode. On a remote store one listing gives all stamps, and a growing
+file may be stored in parts (`<path>.parts/<offset>`)."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from sweeper.store.base import Entry, Store
 from sweeper.store.local import open_regular
 
 MOMENT = 2_000_000_000
-"""Nanoseconds after a change in which a file's time is not reliable: the kernel's clock for file
+"""Nanoseconds after a change during which a file's time is unreliable. The kernel's clock for file
 times is coarse, so a second change within one tick would not show."""
 
 
@@ -32,13 +32,13 @@ class Stamp(NamedTuple):
 
     def is_fleeting(self, now: int) -> bool:
         """Return whether a local file changed so shortly before `now` (nanoseconds) that its next
-        change may leave the same stamp. Values read from it are then valid only at that moment."""
+        change may leave the same stamp. Values read from it must not be cached then."""
         return self.inode != 0 and now - max(self.time, self.changed) < MOMENT
 
 
 def _number_of(value: object) -> int:
-    """Return a number below 2**63 that identifies a value by its representation."""
-    import hashlib  # import it late: local files do not need it
+    """Return a number below 2**63 that identifies a value, derived from its representation."""
+    import hashlib  # import late: local files do not need it
 
     digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
     return int.from_bytes(digest) >> 1
@@ -69,8 +69,8 @@ class Source(Protocol):
     name: str
     stamp: Stamp
     pieces: list[list[int]]
-    """For a file on a remote store: offset, size and stamp of each object that it consists of.
-    Objects are never modified, so the same objects mean the same bytes."""
+    """For a file on a remote store, the offset, size and stamp of each of its objects. Objects are
+    never modified, so the same objects mean the same bytes."""
 
     @property
     def settled(self) -> bool:
@@ -78,8 +78,8 @@ class Source(Protocol):
         ...
 
     def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
-        """Return the bytes from `start` on, at most `most`, and the stamp of the file at that
-        moment. Raises `NotFound` if it was removed."""
+        """Return at most `most` bytes from `start` on, and the stamp of the file at that moment.
+        Raises `NotFound` if it was removed."""
         ...
 
 
@@ -90,7 +90,7 @@ def begins_with(source: Source, pieces: list[list[int]]) -> bool:
 
 
 _STILL = 600_000_000_000
-"""Nanoseconds without a change after which a local file will probably not grow."""
+"""A local file that has not changed for this many nanoseconds will probably not grow."""
 
 
 class _Local:
@@ -105,7 +105,7 @@ class _Local:
 
     def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
         try:
-            # Not `open`: making its object takes longer than reading a small file.
+            # `open` is slower: making its object takes longer than reading a small file.
             file = open_regular(self._path)
             try:
                 stamp = Stamp.of(os.fstat(file))
@@ -129,7 +129,7 @@ def _read(file: int, start: int, size: int) -> bytes:
 
 
 class _Remote:
-    """Adjacent entries whose bytes follow each other, from 0 on."""
+    """The adjacent parts of a file, whose bytes follow each other from offset 0 on."""
 
     def __init__(self, store: Store, name: str, pieces: list[tuple[int, Entry]]) -> None:
         self.name = name
@@ -155,8 +155,8 @@ class _Remote:
 
 
 class Files:
-    """The files below the folder `prefix` of a store. For a remote store they are as of the first
-    request."""
+    """The files below the folder `prefix` of a store. A remote store is listed at the first
+    request, and not again."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self.store, self.prefix = store, prefix
@@ -177,18 +177,19 @@ class Files:
         return self._entries
 
     def inside(self, folder: str) -> list[Entry]:
-        """Return the files directly in a folder, from that listing."""
+        """Return the files directly in a folder, from the listing of `entries`."""
         self.entries()
         return self._inside.get(folder, [])
 
     def below(self, folder: str) -> list[str]:
-        """Return the subfolders of a folder that directly contain files, from that listing."""
+        """Return the subfolders of a folder that directly contain files, from the listing of
+        `entries`."""
         self.entries()
         return [inner for inner in self._below.get(folder, []) if inner != folder]
 
     def source(self, path: str) -> Source | None:
-        """Return the file at `path` (from the store's root on), or its parts; None if it does not
-        exist."""
+        """Return the file at `path` (relative to the store's root), or its parts; None if it does
+        not exist."""
         if self.local is not None:
             return self._local(path)
         whole = self.entries().get(path)
@@ -197,7 +198,7 @@ class Files:
         return self._parts(path, self.inside(f"{path}.parts"))
 
     def stamp(self, path: str) -> Stamp | None:
-        """Return the stamp of `source`."""
+        """Return the stamp of the file at `path`; None if it does not exist."""
         if self.local is not None:
             status = _status(self._full(path))
             if status is not None:
@@ -216,7 +217,7 @@ class Files:
         return self._local_parts(path) if status is None else _Local(path, full, Stamp.of(status))
 
     def _local_parts(self, path: str) -> Source | None:
-        """Return the same as `_parts` for parts on this machine."""
+        """Return the parts of a local file, as `_parts` does."""
         folder = f"{self._full(path)}.parts"
         stamps: dict[str, Stamp] = {}
         try:
@@ -258,8 +259,8 @@ _MOST_LISTED = 512
 
 
 class ListedOnce:
-    """The files of ended attempts on a remote store, whose folders do not change any more: each
-    is listed once for all parts of a launcher that follow it. Threads may share it."""
+    """The files of ended attempts on a remote store, whose folders no longer change. Each folder is
+    listed once for all parts of a launcher that follow it. Threads may share this object."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -79,7 +79,7 @@ def test_a_run_that_lost_the_service_raises_the_service_alarm(scene):
     scene.step(2.5)
     [alarm] = alarms(scene.folder)
     assert (alarm.run, alarm.rule) == (scene.ids[0], "service")
-    assert alarm.message == "it has failed: Connection refused"
+    assert alarm.message == "the run has failed: Connection refused"
 
 
 def test_a_run_without_its_metric_raises_an_alarm(scene):
@@ -99,7 +99,7 @@ def test_a_run_without_its_metric_raises_an_alarm(scene):
     assert {run: alarm.message for run, alarm in by_run.items()} == {
         scene.ids[0]: "no 'test/nl' was recorded; recorded: test/nll, loss",
         scene.ids[1]: "test/nl is never a number: it was recorded as null",
-        scene.ids[2]: "no 'test/nl' was recorded, nor anything else",  # it wrote no metrics
+        scene.ids[2]: "no 'test/nl' was recorded, and no other metric",  # it wrote no metrics
     }
 
 
@@ -114,7 +114,7 @@ def test_the_alarm_explains_a_command_without_log_path(scene):
     scene.step(2.5)
     [alarm] = alarms(scene.folder)
     assert alarm.message == (
-        "no 'loss' was recorded, nor anything else: the command has no {log_path}: sweeper cannot"
+        "no 'loss' was recorded, and no other metric: the command has no {log_path}: sweeper cannot"
         " find its metrics"
     )
 
@@ -210,7 +210,7 @@ def test_an_alarm_command_removed_from_the_grid_is_not_run(scene):
     scene.step(2.5)
     action = read_json(scene.store, scene.folder.action(scene.ids[0], 1, "divergence"))
     assert action["command"] is None
-    assert action["outcome"] == "not run: the grid has no such command now"
+    assert action["outcome"] == "not run: the grid no longer has this command"
 
 
 def test_an_alarm_command_that_does_not_start_is_reported(scene):

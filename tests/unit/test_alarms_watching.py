@@ -346,10 +346,10 @@ def test_heartbeats_report_free_disk_and_memory(tmp_path):
     ("text", "words"),
     [
         ("epoch 1 loss 0.5\nepoch 2 loss 0.4\n",
-         "no 'loss' was recorded, nor anything else; 2 lines of its metrics file cannot be "
+         "no 'loss' was recorded, and no other metric; 2 lines of its metrics file cannot be "
          "read: the first: epoch 1 loss 0.5"),
         ("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n",
-         "no 'loss' was recorded, nor anything else; 3 lines of its metrics file cannot be "
+         "no 'loss' was recorded, and no other metric; 3 lines of its metrics file cannot be "
          "read: it is a Git LFS pointer, not the file: run `git lfs pull`"),
         ('{"step": 1, "eval": {"loss": 1}}\n', "no 'loss' was recorded; recorded: eval"),
         ('{"step": 1, "loss": {"train": 1, "test": 2}}\n',
@@ -357,7 +357,7 @@ def test_heartbeats_report_free_disk_and_memory(tmp_path):
         ('{"step": 1, "loss": "0.5"}\n', 'loss is never a number: it was recorded as "0.5"'),
         ('{"step": 1, "loss": [1, 2]}\n', "loss is never a number: it was recorded as a list"),
         (rows(1, 2) + '{"step": 3, "loss": null}\n{"step": 4, "loss": null}\n',
-         "the last 2 rows have no loss: it may have become NaN, which some programs do not write"),
+         "the last 2 rows have no loss: the value may have become NaN, which some programs do not write"),
         (rows(1, 2) + '{"step": 3, "time": 1}\n', None),
         (rows(1, 2) + '{"step": 3, "loss": "NaN"}\n', None),
     ],

@@ -1,6 +1,6 @@
-"""Caches columns of many files in a few Parquet files, *segments*, which are written once and have
-checksums. A damaged segment counts as missing. Newer segments override older ones, and segments
-with little valid data are merged."""
+"""Caches columns of many files in a few Parquet files, called segments, which are written once and
+have checksums. A damaged segment counts as missing. Newer segments override older ones, and
+segments with little valid data are merged."""
 
 import importlib
 import json
@@ -20,19 +20,18 @@ from sweeper.metrics.sources import Files
 from sweeper.metrics.tables.columns import Columns, join
 
 _ROOM = 1 << 21
-"""The number of values at which a segment is written."""
+"""A segment is written once this many values are new."""
 _SMALL = 16
-"""The number of segments that may be less than half full; if there are more, they are merged."""
+"""If more segments than this are less than half full, they are merged."""
 _WORTH = 1 << 15
-"""The number of values from which parsing them again takes longer than importing pyarrow."""
+"""For fewer values than this, parsing again is faster than importing pyarrow."""
 _METADATA = b"sweeper"
 
 _writers: list[threading.Thread] = []
 
 
 def wait_for_writers(but: int = 0) -> None:
-    """Wait until this process has written its segments, `but` for the last ones. It does so in
-    threads."""
+    """Wait until the threads of this process have written their segments, except the last `but`."""
     while len(_writers) > but:
         _writers.pop(0).join()
 
@@ -44,8 +43,8 @@ def _pyarrow(module: str = "pyarrow.parquet") -> Any:
 
 
 class _Member(NamedTuple):
-    """A file in a segment: its first row and the number of its rows, its keys, the counts of
-    unreadable lines, and the reader's facts about it."""
+    """A file in a segment: its first row and the number of rows, its keys, the counts of unreadable
+    lines, and what the reader recorded about it."""
 
     start: int
     rows: int
@@ -75,7 +74,7 @@ class _Segment:
         self._whole = Columns(self._footer.num_rows, {}, {})
 
     def columns(self, member: _Member, keys: Iterable[str] | None) -> Columns:
-        """Return the rows of one file, with these keys (None: all of its keys)."""
+        """Return the rows of one file with these keys (None for all of its keys)."""
         names = member.keys if keys is None else list(keys)
         new = [key for key in names if key in self._places and key not in self._whole.values]
         if new:
@@ -88,7 +87,7 @@ class _Segment:
         names = [str(self._places[key]) for key in keys]
         with _pyarrow().ParquetFile(
             self.path, metadata=self._footer, page_checksum_verification=True
-        ) as file:  # not kept open, since there may be many
+        ) as file:  # opened each time, since there may be many segments
             table = file.read(columns=names, use_threads=False)
         values, odd = dict(self._whole.values), dict(self._whole.odd)
         for key, name in zip(keys, names, strict=True):
@@ -139,7 +138,7 @@ class Cache:
         return self._where.get(name)
 
     def about(self, name: str) -> Any:
-        """Return the reader's facts about a file; None if it is not cached."""
+        """Return what the reader recorded about a file; None if it is not cached."""
         if name in self._new:
             return self._new[name][0]
         segment = self._segment(name)
@@ -152,7 +151,7 @@ class Cache:
         return self._where[name].members[name].keys
 
     def columns(self, name: str, keys: Iterable[str] | None = None) -> Columns | None:
-        """Return the cached columns of a file, with these keys (None: all); None if it is not
+        """Return the cached columns of a file with these keys (None for all); None if it is not
         cached."""
         if name in self._new:
             return self._new[name][1].chosen(keys)
@@ -167,7 +166,8 @@ class Cache:
             return None
 
     def put(self, name: str, about: object, columns: Columns) -> None:
-        """Cache the columns of a file, replacing earlier ones. `about` is a JSON value."""
+        """Cache the columns of a file, replacing earlier ones. `about` is a JSON value of the
+        reader."""
         # Files with different keys would leave most of a segment empty.
         if len(self._new_keys | dict.fromkeys(columns.values)) > 2 * len(columns.values) + 16:
             self.flush()
@@ -185,7 +185,8 @@ class Cache:
             self._sent.update(self._new)
             self._new, self._new_keys, self._new_numbers = {}, {}, 0
             writer = threading.Thread(target=_write, args=arguments)
-            with suppress(RuntimeError):  # no room for a thread: the data is read again next time
+            # No thread could be started: the data is read again next time.
+            with suppress(RuntimeError):
                 writer.start()
                 _writers.append(writer)
 
@@ -219,7 +220,7 @@ def _remove(paths: Iterable[str]) -> None:
 def _write(
     folder: Folder, name: str, files: dict[str, tuple[Any, Columns]], instead_of: Sequence[str]
 ) -> None:
-    """Write files as a segment, whose name begins with `name`."""
+    """Write files as a segment whose name begins with `name`."""
     with suppress(OSError, ValueError, MemoryError, RecursionError):
         data = _encoded(files)
         length = int.from_bytes(data[-8:-4], "little")
@@ -228,7 +229,7 @@ def _write(
 
 
 def _encoded(files: dict[str, tuple[Any, Columns]]) -> memoryview:
-    """Return files as the bytes of a segment."""
+    """Return files encoded as the bytes of a segment."""
     whole = join([columns for _, columns in files.values()])
     shapes: dict[tuple[str, ...], int] = {}
     members: dict[str, list[Any]] = {}

@@ -1,6 +1,6 @@
-"""Metrics as columns of floats, as exact as `metrics.rows.parse` and several times faster. A whole
-file goes through a decoder for numbers under known keys; if that refuses it, it is parsed line by
-line."""
+"""Reads metrics as columns of floats, as exactly as `metrics.rows.parse` and several times faster.
+A fast decoder, which expects numbers under known keys, parses a whole file; if it rejects the file,
+the file is parsed line by line."""
 
 import functools
 import operator
@@ -21,30 +21,30 @@ from sweeper.metrics.rows import Parsed, Point, Row, are_missing, as_float, as_n
 T = TypeVar("T")
 Floats = NDArray[np.float64]
 Odd = dict[int, object]
-"""The values that are not numbers which a float holds exactly, by row number."""
+"""Values that a float cannot hold exactly, by row number."""
 
 _BITS = 0x7FF8_0000_5357_4550
 ABSENT: float = struct.unpack("<d", struct.pack("<Q", _BITS))[0]
-"""The mark of a missing number in a column. It is a NaN whose bits differ from a recorded NaN;
-`present` distinguishes them."""
+"""The mark of a missing number in a column. It is a NaN whose bits differ from those of a recorded
+NaN; `present` distinguishes them."""
 
 _EXACT = 2.0**53
-"""From here on floats do not represent all integers."""
+"""From this number on, floats cannot represent all integers."""
 _WIDEST = 2000
 _AWKWARD = re.compile(r'["\\\x00-\x1f\ud800-\udfff]')
-"""Characters that keys of a decoder cannot contain."""
+"""Characters that keys of the fast decoder cannot contain."""
 _HEAD = 1 << 12
 _PIECE = 1 << 16
 _OPEN, _CLOSE = b"{}"
 
 
 def present(column: Floats) -> NDArray[np.bool_]:
-    """Return where a column has a number, which may be a recorded NaN."""
+    """Return where a column has a number. A recorded NaN counts as a number."""
     return column.view(np.uint64) != _BITS
 
 
 def absent(rows: int) -> Floats:
-    """Return a column without numbers."""
+    """Return a column of this many rows without numbers."""
     return np.full(rows, ABSENT)
 
 
@@ -81,7 +81,7 @@ class Columns:
         return mask
 
     def with_any(self, keys: Sequence[str] | None) -> "Columns":
-        """Return the rows that have at least one of these keys; all rows if None."""
+        """Mark the rows that have at least one of these keys; all rows if None."""
         if keys is None:
             return self
         mask = np.zeros(self.rows, bool)
@@ -92,8 +92,8 @@ class Columns:
     def where(
         self, rows: NDArray[np.bool_] | slice, keys: Iterable[str] | None = None
     ) -> "Columns":
-        """Return the rows of a slice, or those for which a mask is true, with these keys (None:
-        all). A key that no row has becomes a column without numbers."""
+        """Return the rows of a slice, or the rows for which a mask is true, with these keys (None
+        for all). A key that no row has becomes a column without numbers."""
         if isinstance(rows, slice):
             numbers = range(self.rows)[rows]
         elif rows.all():
@@ -112,20 +112,21 @@ class Columns:
         return replace(self, rows=len(numbers), values=values, odd=_filled(odd))
 
     def chosen(self, keys: Iterable[str] | None) -> "Columns":
-        """Return the rows with only these keys; with all keys if None."""
+        """Return all rows, with only these keys unless None."""
         if keys is None:
             return self
         values = {key: self.column(key) for key in keys}
         return replace(self, values=values, odd={k: self.odd[k] for k in values if k in self.odd})
 
     def tidy(self) -> "Columns":
-        """Return the keys that some row has: first those of the first row in their order, then the
-        others by their first row and name. So the order does not depend on the expected keys."""
+        """Return the rows with their keys ordered: the keys of the first row in its order, then
+        other keys by their first row and name. Keys that no row has are dropped. So the order does
+        not depend on the hint."""
         first: dict[str, Floats] = {}
         late: list[tuple[int, str]] = []
         for key, column in self.values.items():
             odd = self.odd.get(key, {})
-            # Usually the first row has it; NaN is not equal to itself.
+            # Usually the first row has the key. NaN is not equal to itself.
             if self.rows and (column[0] == column[0] or 0 in odd or present(column[:1])[0]):
                 first[key] = column
                 continue
@@ -165,8 +166,8 @@ def join_odd(parts: Iterable[Columns]) -> dict[str, Odd]:
 
 
 def read_columns(path: str, data: bytes, hint: Iterable[str] = ()) -> Columns:
-    """Return the rows of the metrics file at `path`, whose bytes are `data`. `hint`: keys to
-    expect."""
+    """Return the rows of the metrics file at `path`, whose bytes are `data`. `hint` has expected
+    keys."""
     file = MetricsFile(path)
     return parse_columns(data, None, hint) if file.by_line else _by_line(file.parse(data))
 
@@ -174,8 +175,9 @@ def read_columns(path: str, data: bytes, hint: Iterable[str] = ()) -> Columns:
 def parse_columns(
     data: bytes, keys: Sequence[str] | None = None, hint: Iterable[str] = ()
 ) -> Columns:
-    """Return the rows in `data`, lines of JSON: with all keys, or with those named (each as a
-    column, even without numbers). `hint`: keys to expect in addition to those of the first row."""
+    """Return the rows in `data`, which has lines of JSON. With `keys`, only these columns are
+    returned, even without numbers. `hint` has keys to expect in addition to those of the first
+    row."""
     columns = _numbers_of(data, keys, hint)
     if columns is None:
         parts: list[Columns] = []
@@ -191,7 +193,7 @@ def _by_line(parsed: Parsed) -> Columns:
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
-    """Cut lines into pieces, so that an irregular line slows down only a few."""
+    """Cut lines into pieces, so that an irregular line slows down only its piece."""
     start = 0
     while start < len(data):
         end = data.find(b"\n", start + _PIECE) + 1 or len(data)
@@ -200,12 +202,12 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _numbers_of(data: bytes, keys: Sequence[str] | None, hint: Iterable[str]) -> Columns | None:
-    """Return rows that consist only of numbers which floats hold exactly; None if any row has other
-    values, or is irregular."""
+    """Return rows that consist only of numbers that floats hold exactly; None if any row is
+    different."""
     names = (*dict.fromkeys((*_first_keys(data), *hint)),) if keys is None else (*keys,)
     if not names or len(names) > _WIDEST or any(map(_AWKWARD.search, names)):
         return None
-    if keys is not None and not is_text(data):  # the decoder does not check the parts that it skips
+    if keys is not None and not is_text(data):  # the decoder does not check what it skips
         return None
     rows = decode_lines(data, _decoder(names, keys is None))
     if rows is None:
@@ -219,17 +221,17 @@ def _numbers_of(data: bytes, keys: Sequence[str] | None, hint: Iterable[str]) ->
 
 
 def _first_keys(data: bytes) -> list[str]:
-    """Return the keys of the first row in their order, if it is a short one."""
+    """Return the keys of the first row in their order, if the row is short."""
     rows = parse(data[: data.find(b"\n", 0, 64 * _HEAD) + 1]).rows
     return [*rows[0]] if rows else []
 
 
 def decode_lines(data: bytes, decoder: "msgspec.json.Decoder[T]") -> "list[T] | None":
-    """Decode whole lines at once, each of which must be one object; None if any is not.
+    """Decode complete lines at once; None if any line is not one object.
 
-    A decoder accepts objects with any whitespace between them. Each line is one object if there
-    are as many objects as lines, and each line begins and ends with a brace: an object that
-    continued on the next line would have `}` and `{` with nothing between, which is not JSON.
+    A decoder accepts objects with any whitespace between them. Each line is one object if there are
+    as many objects as lines, and each line begins and ends with a brace: an object that continued
+    on the next line would have `}` and `{` with nothing between, which is not JSON.
     """
     starts = _line_starts(data)
     if not starts:
@@ -242,7 +244,7 @@ def decode_lines(data: bytes, decoder: "msgspec.json.Decoder[T]") -> "list[T] | 
 
 
 def _line_starts(data: bytes) -> list[int]:
-    """Return where lines start, if all are whole and each begins and ends with a brace; else
+    """Return where lines start, if all are complete and each begins and ends with a brace; else
     nothing."""
     starts: list[int] = []
     start = 0
@@ -264,7 +266,8 @@ def is_text(data: bytes) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _decoder(keys: tuple[str, ...], strict: bool) -> "msgspec.json.Decoder[msgspec.Struct]":
-    """Make a decoder of rows with numbers under `keys`. It refuses other keys, or skips them."""
+    """Return a decoder of rows with numbers under `keys`. Other keys are rejected with `strict`,
+    else skipped."""
     made = msgspec.defstruct(
         "Line",
         [(f"f{i}", float, ABSENT) for i in range(len(keys))],
@@ -276,7 +279,7 @@ def _decoder(keys: tuple[str, ...], strict: bool) -> "msgspec.json.Decoder[msgsp
 
 
 def columns_of(rows: Sequence[Mapping[str, object]]) -> Columns:
-    """Return rows as columns."""
+    """Convert rows to columns."""
     values: dict[str, Floats] = {}
     odd: dict[str, Odd] = {}
     for key in dict.fromkeys(chain.from_iterable(rows)):
@@ -290,7 +293,7 @@ def columns_of(rows: Sequence[Mapping[str, object]]) -> Columns:
 
 
 def _exact(value: object) -> float | None:
-    """Return a number that a float holds exactly, or that a text represents (NaN, an infinity);
+    """Return a number that a float holds exactly, or the number that a text such as NaN represents;
     None for anything else."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _EXACT:
         return None
@@ -299,17 +302,16 @@ def _exact(value: object) -> float | None:
 
 _STEP = re.compile(rb'\{"step": ?(\d{1,15})[,}]')
 _BACK = 64
-"""The number of lines at the end that are searched for a key: evaluations are not in every line."""
+"""How many lines at the end are searched for a key, because not every line has evaluations."""
 
 
 def last_number(data: bytes, key: str) -> Point | None:
     """Return the last number of `key` in lines of JSON without parsing all lines. Return None if
-    the beginnings of the lines and the last lines do not show it, or if the lines after it should
-    have a number too.
+    this cannot be determined, or if the lines after it should have a number too.
 
-    The last value is that of the highest step. If the steps at the beginnings of the lines ascend,
-    the last lines have it. (A line with two steps has no meaning in JSON; here the first one
-    counts.)
+    The last value is the value of the highest step. If the steps at the beginnings of the lines
+    ascend, the last lines have it. (A line with two steps has no meaning in JSON; here the first
+    one counts.)
     """
     starts = _line_starts(data)
     steps = [int(match[1]) for match in map(_STEP.match, repeat(data), starts) if match]
@@ -329,8 +331,8 @@ def last_number(data: bytes, key: str) -> Point | None:
 
 
 def _lacks(after: Sequence[Row], before: Sequence[Row], key: str) -> bool:
-    """Return whether the rows after the last number may lack one: no such gap directly precedes
-    it."""
+    """Return whether the rows after the last number may lack one, because no gap as long directly
+    precedes it."""
     numbered = [as_number(row.get(key)) is not None for row in before]
     gap = numbered.index(True) if any(numbered) else len(numbered)
     return are_missing(len(after), gap, named=any(key in row for row in after))

@@ -1,4 +1,4 @@
-"""Columns of many runs as one table: for pandas, and for SQL."""
+"""Joins columns of many runs to one table, for pandas and for SQL."""
 
 import importlib
 import json
@@ -23,7 +23,7 @@ _WHOLE = 2.0**53
 
 class Part(NamedTuple):
     """The rows of one run: values common to all rows, then columns. `notes` describe problems of
-    its files."""
+    the run's files."""
 
     common: Mapping[str, str]
     columns: Columns
@@ -38,7 +38,7 @@ def _keys(parts: Sequence[Part], first: Sequence[str]) -> list[str]:
 
 
 def _stacked(parts: Sequence[Part], keys: Sequence[str]) -> Floats:
-    """Return one row per key, with the runs' columns one after the other."""
+    """Return one column per key, with the runs' values one after the other."""
     block = np.empty((len(keys), sum(part.columns.rows for part in parts)))
     for row, key in zip(block, keys, strict=True):
         if parts:
@@ -59,8 +59,9 @@ def numbers_frame(
     common: Sequence[str] = RUN_KEY,
 ) -> "pandas.DataFrame":
     """Return a DataFrame: a category for each common value, the keys `first`, then the others in
-    order of appearance. A column is float64, with NaN also for missing values; int64 if it is named
-    in `whole` and has only integers; objects, with None, if a key has other values."""
+    order of appearance. A column is int64 if it is named in `whole` and has only integers;
+    objects, with None, if the key has other values than numbers; else float64, with NaN for
+    missing values."""
     import pandas
 
     keys = _keys(parts, first)
@@ -81,7 +82,7 @@ def numbers_frame(
 
 
 def _coded(parts: Sequence[Part], name: str) -> tuple[NDArray[np.int32], list[str]]:
-    """Return the distinct values of a common column, and the index of each row's value among
+    """Return the distinct values of a common column, and for each row the index of its value among
     them."""
     texts = [*dict.fromkeys(part.common[name] for part in parts)]
     places = {text: place for place, text in enumerate(texts)}
@@ -96,8 +97,8 @@ def _index(names: Sequence[str]) -> "pandas.Index[str]":
 
 
 def _made(make: Callable[..., T], values: Sequence[object]) -> T:
-    """Return values as a pandas array; as plain objects if one has a lone surrogate, which pandas'
-    strings refuse."""
+    """Return values as a pandas array; as plain objects if a text has a lone surrogate, which
+    pandas' strings reject."""
     try:
         return make(values)
     except UnicodeEncodeError:
@@ -106,7 +107,7 @@ def _made(make: Callable[..., T], values: Sequence[object]) -> T:
 
 def rows_frame(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> "pandas.DataFrame":
     """Return rows of Python values as a DataFrame: the columns `first`, then the others in order of
-    appearance. pandas infers the types of the columns."""
+    appearance. pandas infers the types."""
     import pandas
 
     names = dict.fromkeys(chain(first, *rows))
@@ -129,8 +130,9 @@ def numbers_table(
     whole: Sequence[str] = (),
     common: Sequence[str] = RUN_KEY,
 ) -> object:
-    """Return the same as an Arrow table for SQL, where NULL (missing) differs from NaN (recorded).
-    Other values are a text column of the key's name, or `<key>.text` if the key has numbers too."""
+    """Return an Arrow table for SQL with the same columns, where NULL (missing) differs from NaN
+    (recorded). Values other than numbers are a text column with the key's name, or `<key>.text` if
+    the key has numbers too."""
     pyarrow = _pyarrow()
     keys = _keys(parts, first)
     odd = join_odd([part.columns for part in parts])
@@ -159,12 +161,13 @@ def numbers_table(
 
 
 def _pyarrow() -> ModuleType:
-    """Return pyarrow, which has almost no types."""
+    """Return pyarrow, untyped, because it has almost no types."""
     return importlib.import_module("pyarrow")
 
 
 def _apart(names: Sequence[str]) -> list[str]:
-    """Return names that SQL distinguishes: it ignores case, so a second one gets a number."""
+    """Return names that SQL distinguishes. SQL ignores case, so a second name that differs only in
+    case gets a number."""
     seen: set[str] = set()
     different: list[str] = []
     for name in names:
@@ -183,8 +186,8 @@ def _text(value: object) -> str | None:
 
 
 def plain_column(values: Sequence[Any]) -> object:
-    """Return Python values of one kind as an Arrow column, other values as texts (JSON, except for
-    strings)."""
+    """Return Python values of one kind as an Arrow column; other values become texts (JSON, except
+    for strings)."""
     pyarrow = _pyarrow()
     kinds: set[object] = {type(value) for value in values if value is not None}
     if not kinds:
@@ -207,8 +210,8 @@ def _is_number(value: object) -> bool:
 
 
 def _split(name: str, values: Sequence[object]) -> list[tuple[str, Sequence[object]]]:
-    """Split a column of numbers and other values into two, as in `numbers_table`, so that the
-    numbers can be compared."""
+    """Split a column into numbers and other values, as in `numbers_table`, so that the numbers can
+    be compared."""
     numbers = [value if _is_number(value) else None for value in values]
     others = [None if _is_number(value) else value for value in values]
     mixed = any(value is not None for value in numbers) and any(v is not None for v in others)
@@ -219,7 +222,7 @@ def _split(name: str, values: Sequence[object]) -> list[tuple[str, Sequence[obje
 
 def plain_table(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> object:
     """Return rows of Python values as an Arrow table. A key with numbers and other values has two
-    columns: the others are texts in `<key>.text`."""
+    columns; the others are texts in `<key>.text`."""
     pyarrow = _pyarrow()
     names = dict.fromkeys(chain(first, *rows))
     columns = [part for name in names for part in _split(name, [row.get(name) for row in rows])]

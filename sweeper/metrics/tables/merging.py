@@ -1,5 +1,4 @@
-"""Merges the attempts of a run into one history, in columns: the same as `metrics.merge` for
-rows."""
+"""Merges the attempts of a run into one history, in columns, as `metrics.merge` does for rows."""
 
 import math
 from collections.abc import Sequence
@@ -14,10 +13,10 @@ from sweeper.sweep.labels import plural
 
 
 def merge_columns(attempts: Sequence[Columns]) -> Columns:
-    """Return the attempts of a run, oldest first, as one history: one row per step, ascending, then
-    the rows without a step (ABSENT there). From its own first step on an attempt replaces earlier
-    ones. Of the rows without a step, those of the latest attempt that has some count. Steps become
-    floats."""
+    """Merge the attempts of a run, oldest first, into one history: one row per step, ascending,
+    then the rows without a step (ABSENT there). From its own first step on, an attempt replaces
+    earlier ones. Among rows without a step, only those of the latest attempt with any count. Steps
+    become floats."""
     used = [attempt for attempt in attempts if attempt.rows]
     malformed = sum(attempt.malformed for attempt in attempts)
     torn = sum(attempt.torn for attempt in attempts)
@@ -48,8 +47,8 @@ def merge_columns(attempts: Sequence[Columns]) -> Columns:
 
 
 def odd_steps(attempts: Sequence[Columns]) -> list[str]:
-    """Return where the steps of the attempts' files, oldest first, go back, and which are not
-    numbers. A resumed attempt may begin before the end of the rows that it copied."""
+    """Describe where the steps in the attempts' files, oldest first, go back or are not numbers. A
+    resumed attempt may begin before the end of the rows that it copied."""
     if len(attempts) == 1 and _is_plain(attempts[0]):
         return []
     notes: list[str] = []
@@ -74,21 +73,21 @@ def odd_steps(attempts: Sequence[Columns]) -> list[str]:
         times = plural(len(back), "time")
         notes.append(
             f"steps go back {times} (the first from {high:g} to {low:g}): several programs may "
-            "have written to it; the highest step counts, whichever program wrote it"
+            f"have written to this file; the row with the highest step counts as the last"
         )
     return notes
 
 
 def _alike(steps: Floats, others: Floats) -> int:
-    """Return how many steps both begin with in common."""
+    """Return how many steps at the beginning are equal in both."""
     size = min(len(steps), len(others))
     differ = steps[:size].view(np.uint64) != others[:size].view(np.uint64)
     return int(differ.argmax()) if differ.any() else size
 
 
 def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, float]]:
-    """Return the steps of rows from `start` on that are lower than an earlier one with the same
-    key, each with the highest step before it. Keys that are written late, as by an evaluation
+    """Return the steps of rows from `start` on that are lower than an earlier step with the same
+    key, each with the highest step before it. Keys that are written late, such as by an evaluation
     parallel to the training, count only if their own steps go back."""
     new_steps = steps[start:]
     new_steps = new_steps[present(new_steps)]
@@ -149,7 +148,8 @@ def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
 
 
 def _placed(column: Floats, odd: Odd, target: NDArray[np.intp], rows: int) -> tuple[Floats, Odd]:
-    """Return a column with each value in its row; if a row has several, the last counts."""
+    """Return a column with each value in its target row; if several values have the same row, the
+    last one counts."""
     placed = absent(rows)
     mask = present(column) & (target >= 0)
     placed[target[mask]] = column[mask]

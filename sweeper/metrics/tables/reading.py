@@ -22,14 +22,15 @@ from sweeper.metrics.tables.columns import Columns, join, parse_columns, read_co
 from sweeper.store.opening import open_store
 
 _SHARE = 1 << 26
-"""Bytes that are worth a separate process: it reads as many in the time that it takes to start."""
+"""A separate process is worth its start for at least this many bytes."""
 _PROCESSES = 4
 
 
 class _Mark(NamedTuple):
-    """The version of the file that columns were made of: its stamp, and whether that was too new to
-    rely on; the end (`offset`) and the number of the rows to continue from; a checksum of the bytes
-    before that end, if they may be compared; the `pieces` of a file on a remote store."""
+    """The version of the file from which columns were made: its stamp, and whether the stamp was
+    too new to be reliable; the end (`offset`) and the number of the rows to continue from; a
+    checksum of the bytes before that end, if bytes may be compared; and the `pieces` of a file on a
+    remote store."""
 
     stamp: Stamp
     fleeting: bool
@@ -40,8 +41,8 @@ class _Mark(NamedTuple):
 
 
 class Reader:
-    """A reader of columns; without a `folder` there is no cache. `parsed` counts the bytes that
-    were not cached. New data is cached by `save`."""
+    """A reader of columns. Without a `folder` there is no cache. `parsed` counts the bytes that
+    were not cached. `save` caches new data."""
 
     def __init__(self, folder: Folder | None) -> None:
         self.parsed = 0
@@ -51,9 +52,9 @@ class Reader:
         self._fillers: dict[str, subprocess.Popen[bytes]] = {}
 
     def fill(self, wanted: Iterable[tuple[Files, str]], share: int = _SHARE) -> None:
-        """Start processes that fill the cache with the last of many local files, while this process
-        reads the first. `share` is the number of bytes that are worth a process. `columns` waits
-        for them, and reads the files that they leave out."""
+        """Start processes that cache the last of many local files, while this process reads the
+        first. `share` is the number of bytes that justifies a process. `columns` waits for them,
+        and reads the files that they skip."""
         sizes: list[tuple[Files, str, int]] = []
         for files, path in wanted:
             source, cache = files.source(path), self.cache(files)
@@ -66,14 +67,15 @@ class Reader:
         if shares < 2 or self._folder is None:
             return
         parts: list[list[tuple[Files, str]]] = [[] for _ in range(shares)]
-        mine = (total + (shares - 1) * share) // shares  # the others read less: they have to start
+        # The other processes read less, because they have to start.
+        mine = (total + (shares - 1) * share) // shares
         begin = -mine
         for files, path, size in sizes:
             place = 1 + begin * (shares - 1) // (total - mine) if begin >= 0 else 0
             parts[place].append((files, path))
             begin += size
         for part in parts[1:]:
-            with suppress(OSError):  # no room for a process
+            with suppress(OSError):  # no process could be started
                 filler = self._filler(self._folder, part)
                 self._fillers |= {path: filler for _, path in part}
 
@@ -90,8 +92,8 @@ class Reader:
             )
 
     def columns(self, files: Files, path: str, keys: Sequence[str] | None = None) -> Columns | None:
-        """Return the rows of the file at `path`, with these keys and `step` (None: all keys); None
-        if the file does not exist. Raises `StoreError`."""
+        """Return the rows of the file at `path`, with these keys and `step` (None for all keys);
+        None if the file does not exist. Raises `StoreError`."""
         wanted = None if keys is None else list(dict.fromkeys(("step", *keys)))
         filler = self._fillers.pop(path, None)
         if filler is not None and filler.returncode is None:
@@ -102,7 +104,7 @@ class Reader:
         while source is not None:
             try:
                 return self._columns(source, self.cache(files), wanted)
-            except NotFound:  # the parts have become one file meanwhile, or were removed
+            except NotFound:  # the parts were joined or removed in the meantime
                 again = Files(files.store, files.prefix).source(path)
                 if again is None or again.stamp == source.stamp:
                     return None
@@ -124,12 +126,12 @@ class Reader:
         return cache is not None and cache.about(path) is not None
 
     def save(self) -> None:
-        """Save new data for the next time."""
+        """Save new data in the cache."""
         for cache in self._caches.values():
             cache.save()
 
     def cache(self, files: Files, kind: str = "metrics") -> Cache | None:
-        """Return the cache of the files below this folder."""
+        """Return the cache for the files below this folder."""
         place = kind, files.prefix
         if self._folder is not None and place not in self._caches:
             self._caches[place] = Cache(self._folder, files, kind)
@@ -148,8 +150,8 @@ class Reader:
         return parse_columns(data, keys)
 
     def _read(self, source: Source, cache: Cache | None, mark: _Mark | None) -> Columns:
-        """Return all rows, and cache them. Cached rows (`mark`) are not parsed again if the file
-        still begins with them."""
+        """Read all rows and cache them. Cached rows (`mark`) are not parsed again if the file still
+        begins with the same bytes."""
         name, before = source.name, None
         begin = mark.offset if mark and mark.rows and begins_with(source, mark.pieces) else 0
         stamp, data = source.read(begin)
@@ -203,7 +205,7 @@ def _goes_on(mark: _Mark, stamp: Stamp, data: bytes, begin: int) -> bool:
 
 
 def _main(root: str, folder: str) -> None:
-    """Cache the files named on standard input: a JSON list of prefixes and paths."""
+    """Cache the files that standard input names, as a JSON list of prefixes and paths."""
     reader, store = Reader(Folder(root, folder)), open_store(root)
     folders: dict[str, Files] = {}
     for prefix, path in json.load(sys.stdin):

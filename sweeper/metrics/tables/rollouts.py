@@ -1,5 +1,5 @@
-"""Rollout summaries as columns, cached in groups of files that were read together. A group is valid
-while its files, and those of the groups before it, are unchanged."""
+"""Reads rollout summaries as columns, cached in groups of files that were read together. A group is
+valid while its files, and those of the groups before it, are unchanged."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,17 +39,17 @@ from sweeper.metrics.tables.columns import (
 from sweeper.metrics.tables.frames import Part
 
 _AT_ONCE = 1 << 25
-"""Bytes that are read before they are converted to columns."""
+"""How many bytes are read before they are converted to columns."""
 _RECORDED = tuple(key for key in COLUMNS if key not in ("turns", "ob_len", "ac_len", "attempt"))
-"""Columns that a record has directly."""
+"""Columns that a record contains directly."""
 _EXACT = 2.0**53
 _TEXTS = LABELS[0]
-"""The column that numbers the texts of a row; no metric has this name."""
+"""The column with the number of a row's texts. No metric has this name."""
 
 
 class Summaries(NamedTuple):
-    """Rows of numbers, and `texts`: the distinct values of `LABELS`, which the column `_TEXTS`
-    numbers. `rows` and `malformed` count the rows and unreadable lines of each file."""
+    """Rows of numbers, and `texts`: the distinct values of `LABELS`, whose indices are in the
+    column `_TEXTS`. `rows` and `malformed` count the rows and the unreadable lines of each file."""
 
     columns: Columns
     texts: list[tuple[str, ...]]
@@ -58,7 +58,7 @@ class Summaries(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The rollouts of a run: its folders, one per attempt, oldest first, and optionally a cache."""
+    """The rollouts of a run: its folders, one per attempt, oldest first, and an optional cache."""
 
     files: Files
     folders: Sequence[str]
@@ -66,9 +66,8 @@ class Recorded(NamedTuple):
 
 
 def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summaries:
-    """Read all summaries of a run, with these columns (None: all). Cached ones are used while the
-    files that they were read from are unchanged and are the run's first ones. Raises `StoreError`.
-    """
+    """Read all summaries of a run, with these columns (None for all). Cached groups are used while
+    their files are unchanged and are the first files of the run. Raises `StoreError`."""
     files, folders, cache = recorded
     if not folders:  # the run has not started
         return join_summaries([])
@@ -100,7 +99,7 @@ def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summ
 def _read_files(
     files: Sequence[tuple[SummaryFile, Source]], folder: Folder | None
 ) -> tuple[Summaries, int]:
-    """Read files. Return also how many of the first files cannot change unnoticed."""
+    """Read files. Also return how many of the first files cannot change unnoticed."""
     batch: list[tuple[SummaryFile, bytes]] = []
     parts: list[Summaries] = []
     steady: list[bool] = []
@@ -123,7 +122,7 @@ def _read_files(
 
 
 def join_summaries(parts: Sequence[Summaries], keys: Sequence[str] | None = None) -> Summaries:
-    """Join summaries, one after the other, with their texts renumbered and only these columns."""
+    """Join summaries one after the other, with only these columns; their texts are renumbered."""
     numbered: dict[tuple[str, ...], int] = {}
     joined: list[Columns] = []
     for part in parts:
@@ -143,8 +142,8 @@ def join_summaries(parts: Sequence[Summaries], keys: Sequence[str] | None = None
 
 
 def read_summaries(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries:
-    """Return the rows of these files, one file after the other: all at once if they are regular,
-    else file by file and, if necessary, record by record."""
+    """Return the rows of these files, one file after the other. Files are parsed together if all
+    are regular, else file by file and, if necessary, record by record."""
     quick = _read_quickly(files)
     if quick is not None:
         return quick
@@ -160,7 +159,7 @@ def read_summaries(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries:
 def _labelled(
     columns: Columns, texts: Sequence[tuple[str, ...]], rows: list[int], malformed: list[int]
 ) -> Summaries:
-    """Number the texts of each row."""
+    """Add the number of each row's texts."""
     numbered: dict[tuple[str, ...], int] = {}
     codes = np.array([numbered.setdefault(text, len(numbered)) for text in texts], np.float64)
     values = {**columns.values, _TEXTS: codes}
@@ -175,11 +174,11 @@ class _Turn(msgspec.Struct, gc=False):
 
 
 class _Record(msgspec.Struct, gc=False):
-    """A regular record: only numbers in the places of numbers."""
+    """A regular record: it has only numbers where numbers are expected."""
 
     steps: list[_Turn] = msgspec.field(default_factory=list[_Turn])
     trajectory_metrics: dict[str, float] = msgspec.field(default_factory=dict[str, float])
-    iteration: float | None = math.nan  # the file's value
+    iteration: float | None = math.nan  # the file has this value
     group_idx: float | None = ABSENT
     traj_idx: float | None = ABSENT
     total_reward: float | None = ABSENT
@@ -217,7 +216,7 @@ def _read_quickly(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries | Non
     of_records = [*map(attrgetter("trajectory_metrics"), records)]
     keys = dict.fromkeys(chain.from_iterable(chain(of_turns, of_records)))
     if any(key.startswith("metrics.") for key in keys):
-        return None  # its column may also be another metric's
+        return None  # another metric may have the same column
     for key, numbers in _by_key(of_turns):
         total, having = _added(numbers, record_of, len(records))
         values[metric_column(key)] = np.where(having > 0, total / np.maximum(having, 1), ABSENT)
