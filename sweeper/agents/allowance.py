@@ -1,5 +1,5 @@
 """Tracks how much agents may launch in a root, and how much they have launched. Each launch is
-recorded in `.agents/` before it starts, so restarting a server gives agents nothing more."""
+recorded in `.agents/` before it starts, so restarting a server does not reset the allowance."""
 
 import os
 import time
@@ -19,7 +19,7 @@ _FOLDER = ".agents"
 
 
 class Limits(NamedTuple):
-    """The most that agents may launch; None for no limit. `hours` is the sum over all runs."""
+    """Limits on what agents may launch; None for no limit. `hours` is the sum over all runs."""
 
     runs: float | None = None
     tokens: float | None = None
@@ -28,12 +28,12 @@ class Limits(NamedTuple):
 
     @property
     def allows_any(self) -> bool:
-        """Whether any limit is set: without one nothing is launched."""
+        """Whether any limit is set; without limits nothing may be launched."""
         return any(limit is not None for limit in self)
 
 
 class Used(NamedTuple):
-    """The amount that agents have launched: the runs, and what they have used or may still use."""
+    """What agents have launched: the number of runs, and what these have used or may still use."""
 
     runs: int = 0
     tokens: float = 0.0
@@ -41,16 +41,18 @@ class Used(NamedTuple):
     hours: float = 0.0
 
     def left(self, limits: Limits) -> dict[str, float]:
-        """Return what is left of each limit that is set."""
+        """Return the remainder of each limit that is set."""
         pairs = zip(LIMITS, limits, self, strict=True)
         return {name: max(0, most - now) for name, most, now in pairs if most is not None}
 
 
 class Entry(NamedTuple):
-    """A launch: the ids of the runs that it started, and the budget of the sweep for its whole
-    life. `life` distinguishes the sweep from others of its name: its identity, or something that
-    belongs to this launch alone while that is not on record ("": a record of an older version).
-    `agent` is the one that `sweeper agent start` has started ("": another)."""
+    """A launch: the ids of the runs that it started, and the sweep's budget over its whole life.
+
+    `life` distinguishes the sweep from others of the same name. It is the sweep's identity, or a
+    value of this launch until the identity is recorded ("" in records of older versions). `agent`
+    is the name that `sweeper agent start` gave the agent ("" for other agents).
+    """
 
     path: str
     sweep: str
@@ -75,14 +77,14 @@ def read_limits(text: str | None) -> Limits:
         name, _, value = part.partition("=")
         if name.strip() not in LIMITS:
             raise UsageError(
-                f"--budget {part.strip()}: write {', '.join(LIMITS)}, as runs=50,usd=20"
+                f"--budget {part.strip()}: write {', '.join(LIMITS)}, such as runs=50,usd=20"
             )
         try:
             number = float(value)
         except ValueError:
             number = -1.0
         if not 0 <= number < 1e15:
-            raise UsageError(f"--budget {part.strip()}: is not a number from 0 on")
+            raise UsageError(f"--budget {part.strip()}: is not a number of at least 0")
         limits[name.strip()] = number
     return Limits(**limits)
 
@@ -94,8 +96,8 @@ def reserve(
     life: str | None = None,
     agent: str = "",
 ) -> Entry:
-    """Record a launch before it starts. `life` is the sweep's identity, if there is a sweep yet.
-    Raises `StoreError`."""
+    """Record a launch before it starts. `life` is the sweep's identity, if it exists. Raises
+    `StoreError`."""
     path = f"{_FOLDER}/{time.time_ns():019}-{os.urandom(4).hex()}.json"
     entry = Entry(path, folder.name, tuple(runs), budget, life or path, agent)
     folder.store.create(path, _encoded(entry))
@@ -120,7 +122,7 @@ def retract(store: Store, entry: Entry) -> None:
 
 def entries(store: Store) -> list[Entry]:
     """Return all recorded launches, oldest first. Raises `StoreError`, also for a damaged record,
-    since the amount left is then unknown."""
+    because the remaining amount is then unknown."""
     recorded: list[Entry] = []
     for path in sorted(store.names(_FOLDER)):
 
@@ -137,8 +139,8 @@ def entries(store: Store) -> list[Entry]:
 
 
 def of_sweep(store: Store, recorded: Sequence[Entry], sweep: str) -> list[Entry]:
-    """Return the launches of the sweep that has this name now, and not of removed ones that had it;
-    empty if there is none. Raises `StoreError`."""
+    """Return the launches of the sweep that now has this name, but not those of removed sweeps with
+    the same name; empty if there is no sweep. Raises `StoreError`."""
     folder = SweepFolder(store, sweep)
     if not store.exists(folder.plan):
         return []
@@ -168,7 +170,8 @@ def used(store: Store, recorded: Sequence[Entry]) -> Used:
                 spent, over = _spent(SweepFolder(store, sweep))
             for key in sums:
                 amount = spent[key]
-                if amount is None:  # no price is known: the sweep counts as its whole budget
+                # Without prices, the sweep counts as having used its whole budget.
+                if amount is None:
                     sums[key] += caps[key]
                 else:
                     sums[key] += amount if over else max(amount, caps[key])

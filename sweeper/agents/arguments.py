@@ -36,18 +36,20 @@ Metric = Annotated[
 ]
 Amount = Annotated[
     float | None,
-    Field(ge=0, le=1e15, description="the most that it may use (default: all that is left)"),
+    Field(
+        ge=0, le=1e15, description="the most that the launch may use (default: all that is left)"
+    ),
 ]
 
 
 class Arguments(ArgModelBase):
-    """The arguments of a tool that takes many. An agent gives them one by one; the tool gets them
-    as one object, `asked`."""
+    """The arguments of a tool with many arguments. The agent gives them one by one, and the tool
+    gets them as one object, `asked`."""
 
     def model_dump_one_level(self) -> dict[str, object]:
         """Return the keyword arguments that the tool is called with."""
         return {"asked": self}
 
     def given(self, *names: str) -> dict[str, float]:
-        """Return the numbers among `names` that are not None."""
+        """Return the arguments among `names` that are not None."""
         return self.model_dump(include=set(names), exclude_none=True)

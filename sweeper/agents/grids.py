@@ -17,7 +17,7 @@ _ENDINGS = (".yaml", ".yml")
 
 
 class Recorded(NamedTuple):
-    """A run that has already succeeded with the same values in another sweep."""
+    """A run that has already succeeded, with the same values, in another sweep."""
 
     run: str
     sweep: str
@@ -35,7 +35,7 @@ def find_grid(folder: str, name: str) -> str:
             return path
         at = os.path.realpath(os.path.join(os.path.dirname(at), above))
         if not at.startswith(top + os.sep):
-            raise UsageError(f"{name}: extends a file that is not below the folder of grids")
+            raise UsageError(f"{name}: extends a file outside the folder of grids")
     return path
 
 
@@ -48,7 +48,7 @@ def find_below(folder: str, name: str, endings: tuple[str, ...], what: str) -> s
         raise UsageError(f"{name[:200]!r} is not below the folder of grids")
     if not path.endswith(endings) or not os.path.isfile(path):
         known = ", ".join(names_below(folder, endings)[:20]) or "none"
-        raise UsageError(f"no {what} {name[:200]!r}: there is {known}")
+        raise UsageError(f"no {what} {name[:200]!r}: choose from {known}")
     return path
 
 
@@ -89,8 +89,8 @@ def planned_for(folder: str, name: str, overrides: Sequence[str]) -> Plan:
 
 
 def recorded_elsewhere(store: Store, plan: Plan) -> dict[str, Recorded]:
-    """Return the plan's runs that have succeeded in another sweep, by id. A run's id is made of
-    its recipe, values and seed. Runs that continue other runs are not looked up."""
+    """Return the plan's runs that have succeeded in another sweep, by id. The id of a run is
+    derived from its recipe, values and seed. Runs that continue other runs are not looked up."""
     wanted = {run.id: run for run in plan.runs if not run.parents}
     recorded: dict[str, Recorded] = {}
     for sweep in find_sweeps(store):

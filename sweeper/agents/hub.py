@@ -1,5 +1,6 @@
 """Reads datasets of the Hugging Face Hub over HTTP: search, features, rows. `HF_ENDPOINT` names
-another hub, which serves the dataset viewer's addresses too. `HF_TOKEN` opens private datasets."""
+another hub that also serves the dataset viewer's addresses. `HF_TOKEN` gives access to private
+datasets."""
 
 import json
 import os
@@ -18,7 +19,7 @@ _PAGE = 100
 
 
 class Rows(NamedTuple):
-    """Rows of a split, and how many it has in all."""
+    """Rows of a split, and the number of all its rows."""
 
     rows: list[dict[str, object]]
     total: int
@@ -108,7 +109,7 @@ def _ask(address: str, path: str, **query: str) -> object:
 
     token = os.environ.get("HF_TOKEN")
     request = Request(f"{address}{path}?{urlencode(query)}")  # noqa: S310 - http(s)
-    if token:  # which another host that the hub redirects to must not get
+    if token:  # do not send the token to another host that the hub redirects to
         request.add_unredirected_header("Authorization", f"Bearer {token}")
     here = urlsplit(address).hostname in ("127.0.0.1", "::1", "localhost")
     opener = build_opener(*([ProxyHandler({})] if here else []))
@@ -128,4 +129,4 @@ def _ask(address: str, path: str, **query: str) -> object:
         reason = getattr(error, "reason", None) or error
         raise EnvironmentFailure(f"{address} does not answer: {reason}") from error
     except (ValueError, RecursionError) as error:
-        raise EnvironmentFailure(f"{address}: the answer about {what} is no JSON") from error
+        raise EnvironmentFailure(f"{address}: the answer about {what} is not JSON") from error

@@ -15,7 +15,7 @@ from sweeper.errors import UsageError
 
 ENDINGS = (".jsonl", ".csv", ".parquet")
 _EXAMINED = 1000
-"""How many rows the features are taken from."""
+"""How many rows are read to determine the features."""
 
 
 def search_local(folder: str, text: str) -> list[dict[str, object]]:
@@ -26,7 +26,7 @@ def search_local(folder: str, text: str) -> list[dict[str, object]]:
 
 
 def features(folder: str, name: str) -> dict[str, object]:
-    """Return the types of each key of a file's first rows, and how many rows the file has. Raises
+    """Return the types of each key in a file's first rows, and the number of rows. Raises
     `UsageError`."""
     types: dict[str, Counter[str]] = {}
     total = 0
@@ -71,7 +71,7 @@ def _object(line: str, place: str) -> dict[str, object]:
     except (ValueError, RecursionError):
         row = None
     if not is_table(row):
-        raise UsageError(f"{place}: is no JSON object: write one per line")
+        raise UsageError(f"{place} is not a JSON object: write one per line")
     return row
 
 
@@ -81,13 +81,15 @@ def save(folder: str, name: str, rows: Sequence[dict[str, object]]) -> str:
     top = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(top, name.replace("\0", "?")))
     if not path.startswith(top + os.sep) or not name.endswith(".jsonl"):
-        raise UsageError(f"{name[:200]!r} is not a path below the folder of grids to a .jsonl file")
+        raise UsageError(
+            f"{name[:200]!r} is not the path of a .jsonl file below the folder of grids"
+        )
     text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         atomic_create(path, text.encode("utf-8", "replace"), mode=0o644)
     except FileExistsError:
-        raise UsageError(f"{name}: exists already: choose another name") from None
+        raise UsageError(f"{name} exists already: choose another name") from None
     except OSError as error:
-        raise UsageError(f"{name}: cannot be written: {error.strerror}") from error
+        raise UsageError(f"cannot write {name}: {error.strerror}") from error
     return path

@@ -14,7 +14,7 @@ from sweeper.errors import UsageError
 
 _SECONDS = 20.0
 _ROW = 2_000
-"""The most characters of a value of a row."""
+"""The most characters shown of a value."""
 _SHOWN = 10
 """The most rows in an answer."""
 _SAVED = 20_000
@@ -22,7 +22,7 @@ _SAVED = 20_000
 
 
 class Dataset(Arguments):
-    """What to search, describe, read or save."""
+    """What to search for, describe, read or save."""
 
     name: Annotated[
         str,
@@ -40,10 +40,10 @@ class Dataset(Arguments):
         Field(description="local: files below the grids folder; hub: the Hugging Face Hub"),
     ] = "local"
     config: Annotated[
-        str, Field(max_length=200, description="of a dataset of the hub, such as main")
+        str, Field(max_length=200, description="configuration of a hub dataset, such as main")
     ] = ""
     split: Annotated[
-        str, Field(max_length=200, description="of a dataset of the hub, such as train")
+        str, Field(max_length=200, description="split of a hub dataset, such as train")
     ] = ""
     offset: Annotated[
         int, Field(ge=0, le=1_000_000_000, description="the first row to read; 0 is the first")
@@ -68,8 +68,8 @@ class Dataset(Arguments):
         dict[str, str],
         Field(
             max_length=50,
-            description="which column each key of the saved rows comes from, such as "
-            "{'prompt': 'question', 'answer': 'answer'}; {}: all columns as they are",
+            description="the source column of each key in the saved rows, such as "
+            "{'prompt': 'question', 'answer': 'answer'}; {}: all columns unchanged",
         ),
     ] = {}  # noqa: RUF012 - pydantic copies it
 
@@ -95,7 +95,7 @@ class Preparing:
         if not name:
             return {"recipes": list(names)}
         if name not in names:
-            raise UsageError(f"no recipe {name!r}: there is {', '.join(names)}")
+            raise UsageError(f"no recipe {name!r}: choose from {', '.join(names)}")
         text, lacks = starter_text(name, name, {}, "-")
         return {"recipe": name, "grid": Ours(text), "lacks": lacks}
 
@@ -201,7 +201,9 @@ class Preparing:
             return answer
         ranking, deviation = noise_of_sweep(self._workspace.registry, sweep, metric)
         if deviation is None:
-            raise UsageError(f"{sweep}: no cell has two seeds with a value: its noise is unknown")
+            raise UsageError(
+                f"{sweep}: no cell has two seeds with a value, so the noise is unknown"
+            )
         leads = [lead_text(ranking, deviation * lead_found(cells, seeds)) for seeds in SEEDS]
         by_seeds = [row | {"difference": text} for row, text in zip(table, leads, strict=True)]
         return answer | {"leads": by_seeds, "noise_of": sweep, "deviation": deviation}

@@ -1,4 +1,4 @@
-"""The tools that read results. Each calls the functions of the verb of its name. Agents read the
+"""The tools that read results. Each calls the functions of the verb with its name. Agents read the
 docstrings and argument descriptions of tools."""
 
 import re
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sweeper.analysis.statistics.inference import Estimate
 
 _DATA = re.compile(r"(^|[._])(task|data|dataset|eval|test|bench\w*|suite|prompts?|grader|split)")
-"""Matches settings that may change the data on which runs are judged."""
+"""Matches settings that may change the data by which runs are judged."""
 
 
 def check_claim(
@@ -32,7 +32,7 @@ def check_claim(
     comparison = analysis.versus(registry, better, worse, metric=metric)
     if len(comparison.rows) != 1:
         raise UsageError(
-            "these cannot be compared: one has no run with a value, or is not a single cell"
+            "these cells cannot be compared: one has no run with a value, or is not a single cell"
         )
     row, minimize = comparison.rows[0], comparison.metric.goal == "minimize"
     a, b = row.a.summary, row.b.summary
@@ -48,27 +48,28 @@ def check_claim(
     holds, why = _judged(a.n, b.n, row.difference, minimize)
     other = [key for key, _, _ in comparison.changed if _DATA.search(key)]
     if other:
-        holds, why = None, f"they are judged on other data, or may be: {', '.join(other)} differ"
+        holds, why = None, f"they may be judged on different data: {', '.join(other)} differ"
     return {"holds": holds, "because": why, **figures}
 
 
 def _judged(a: int, b: int, difference: "Estimate", minimize: bool) -> tuple[bool | None, str]:
-    """Judge by the difference, `worse` minus `better`, and its interval."""
+    """Return whether the claim holds and why, from the difference (`worse` minus `better`) and its
+    interval."""
     if not a or not b:
-        return None, "one of them has no run that counts"
+        return None, "one of the cells has no run that counts"
     if min(a, b) < 2:
         return None, (
-            f"{a} seed against {b}: one seed shows nothing, as another seed of the same cell may "
-            "differ by as much; give both three seeds or more"
+            f"{a} seed against {b}: one seed shows nothing, because another seed may differ by as "
+            f"much; run at least three seeds of each"
         )
     if difference.low is None or difference.p is None:
-        return None, "no interval is known: more seeds tell"
+        return None, "the interval is unknown: run more seeds"
     ahead = difference.value > 0 if minimize else difference.value < 0
     interval = f"95 % interval {difference.low:.4g} to {difference.high:.4g}"
     if difference.p >= 0.05:
         return None, f"noise can explain the difference ({interval}, p {difference.p:.2g})"
     if not ahead:
-        return False, f"it is the other way round ({interval}, p {difference.p:.2g})"
+        return False, f"the opposite is true ({interval}, p {difference.p:.2g})"
     return True, f"the difference is beyond the noise ({interval}, p {difference.p:.2g})"
 
 
@@ -161,7 +162,8 @@ class Reading:
         order: Annotated[
             str,
             Field(
-                pattern="^(last|best|worst)$", description="which come first: last, best or worst"
+                pattern="^(last|best|worst)$",
+                description="which rollouts come first: last, best or worst",
             ),
         ] = "last",
         search: Annotated[
@@ -251,7 +253,9 @@ class Reading:
         ] = None,
         tag: Annotated[list[str], Field(max_length=20, description="tags to add")] = [],  # noqa: B006
         untag: Annotated[list[str], Field(max_length=20, description="tags to remove")] = [],  # noqa: B006
-        star: Annotated[bool | None, Field(description="star it, or remove the star")] = None,
+        star: Annotated[
+            bool | None, Field(description="true: add a star; false: remove the star")
+        ] = None,
     ) -> dict[str, object]:
         """Write a note on a sweep or a run: what you expected, saw and conclude. Without `text`,
         read the notes."""

@@ -1,4 +1,4 @@
-"""The tools that plan, launch, watch and stop sweeps. Each calls the functions of the verb of its
+"""The tools that plan, launch, watch and stop sweeps. Each calls the functions of the verb with its
 name. Agents read the docstrings and argument descriptions of tools."""
 
 import asyncio
@@ -31,19 +31,19 @@ _LOOK_SECONDS = 0.5
 
 
 class Launch(Arguments):
-    """The grid to launch, and the most it may use."""
+    """The grid to launch, and the most that the launch may use."""
 
     grid: Grid
     overrides: Overrides = []  # noqa: RUF012 - pydantic copies it
     why: Annotated[
-        str, Field(max_length=5000, description="what it is to show: noted with the sweep")
+        str, Field(max_length=5000, description="what the sweep is to show, which becomes a note")
     ] = ""
     tokens: Amount = None
     usd: Amount = None
     hours: Amount = None
-    again: Annotated[bool, Field(description="also run what has succeeded in another sweep")] = (
-        False
-    )
+    again: Annotated[
+        bool, Field(description="also run configurations that have succeeded in another sweep")
+    ] = False
 
 
 class Running:
@@ -149,7 +149,7 @@ class Running:
         self,
         sweep: Name,
         seconds: Annotated[
-            float, Field(ge=0, le=_MOST_SECONDS, description="the longest wait")
+            float, Field(ge=0, le=_MOST_SECONDS, description="the longest wait in seconds")
         ] = 60.0,
         changed: Annotated[
             str, Field(max_length=200, description="`changed` of your last answer")
@@ -206,7 +206,7 @@ class Running:
 
 
 def _mark_of(sweep: Sweep) -> str:
-    """Return a hash that changes whenever a run has an event or an alarm is raised."""
+    """Return a hash that changes whenever a run gets an event or an alarm is raised."""
     import hashlib
 
     from sweeper.alarms import names

@@ -1,5 +1,5 @@
-"""The server of the Model Context Protocol: its tools, resources and prompts, over stdio or over
-HTTP on this machine only."""
+"""The server of the Model Context Protocol: its tools, resources and prompts. It serves over stdio,
+or over HTTP on this machine only."""
 
 import functools
 import hmac
@@ -56,7 +56,7 @@ def every_tool(workspace: Workspace) -> list[Callable[..., object]]:
 
 
 def make_server(workspace: Workspace) -> "MCPServer[object]":
-    """Make the server of a workspace."""
+    """Return a server for a workspace."""
     from sweeper import __version__
 
     tools = [_tool(function) for function in every_tool(workspace)]
@@ -69,9 +69,9 @@ def make_server(workspace: Workspace) -> "MCPServer[object]":
 
 
 def _tool(function: Callable[..., object]) -> Tool:
-    """Make a tool of a function: its errors become answers, its answers are prepared by `answered`,
-    and unknown arguments are refused. The fields of an `asked` parameter become the tool's
-    arguments."""
+    """Return a tool that calls a function. Errors become answers, answers are prepared by
+    `answered`, and unknown arguments are refused. The fields of an `asked` parameter become the
+    tool's arguments."""
     name = function.__name__
     made = Tool.from_function(
         _guarded(function),
@@ -114,7 +114,7 @@ def _guarded(function: Callable[..., object]) -> Callable[..., object]:
 
 @contextmanager
 def _errors_as(kind: type[Exception]) -> Generator[None]:
-    """Raise errors of sweeper as the protocol's own, without secrets."""
+    """Convert errors of sweeper to errors of the protocol, without secrets."""
     try:
         yield
     except SweeperError as error:
@@ -199,13 +199,13 @@ def _add_prompts(server: "MCPServer[object]") -> None:
 
 
 def serve_stdio(workspace: Workspace) -> None:
-    """Serve the process that started this one, until it closes the connection."""
+    """Serve the process that started this one until the connection is closed."""
     make_server(workspace).run("stdio")
 
 
 def serve_http(workspace: Workspace, port: int, token: str, ready: Callable[[int], None]) -> None:
     """Serve clients that send the token, on the loopback interface. `ready` gets the port. Raises
-    `EnvironmentFailure` for a port that is taken."""
+    `EnvironmentFailure` if the port is in use."""
     import uvicorn
 
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -221,7 +221,7 @@ def serve_http(workspace: Workspace, port: int, token: str, ready: Callable[[int
         )
         app = make_server(workspace).streamable_http_app(transport_security=security)
         config = uvicorn.Config(require_token(app, token), log_level="error", lifespan="on")
-        listener.listen(128)  # a client told of the port may connect before uvicorn accepts
+        listener.listen(128)  # a client that knows the port may connect before uvicorn accepts
         ready(listener.getsockname()[1])
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
@@ -245,8 +245,8 @@ def require_token(app: ASGIApp, token: str) -> ASGIApp:
 
 
 def token_of(home: str, make: Callable[[], str]) -> tuple[str, str]:
-    """Return this user's token for HTTP, made once, and the private file that holds it. Raises
-    `EnvironmentFailure`."""
+    """Return this user's token for HTTP, and the private file with it. `make` creates a missing
+    token. Raises `EnvironmentFailure`."""
     from sweeper.common.atomic import atomic_create
 
     path = os.path.join(home, "mcp.token")

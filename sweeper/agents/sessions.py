@@ -1,5 +1,5 @@
-"""Training sessions: each is a run of a sweep `agent-NAME` that executes orders one after the
-other. An order is a file, created exclusively, and the run answers it with another file
+"""Training sessions. Each session is a run of a sweep `agent-NAME` that executes orders one after
+the other. An order is a file, created exclusively, and the run answers with another file
 (`recipes/session.py`)."""
 
 import hashlib
@@ -29,7 +29,8 @@ Kind = Literal["sft", "grpo"]
 Service = Literal["local", "tinker", "none"]
 
 FILES = ".agents-files"
-"""The folder below the root for graders and data of sessions, named by their content."""
+"""The folder below the root for graders and data of sessions, whose names are derived from their
+content."""
 _RECIPES = {"sft": "sweeper.recipes.session_sft", "grpo": "sweeper.recipes.session_rl"}
 _METRICS = {
     "sft": {"name": "test/nll", "goal": "minimize"},
@@ -44,32 +45,33 @@ _RESERVED = {
     "reward_function": "give `grader`",
     "function_environment": "a grader is called in bubblewrap",
     "reward_model": "give `grader`",
-    "kl_reference": "the reference is what the session starts from",
-    "log_path": "the sweep has it",
+    "kl_reference": "the session's initial weights are the reference",
+    "log_path": "sweeper sets it",
     "base_url": "give `service`",
-    "wandb_project": "that is for who owns the project",
-    "wandb_name": "that is for who owns the project",
+    "wandb_project": "only the project's owner sets it",
+    "wandb_name": "only the project's owner sets it",
 }
 _TRY_SECONDS = 120.0
 
 
 class Grading(NamedTuple):
-    """An agent's grading function: Python with `score(question, response, answer)`, and examples
-    of its results, as (question, response, answer, score)."""
+    """An agent's grading function: Python with `score(question, response, answer)`, and examples of
+    calls with their scores, as (question, response, answer, score)."""
 
     text: str
     examples: Sequence[tuple[str, str, str, float]]
 
     @property
     def file(self) -> bytes:
-        """The file that the recipes load."""
+        """The text of the file that the recipes load."""
         shown = "".join(f"    {example!r},\n" for example in map(tuple, self.examples))
         return f"{self.text.rstrip()}\n\n\nEXAMPLES = [\n{shown}]\n".encode()
 
 
 class Spec(NamedTuple):
-    """The definition of a session: `settings` are its recipe's. It trains on `problems` (prompt
-    and answer), on `data` (a file below the folder of grids), or on the task in its settings."""
+    """The definition of a session; `settings` are those of its recipe. It trains on `problems`
+    (prompt and answer), on `data` (a file below the folder of grids), or on the task that its
+    settings name."""
 
     kind: Kind
     name: str
@@ -102,9 +104,9 @@ class Sessions:
         self._workspace, self._store = workspace, workspace.store
 
     def open(self, spec: Spec, limits: Mapping[str, float]) -> Session:
-        """Start a session within the allowance, or find the existing one of that name and seed. A
-        session that has spent its budget continues with the amounts requested now. Raises
-        `UsageError`, and whatever `launch` raises."""
+        """Start a session within the allowance, or find the existing session with that name and
+        seed. A session that has spent its budget continues with the amounts requested now. Raises
+        `UsageError`, and the errors of `launch`."""
         if _NAME.fullmatch(spec.name) is None:
             raise UsageError(f"{spec.name!r} is not a valid name: use a-z, digits, '.', '_', '-'")
         if self._store.is_remote:
@@ -145,8 +147,8 @@ class Sessions:
         return plan
 
     def _settings(self, spec: Spec, created: list[str]) -> dict[str, object]:
-        """Return the recipe's settings. Files that they name are copied into the root; the new
-        ones are added to `created`."""
+        """Return the recipe's settings. Files that they name are copied into the root; new copies
+        are added to `created`."""
         for key in spec.settings:
             if key in _RESERVED:
                 raise UsageError(f"settings: {key} cannot be set: {_RESERVED[key]}")
@@ -175,14 +177,14 @@ class Sessions:
         return self._store.local_path(path) or path
 
     def address(self, checkpoint: str, own: RecordedRun | None = None) -> str:
-        """Return the address of weights: `tinker://...` itself, a checkpoint of `own` by its name,
-        or the last one of a run (sweep/run). Raises `NotFound`, `UsageError`."""
+        """Return the address of weights: `tinker://...` unchanged, a checkpoint of `own` by its
+        name, or the last checkpoint of a run (sweep/run). Raises `NotFound`, `UsageError`."""
         if checkpoint.startswith("tinker://"):
             return checkpoint
         if own is not None and "/" not in checkpoint:
             records = [r for r in own.checkpoint_records() if r.get("name") == checkpoint]
             known = ", ".join(str(r.get("name")) for r in own.checkpoint_records()) or "none"
-            message = f"no checkpoint {checkpoint!r} of this session: there is {known}"
+            message = f"no checkpoint {checkpoint!r} of this session: choose from {known}"
         else:
             record = self._workspace.registry.run(checkpoint)
             records, message = record.checkpoint_records(), f"{checkpoint} has no checkpoint"
@@ -201,20 +203,20 @@ class Sessions:
         kind = kinds.get(plan.recipe.module)
         if kind is None or not isinstance(run, SweepRun):
             raise UsageError(
-                f"{run.sweep}/{run.name} is not a session: init_sft, init_grpo begin one"
+                f"{run.sweep}/{run.name} is not a session: begin one with init_sft or init_grpo"
             )
         self._workspace.require_ours(run.sweep)
         return Session(run, kind, f"{run.sweep}/session/{run.id}")
 
     def ensure_running(self, session: Session) -> Session:
-        """Return the session as it is now, and start its launcher again if it needs one. Raises
-        `UsageError` for a session that is over."""
+        """Return the session's current state, and start its launcher again if it is needed. Raises
+        `UsageError` for a session that has ended."""
         now = self.find(session.name)
         if now.run.is_finished:
             why = f": {quoted(now.run.explained)}" if now.run.explained else ""
             raise UsageError(
-                f"the session {session.name} is over: it has {now.run.state.value}{why}. Begin "
-                "another (another name or seed), from a checkpoint of this one if it is to go on"
+                f"the session {session.name} has ended: {now.run.state.value}{why}. To continue, "
+                f"begin another session (with another name or seed) from a checkpoint of this one"
             )
         if (held := self._held_reason(now)) is not None:
             raise UsageError(
@@ -228,14 +230,14 @@ class Sessions:
         return now
 
     def _held_reason(self, session: Session) -> str | None:
-        """Return why the last launcher ended although the session is not over, or None."""
+        """Return why the last launcher ended before the session; None if it did not."""
         if session.run.is_finished:
             return None
         status = read_status(Sweep(session.run.sweep_folder))
         return None if status.launcher else status.held
 
     def last(self, session: Session) -> int:
-        """Return the number of the last order, or 0."""
+        """Return the number of the last order; 0 if there is none."""
         names = self._store.names(f"{session.folder}/orders")
         return max((int(name.rpartition("/")[2][:6]) for name in names), default=0)
 
@@ -252,11 +254,11 @@ class Sessions:
         return last + 1
 
     def ordered(self, session: Session, number: int) -> dict[str, object]:
-        """Return an order. Raises `NotFound`."""
+        """Return an order by its number. Raises `NotFound`."""
         return _document(read_json(self._store, f"{session.folder}/orders/{number:06d}.json"))
 
     def answer(self, session: Session, number: int) -> dict[str, object] | None:
-        """Return the answer to an order, or None while there is none."""
+        """Return the answer to an order; None if there is no answer yet."""
         path = f"{session.folder}/answers/{number:06d}.json"
         with suppress(NotFound):
             return _document(read_json(self._store, path))
@@ -274,8 +276,8 @@ def _document(progress: Mapping[str, object]) -> dict[str, object]:
 
 
 def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) -> Plan:
-    """Plan the session's sweep, including the seeds that it already has. Raises `UsageError` if it
-    exists with other settings (`GridError` for settings that are wrong)."""
+    """Plan the session's sweep, including the seeds that it already has. Raises `UsageError` if the
+    sweep exists with other settings (`GridError` for invalid settings)."""
     from sweeper.planner.plan import plan
 
     seeds = {run.seed for run in before.runs if run.seed is not None} if before else set[int]()

@@ -29,8 +29,8 @@ def skill_text(name: str = NAME) -> str:
 
 
 def install(name: str, place: str, *, force: bool = False) -> tuple[str, bool]:
-    """Write a skill below the folder where agents find skills. Return its path, and whether it was
-    not there yet. Raises `UsageError`, also if there is another file and no `force`."""
+    """Write a skill into the folder where agents look for skills. Return its path, and whether it
+    is new. Raises `UsageError`; a different file is only overwritten with `force`."""
     text = skill_text(name)
     folder = os.path.join(place, name)
     path = os.path.join(folder, "SKILL.md")
@@ -48,8 +48,8 @@ def install(name: str, place: str, *, force: bool = False) -> tuple[str, bool]:
 
 
 def agents_text() -> str:
-    """Return the repository's AGENTS.md, which tells agents how to work with sweeper or on it. In
-    the repository this path is a link to it, in a wheel a copy."""
+    """Return the repository's AGENTS.md, which explains to agents how to work with sweeper or on
+    it. The path is a link in the repository, and a copy in a wheel."""
     return _text("AGENTS.md")
 
 

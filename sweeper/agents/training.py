@@ -23,7 +23,7 @@ _PROGRESS_SECONDS = 1.0
 
 
 class Problem(BaseModel):
-    """A question and its right answer."""
+    """A question and its correct answer."""
 
     model_config = ConfigDict(extra="forbid")
     prompt: Annotated[str, Field(min_length=1, max_length=20_000)]
@@ -31,7 +31,7 @@ class Problem(BaseModel):
 
 
 class Example(BaseModel):
-    """A call of a grader, and the score that it must give."""
+    """A call of a grader, and the expected score."""
 
     model_config = ConfigDict(extra="forbid")
     question: Annotated[str, Field(max_length=20_000)]
@@ -74,7 +74,9 @@ Data = Annotated[
 ]
 Given = Annotated[
     list[Problem],
-    Field(max_length=500, description="train on exactly these at each step; []: the session's own"),
+    Field(
+        max_length=500, description="train on exactly these at each step; []: the session's data"
+    ),
 ]
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1, description="seed of the run or of the samples")]
 Start = Annotated[
@@ -89,7 +91,7 @@ Busy = Annotated[
 
 
 class NewSession(Arguments):
-    """The definition of a new session, the most it may use, and how long to wait until it is
+    """The definition of a new session, the most that it may use, and how long to wait until it is
     ready."""
 
     name: NewName
@@ -120,7 +122,7 @@ class NewSession(Arguments):
 
 
 class NewGradedSession(NewSession):
-    """A new session with a grader of the agent's own."""
+    """A new session with a grader that the agent wrote."""
 
     grader: Annotated[
         str | None,
@@ -134,18 +136,17 @@ class NewGradedSession(NewSession):
         list[Example],
         Field(
             max_length=100,
-            description="calls of the grader with the scores that it must give: 2 or more",
+            description="calls of the grader with the expected scores, 2 or more",
         ),
     ] = []  # noqa: RUF012
 
     def grading(self) -> Grading | None:
-        """Return the grader, if there is one. Raises `UsageError` for examples without a
-        grader."""
+        """Return the grader, if given. Raises `UsageError` for examples without a grader."""
         if self.grader is not None:
             shown = [(one.question, one.response, one.answer, one.score) for one in self.examples]
             return Grading(self.grader, shown)
         if self.examples:
-            raise UsageError("examples are of a grader: give `grader`")
+            raise UsageError("`examples` needs `grader`")
         return None
 
 
@@ -228,7 +229,7 @@ class Training:
             str,
             Field(
                 pattern="^[a-z][a-z0-9_.-]{0,40}$",
-                description="such as best; not final, which `finish` makes",
+                description="the checkpoint's name, such as best; `finish` makes `final`",
             ),
         ],
         seconds: Seconds = 120.0,
@@ -236,7 +237,7 @@ class Training:
     ) -> dict[str, object]:
         """Save the weights of a session under a name, to load them or to start from them later."""
         if name == "final":
-            raise UsageError("the checkpoint `final` is made by `finish`: another name")
+            raise UsageError("`finish` makes the checkpoint `final`: choose another name")
         return await self._do(ctx, session, {"kind": "save", "name": name}, seconds, busy_seconds)
 
     async def load(
@@ -280,7 +281,7 @@ class Training:
             Field(
                 ge=1,
                 le=999_999,
-                description="number of an order, to wait for its result; null: the last",
+                description="number of the order whose result to wait for; null: the last",
             ),
         ] = None,
         seconds: Seconds = 0.0,
@@ -291,7 +292,7 @@ class Training:
         last = await asyncio.to_thread(self._sessions.last, live)
         number = last if order is None else order
         if number > last:
-            raise UsageError(f"there is no order {number}: the last is {last}")
+            raise UsageError(f"no order {number}: the last is {last}")
         answer = await asyncio.to_thread(self._standing, live)
         if not number:
             return {**answer, "last_order": 0}
@@ -341,10 +342,10 @@ class Training:
         busy_seconds: float,
         only: Kind | None = None,
     ) -> dict[str, object]:
-        """Create an order once no other is being executed, and wait for its result."""
+        """Create an order when no other order is being executed, and wait for its result."""
         live = await asyncio.to_thread(self._sessions.find, session)
         if only is not None and live.kind != only:
-            raise UsageError(f"{live.name} is a session of {live.kind}: train_{live.kind}_step")
+            raise UsageError(f"{live.name} is a session of {live.kind}: use train_{live.kind}_step")
         deadline = time.monotonic() + busy_seconds
         while True:
             await asyncio.to_thread(self._sessions.ensure_running, live)
@@ -360,7 +361,8 @@ class Training:
         doing, step = now.get("doing") or "an order", now.get("step")
         share = f" ({now['done']} of {now['steps']} steps)" if now.get("steps") else ""
         return (
-            f"{live.name} is busy: {doing}{share}, at step {step}; ask again, or `session` how far"
+            f"{live.name} is busy: {doing}{share}, at step {step}; repeat the call, or see its "
+            f"progress with `session`"
         )
 
     async def _answer(
@@ -383,7 +385,7 @@ class Training:
                 try:
                     await asyncio.to_thread(sessions.ensure_running, live)
                 except UsageError:
-                    if sessions.answer(live, number) is None:  # ended without an answer
+                    if sessions.answer(live, number) is None:  # the run ended without an answer
                         raise
                 checked = time.monotonic()
             if now - reported >= _PROGRESS_SECONDS:
@@ -414,7 +416,7 @@ def _plain(problems: Sequence[Problem]) -> list[dict[str, str]]:
 
 
 def _shown(answer: Mapping[str, object]) -> dict[str, object]:
-    """Return an answer, with the model's texts always marked as data."""
+    """Return an answer in which the model's texts are marked as data."""
     if "samples" not in answer:
         return dict(answer)
     samples: list[list[dict[str, object]]] = [

@@ -1,4 +1,4 @@
-"""The workspace of the agents' tools: one root, one folder of grids, one allowance."""
+"""The workspace of the agents' tools: a root, a folder of grids, and an allowance."""
 
 import os
 import secrets
@@ -21,11 +21,11 @@ from sweeper.sweep.requests import Requested
 from sweeper.sweep.sweep_requests import user
 
 AGENT = "SWEEPER_AGENT"
-"""The variable with the name of an agent that `sweeper agent start` has started."""
+"""The environment variable with the name of an agent that `sweeper agent start` has started."""
 
 
 class GridPreview(NamedTuple):
-    """A grid compared with the records: `launch` previews a launch of the runs that are not done,
+    """A grid compared with the records. `launch` previews a launch of the runs that are not done;
     `reused` has the runs that succeeded in other sweeps."""
 
     launch: LaunchPreview
@@ -50,15 +50,16 @@ class Workspace:
 
     @property
     def registry(self) -> Registry:
-        """A registry of the root as it is now."""
+        """A registry of the current contents of the root."""
         return Registry(self.root, snapshot=True)
 
     def left(self) -> dict[str, float]:
-        """Return what is left of the allowance."""
+        """Return the rest of the allowance."""
         return allowance.used(self.store, allowance.entries(self.store)).left(self.limits)
 
     def require_ours(self, sweep: str) -> None:
-        """Raise `UsageError` for a sweep that no agent has launched, `NotFound` for none."""
+        """Raise `UsageError` for a sweep that no agent has launched, `NotFound` if there is no such
+        sweep."""
         if not allowance.of_sweep(self.store, allowance.entries(self.store), sweep):
             self.registry.sweep(sweep)
             raise UsageError(
@@ -85,14 +86,14 @@ class Workspace:
             return set()
 
     def launch(self, preview: GridPreview, requested: Mapping[str, float]) -> dict[str, float]:
-        """Launch what was previewed, within the allowance. `asked` has the most tokens, dollars
-        and hours that it may use. Return what is left afterwards. Raises `UsageError` beyond the
-        allowance, and whatever `launch` raises."""
+        """Launch a previewed grid within the allowance. `asked` has the most tokens, dollars and
+        hours that it may use. Return the rest of the allowance. Raises `UsageError` beyond the
+        allowance, and the errors of `launch`."""
         plan = preview.launch.plan
         if not self.limits.allows_any:
             raise UsageError(
-                "nothing may be launched: the person who starts this server sets it with --budget "
-                "(runs, tokens, usd, hours)"
+                "nothing may be launched: this server was started without --budget (runs, tokens, "
+                "usd, hours)"
             )
         folder = SweepFolder(self.store, plan.name)
         with self._lock:
@@ -122,28 +123,28 @@ class Workspace:
         return self.left()
 
     def start(self, plan: Plan) -> None:
-        """Start the launcher of a plan. Raises whatever `launch` does."""
+        """Start the launcher of a plan. Raises the errors of `launch`."""
         from sweeper.launcher.launching import LaunchRequest, User, launch_plan
 
         launch_plan(LaunchRequest(plan, self.root, wait=False), User())
 
     def start_again(self, folder: SweepFolder) -> None:
-        """Start the launcher of a recorded sweep, unless it has one. Raises whatever `launch`
-        does."""
+        """Start the launcher of a recorded sweep, unless it is running. Raises the errors of
+        `launch`."""
         from sweeper.launcher.launching import resume
 
         with suppress(AnotherLauncher):
             resume(folder, wait=False)
 
     def start_runs(self, sweep: Sweep, runs: Sequence[str]) -> list[Requested]:
-        """Retry failed runs. Raises whatever `retry` does."""
+        """Retry failed runs. Raises the errors of `retry`."""
         from sweeper.launcher.control import retry_runs
 
         return retry_runs(sweep, runs)
 
     def _life(self, sweep: str, mine: Sequence[allowance.Entry]) -> str | None:
         """Return the identity of a sweep that agents have launched, and confirm their launches
-        that do not have it yet; None if there is no such sweep."""
+        without an identity; None if there is no such sweep."""
         if not mine:
             return None
         life = SweepFolder(self.store, sweep).ensure_identity()
@@ -154,18 +155,20 @@ class Workspace:
 
     def retry(self, sweep: str, runs: Sequence[str]) -> list[Requested]:
         """Start failed runs again; each counts as one more run. Raises `UsageError` beyond the
-        allowance, and whatever `retry` raises."""
+        allowance, and the errors of `retry`."""
         from sweeper.launcher.control import to_retry
 
         self.require_ours(sweep)
         if not self.limits.allows_any:
             raise UsageError("nothing may be started: this server was started without --budget")
-        opened = Registry(self.root).sweep(sweep)  # a snapshot would not show what happens
+        opened = Registry(self.root).sweep(sweep)  # a snapshot would not show changes
         chosen = [run.id for run in to_retry(opened, runs)]
         with self._lock:
             left = self.left()
             if len(chosen) > left.get("runs", len(chosen)):
-                raise UsageError(f"{len(chosen)} runs are more than is left: {_listed(left)}")
+                raise UsageError(
+                    f"{len(chosen)} runs exceed the rest of the budget: {_listed(left)}"
+                )
             self._require_room(sweep, left)
             again = [f"{run} again {secrets.token_hex(4)}" for run in chosen]
             mine = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
@@ -181,25 +184,25 @@ class Workspace:
                 raise
 
     def _require_room(self, sweep: str, left: Mapping[str, float]) -> None:
-        """Raise `UsageError` if a sweep that is over could use more than is left when it
-        continues."""
+        """Raise `UsageError` if an ended sweep could use more than the rest of the allowance when
+        it continues."""
         recorded = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
         now = allowance.used(self.store, recorded)._asdict()
         for name in left.keys() - {"runs"}:
             most = max((one.budget.get(name, 0.0) for one in recorded), default=0.0)
             if most - now[name] > left[name]:
                 raise UsageError(
-                    f"{sweep} may use {most - now[name]:g} {name} more by its own budget, and "
-                    f"{left[name]:g} are left: launch what failed in a grid of its own"
+                    f"{sweep} may use {most - now[name]:g} {name} more by its budget, but "
+                    f"only {left[name]:g} are left: launch the failed runs in another grid"
                 )
 
     def _caps(
         self, preview: GridPreview, limits: Mapping[str, float], left: Mapping[str, float], new: int
     ) -> dict[str, float]:
-        """Return the most that the launch may use of each limit that is set. Raises `UsageError`
-        for more than is left."""
+        """Return the limits of the launch, for each limit that is set. Raises `UsageError` if they
+        exceed the rest of the allowance."""
         if new > left.get("runs", new):
-            raise UsageError(f"{new} runs are more than is left: {_listed(left)}")
+            raise UsageError(f"{new} runs exceed the rest of the budget: {_listed(left)}")
         expected = preview.launch.estimate
         caps: dict[str, float] = {}
         for name in ("tokens", "usd", "hours"):
@@ -207,15 +210,17 @@ class Workspace:
                 if name in limits:
                     caps[name] = limits[name]
                 continue
-            caps[name] = limits.get(name, left[name] if new else 0.0)  # continuing needs no more
+            # Continuing needs no more of the allowance.
+            caps[name] = limits.get(name, left[name] if new else 0.0)
             if caps[name] > left[name] or (new and left[name] <= 0):
-                raise UsageError(f"{caps[name]:g} {name} are more than is left: {_listed(left)}")
+                raise UsageError(
+                    f"{caps[name]:g} {name} exceed the rest of the budget: {_listed(left)}"
+                )
         for name in ("tokens", "usd"):
             if name in left and new and preview.launch.plan.has_commands:
                 raise UsageError(
-                    f"this server's budget is in {name}, and what a command uses is known only if "
-                    "it says so itself: launch a recipe, or ask for a server with --budget "
-                    "runs=N,hours=H"
+                    f"this server's budget limits {name}, and commands may not record what they "
+                    f"use: launch a recipe, or ask for a server with --budget runs=N,hours=H"
                 )
         guess = None if expected is None else expected.document()
         for name in ("tokens", "usd"):
@@ -231,8 +236,8 @@ class Workspace:
     def _budget(
         self, plan: Plan, caps: Mapping[str, float], mine: Sequence[allowance.Entry]
     ) -> dict[str, float]:
-        """Return the budget of the whole sweep: what it has used, or may use while unfinished,
-        plus the new amount, limited by its grid's own budget."""
+        """Return the budget of the whole sweep: what it has used or may still use, plus the new
+        amount, limited by its grid's budget."""
         spent = allowance.used(self.store, mine)._asdict()
         own = {} if plan.budget is None else plan.budget.document()
         total = {name: float(spent[name]) + cap for name, cap in caps.items()}
@@ -242,7 +247,7 @@ class Workspace:
         return total
 
     def _recheck(self) -> None:
-        """Raise `UsageError` if a concurrent launch has taken what was left."""
+        """Raise `UsageError` if a concurrent launch has used the rest of the allowance."""
         used = allowance.used(self.store, allowance.entries(self.store))
         for name, most in self.limits._asdict().items():
             if most is not None and getattr(used, name) > most * (1 + 1e-9):

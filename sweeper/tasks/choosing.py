@@ -1,5 +1,5 @@
-"""Chooses tasks: by names and globs, and by a data set's name and version in a registry file of
-Harbor or Terminal-Bench, whose repository is checked out here. Downloads nothing."""
+"""Chooses tasks by names and globs, and by a dataset's name and version in a registry file of
+Harbor or Terminal-Bench, whose repository is checked out on this machine. Downloads nothing."""
 
 import json
 import os
@@ -16,9 +16,9 @@ _TASK_FILES = ("task.toml", "instruction.md", "task.yaml")
 
 
 class Choice(NamedTuple):
-    """Which tasks at a path. `task_ids` are names and globs, separated by commas; one after `!`
-    leaves tasks out. `dataset` is NAME or NAME@VERSION in `registry`, or in the file
-    `registry.json` at the path, which then is a checkout of the data set's repository."""
+    """A choice of tasks at a path. `task_ids` are names and globs, separated by commas; `!` before
+    a name excludes tasks. `dataset` is NAME or NAME@VERSION in `registry`, or in the file
+    `registry.json` at the path, which is then a checkout of the dataset's repository."""
 
     task_ids: str | None = None
     dataset: str | None = None
@@ -29,18 +29,18 @@ ALL = Choice()
 
 
 def choice_of(values: Mapping[str, object]) -> Choice:
-    """Return the choice among the values of a run's configuration."""
+    """Return the choice in the values of a run's configuration."""
     given = (values.get(key) for key in Choice._fields)
     return Choice(*(None if value is None else str(value) for value in given))
 
 
 def folders_of(path: str, choice: Choice = ALL) -> list[str]:
-    """Return the folders of the chosen tasks. Raises `UsageError` if there is none, and for a name
-    that means no task."""
+    """Return the folders of the chosen tasks. Raises `UsageError` if there are none, and for a name
+    without a task."""
     if choice.dataset is not None:
         folders = _in_dataset(path, choice.dataset, choice.registry)
     elif choice.registry is not None:
-        raise UsageError(f"registry={choice.registry}: name its dataset: dataset=NAME@VERSION")
+        raise UsageError(f"registry={choice.registry} needs dataset=NAME@VERSION")
     else:
         folders = _in_folder(path)
     return folders if choice.task_ids is None else _named(folders, choice.task_ids, path)
@@ -57,18 +57,18 @@ def _in_folder(path: str) -> list[str]:
     folders = [os.path.join(path, name) for name in names if not name.startswith((".", "_"))]
     folders = [folder for folder in folders if os.path.isdir(folder)]
     if not folders:
-        raise UsageError(f"{path}: there is no task in it: a task is a folder with task.toml")
+        raise UsageError(f"{path} contains no task: a task is a folder with task.toml")
     return folders
 
 
 def _named(folders: Sequence[str], task_ids: str, path: str) -> list[str]:
-    """Return the folders with these names, in their order."""
+    """Return the folders with these names, in order."""
     patterns = [word.strip() for word in task_ids.split(",") if word.strip()]
     names = {folder: os.path.basename(os.path.normpath(folder)) for folder in folders}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern.removeprefix("!")) for name in names.values()):
             known = ", ".join([*names.values()][:8]) + (", ..." if len(names) > 8 else "")
-            raise UsageError(f"task_ids: no task in {path} is called {pattern}: it has {known}")
+            raise UsageError(f"task_ids: no task in {path} is named {pattern}: choose from {known}")
     without = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
     wanted = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]
     chosen = [
@@ -83,30 +83,31 @@ def _named(folders: Sequence[str], task_ids: str, path: str) -> list[str]:
 
 
 class _Source(NamedTuple):
-    """A task of a data set: its path in the repository, and the commit of it."""
+    """A task of a dataset: its path in the repository, and its commit."""
 
     path: str
     commit: str | None
 
 
 def _in_dataset(path: str, dataset: str, registry: str | None) -> list[str]:
-    """Return the folders of a data set's tasks. Raises `UsageError` if the checkout has others."""
+    """Return the folders of a dataset's tasks. Raises `UsageError` if the checkout does not
+    match."""
     file = registry or os.path.join(path, "registry.json")
     row = _row(file, dataset)
     sources = _harbor_sources(row) if "tasks" in row else _older_sources(row, path)
     if not sources:
-        raise UsageError(f"{file}: {dataset} names no task")
+        raise UsageError(f"{file}: {dataset} has no tasks")
     for commit in dict.fromkeys(one.commit for one in sources if one.commit):
         _check_commit(path, commit, [one.path for one in sources if one.commit == commit])
     folders = [os.path.join(path, one.path) for one in sources]
     if missing := [folder for folder in folders if not os.path.isdir(folder)]:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise UsageError(f"{file}: {dataset} has {missing[0]}, which is not there{more}")
+        raise UsageError(f"{file}: {missing[0]} of {dataset} does not exist{more}")
     return folders
 
 
 def _row(file: str, dataset: str) -> Mapping[str, object]:
-    """Return the registry's entry of a data set; without a version, the last one of its name."""
+    """Return the registry's entry of a dataset; without a version, its last entry of that name."""
     try:
         with open(file, encoding="utf-8") as stream:
             document: object = json.load(stream)
@@ -130,7 +131,8 @@ def _harbor_sources(row: Mapping[str, object]) -> list[_Source]:
 
 
 def _older_sources(row: Mapping[str, object], path: str) -> list[_Source]:
-    """Return the tasks of Terminal-Bench's older form: a folder, and perhaps names in it."""
+    """Return the tasks in Terminal-Bench's older form, which has a folder and optionally names in
+    it."""
     folder, commit = _below(row.get("dataset_path") or "tasks"), _commit(row.get("commit_hash"))
     names = row.get("task_id_subset")
     if names is not None and not isinstance(names, list):
@@ -142,7 +144,7 @@ def _older_sources(row: Mapping[str, object], path: str) -> list[_Source]:
 
 
 def _below(given: object) -> str:
-    """Return a path within a repository. Raises `UsageError` for one that leads out of it."""
+    """Return a path within a repository. Raises `UsageError` for a path outside."""
     path = os.path.normpath(str(given or ".").removeprefix("./"))
     if os.path.isabs(path) or path.split(os.sep)[0] == "..":
         raise UsageError(f"a registry's path must not lead out of its repository: {given}")
@@ -156,7 +158,7 @@ def _commit(given: object) -> str | None:
 def _check_commit(path: str, commit: str, folders: Sequence[str]) -> None:
     """Raise `UsageError` unless these folders are as at the commit."""
     if commit.startswith("-"):
-        raise UsageError(f"the registry names {commit!r} as its commit, which is not a commit")
+        raise UsageError(f"the registry has the commit {commit!r}, which is not valid")
     argv = ["git", "-C", path, "diff", "--quiet", commit, "--", *folders]
     try:
         ended = subprocess.run(
@@ -167,8 +169,8 @@ def _check_commit(path: str, commit: str, folders: Sequence[str]) -> None:
         raise UsageError(f"{path}: git cannot compare it with {commit}: {error}") from None
     if ended.returncode == 1:
         raise UsageError(
-            f"{path}: its tasks are not those of commit {commit}: git -C {path} checkout {commit}"
+            f"{path} has other tasks than commit {commit}: run git -C {path} checkout {commit}"
         )
     if ended.returncode:
         why = ended.stderr.strip().splitlines()[:1]
-        raise UsageError(f"{path}: no commit {commit} in it: {''.join(why)[:200]}")
+        raise UsageError(f"{path} has no commit {commit}: {''.join(why)[:200]}")

@@ -1,4 +1,4 @@
-"""Reads a Dockerfile, as far as that is possible without Docker."""
+"""Reads a Dockerfile, as far as possible without Docker."""
 
 import json
 import os
@@ -20,8 +20,8 @@ _LINE = re.compile(r"\s*([A-Za-z]+)(?:\s+(.*))?\Z", re.DOTALL)
 
 
 def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
-    """Read the instructions of a Dockerfile. Records unknown instructions, and missing files of a
-    COPY or ADD."""
+    """Read the instructions of a Dockerfile. Record unknown instructions, and missing files of COPY
+    and ADD."""
     instructions: list[Instruction] = []
     image = ""
     for number, line in _joined(text):
@@ -30,14 +30,14 @@ def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
         rest = (match[2] or "").strip() if match else ""
         place = Place(path, number, 1)
         if name not in (*DONE, *_LATER):
-            problems.add(place, f"{line.split()[0][:40]!r} is not an instruction of a Dockerfile")
+            problems.add(place, f"{line.split()[0][:40]!r} is not a Dockerfile instruction")
             continue
         if not rest:
-            problems.add(place, f"{name} of what?")
+            problems.add(place, f"{name} needs an argument")
             continue
         if name == "FROM":
             image = rest.split()[0]
-            instructions.clear()  # the instructions of an earlier image do not apply
+            instructions.clear()  # instructions of an earlier image do not apply
             continue
         one = Instruction(name, rest, number)
         if name in ("COPY", "ADD"):
@@ -49,7 +49,7 @@ def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
-    """Yield logical lines with their numbers: continued lines are joined, comments left out."""
+    """Yield logical lines with their numbers. Continued lines are joined, comments left out."""
     begun, whole = 0, ""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("#") or (not line.strip() and not whole):
@@ -65,8 +65,7 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
 
 
 def sources_of(one: Instruction) -> tuple[list[str], str, bool]:
-    """Return the sources of a COPY, its target, and whether it copies from this task's own
-    folder."""
+    """Return the sources of a COPY, its target, and whether it copies from the task's folder."""
     words = _words(one.text)
     flags = [word for word in words if word.startswith("--")]
     paths = [word for word in words if not word.startswith("--")]
@@ -93,14 +92,14 @@ def _check_copy(one: Instruction, path: str, problems: Problems) -> None:
     sources, _, own = sources_of(one)
     place = Place(path, one.line, 1)
     if not sources:
-        problems.add(place, f"{one.name} needs what to copy, and where to")
+        problems.add(place, f"{one.name} needs a source and a target")
     for source in sources if own else ():
         folder = os.path.dirname(path)
         inside = os.path.normpath(os.path.join(folder, source.lstrip("/")))
         if not inside.startswith(os.path.normpath(folder)):
             problems.add(place, f"{one.name}: {source} is outside of environment/")
         elif not any(c in source for c in "*?[$") and not os.path.lexists(inside):
-            problems.add(place, f"{one.name}: there is no {source} in environment/")
+            problems.add(place, f"{one.name}: environment/ has no {source}")
 
 
 def command_of(one: Instruction) -> str:

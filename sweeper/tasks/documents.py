@@ -27,7 +27,7 @@ from sweeper.fields.sections import Field, Nested, Section
 Network = Literal["public", "no-network", "allowlist"]
 User = str | int | None
 VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(:-[^}]*)?\}")
-"""A variable of this machine in a text: `${NAME}`, or with a default, `${NAME:-default}`."""
+"""A variable of this machine in a text: `${NAME}`, or `${NAME:-default}` with a default."""
 
 
 class Instruction(NamedTuple):
@@ -61,8 +61,8 @@ class Healthcheck:
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """The environment of a task. A value of None is up to the program that runs the task. `rootfs`
-    is a prepared root (`environment/rootfs`)."""
+    """The environment of a task. None means that the program that runs the task decides. `rootfs`
+    is a prepared root file system (`environment/rootfs`)."""
 
     folder: str
     dockerfile: Dockerfile | None = None
@@ -85,9 +85,9 @@ class TaskEnvironment:
 @dataclass(frozen=True)
 class Verifier:
     """The verifier of a step: the folders whose files are put into `/tests` (one of them has the
-    script `test.sh`), its variables, and its time limit. `collect` are commands to run before
-    it. `older` is the script `run-tests.sh` of a task in the older format, whose exit code
-    judges."""
+    script `test.sh`), its variables, and its time limit. `collect` are commands to run before.
+    `older` is the script `run-tests.sh` of a task in the older format, whose exit code is the
+    result."""
 
     folders: tuple[str, ...]
     timeout_sec: float = 600.0
@@ -119,15 +119,15 @@ class Step:
 
     @property
     def solve_script(self) -> str:
-        """The path of the reference solution. `solution` is its folder, or in the older format the
-        script itself."""
+        """The path of the reference solution. `solution` is its folder, or the script itself in the
+        older format."""
         solution = self.solution or ""
         return solution if solution.endswith(".sh") else os.path.join(solution, "solve.sh")
 
 
 @dataclass(frozen=True)
 class Task:
-    """A folder with `task.toml`. `name` is the task's own name, else the folder's."""
+    """A folder with `task.toml`. `name` is the name in that file, else the folder's name."""
 
     folder: str
     name: str
@@ -200,7 +200,7 @@ def _user(node: Node, where: str, problems: Problems) -> str | int | None:
 
 
 def _least(node: Node, where: str, problems: Problems) -> object:
-    """Read a number, or one for each key of the rewards."""
+    """Read a number, or a number for each key of the rewards."""
     if node.entries is not None:
         return {
             key: Number(-1e9, 1e9).read(item, f"{where}.{key}", problems)

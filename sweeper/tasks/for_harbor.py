@@ -1,5 +1,5 @@
 # pyright: basic, reportMissingImports=false
-"""Our environments for the package `harbor`, loaded by their import path (`harbor run
+"""sweeper's environments for the package `harbor`, loaded by their import path (`harbor run
 --environment-import-path sweeper.tasks.for_harbor:Bubblewrap`). Only for an interpreter that has
 `harbor`."""
 
@@ -27,8 +27,8 @@ _LARGEST = 256 << 20
 
 
 class Bubblewrap(BaseEnvironment):
-    """Separate namespaces without a network. Everything runs as root, which has no rights outside.
-    Requests for another user are ignored."""
+    """An environment in separate namespaces without a network. Everything runs as root, which has
+    no rights outside. Requests for another user are ignored."""
 
     @staticmethod
     def type() -> str:
@@ -37,12 +37,12 @@ class Bubblewrap(BaseEnvironment):
 
     @property
     def capabilities(self) -> EnvironmentCapabilities:
-        """There is no network, which is stricter than any task asks for."""
+        """Return the capabilities: no network, which is stricter than any task requires."""
         return EnvironmentCapabilities(disable_internet=True)
 
     @classmethod
     def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
-        """Return what is limited: memory."""
+        """Return which resources are limited: memory."""
         return EnvironmentResourceCapabilities(memory_limit=True)
 
     @classmethod
@@ -58,7 +58,7 @@ class Bubblewrap(BaseEnvironment):
         self._task = tasks[0]
 
     async def start(self, force_build: bool) -> None:
-        """Start the environment, and carry out the Dockerfile."""
+        """Start the environment, and execute the Dockerfile."""
         del force_build
         self._one_at_a_time = asyncio.Lock()
         self._place = open_environment("bubblewrap", made_of(self._task))

@@ -1,6 +1,6 @@
-"""Reads tasks in the older format of Terminal-Bench: `task.yaml`, a Dockerfile beside it,
-`run-tests.sh` with the folder `tests`, and `solution.sh`. As in Harbor's own migration, the exit
-code of `run-tests.sh` is the reward: 1 for 0, else 0."""
+"""Reads tasks in the older format of Terminal-Bench: `task.yaml`, a Dockerfile next to it,
+`run-tests.sh` with the folder `tests`, and `solution.sh`. As in Harbor's migration, the reward is 1
+if `run-tests.sh` has exit code 0, else 0."""
 
 import os
 from typing import cast
@@ -17,7 +17,7 @@ _LARGEST = 1 << 20
 
 
 def is_older(folder: str) -> bool:
-    """Return whether a folder has a task in the older format only."""
+    """Return whether a folder has a task only in the older format."""
     there = [os.path.isfile(os.path.join(folder, name)) for name in (FILE, "task.toml")]
     return there == [True, False]
 
@@ -43,10 +43,10 @@ def read_older(folder: str, problems: Problems) -> Task | None:
         )
     ]
     script, solution = (os.path.join(folder, name) for name in ("run-tests.sh", "solution.sh"))
-    for file, what in ((script, "nothing judges the task"), (solution, "nothing shows that the "
-                       "task can be solved (solution.yaml is not read)")):  # fmt: skip
+    for file, what in ((script, "the task cannot be judged"), (solution, "the task has no "
+        "reference solution (solution.yaml is not supported)")):  # fmt: skip
         if not os.path.isfile(file):
-            problems.add(Place(file), f"there is no such file: {what}")
+            problems.add(Place(file), f"no such file: {what}")
     context = _context(folder, problems)
     dockerfile = _dockerfile(context, problems)
     if len(problems) > before:
@@ -86,7 +86,7 @@ def _seconds(
 
 
 def _context(folder: str, problems: Problems) -> str:
-    """Return the folder of the Dockerfile: where `docker-compose.yaml` says, else the task's. More
+    """Return the folder of the Dockerfile: the one in `docker-compose.yaml`, else the task's. More
     than one service is a mistake."""
     path = os.path.join(folder, "docker-compose.yaml")
     if not os.path.isfile(path):
@@ -95,7 +95,7 @@ def _context(folder: str, problems: Problems) -> str:
     services = node.entries.get("services") if node is not None and node.entries else None
     own = list((services[1].entries or {}).values()) if services else []
     if len(own) > 1:
-        problems.add(Place(path), "has several services, which no environment here has")
+        problems.add(Place(path), "has several services, which is not supported")
     build = (own[0][1].entries or {}).get("build") if own else None
     value = plain(build[1]) if build else "."
     at = cast("dict[str, object]", value).get("context", ".") if isinstance(value, dict) else value
@@ -103,7 +103,7 @@ def _context(folder: str, problems: Problems) -> str:
     if os.path.commonpath([os.path.abspath(folder), os.path.abspath(context)]) != os.path.abspath(
         folder
     ):
-        problems.add(Place(path), f"its build context {at} is outside of the task's folder")
+        problems.add(Place(path), f"the build context {at} is outside the task's folder")
     return context
 
 

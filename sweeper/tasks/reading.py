@@ -39,7 +39,7 @@ Path = tuple[str | int, ...]
 
 
 def read_toml(text: str, source: str, problems: Problems) -> Node | None:
-    """Parse the document. Return None, and record why, if it is not TOML."""
+    """Parse a TOML document. Return None, and record why, if it is invalid."""
     try:
         value = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
@@ -52,7 +52,7 @@ def read_toml(text: str, source: str, problems: Problems) -> Node | None:
 
 
 class _Nodes:
-    """A builder of nodes. A node without a line of its own has that of its parent."""
+    """A builder of nodes. A node without a line number gets the line of its parent."""
 
     def __init__(self, source: str, lines: dict[Path, int]) -> None:
         self._source, self._lines = source, lines
@@ -137,7 +137,7 @@ def read_tasks(path: str, problems: Problems, choice: Choice = ALL) -> list[Task
             continue
         if any(task.name == other.name for other in tasks):
             place = Place(os.path.join(folder, "task.toml"), 1, 1)
-            problems.add(place, f"another task is called {task.name!r} too")
+            problems.add(place, f"another task is also named {task.name!r}")
         tasks.append(task)
     return tasks
 
@@ -178,7 +178,7 @@ def read_task(folder: str, problems: Problems) -> Task | None:
 
 
 def _text(path: str, problems: Problems, what: str = "") -> str | None:
-    """Read a text file. Return None, and record why, if it is not readable text."""
+    """Read a text file. Return None, and record why, if that fails."""
     try:
         with open(path, "rb") as file:
             data = file.read(_LARGEST + 1)
@@ -187,7 +187,7 @@ def _text(path: str, problems: Problems, what: str = "") -> str | None:
             return None
         return data.decode()
     except FileNotFoundError:
-        problems.add(Place(path), f"there is no such file{what}")
+        problems.add(Place(path), f"no such file{what}")
     except OSError as error:
         problems.add(Place(path), f"cannot be read: {error.strerror}")
     except UnicodeDecodeError as error:
@@ -197,7 +197,7 @@ def _text(path: str, problems: Problems, what: str = "") -> str | None:
 
 
 def _check_links(folder: str, problems: Problems) -> None:
-    """Record links that lead out of the folder: their targets would be copied into the
+    """Record links that lead out of the folder, because their targets would be copied into the
     environment."""
     real, seen = os.path.realpath(folder), 0
     for at, folders, files in os.walk(folder):
@@ -211,7 +211,7 @@ def _check_links(folder: str, problems: Problems) -> None:
             path = os.path.join(at, name)
             seen += 1
             if os.path.islink(path) and not os.path.realpath(path).startswith(real + os.sep):
-                problems.add(Place(path), "is a link out of the task's folder")
+                problems.add(Place(path), "is a link to a path outside the task's folder")
         if seen > _MOST:
             problems.add(Place(folder), f"has more than {_MOST} files")
             return
@@ -235,7 +235,7 @@ def _environment(folder: str, values: TaskTable, reading: Reading) -> TaskEnviro
         message = "environment.allowed_hosts is only for network_mode = 'allowlist'"
         reading.problem("environment", message)
     if str(given.get("os", "linux")).lower() != "linux":
-        reading.problem("environment", f"environment.os: there is no {given['os']} here")
+        reading.problem("environment", f"environment.os: {given['os']} is not supported")
     for key in ("gpu_types", "tpu", "skills_dir", "os"):
         given.pop(key, None)
     _check_variables(given.get("env") or {}, "environment", reading)
@@ -255,14 +255,12 @@ def _environment(folder: str, values: TaskTable, reading: Reading) -> TaskEnviro
 def _dockerfile(own: str, problems: Problems, *, needed: bool) -> Dockerfile | None:
     path, compose = os.path.join(own, "Dockerfile"), os.path.join(own, "docker-compose.yaml")
     if os.path.exists(compose):
-        problems.add(Place(compose), "needs Docker Compose, which no environment here has")
+        problems.add(Place(compose), "needs Docker Compose, which is not supported")
     elif os.path.exists(path):
         text = _text(path, problems)
         return read_dockerfile(path, text, problems) if text is not None else None
     elif needed:
-        message = (
-            "there is no such file, no docker_image, and no prepared root (environment/rootfs)"
-        )
+        message = "no such file, no docker_image, and no prepared root (environment/rootfs)"
         problems.add(Place(path), message)
     return None
 
@@ -272,7 +270,7 @@ def _older(given: dict[str, object], reading: Reading) -> None:
     for old, new in (("memory", "memory_mb"), ("storage", "storage_mb")):
         size = given.pop(old, None)
         if size is not None and given.setdefault(new, size) != size:
-            reading.problem("environment", f"environment.{old} and {new} say different things")
+            reading.problem("environment", f"environment.{old} and {new} differ")
     internet = given.pop("allow_internet", None)
     if internet is not None and "network_mode" not in given:
         given["network_mode"] = "public" if internet else "no-network"
@@ -283,11 +281,13 @@ def _healthcheck(given: HealthcheckTable | None) -> Healthcheck | None:
 
 
 def _check_variables(given: Mapping[str, str], key: str, reading: Reading) -> None:
-    """Record variables of this machine that are used but not set, and have no default."""
+    """Record variables of this machine that are used but neither set nor given a default."""
     for name, value in given.items():
         for wanted, default in VARIABLE.findall(value):
             if not default and wanted not in os.environ:
-                message = f"{key}.env.{name}: there is no variable {wanted} here, and no default"
+                message = (
+                    f"{key}.env.{name}: the variable {wanted} is not set here, and has no default"
+                )
                 reading.problem(key, message)
 
 
@@ -304,10 +304,12 @@ def _steps(folder: str, values: TaskTable, reading: Reading) -> tuple[Step, ...]
         place = items[number].place if items else reading.place
         known = unicodedata.normalize("NFC", name).casefold()
         if not name.strip() or _ODD_STEP.search(name) or name.endswith((".", " ")):
-            reading.problems.add(place, f"steps[{number}].name: {name!r} cannot name a folder")
+            reading.problems.add(
+                place, f"steps[{number}].name: {name!r} is not a valid folder name"
+            )
             continue
         if known in names:
-            reading.problems.add(place, f"steps[{number}].name: another step is called {name!r}")
+            reading.problems.add(place, f"steps[{number}].name: another step is named {name!r}")
             continue
         names.add(known)
         steps += _step(folder, name, values, one, reading)
@@ -324,7 +326,7 @@ def _step(
         problems.add(Place(os.path.join(at, "instruction.md")), "is empty: write the instruction")
     agent: AgentTable = {**(values.get("agent") or {}), **(own.get("agent") or {})}
     solution = os.path.join(at, "solution")
-    _script(solution, "solve.sh", problems, ": nothing shows that the task can be solved")
+    _script(solution, "solve.sh", problems, ": the task has no reference solution")
     workdir = os.path.join(at, "workdir")
     return (
         Step(
@@ -344,14 +346,14 @@ def _step(
 def _verifier(
     folder: str, at: str, values: TaskTable, own: StepTable, reading: Reading
 ) -> Verifier:
-    """Return the verifier with the step's script, else the task's. It gets the files of both
+    """Return the verifier with the step's script, or else the task's. It gets the files of both
     folders."""
     shared = os.path.join(folder, "tests")
     folders = dict.fromkeys((shared, os.path.join(at, "tests")))
     there = [one for one in folders if os.path.isdir(one)]
     with_script = [one for one in there if os.path.exists(os.path.join(one, "test.sh"))]
     _script(with_script[-1] if with_script else os.path.join(at, "tests"), "test.sh",
-            reading.problems, ": nothing judges the task")  # fmt: skip
+            reading.problems, ": the task cannot be judged")  # fmt: skip
     given: VerifierTable = {**(values.get("verifier") or {}), **(own.get("verifier") or {})}
     collect = given.get("collect") or []
     mode = given.get("environment_mode") or ("separate" if given.get("environment") else "shared")
@@ -370,7 +372,7 @@ def _verifier(
 
 
 def _script(folder: str, name: str, problems: Problems, what: str) -> None:
-    """Record a script that is missing or that no shell can execute."""
+    """Record a script that is missing or that cannot be executed by a shell."""
     path = os.path.join(folder, name)
     text = _text(path, problems, what)
     if text is None:
@@ -379,6 +381,6 @@ def _script(folder: str, name: str, problems: Problems, what: str) -> None:
     if not text.strip():
         problems.add(Place(path), "is empty")
     elif not first.startswith("#!"):
-        problems.add(Place(path, 1, 1), "does not begin with #!, such as #!/bin/bash")
+        problems.add(Place(path, 1, 1), "must begin with #!, such as #!/bin/bash")
     elif first.endswith("\r"):
-        problems.add(Place(path, 1, 1), "has lines that end as on Windows: no shell finds it")
+        problems.add(Place(path, 1, 1), "has Windows line endings, which shells cannot execute")

@@ -1,4 +1,4 @@
-"""Runs a task in an environment: prepares it, and lets the verifier judge the work."""
+"""Runs a task in an environment: prepares it, and runs the verifier on the work."""
 
 import json
 import math
@@ -36,16 +36,15 @@ code=$?
 echo $earned >"${SWEEPER_TASK_ROOT:-}/logs/verifier/reward.txt"
 exit $code
 """
-"""Judges a task in the older format."""
+"""The script that judges a task in the older format."""
 
 
 class TaskFailed(Exception):
-    """The task itself has an error, independent of the work on it. The message says where."""
+    """The task itself has an error, independent of the agent's work. The message says where."""
 
 
 class Judged(NamedTuple):
-    """A verifier's result: the rewards by name, its output, and the reason if there are no
-    rewards."""
+    """A verifier's result: the rewards by name, its output, and why there are no rewards, if so."""
 
     rewards: Mapping[str, float]
     output: str
@@ -53,14 +52,14 @@ class Judged(NamedTuple):
 
     @property
     def reward(self) -> float:
-        """The single reward: the number called `reward`, else the mean of all; 0 if there are
-        none."""
+        """The reward as one number: the reward called `reward`, else the mean of all; 0 if there
+        are none."""
         if not self.rewards or "reward" in self.rewards:
             return self.rewards.get("reward", 0.0)
         return sum(self.rewards.values()) / len(self.rewards)
 
     def meets(self, least: float | Mapping[str, float] | None) -> bool:
-        """Return whether the rewards are enough for the next step."""
+        """Return whether the rewards are high enough for the next step."""
         if least is None:
             return True
         wanted = least if isinstance(least, Mapping) else {"reward": least}
@@ -70,7 +69,7 @@ class Judged(NamedTuple):
 
 
 def total(task: Task, judged: list[Judged]) -> float:
-    """Return the reward of a whole task from those of its steps. Steps that were not reached count
+    """Return the reward of a whole task, from those of its steps. Steps that were not reached count
     as 0."""
     if task.reward_strategy == "final" and len(judged) == len(task.steps):
         return judged[-1].reward
@@ -80,7 +79,7 @@ def total(task: Task, judged: list[Judged]) -> float:
 
 
 def made_of(task: Task, limits: Limits | None = None) -> Made:
-    """Return the environment that a task asks for, with defaults from `limits`."""
+    """Return the environment that a task needs, with defaults from `limits`."""
     limits, place = limits or Limits(), task.environment
     variables, workdir = dict[str, str](), _WORKDIR
     for one in place.dockerfile.instructions if place.dockerfile else ():
@@ -108,7 +107,8 @@ def made_of(task: Task, limits: Limits | None = None) -> Made:
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$NAME` by variables that a Dockerfile has set before. PATH has the usual default."""
+    """Replace `$NAME` by variables that the Dockerfile has set earlier. PATH has the usual
+    default."""
     known = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
     return re.sub(
         r"\$(?:\{(\w+)\}|(\w+))", lambda match: known.get(match[1] or match[2], ""), text
@@ -116,7 +116,7 @@ def _expanded(text: str, variables: Mapping[str, str]) -> str:
 
 
 def resolved(given: Mapping[str, str]) -> dict[str, str]:
-    """Fill in variables of this machine: `${NAME}`, `${NAME:-default}`."""
+    """Replace `${NAME}` and `${NAME:-default}` by variables of this machine."""
 
     def value(match: re.Match[str]) -> str:
         return os.environ.get(match[1], (match[2] or "").removeprefix(":-"))
@@ -125,8 +125,8 @@ def resolved(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def set_up(environment: Environment, task: Task) -> None:
-    """Prepare a started environment: carry out the Dockerfile, unless a prepared root or the
-    environment has done so, and wait for the health check. Raises `TaskFailed` and `Died`."""
+    """Prepare a started environment: execute the Dockerfile, unless a prepared root or the
+    environment replaces it, and wait for the health check. Raises `TaskFailed` and `Died`."""
     place = task.environment
     if place.dockerfile is not None and place.rootfs is None and not environment.built:
         _carry_out(environment, place, place.dockerfile)
@@ -153,7 +153,8 @@ def _carry_out(environment: Environment, place: TaskEnvironment, dockerfile: Doc
 
 
 def begin_step(environment: Environment, task: Task, step: Step) -> None:
-    """Prepare a step of several: files for the working folder, a setup script, a health check."""
+    """Prepare one of several steps: files for the working folder, a setup script, a health
+    check."""
     if step.workdir is not None:
         workdir = made_of(task).workdir
         environment.put(files_of(step.workdir, workdir, step.workdir))
@@ -167,7 +168,7 @@ def begin_step(environment: Environment, task: Task, step: Step) -> None:
 def solve(environment: Environment, task: Task, step: Step) -> Result:
     """Execute the reference solution."""
     if step.solution is None:
-        raise TaskFailed(f"{task.folder}: there is no solution")
+        raise TaskFailed(f"{task.folder} has no solution")
     if os.path.isfile(step.solution):
         environment.put({"/solution/solve.sh": _read(step.solution, task.folder)})
     else:
@@ -177,8 +178,8 @@ def solve(environment: Environment, task: Task, step: Step) -> Result:
 
 
 def verify(environment: Environment, task: Task, step: Step) -> Judged:
-    """Run the verifier. All processes are ended first, and existing files in its folders are
-    removed. Raises `Died`."""
+    """Run the verifier. All processes are ended first, and existing files in the verifier's folders
+    are removed. Raises `Died`."""
     environment.reset()
     verifier = step.verifier
     places = " ".join(_q(environment, path) for path in ("/tests", "/logs/verifier"))
@@ -198,8 +199,10 @@ def verify(environment: Environment, task: Task, step: Step) -> Judged:
     command = _script_command(environment, "/tests/test.sh", task, resolved(verifier.env))
     result = environment.exec(command, verifier.timeout_sec, _KEPT)
     if result.ended:
-        why = {"timeout": f"it took longer than {verifier.timeout_sec:g} s"}
-        return Judged({}, result.text, why.get(result.ended, f"it was ended: {result.ended}"))
+        why = {"timeout": f"the verifier took longer than {verifier.timeout_sec:g} s"}
+        return Judged(
+            {}, result.text, why.get(result.ended, f"the verifier was ended: {result.ended}")
+        )
     return _rewards(environment, result.text)
 
 
@@ -214,7 +217,7 @@ def _rewards(environment: Environment, output: str) -> Judged:
             return Judged({"reward": _finite("reward.txt", data.decode().strip())}, output)
     except ValueError as error:
         return Judged({}, output, " ".join(str(error).split()))
-    return Judged({}, output, "it left no /logs/verifier/reward.txt or reward.json")
+    return Judged({}, output, "the verifier wrote no /logs/verifier/reward.txt or reward.json")
 
 
 def _named(data: bytes) -> dict[str, float]:
@@ -222,10 +225,10 @@ def _named(data: bytes) -> dict[str, float]:
     try:
         value: object = json.loads(data)
     except (ValueError, RecursionError):
-        raise ValueError("reward.json is no JSON") from None
+        raise ValueError("reward.json is not JSON") from None
     named = cast("dict[str, object]", value) if isinstance(value, dict) else {"reward": value}
     if not named:
-        raise ValueError("reward.json holds nothing")
+        raise ValueError("reward.json is empty")
     return {
         key: _finite(f"reward.json: {key[:40]}", None if isinstance(value, str) else value)
         for key, value in named.items()
@@ -276,12 +279,12 @@ def _wait_healthy(environment: Environment, check: Healthcheck, where: str) -> N
         starting = time.monotonic() - begun < check.start_period_sec
         failed += not starting
         if failed >= check.retries:
-            raise TaskFailed(f"{where}: its health check fails: {check.command[:100]}")
+            raise TaskFailed(f"{where}: the health check fails: {check.command[:100]}")
         time.sleep(check.start_interval_sec if starting else check.interval_sec)
 
 
 def _copy(environment: Environment, folder: str, one: Instruction, at: str, where: str) -> None:
-    """Carry out a COPY: the contents of folders, and files."""
+    """Execute a COPY: copy the contents of folders, and files."""
     sources, target, own = sources_of(one)
     if not own:
         raise TaskFailed(f"{where}: {one.name} from elsewhere needs Docker")

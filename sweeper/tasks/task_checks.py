@@ -48,9 +48,9 @@ def check_tasks(
     at_once: int = 4,
     choice: Choice = ALL,
 ) -> Checked:
-    """Read the chosen tasks at a path. With a `kind` of environment, try those without mistakes.
-    Raises `UsageError` if there is no task, and `NotThere` if such environments are not
-    possible."""
+    """Read the chosen tasks at a path. With a `kind` of environment, also try those without
+    mistakes. Raises `UsageError` if there is no task, and `NotThere` if such environments are not
+    possible here."""
     problems = Problems()
     tasks = read_tasks(path, problems, choice)
     mistakes = problems.error().problems if problems else ()
@@ -81,7 +81,7 @@ def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried
             text = str(error)
             lines.append(text if text.startswith(task.folder) else f"{task.folder}: {text}")
         except Died as error:
-            lines.append(f"{task.folder}: its environment ends by itself: {error}")
+            lines.append(f"{task.folder}: the environment ended by itself: {error}")
         if len(rewards) <= int(not done):
             break
     rewards += [None] * (2 - len(rewards))
@@ -98,8 +98,8 @@ def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried
 def _attempt(
     task: Task, open_one: Callable[[Task], Environment], lines: list[str], *, done: bool
 ) -> float | None:
-    """Return the reward of the solution, or of doing nothing. None, with a line, if the verifier
-    gives no reward."""
+    """Run the solution, or nothing, and return the reward. If the verifier gives no reward, add a
+    line and return None."""
     place = open_one(task)
     judged: list[Judged] = []
     try:
@@ -112,7 +112,7 @@ def _attempt(
                 if result.code != 0:
                     last = result.last_line[:200]
                     why = result.ended or f"exit code {result.code}"
-                    lines.append(f"{step.solve_script}: it fails ({why}): {last}")
+                    lines.append(f"{step.solve_script}: the solution fails ({why}): {last}")
             one = verify(place, task, step)
             if one.wrong:
                 line = f"{step.verifier.script}: {one.wrong}"
@@ -128,20 +128,25 @@ def _attempt(
 
 
 def notes_of(task: Task, kind: str) -> list[str]:
-    """Return notes on requests of a task that are not supported here, which are not mistakes of the
+    """Return notes on features of a task that are not supported here, which are not mistakes of the
     task."""
     place, notes = task.environment, list[str]()
     ours = kind in ("bubblewrap", "process")
     if kind != "process" and not kind.startswith("harbor") and place.network_mode != "no-network":
-        notes.append(f"{task.folder}: it asks for a network ({place.network_mode}) and gets none")
+        notes.append(
+            f"{task.folder}: the task needs a network ({place.network_mode}), which is "
+            f"not available"
+        )
     if place.gpus:
-        notes.append(f"{task.folder}: it asks for {place.gpus} GPUs and gets none")
+        notes.append(f"{task.folder}: the task needs {place.gpus} GPUs, which are not available")
     if place.docker_image and place.rootfs is None and ours:
-        notes.append(f"{task.folder}: its image {place.docker_image} is not used: it gets the "
-                     "programs of this machine")  # fmt: skip
+        notes.append(f"{task.folder}: the image {place.docker_image} is not used: the task gets "
+            f"the programs of this machine")  # fmt: skip
     if place.mcp_servers:
-        notes.append(f"{task.folder}: its MCP servers are not started")
+        notes.append(f"{task.folder}: the task's MCP servers are not started")
     users = {step.user for step in task.steps} | {step.verifier.user for step in task.steps}
     if users - {None, "root", 0}:
-        notes.append(f"{task.folder}: all is done as root there, not as the users that it names")
+        notes.append(
+            f"{task.folder}: everything runs as root, not as the users that the task names"
+        )
     return notes

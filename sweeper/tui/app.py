@@ -60,7 +60,7 @@ def _counted(done: Sequence[Requested]) -> str:
 
 
 class Pane(NamedTuple):
-    """A run's pane: tmux's ids of the session, the window and the pane, and the server's
+    """A run's tmux pane: the ids of the session, the window and the pane, and the server's
     socket."""
 
     session: str
@@ -73,21 +73,19 @@ def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
     """Find the pane of a run's newest attempt on this machine. Raises `NotFound`."""
     launch = sweep.plan.launch
     if "tmux" not in launch.places:
-        raise NotFound(
-            f"the backend is {launch.backend}: there are no panes; enter shows the run's log"
-        )
+        raise NotFound(f"the backend {launch.backend} has no panes; enter shows the run's log")
     server = TmuxServer()
     session = server.session(f"{sweep.root}/{sweep.name}")
     job = token(run, attempt)
     for pane in server.panes(session) if session is not None else ():
         if pane.command.endswith(job):
             return Pane(session or "", pane.window, pane.id, socket_name())
-    raise NotFound("no pane of this run on this machine: it was closed, or has not started")
+    raise NotFound("no pane of this run on this machine: it was closed, or the run has not started")
 
 
 def go_there(pane: Pane) -> list[str] | None:
-    """Bring the pane to the front of its session. Return None when the user sees it now. Returns
-    the command that shows it for a user outside of tmux, and [] for one in another tmux server."""
+    """Bring the pane to the front of its session. Return None if the user sees it now, the command
+    to show it for a user outside of tmux, and [] for a user in another tmux server."""
     server = TmuxServer()
     server.source([f"select-window -t {pane.window}", f"select-pane -t {pane.id}"])
     socket, _, rest = os.environ.get("TMUX", "").partition(",")
@@ -112,15 +110,15 @@ _REMOTE_SECONDS = 5.0
 _ENDED_SECONDS = 5.0
 _LOADING_SECONDS = 0.02
 LINGER_SECONDS = 600.0
-"""How long a view that closes by itself stays open after the sweep's end and the last key."""
+"""Seconds that a view that closes by itself stays open after the sweep's end and the last key."""
 UNTOUCHED_SECONDS = 10.0
-"""How long it stays open if no key was ever pressed: then it is probably unattended."""
+"""Seconds that it stays open if no key was ever pressed, since then it is probably unattended."""
 
 _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 
 
 def _describe(error: Exception) -> str:
-    """Describe an error in a sentence: the view continues, even after a bug in sweeper."""
+    """Describe an error in a sentence. The view continues even after a bug in sweeper."""
     if isinstance(error, SweeperError | OSError):
         return str(error)
     return f"a bug in sweeper: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)"
@@ -128,16 +126,16 @@ def _describe(error: Exception) -> str:
 
 class WatchApp(App[int]):
     """The app that shows the sweep that `poller` polls, and returns the exit code. `guest` is the
-    process that started this view: the view closes when that process has gone. With `leaves` the
-    view closes some time after the sweep's end and the last key."""
+    process that started this view; when it has ended, the view closes. With `leaves`, the view
+    closes some time after the sweep's end and the last key."""
 
     TITLE = "sweeper watch"
     CSS_PATH = "watch.tcss"
     COMMANDS = App.COMMANDS | {OpenRun}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-broad")]  # noqa: RUF012 - as Textual has it
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+l", "look", "look again", show=False),
-        # Textual's own key, which its help would list beside ours.
+        Binding("ctrl+l", "look", "refresh now", show=False),
+        # Textual's help would list its own key next to ours.
         Binding("ctrl+q", "quit", show=False, priority=True, system=True),
     ]
 
@@ -152,7 +150,7 @@ class WatchApp(App[int]):
         every: float | None = None,
     ) -> None:
         super().__init__(ansi_color=True)
-        self.theme = "ansi-dark"  # the terminal's own colours
+        self.theme = "ansi-dark"  # use the terminal's colours
         self.animation_level = "none"
         self._poller, self._guest, self._leaves = poller, guest, leaves
         self._live = Live(self._read, pause=self._pause)
@@ -175,20 +173,20 @@ class WatchApp(App[int]):
         return self.sweep_screen
 
     def on_mount(self) -> None:
-        self._last_key_time = time.monotonic()  # nobody can press a key before
+        self._last_key_time = time.monotonic()  # no key can be pressed before
         self.set_class(self._plain, "ascii")
         loop = self._own_loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             try:
                 loop.add_signal_handler(number, partial(self.exit, 0))
             except (ValueError, RuntimeError):
-                break  # not the main thread, as in a test: its owner ends us
+                break  # not in the main thread, as in tests: the caller ends the app
         self._look()
 
     # Polling
 
     def _look(self) -> None:
-        """Poll the sweep in a thread, since a store may be slow and keys must not wait."""
+        """Poll the sweep in a thread, since a store may be slow and must not delay keys."""
         if self._looking:
             self._look_again = True
             return
@@ -208,7 +206,7 @@ class WatchApp(App[int]):
         self._call_on_app(self._take_result, view, data, problem)
 
     def _call_on_app(self, do: Callable[..., None], *arguments: object) -> None:
-        """Call a method of the app from a thread; the app may be closed by now."""
+        """Call a function in the app's thread. The app may have been closed."""
         with suppress(RuntimeError):
             self._own_loop.call_soon_threadsafe(self.call_later, do, *arguments)
 
@@ -286,12 +284,10 @@ class WatchApp(App[int]):
     # User input
 
     async def on_event(self, event: events.Event) -> None:
-        """Handle keys before Textual does: Ctrl-C interrupts, whichever widget has the focus.
-
-        Textual hands a key to the focused widget, and the focus may have changed by the time the
-        widget handles it. Here each key is handled before the next one is read, so that quick
-        typing never goes to the wrong widget.
-        """
+        """Handle keys before Textual does; Ctrl-C interrupts, whichever widget has the focus.
+        Textual sends a key to the focused widget, but the focus may change before the widget
+        handles the key. Here each key is handled before the next is read, so that quick typing
+        never goes to the wrong widget."""
         if isinstance(event, events.Key) and not event.is_forwarded:
             self._last_key_time, self._any_key_pressed = time.monotonic(), True
             if event.key == "ctrl+c":
@@ -353,7 +349,7 @@ class WatchApp(App[int]):
         self._look()
 
     async def action_neighbour(self, step: int) -> None:
-        """Show the page of the next run in the list, or of the one before."""
+        """Show the page of the next or previous run in the list."""
         if self._page is not None and (
             run := self.sweep_screen.model.neighbour(self._page.run, step)
         ):
@@ -391,7 +387,7 @@ class WatchApp(App[int]):
                 sentence, style = _describe(error), "bad"
             self._call_on_app(self._show_outcome, sentence, style)
 
-        # A request stays on record, so closing the view need not wait for this thread.
+        # The request is recorded, so closing the view need not wait for this thread.
         threading.Thread(target=act, daemon=True).start()
 
     def _show_outcome(self, sentence: str, style: str) -> None:
@@ -417,7 +413,7 @@ class WatchApp(App[int]):
         screen = self.screen
         runs = screen.chosen[0] if isinstance(screen, WatchScreen) else ()
         if len(runs) != 1:
-            self.tell("a heading has no pane: choose a run" if runs else "")
+            self.tell("a heading has no pane: move to a run" if runs else "")
             return
         try:
             pane = pane_of(self._poller.sweep, runs[0].id, runs[0].attempt)

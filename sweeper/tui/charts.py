@@ -1,4 +1,4 @@
-"""Draws numbers with characters: bars, curves in a line, plots. Pure."""
+"""Draws numbers with characters: bars, sparklines, plots. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ def bar(fraction: float | None, width: int, glyphs: Glyphs) -> str:
 
 
 def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
-    """Draw a curve in one line. Each character is the mean of a stretch, scaled between the
-    minimum and the maximum; stretches without finite values are gaps."""
+    """Draw a curve in one line. Each character is the mean of some consecutive values, scaled
+    between the minimum and the maximum; gaps have no finite values."""
     if width <= 0 or not numbers:
         return " " * max(width, 0)
     cells = _stretches(numbers, min(width, len(numbers)))
@@ -36,8 +36,8 @@ def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
 
 
 def _share(one: float, low: float, high: float) -> float:
-    """Return the relative position of a value between `low` and `high`, also where their
-    difference overflows a float."""
+    """Return the relative position of a value between `low` and `high`, even if their difference
+    overflows a float."""
     if math.isfinite(high - low):
         return (one - low) / (high - low)
     return (one / 2 - low / 2) / (high / 2 - low / 2)
@@ -76,7 +76,7 @@ class _Frame(NamedTuple):
 
 
 _LARGEST = 308.25
-"""The largest power of ten that certainly fits a float."""
+"""The largest power of ten that a float can certainly hold."""
 
 
 def plot(
@@ -88,11 +88,11 @@ def plot(
     *,
     log: bool = False,
 ) -> list[str]:
-    """Draw a curve of (x, y) in `height` lines of `width` columns, with the range of y at the
-    left and of x below. `other` is a curve to compare with, drawn behind it in its own
-    characters. With `log` the y scale is logarithmic. Points that the scale cannot show are
-    left out: infinities, NaN, and on a logarithmic scale values of zero or less. If none is
-    left, a single line says so."""
+    """Draw a curve of (x, y) in `height` lines of `width` columns, with the range of y at the left
+    and the range of x below. `other` is a curve to compare with, drawn behind in other characters.
+    With `log`, the y scale is logarithmic. Points that the scale cannot show (infinities, NaN, and
+    on a logarithmic scale values of zero or less) are left out. If none is left, a single line
+    reports that."""
     own, behind = _drawable(points, log), _drawable(other, log)
     if not own or height < 3 or width < 16:
         positive = "positive" if log else "finite"
@@ -122,7 +122,7 @@ def _drawable(points: _Points, log: bool) -> list[tuple[float, float]]:
 
 def _labels(frame: _Frame, rows: int, log: bool) -> dict[int, str]:
     """Return the labels at the left, by row: the ends of the range. A logarithmic scale also gets
-    powers of ten, or the value in the middle if no power lies within the range."""
+    powers of ten, or the middle value if no power is within the range."""
     if not log:
         return {rows - 1: value(frame.low), 0: value(frame.high)}
     labels: dict[int, str] = {}
@@ -173,7 +173,7 @@ def _character(bits: int, glyphs: Glyphs) -> str:
 
 
 def _between(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the cells of a straight line between two others."""
+    """Return the cells of a straight line between two cells."""
     steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
     return [
         (

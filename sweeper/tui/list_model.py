@@ -24,7 +24,7 @@ _INTEREST = (
 
 class Group(NamedTuple):
     """Runs under one heading. `key` identifies the group. `mean` is the mean of the `measured`
-    values that count, on the `scale` on which the sweep's cells are compared; `rank` is its place
+    values that count, on the `scale` on which the sweep's cells are compared; `rank` is its rank
     among the groups."""
 
     key: str
@@ -38,12 +38,12 @@ class Group(NamedTuple):
 
     @property
     def counts(self) -> Counter[str]:
-        """The number of its runs in each state, as shown."""
+        """The number of its runs in each displayed state."""
         return Counter(run.shown_state for run in self.runs)
 
     @property
     def fraction(self) -> float:
-        """The share of its runs' work that is done."""
+        """The completed fraction of its runs' work."""
         return sum(run.fraction or 0.0 for run in self.runs) / len(self.runs)
 
 
@@ -52,7 +52,7 @@ Item = Group | RunView
 
 
 def groupings(view: SweepView) -> list[str]:
-    """Return the possible groupings, most usual first: by cell, if cells have several runs."""
+    """Return the possible groupings, most common first: by cell, if cells have several runs."""
     cells = {run.cell for run in view.runs}
     by_cell = len(cells) < len(view.runs)
     axes = [axis for axis in view.axes if len({_setting(run, axis) for run in view.runs}) > 1]
@@ -133,7 +133,8 @@ def _groups(
 
 
 def _in_stage(group: Group, stage: str, by: str, folded: Collection[str]) -> Group:
-    """Make a group unique to its stage: another stage may have one of the same title."""
+    """Make a group's key unique to its stage, because another stage may have a group with the same
+    title."""
     title = group.title if by in ("stage", "cell") else f"{stage}: {group.title}"
     key = f"{by}:{title}"
     rank = None if by == "stage" else group.rank
@@ -171,9 +172,9 @@ def _setting(run: RunView, axis: str) -> str:
 
 
 def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
-    """Return the runs that a filter selects, and what is wrong with the filter. A filter is words
-    that must all occur in the run's name, state, remark, alarms or tags, or a condition such as
-    `learning_rate < 1e-3 and state = failed`."""
+    """Return the runs that a filter selects, and what is wrong with the filter. A filter consists
+    of words that must all occur in the run's name, state, remark, alarms or tags, or is a condition
+    such as `learning_rate < 1e-3 and state = failed`."""
     if not wanted.strip():
         return list(runs), ""
     try:

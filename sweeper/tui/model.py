@@ -1,5 +1,5 @@
 """A sweep and its runs as the view shows them: plain values, and values derived from them (ranks,
-times left). Pure: no clock, no store, no terminal."""
+remaining times). Pure: no clock, no store, no terminal."""
 
 import heapq
 import math
@@ -14,25 +14,24 @@ from sweeper.sweep.states import OPEN
 
 
 class Alarm(NamedTuple):
-    """A problem with a run: the rule that detected it, and a sentence."""
+    """A problem of a run: the rule that detected it, and a sentence."""
 
     rule: str
     text: str
 
 
 class RunView(NamedTuple):
-    """A run as the screen shows it.
+    """A run as the screen shows it; unknown values are None.
 
-    `state` is the name of its state; `wants` says that it is still to be started, or started
-    again. `waits` says why the service holds it back, `observed` what else its launcher observes.
-    `silent`: no heartbeat for longer than `launch.lease`; `stalled`: no step for too long,
-    according to its launcher. `reason` says why it ended, `said` is the last line of a failed run.
-    `step` is the last one recorded, `total` the number of steps, `fraction` the share done, `eta`
-    the seconds to its end, `beat` the seconds since its heartbeat changed; each is None when
-    unknown. `curve` is the sweep's metric over time, thinned out. `backend` is the backend of its
-    latest attempt, in a sweep with several. `value` is what the run is judged by, `diverged` says
-    whether its last value was not finite, `rank` is its place among the runs that count, `marks`
-    are the notes on it.
+    `state` is the name of its state; `wants`: the run is still to be started, or started again.
+    `waits` is why the service holds it back, `observed` what else its launcher observes. `silent`:
+    no heartbeat for longer than `launch.lease`. `stalled`: no step for too long, according to its
+    launcher. `reason` is why it ended, `said` the last line of a failed run. `step` is the last
+    recorded step, `total` the number of steps, `fraction` the completed fraction, `eta` the seconds
+    until its end, `beat` the seconds since its heartbeat changed. `curve` is the sweep's metric
+    over time, thinned out. `backend` is the backend of its latest attempt, in a sweep with several.
+    `value` is the value that it is judged by, `diverged` whether its last value was not finite,
+    `rank` its rank among the runs that count, `marks` its notes, tags and star.
     """
 
     id: str
@@ -64,8 +63,8 @@ class RunView(NamedTuple):
 
     @property
     def shown_state(self) -> str:
-        """The state, or the problem of a run in it. A silent worker may be waiting or not, which
-        cannot be known; a waiting one takes no steps."""
+        """The state, or the problem of a run in this state. A silent worker may be waiting or not,
+        which is unknown; a waiting run takes no steps."""
         if self.silent and self.state == "running":
             return "silent"
         if self.waits:
@@ -74,20 +73,20 @@ class RunView(NamedTuple):
 
     @property
     def done_steps(self) -> float | None:
-        """The last step. Of a run that succeeded at its last step it is the number of steps,
-        whether the program counts from 0 or from 1."""
+        """The last step. For a run that succeeded at its last step, the number of steps, whether
+        the program counts from 0 or from 1."""
         if self.step is None or self.total is None or self.state != "succeeded":
             return self.step
         return float(self.total) if self.step + 1 == self.total else self.step
 
     @property
     def counts(self) -> bool:
-        """Whether the run takes part in means and ranks."""
+        """Whether the run is included in means and ranks."""
         return counts_so_far(self.state, self.wants, self.value, self.diverged)
 
     @property
     def remark(self) -> str:
-        """Further information about the run, in a few words."""
+        """A short remark on the run."""
         if self.silent:
             return "no heartbeat"
         at = f"on {self.backend}" if self.backend else ""
@@ -101,12 +100,15 @@ class RunView(NamedTuple):
 
 
 class SweepView(NamedTuple):
-    """A sweep as the screen shows it. `launcher`: one is running. `held` says why it starts
-    nothing, `unreachable` what does not answer it, `limit` how many jobs it allows at once if that
-    is less than `parallel`. `problem` says why this view is outdated; `loading` counts the runs
-    whose metrics are still to be read; `costs` describes the usage so far and the expected rest.
-    `stages` has the names and goals of the stages, if there are any: runs are compared within a
-    stage only. `race` says how a race for seeds stands."""
+    """A sweep as the screen shows it.
+
+    `launcher`: a launcher is running. `held` is why it starts nothing, `unreachable` what does not
+    answer it, `limit` how many jobs it allows at once if that is less than `parallel`. `problem` is
+    why this view is outdated; `loading` counts the runs whose metrics are still to be read; `costs`
+    describes the usage so far and the expected rest. `stages` has the names and goals of the
+    stages, if there are any; runs are compared only within a stage. `race` describes a race for
+    seeds.
+    """
 
     name: str
     runs: tuple[RunView, ...]
@@ -126,26 +128,25 @@ class SweepView(NamedTuple):
     race: str = ""
 
     def of_stage(self, stage: str, goal: str) -> "SweepView":
-        """Return one stage, as if it were the sweep."""
+        """Return one stage as if it were the sweep."""
         runs = tuple(run for run in self.runs if stage_of(run) == stage)
         return self._replace(runs=runs, goal=goal, stages=())
 
     @property
     def counts(self) -> Counter[str]:
-        """The number of runs in each state, as shown."""
+        """The number of runs in each displayed state."""
         return Counter(run.shown_state for run in self.runs)
 
     @property
     def ended(self) -> bool:
-        """Whether the sweep is over: nothing runs, and no launcher is running that would start
-        anything."""
+        """Whether the sweep has ended: nothing is running, and no launcher will start anything."""
         return not self.launcher and not any(
             run.state in ("running", "submitted") for run in self.runs
         )
 
 
 def stage_of(run: RunView) -> str:
-    """Return the stage of a run, with which its cell begins."""
+    """Return the stage of a run, which is the beginning of its cell's name."""
     return run.cell.partition("/")[0]
 
 
@@ -156,8 +157,8 @@ _TOTALS = (
 
 
 def total_steps(config: Mapping[str, object], defaults: Mapping[str, object]) -> int | None:
-    """Return how many steps a run will take, if its configuration or its recipe's defaults say so
-    under one of the usual names."""
+    """Return how many steps a run will take, if its configuration or its recipe's defaults have one
+    of the usual settings."""
     for known in (config, defaults):
         for key in _TOTALS:
             total = known.get(key)
@@ -172,9 +173,9 @@ def remaining(
     since: float | None,
     now: float,
 ) -> float | None:
-    """Return the seconds until a run is done, given the `fraction` done. `seen` is an earlier
-    observation: its time and the share done then. Without one, `since` is when the run began with
-    nothing done. None while its speed is unknown."""
+    """Return the seconds until a run is done, from the completed `fraction`. `seen` is an earlier
+    observation, (time, fraction). Without it, `since` is when the run began. None if its speed is
+    unknown."""
     if fraction is None or not 0.0 < fraction < 1.0:
         return None if fraction is None or fraction <= 0.0 else 0.0
     if seen is not None and fraction > seen[1] and now - seen[0] >= 5.0:
@@ -187,9 +188,9 @@ def remaining(
 def sweep_remaining(
     at_work: Sequence[float | None], waiting: int, typical: float | None, slots: int
 ) -> float | None:
-    """Return the seconds until a sweep is done. `at_work` has the seconds left of each run at
-    work; `waiting` runs of `typical` seconds follow, each in the first of `slots` that is free.
-    None while that is unknown."""
+    """Return the seconds until a sweep is done. `at_work` has the remaining seconds of each running
+    run; then `waiting` runs of `typical` seconds follow, each in the first free of `slots` slots.
+    None if unknown."""
     known = [one for one in at_work if one is not None]
     if at_work and not known and typical is None:
         return None
@@ -199,7 +200,7 @@ def sweep_remaining(
     free = [usual if one is None else one for one in at_work]
     free += [0.0] * max(0, slots - len(free))
     heapq.heapify(free)
-    if len(at_work) > slots:  # the limit has dropped: the first to end are not followed
+    if len(at_work) > slots:  # the limit was lowered: no run follows the first that end
         free = sorted(free)[len(at_work) - max(slots, 1) :]
         heapq.heapify(free)
     for _ in range(waiting):
@@ -208,14 +209,14 @@ def sweep_remaining(
 
 
 def counts_so_far(state: str, wants: bool, value: float | None, diverged: bool) -> bool:
-    """Return whether a run takes part in means and ranks. A run that is over counts as in the
-    report; any other by the value reached so far (`wants`: it is still to be started, or started
-    again)."""
+    """Return whether a run is included in means and ranks. An ended run counts as in the report;
+    any other run counts by its present value. `wants`: it is still to be started, or started
+    again."""
     return counts("succeeded" if wants or state in OPEN else state, value, diverged)
 
 
 def ranks(values: Mapping[str, float | None], goal: str) -> dict[str, int]:
-    """Rank the runs with a finite value, from 1; equal values share a rank."""
+    """Rank the runs with a finite value, from 1. Equal values share a rank."""
     sign = sign_of(goal)
     finite = [
         (sign * one, run) for run, one in values.items() if one is not None and math.isfinite(one)
@@ -229,13 +230,13 @@ def ranks(values: Mapping[str, float | None], goal: str) -> dict[str, int]:
 
 
 def best_run(runs: Iterable[RunView], other_than: str = "") -> RunView | None:
-    """Return the run of the best rank other than `other_than`; None without values."""
+    """Return the run of the best rank other than `other_than`; None if no run has a value."""
     ranked = [run for run in runs if run.rank is not None and run.id != other_than]
     return min(ranked, key=lambda run: run.rank or 0, default=None)
 
 
 def coarse(seconds: float | None) -> float | None:
-    """Round to the displayed precision, so that views that look the same compare equal."""
+    """Round seconds to the displayed precision, so that views that look the same compare equal."""
     if seconds is None:
         return None
     grain = 5.0 if seconds < 60 else 60.0 if seconds < 3600 else 300.0
@@ -243,7 +244,7 @@ def coarse(seconds: float | None) -> float | None:
 
 
 def nearly(seconds: float | None) -> float | None:
-    """Round an estimated time to the displayed precision."""
+    """Round an estimated time in seconds to the displayed precision."""
     if seconds is None:
         return None
     return coarse(seconds + (2.5 if seconds < 60 else 30.0 if seconds < 3600 else 150.0))

@@ -1,5 +1,5 @@
 """Makes the panels of a run's page: its head, its curves, how its configuration differs from the
-best run's, the end of its log, its last rollouts. Pure: takes the data, returns lines."""
+best run's, the end of its log, its last rollouts. Pure: takes data and returns lines."""
 
 import math
 from bisect import bisect_right
@@ -17,10 +17,10 @@ from sweeper.tui.text import Glyphs, Line, age, fit, short, value
 
 _NOTES = 3
 _LONGEST = 4000
-"""The most characters shown of a line, or of an alarm."""
+"""The most characters that are shown of a line, or of an alarm."""
 
 Points = Sequence[tuple[float, float]]
-"""(step, value), thinned out."""
+"""The points (step, value) of a curve, thinned out."""
 
 
 class Rollout(NamedTuple):
@@ -89,8 +89,8 @@ def curve_lines(
     *,
     log: bool = False,
 ) -> list[Line]:
-    """Plot one metric in this many columns and lines, with a line for each of the neighbouring
-    metrics. `about` names the run of the best curves, and then gives further facts."""
+    """Plot one metric in `size` columns and lines, with a line for the neighbouring metrics.
+    `about` names the run of the best curves, followed by further facts."""
     width, height = size
     keys = list(data.curves)
     if not keys:
@@ -117,7 +117,7 @@ def curve_lines(
 
 
 def _compared(step: float, other: Points) -> str:
-    """Return the other run's value at this step, or at the last before it, and its latest
+    """Return the other run's value at this step (or at its last earlier step), and its latest
     value."""
     place = bisect_right(other, step, key=lambda point: point[0])
     then, number = other[max(0, place - 1)]
@@ -127,7 +127,7 @@ def _compared(step: float, other: Points) -> str:
 
 
 def _coloured(line: str, glyphs: Glyphs) -> Line:
-    """Colour a line of a plot. The other run's marks differ by their shape, and by colour too."""
+    """Colour a line of a plot. The other run's marks differ in shape as well as in colour."""
     coloured: Line = []
     for place, part in enumerate(line.split(glyphs.other)):
         coloured += [(glyphs.other, "warn")] if place else []
@@ -148,24 +148,25 @@ def _in_a_line(
 
 
 def about_best(view: SweepView, run: RunView, best: str) -> list[str]:
-    """Name the best run, and the settings in which this one differs from it."""
+    """Name the best run, and the settings in which this run differs from it."""
     known = {other.id: other for other in view.runs}
     if best not in known:
         return [_place_of(run)]
     differ = [f"{key} {theirs}, here {mine}" for key, mine, theirs in _difference(run, known[best])]
     return [
         f"{_place_of(run)}, {known[best].name}",
-        "; ".join(differ) or "not configured otherwise",
+        "; ".join(differ) or "same configuration",
     ]
 
 
 def _place_of(run: RunView) -> str:
-    """Return what this page calls the best of the other runs."""
+    """Return the words for the best of the other runs: `the best` or `the next best`."""
     return "the next best" if run.rank == 1 else "the best"
 
 
 def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
-    """Return the settings in which a run differs from the best: key, here, there."""
+    """Return the settings in which a run differs from the best run: key, value there, value
+    here."""
     mine, theirs = _texts(run.config), _texts(best.config)
     return [
         (key, mine.get(key, "not given"), theirs.get(key, "not given"))
@@ -175,15 +176,15 @@ def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
 
 
 def configuration_lines(view: SweepView, run: RunView) -> list[Line]:
-    """Return lines with the differences from the best run's configuration, then all of this
-    run's."""
+    """Return lines with the differences from the best run's configuration, then with the
+    configuration of this run."""
     best = best_run(view.runs, run.id)
     lines: list[Line] = []
     if best is not None:
         lines.append([(f"how {_place_of(run)}, {best.name}, differs:", "")])
         differ = _difference(run, best)
         lines += [[(f"  {key}: {theirs}, here {mine}", "warn")] for key, mine, theirs in differ]
-        lines += [] if differ else [[("  in nothing", "dim")]]
+        lines += [] if differ else [[("  no difference", "dim")]]
         lines.append([])
     return lines + [[(f"{key}: {text}", "dim")] for key, text in _texts(run.config).items()]
 
@@ -202,7 +203,7 @@ def log_lines(run: RunView, data: PageData) -> list[Line]:
 def rollout_lines(data: PageData) -> list[Line]:
     """Return some of the run's last rollouts."""
     if not data.rollouts:
-        return [[("this run has left no rollouts", "dim")]]
+        return [[("this run has no rollouts", "dim")]]
     lines: list[Line] = []
     for one in data.rollouts:
         lines.append([(one.head, "bold")])

@@ -52,7 +52,7 @@ from sweeper.tui.run_views import (
 from sweeper.tui.series import Series
 
 _LOADING_SECONDS = 0.2
-"""How long one poll may spend on older metrics; the next poll reads on."""
+"""Seconds that one poll may spend on older metrics; the next poll continues."""
 _REMOTE_OUTCOMES = 20
 _REMOTE_BEATS = 16
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
@@ -60,8 +60,8 @@ _SAID_BYTES = 16_384
 
 
 class Poller:
-    """A poller of one sweep. Raises `NotFound` when there is none. `clock` gives monotonic seconds,
-    `wall` seconds since 1970."""
+    """A poller of one sweep. Raises `NotFound` if it does not exist. `clock` gives monotonic
+    seconds, `wall` seconds since 1970."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Poller:
         self._ranked: tuple[int, dict[str, int]] = (-1, {})
         self._made: dict[str, tuple[Known, RunView]] = {}
         self._observed: tuple[object, Observations] = (None, NO_OBSERVATIONS)
-        self._plan_stamp = stamp  # now that all of it was read
+        self._plan_stamp = stamp  # only after everything was read
 
     def _stamp(self, path: str) -> object:
         """Return a stamp that changes with a file of a local store; None on a remote one."""
@@ -125,15 +125,15 @@ class Poller:
         return status.st_mtime_ns, status.st_ino, status.st_size
 
     def run(self, identity: str) -> SweepRun:
-        """Return a handle of a run as it is now, to read its records."""
+        """Return a handle of a run's current state, to read its records."""
         planned = next(run for run in self._runs if run.id == identity)
         made = SweepRun(self.sweep, planned, self._states.known.get(identity, _PLANNED))
         made.files = Files(self._store, self._folder.runs)
         return made
 
     def look(self) -> SweepView:
-        """Poll the sweep. Return the same object as last time when nothing has changed. If the
-        store does not answer, returns the last view with a `problem` that says so."""
+        """Poll the sweep. Return the same object as last time if nothing has changed. If the store
+        does not answer, return the last view with a `problem`."""
         try:
             view = self._look()
         except (StoreError, OSError) as error:
@@ -171,14 +171,15 @@ class Poller:
         )
 
     def _has_grown(self) -> bool:
-        """Return whether a choice, or a round of a race, was recorded since the plan was read."""
+        """Return whether a choice of a stage, or a round of a race, was recorded since the plan was
+        read."""
         plan = self.sweep.plan
         if plan.race is not None and plan.unknown:
             return self._store.exists(self._folder.race_round(len(plan.rounds) + 1))
         return any(self._folder.read_chosen(choice) for choice in plan.choices)
 
     def _poll(self) -> str:
-        """Take the new metrics. Return why they could not be read, or ""."""
+        """Read the new metrics. Return why they could not be read, or ""."""
         try:
             rows = self._follower.poll()
         except (StoreError, OSError) as error:
@@ -195,8 +196,8 @@ class Poller:
         return ""
 
     def _replanned(self, launcher: object) -> bool:
-        """Return whether the plan of a remote store was read again. Its stamp is not cheap there,
-        but each launch has a new launcher."""
+        """Return whether the plan of a remote store was read again. Getting its stamp there takes a
+        request, but each launch has a new launcher."""
         if self._plan_stamp == launcher:
             return False
         if self._view is None:
@@ -207,20 +208,20 @@ class Poller:
         return True
 
     def _follow(self, opened: Mapping[str, int]) -> str:
-        """Follow the metrics of the right runs: of all, or on a remote store, where each poll of a
-        run costs, of those at work; the others are read once more. Return why that has to wait,
-        or ""."""
+        """Follow the metrics of all runs. On a remote store, where each poll of a run takes
+        requests, follow only running runs; the others are read once more. Return why that must
+        wait, or ""."""
         if not self._remote or set(opened) == self._followed:
             return ""
         follower = Follower([self.run(run) for run in opened])
-        problem = self._poll()  # what was recorded until the new one began
+        problem = self._poll()  # read what was recorded before the new attempt began
         if not problem:
             self._pending |= dict.fromkeys(self._followed - opened.keys())
             self._follower, self._followed = follower, set(opened)
         return problem
 
     def _observations(self, problems: list[str]) -> Observations:
-        """Return what the launcher has published, read again when its file has changed."""
+        """Return what the launcher has published; read it again if its file has changed."""
         stamp = self._stamp(self._folder.observations)
         if stamp is None and not self._remote:
             return NO_OBSERVATIONS
@@ -233,7 +234,7 @@ class Poller:
         return self._observed[1]
 
     def _read_alarms(self, problems: list[str]) -> dict[str, tuple[Alarm, ...]]:
-        """Read the alarms of each run's newest attempt; those of earlier attempts are outdated."""
+        """Read the alarms of each run's newest attempt. Alarms of earlier attempts are outdated."""
         alarms: dict[str, list[Alarm]] = {}
         for one in read_alarms(
             self._folder, self._alarms, lambda error: problems.append(str(error))
@@ -254,11 +255,11 @@ class Poller:
             )
         )
 
-    # Records from before
+    # Records that were written earlier
 
     def _load(self, opened: Mapping[str, int]) -> str:
-        """Read the metrics of runs not read yet, those at work first, for as long as a poll may
-        take. Runs that cannot be read are left to the next poll. Return why, or ""."""
+        """Read the metrics of runs that were not read yet, running runs first, for as long as a
+        poll may take. Unreadable runs are left to the next poll. Return why, or ""."""
         self._pending |= self._unreadable
         self._unreadable = {}
         problem = ""
@@ -289,9 +290,9 @@ class Poller:
         self._series[run] = series
 
     def _read_bodies(self, opened: Mapping[str, int]) -> str:
-        """Read the contents of events: when attempts began, how they ended. Read all where that
-        is quick; on a remote store the runs at work first. Events that cannot be read are left to
-        the next poll. Return why, or ""."""
+        """Read the contents of events: when attempts began, how they ended. Read all if that is
+        quick; on a remote store, read running runs first. Unreadable events are left to the next
+        poll. Return why, or ""."""
         problem = ""
         budget = _REMOTE_OUTCOMES if self._remote else math.inf
         again: list[str] = []
@@ -319,7 +320,7 @@ class Poller:
                     problem = problem or str(error)
                 else:
                     if body is NOTHING and state.event in INFORMATIVE:
-                        again.append(run)  # not in the store just now
+                        again.append(run)  # not in the store at the moment
         self._unread |= dict.fromkeys(again)
         return problem
 
@@ -331,7 +332,7 @@ class Poller:
             return ""
         return cause("\n".join(tail).encode())
 
-    # From records to views
+    # Making views of records
 
     def _make(
         self,
@@ -395,7 +396,7 @@ class Poller:
         return rank_of
 
     def _metric_name(self, name: str) -> str:
-        """Return the title of the value column: stages may have different metrics."""
+        """Return the title of the value column, since stages may have different metrics."""
         names = {metric.name for metric in self._metrics.values() if metric is not None}
         return name if len(names) <= 1 else "metric"
 
@@ -417,7 +418,7 @@ class Poller:
         alarms: tuple[Alarm, ...],
         marks: Marks,
     ) -> RunView:
-        """Return the run as it is shown: the same object while nothing about it has changed."""
+        """Return the run as it is shown; the same object if nothing about it has changed."""
         identity: str = planned.id
         state = self._states.known.get(identity, _PLANNED)
         beat = None
@@ -451,16 +452,16 @@ class Poller:
             began = None if beat is None else beat.began
             made = run_view(planned, known, series, self._timing, began)._replace(rank=rank)
             self._made[identity] = (known, made)
-        elif made.rank != rank:  # one run that gets ahead changes the rank of all others
+        elif made.rank != rank:  # a run that improves changes the ranks of others
             made = made._replace(rank=rank)
             self._made[identity] = (known, made)
         return made
 
 
 def _costs(observations: Observations) -> str:
-    """Describe the usage of the runs in a few words; "" if nothing was counted."""
+    """Describe the usage of the runs; "" if no usage was counted."""
     if observations.usage is None:
         return ""
-    with suppress(UsageError):  # a price table that cannot be read
+    with suppress(UsageError):  # the price table cannot be read
         return brief(observations.usage, prices.load())
     return ""

@@ -31,12 +31,12 @@ from sweeper.tui.text import (
 _ORDER = tuple(STATES)
 _BAD = ("silent", "stalled", "failed", "lost", "preempted", "waiting")
 _URGENT = (*_BAD, *(state for state in _ORDER if state not in _BAD))
-"""The order of states where there is room for few: problems come first."""
+"""The order of states if there is room for few: problems come first."""
 _STATES = ("state", "try", "step", "left")
-"""The leading columns that a group replaces by its runs' states."""
+"""The leading columns, in whose place a group shows the states of its runs."""
 
 _REASON = re.compile(" since |: ")
-"""Separates the reason for waiting, which many runs share, from the rest."""
+"""Separates the reason for waiting, which many runs share, from details."""
 
 
 def _nothing(_: Group) -> Span:
@@ -45,7 +45,7 @@ def _nothing(_: Group) -> Span:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its title and width, and its content for a run and for a group."""
+    """A column: its title and width, and its content for a run and for a group."""
 
     title: str
     width: int
@@ -73,8 +73,8 @@ def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
 
 
 def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
-    """Return two lines about the whole sweep: the states of its runs, the time left and the usage;
-    then what holds it up."""
+    """Return two lines about the whole sweep: the states of its runs, the remaining time and the
+    usage; then what holds it up."""
     first: Line = [(f"{sanitize(view.name)} ", "bold"), (f"{plural(len(view.runs), 'run')}: ", "")]
     first += counted(view.counts) or [("none", "")]
     if view.eta is not None:
@@ -91,10 +91,10 @@ def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
 
 
 def _troubles(view: SweepView) -> list[Span]:
-    """Return what holds a sweep up, longest text last: a small screen cuts it."""
+    """Return what holds a sweep up, the longest text last, because a small screen cuts it."""
     parts: list[Span] = []
     if view.problem:
-        parts.append((f"not the newest: {sanitize(view.problem)}", "bad"))
+        parts.append((f"outdated: {sanitize(view.problem)}", "bad"))
     if alarmed := sum(bool(run.alarms) for run in view.runs):
         parts.append((f"{alarmed} with alarms", "bad"))
     if waiting := [run.waits for run in view.runs if run.shown_state == "waiting"]:
@@ -119,8 +119,9 @@ def _troubles(view: SweepView) -> list[Span]:
 
 
 def table(view: SweepView, width: int, need: int, glyphs: Glyphs) -> Table:
-    """Choose the columns for a screen of this width, where names need `need` columns. Room that
-    names do not need goes to the remark. If there is too little, the less important columns go."""
+    """Choose the columns for a screen of this width, where names need `need` columns. Space that
+    names do not need goes to the remark. If there is too little space, less important columns are
+    left out."""
     cells = [
         Column("state", 10, _state),
         Column("try", 3, lambda run: (str(run.attempt or ""), "dim"), right=True),
@@ -191,7 +192,7 @@ def heading(view: SweepView, shown: Table, sort: str) -> Line:
 
 def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
     """Render a line of the list. `inside` is the heading above the run, which its name need not
-    repeat. The line with the cursor has a mark too, not only a colour."""
+    repeat. The line with the cursor has a mark in addition to a colour."""
     columns, glyphs = shown.columns, shown.glyphs
     alarmed = any(run.alarms for run in item.runs) if isinstance(item, Group) else item.alarms
     mark = ">" if cursor else "!" if alarmed else " "
@@ -217,7 +218,7 @@ def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
 
 
 def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
-    """Return the columns, or for a run without numbers a remark in their place."""
+    """Return the columns; for a run without numbers, a remark in their place."""
     known = {column.title for column in columns}
     if run.step is not None or run.value is not None or not {"state", "beat"} <= known:
         return columns
@@ -228,14 +229,14 @@ def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
 
 
 def _group_states(group: Group, columns: Sequence[Column], glyphs: Glyphs) -> Line:
-    """Return the states of the group's runs, over the width of the leading columns."""
+    """Return the states of the group's runs, in the width of the leading columns."""
     room = sum(column.width + 1 for column in columns) - 1
     line = trimmed(counted(group.counts, _URGENT), room, glyphs)
     return [(" ", ""), *line, (" " * (room - len(joined(line))), "")]
 
 
 def own_name(run: RunView, inside: str) -> str:
-    """Return a run's name without its heading: `seed=0` below `lr=1e-4`."""
+    """Return a run's name without the heading above it: `seed=0` below `lr=1e-4`."""
     if inside and run.name.startswith(f"{inside},"):
         return run.name[len(inside) + 1 :]
     return run.name
@@ -276,7 +277,8 @@ def _group_rank(group: Group) -> Span:
 
 
 def _beat(run: RunView) -> Span:
-    unknown = run.beat is None or (run.silent and run.beat < 15.0)  # its launcher waits longer
+    # The launcher waits longer than the worker's last report.
+    unknown = run.beat is None or (run.silent and run.beat < 15.0)
     return ("" if unknown else age(run.beat)), "bad" if run.silent else "dim"
 
 

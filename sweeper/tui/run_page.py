@@ -1,5 +1,5 @@
 """The screen of one run: its curves, configuration, log and rollouts, as tabs, or side by side if
-there is room. Its data are read once as a whole, then only additions are."""
+there is room. The data are read completely once; later only additions are read."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -44,7 +44,7 @@ _LOG_LINES = 300
 _ROLLOUTS = 8
 _BEST = 2
 _SUMMARY_BYTES = 4_000_000
-"""A larger file of rollout summaries is not read for the screen."""
+"""Larger files of rollout summaries (in bytes) are not read for the screen."""
 
 
 class _Metrics:
@@ -56,10 +56,11 @@ class _Metrics:
         self._curves: Mapping[str, Points] = {}
         self._changed = True
         self.take(run.history.rows)
-        del run.history  # it may be large, and is not needed again
+        del run.history  # the history may be large, and is not needed again
 
     def curves(self, first: str | None) -> Mapping[str, Points]:
-        """Return the curves, `first` before all others; the same object until there is more."""
+        """Return the curves, with `first` before all others; the same object until there is new
+        data."""
         if self._changed:
             keys = sorted(self._series, key=lambda key: key != first)
             self._curves = {key: tuple(self._series[key].points) for key in keys}
@@ -80,8 +81,8 @@ class _Metrics:
 
 
 class PageReader:
-    """A reader of one run's page. `run` is its current handle: another attempt or state needs
-    another reader. `handle` returns the handle of any run of the sweep. Runs that are over are read
+    """A reader of one run's page. `run` is its current handle; another attempt or state needs
+    another reader. `handle` returns the handle of any run of the sweep. Ended runs are read
     once."""
 
     def __init__(
@@ -103,8 +104,8 @@ class PageReader:
         self._data: PageData | None = None
 
     def read(self, best: RunView | None = None) -> PageData:
-        """Read the page as it is now. `best` is the run to compare with. A read error is reported
-        in the page's `problem`."""
+        """Read the current page. `best` is the run to compare with. A read error is reported in the
+        page's `problem`."""
         problem = ""
         best_curves: dict[str, Points] = {}
         parts = [self._read_metrics, self._poll, self._read_log, self._read_rollouts]
@@ -135,7 +136,7 @@ class PageReader:
             self._metrics = self._begin(self._run)
 
     def _poll(self) -> None:
-        """Read additions."""
+        """Read what was added since the last poll."""
         for news in self._follower.poll():
             for known in self._known():
                 if known.run.id == news.run.id:
@@ -147,23 +148,23 @@ class PageReader:
         return [*own, *self._others.values()]
 
     def _begin(self, run: SweepRun) -> _Metrics:
-        """Read everything that a run has recorded, and follow its additions from now on."""
+        """Read everything that a run has recorded, and follow additions from now on."""
         self._follow([*(known.run for known in self._known()), run])
         return _Metrics(run)
 
     def _follow(self, runs: Sequence[SweepRun]) -> None:
-        """Follow the running runs, all with one follower: on a remote store each of its
-        polls costs a listing."""
+        """Follow all running runs with one follower, because each poll of a follower costs a
+        listing on a remote store."""
         at_work = {run.id: run for run in runs if run.state in OPEN}
         if at_work.keys() != self._followed:
             follower = Follower([*at_work.values()])
             with suppress(StoreError, OSError):
-                self._poll()  # take what they have recorded until now
+                self._poll()  # read what they have recorded so far
             self._follower, self._followed = follower, at_work.keys()
 
     def _read_best(self, best: RunView, into: dict[str, Points]) -> None:
-        """Read the curves of another run. Those of the last few best runs are kept, since two
-        close runs change places often."""
+        """Read the curves of another run. Those of the last few best runs are cached, since close
+        runs often change places."""
         place = (best.id, best.attempt, best.state)
         others = self._others.pop(place, None)
         recent = [*self._others.items()][1 - _BEST :]
@@ -194,7 +195,7 @@ class PageReader:
             self._log = (stamp, tuple(run.log_tail(_LOG_LINES)))
 
     def _read_rollouts(self) -> None:
-        """Read the rollouts of the last iteration, if there may be new ones."""
+        """Read the rollouts of the last iteration if they may be new."""
         if self._added:
             self._read_last_rollouts()
             self._added = False
@@ -229,15 +230,15 @@ class PageReader:
 
 _PANELS = ("curves", "configuration", "log", "rollouts")
 _WIDE = (130, 34)
-"""The columns and lines from which on all panels are shown side by side."""
+"""All panels are shown side by side if the screen has at least these columns and lines."""
 _ONE_OF = Binding.Group("panel", compact=True)
 _CURVE = Binding.Group("curve", compact=True)
 _RUN = Binding.Group("run", compact=True)
 
 
 class _Curves(Widget, can_focus=True):
-    """The curves, drawn line by line: Textual's own `Sparkline` has bars only, no axes, and no
-    second curve."""
+    """The curves, drawn line by line: Textual's `Sparkline` has only bars, no axes, and no second
+    curve."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "screen.curve(-1)", system=True),
@@ -259,7 +260,7 @@ class _Curves(Widget, can_focus=True):
 
 
 class _Words(VerticalScroll, can_focus=True, inherit_bindings=False):
-    """A text that scrolls. `at_end`: shows its end until the user scrolls, as a log does."""
+    """A text that scrolls. With `at_end` its end is shown until the user scrolls, as for a log."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *SCROLLING,
@@ -293,8 +294,8 @@ class RunPage(WatchScreen, inherit_bindings=False):
     """The page of the run with the id `run`."""
 
     HELP = """
-Beside each curve stands the best run's, in `x`, both on the same steps; on the page of the best run
-it is the next best.
+Each plot also has the curve of the best run, in `x`, at the same steps. The page of the best run
+shows the next best.
 """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -355,7 +356,7 @@ it is the next best.
         self.draw()
 
     def on_mount(self) -> None:
-        self.query_one(Tabs).can_focus = False  # keys move what is in a panel, not the tabs
+        self.query_one(Tabs).can_focus = False  # keys move within a panel, not between tabs
         self.action_panel(0)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -368,7 +369,7 @@ it is the next best.
         """Draw what has changed."""
         run, data, head = self._view_of_run, self.data, self.query_one("#head", Lines)
         if run is None:
-            head.show([[("the run is not in the sweep any more", "warn")]])
+            head.show([[("the run is no longer in the sweep", "warn")]])
             return
         head.show(page_head(self.view, run, data))
         shown = (
@@ -410,19 +411,19 @@ it is the next best.
             self.action_panel(int((event.pane.id or "panel-0").rpartition("-")[2]))
 
     def action_next_panel(self, step: int) -> None:
-        """Show the next panel, or the one before."""
+        """Show the next or previous panel."""
         self.action_panel((self._panel + step) % len(_PANELS))
 
     def action_curve(self, step: int) -> None:
-        """Show the next curve, or the one before."""
+        """Show the next or previous curve."""
         self._curve = max(0, self._curve + step)
         self.draw_curves()
 
     def action_log_scale(self) -> None:
-        """Draw the curves on a logarithmic scale, or on a linear one again."""
+        """Switch the curves between a logarithmic and a linear scale."""
         self._log_scale = not self._log_scale
         self.draw_curves()
 
     async def action_neighbour(self, step: int) -> None:
-        """Show the next run of the list, or the one before."""
+        """Show the next or previous run of the list."""
         await self.run_action(f"app.neighbour({step})")

@@ -1,5 +1,5 @@
-"""Makes the `RunView` of a run from what is known of it, estimates the time left for runs and
-sweeps, and reads what the poller needs for that cheaply."""
+"""Makes the `RunView` of a run from the known facts, estimates the remaining time of runs and
+sweeps, and reads what the poller needs for that, with little I/O."""
 
 import functools
 import math
@@ -47,15 +47,15 @@ if TYPE_CHECKING:
 
 
 _LARGE = 100_000
-"""Above this many bytes the faster reader, which also keeps a cache, is worth loading."""
+"""For more bytes than this, the faster reader, which also has a cache, is worth loading."""
 _SETTLED = 2
-"""The number of polls with the same timestamp after which it is trusted: two changes within a tick
-of the kernel's clock have the same timestamp."""
+"""After this many polls with the same timestamp, the timestamp is trusted: two changes within a
+tick of the kernel's clock have the same timestamp."""
 
 
 class States:
     """The states of a sweep's runs. `retries` returns how often a run may fail. `again` has the
-    runs that a user has asked to start again and that have not started yet."""
+    runs that a user wants to start again and that have not started yet."""
 
     def __init__(self, folder: SweepFolder, retries: Callable[[str], int] = lambda _: 0) -> None:
         self._store, self._folder, self._retries = folder.store, folder, retries
@@ -68,11 +68,11 @@ class States:
         self._settled: set[str] = set()
 
     def wants(self, run: str) -> bool:
-        """Return whether a run is to be started or started again, or may be about to be."""
+        """Return whether a run is to be started or started again, or may be soon."""
         return run not in self._settled
 
     def look(self, runs: Iterable[str]) -> list[str]:
-        """Poll the runs. Returns those that have had events since the last poll."""
+        """Poll the runs. Return those with new events since the last poll."""
         if self._top is None:
             events = self._folder.read_events()
             return [run for run in runs if self._see(run, events.get(run, ()))]
@@ -148,7 +148,7 @@ class Timing:
         self._seen: dict[str, tuple[int, float, float]] = {}
 
     def fraction(self, run: str, state: RunState, series: Series | None) -> float | None:
-        """Return the share of a run that is done."""
+        """Return the completed fraction of a run."""
         if state.state is State.SUCCEEDED:
             return 1.0
         if series is None or series.step is None:
@@ -161,20 +161,22 @@ class Timing:
     def left(
         self, run: str, state: RunState, fraction: float | None, began: float | None
     ) -> float | None:
-        """Return the seconds to the end of a run whose attempt began at `began` by our clock."""
+        """Return the seconds until the end of a run whose attempt began at `began` by this
+        process's clock."""
         if fraction is None:
             return None
         now = self._clock()
         attempt, at, then = self._seen.get(run, (0, 0.0, 0.0))
         if attempt != state.attempt:
             attempt, at, then = self._seen[run] = (state.attempt, now, fraction)
-        since = began if state.attempt == 1 else None  # later ones may start with work done
+        # Later attempts may start with completed work.
+        since = began if state.attempt == 1 else None
         return nearly(remaining(fraction, (at, then), since, now))
 
 
 def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
-    """Return the seconds to the end of a sweep. `took` has the durations of its succeeded runs.
-    None when no launcher would start the remaining runs."""
+    """Return the seconds until the end of a sweep. `took` has the durations of its succeeded runs.
+    None if no launcher would start the remaining runs."""
     if not view.launcher or view.held:
         return None
     at_work = [run.eta for run in view.runs if run.state in ("running", "submitted")]
@@ -190,7 +192,7 @@ def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
 
 
 def by_our_clock(text: str) -> str:
-    """Convert the UTC times in a text to local ones: `rate limit since 12:01:03Z` -> `... since
+    """Convert the UTC times in a text to local times: `rate limit since 12:01:03Z` -> `... since
     14:01`, with the date if it is known and not today. Other text stays."""
     return _UTC.sub(_here, text)
 
@@ -211,10 +213,10 @@ def _defaults(plan: Plan) -> dict[str, object]:
 
 
 class Known(NamedTuple):
-    """The changing facts about a run. `again`: a user has asked for it to be started again. `body`
-    is its last event, `backend` its backend if there are several, `said` the last line of a failed
-    run, `version` that of its series. `beat` has the seconds since its heartbeat, rounded to the
-    displayed precision; `late` says whether that is too long."""
+    """The changing facts about a run. `again`: a user wants to start it again. `body` is its last
+    event, `backend` its backend if there are several, `said` the last line of a failed run,
+    `version` the version of its series. `beat` is the seconds since its heartbeat, rounded to the
+    displayed precision; `late` tells whether that is too long."""
 
     state: RunState
     observed: Observation | None
@@ -234,8 +236,7 @@ class Known(NamedTuple):
 def run_view(
     planned: Run, known: Known, series: Series | None, timing: Timing, began: float | None
 ) -> RunView:
-    """Make the run as the screen shows it; its attempt began at `began` by the clock of
-    `timing`."""
+    """Make the view of a run, whose attempt began at `began` by the clock of `timing`."""
     identity = planned.id
     state, body = known.state, known.body
     is_open = state.state in OPEN
@@ -285,7 +286,7 @@ def why_waits(
     wants: bool,
 ) -> str:
     """Return why the service holds a run back; "" if it does not. Either the run's worker reports a
-    pause, or the quota or a lost engine ended the last attempt and another will follow."""
+    pause, or the quota or a lost engine ended the last attempt and another attempt will follow."""
     if state.state in OPEN:
         # The launcher publishes less often than a worker beats, but sees the heartbeats of all
         # stores.

@@ -16,7 +16,7 @@ _AGAIN = ("failed", "lost", "preempted", "cancelled")
 
 
 class Action(NamedTuple):
-    """An action on runs: `cancel` or `retry`. The user is asked its `question` first."""
+    """An action on runs: `cancel` or `retry`. The user is asked `question` first."""
 
     kind: str
     runs: tuple[str, ...]
@@ -24,22 +24,22 @@ class Action(NamedTuple):
 
 
 def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
-    """Propose the action for those of `runs` (together called `of`) to which it applies; return a
-    sentence if there are none."""
+    """Propose the action for those of `runs` (together called `of`) to which it applies. Return a
+    sentence if it applies to none."""
     cancel = kind == "cancel"
     verb = "cancel" if cancel else "start again"
     chosen = [run.id for run in runs if (run.state not in _OVER if cancel else run.state in _AGAIN)]
     if not chosen:
         states = ", ".join(sorted({run.shown_state for run in runs}))
-        return f"nothing to {verb}: {of} is {states}"
+        return f"cannot {verb} {of}: the state is {states}"
     what = of if len(runs) == 1 else f"{len(chosen)} of {of}"
     return Action(kind, tuple(chosen), f"{verb} {what}?")
 
 
 class ScreenModel:
-    """The list of a sweep's runs. `items` are its lines, `place` is the index of the line with the
-    cursor. `problem` says why the filter could not be applied. `grouping` is what runs are grouped
-    by, or `none`."""
+    """The list of a sweep's runs. `items` are its lines, and `place` is the index of the line with
+    the cursor. `problem` is why the filter could not be applied. `grouping` is the key by which
+    runs are grouped, or `none`."""
 
     def __init__(self, view: SweepView) -> None:
         self.view = view
@@ -54,7 +54,7 @@ class ScreenModel:
         self._arrange()
 
     def see(self, view: SweepView) -> None:
-        """Take the sweep as it is now."""
+        """Show the current state of the sweep."""
         self.view = view
         self._arrange()
 
@@ -75,7 +75,7 @@ class ScreenModel:
     # Cursor
 
     def go(self, place: int) -> None:
-        """Put the cursor on a line, or the nearest there is."""
+        """Move the cursor to a line, or to the nearest line."""
         self.place = max(0, min(place, len(self.items) - 1))
         if self.items:
             self._cursor = _key(self.items[self.place])
@@ -87,7 +87,7 @@ class ScreenModel:
 
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
-        """The run with the cursor, or all runs of its group, and their name for the user."""
+        """The run with the cursor, or all runs of its group, and their name in messages."""
         item = self.item
         if isinstance(item, Group):
             return item.runs, sanitize(item.title)
@@ -99,8 +99,8 @@ class ScreenModel:
         return next(above, None)
 
     def neighbour(self, run: str, step: int) -> RunView | None:
-        """Move the cursor from a run by `step` runs, around the ends. Return the run it reaches,
-        None if the given one is not listed."""
+        """Move the cursor from a run by `step` runs, wrapping around at the ends. Return the run
+        there; None if the given run is not listed."""
         runs = [item for item in self.items if isinstance(item, RunView)]
         ids = [one.id for one in runs]
         if run not in ids:
@@ -117,25 +117,25 @@ class ScreenModel:
         self._arrange()
 
     def sort_by(self, sort: str | None = None) -> str:
-        """Sort by this, or by the next column. Return a sentence."""
+        """Sort by `sort`, or by the next column. Return a message."""
         self.sort, self.backwards = sort or _next(SORTS, self.sort), False
         self._arrange()
         return f"sorted by {self.sort}"
 
     def reverse(self) -> str:
-        """Reverse the order. Return a sentence."""
+        """Reverse the order. Return a message."""
         self.backwards = not self.backwards
         self._arrange()
         return f"sorted by {self.sort}{', backwards' * self.backwards}"
 
     def group_by(self, by: str | None = None) -> str:
-        """Group by this, or by the next axis. Return a sentence."""
+        """Group by `by`, or by the next axis. Return a message."""
         self._by = by or _next(groupings(self.view), self.grouping)
         self._arrange()
         return f"grouped by {self._by}" if self._by != "none" else "not grouped"
 
     def fold(self, folded: bool | None = None) -> None:
-        """Fold the group with the cursor, or open it; from a run go to the heading."""
+        """Fold or open the group with the cursor; from a run, move to the heading."""
         item = self.item
         if isinstance(item, Group):
             fold = not item.folded if folded is None else folded
@@ -155,8 +155,8 @@ class ScreenModel:
     # Texts
 
     def heading_above(self, place: int) -> str:
-        """Return the cell heading above a run, which its name need not repeat; a blank under any
-        other heading, for an indent."""
+        """Return the heading of the cell above a run, which its name need not repeat. Return a
+        blank under any other heading, for an indent."""
         if self.grouping == "none":
             return ""
         group = self.group_of(place)

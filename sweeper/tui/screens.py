@@ -22,7 +22,7 @@ SCROLLING = (
     Binding("pageup", "page_up", system=True),
     Binding("pagedown", "page_down", system=True),
 )
-"""The keys of widgets that scroll, which help does not list."""
+"""The keys of scrolling widgets, which the help does not list."""
 
 
 class Lines(Static):
@@ -40,7 +40,7 @@ class Lines(Static):
 
 
 class _Keys(KeyPanel, can_focus=True, inherit_bindings=False):
-    """Textual's table of keys, scrolled by further keys that it does not list."""
+    """Textual's table of keys, with further keys for scrolling that it does not list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "screen.help", "back", key_display="esc"),
@@ -58,7 +58,7 @@ class _Help(HelpPanel):
 
 class WatchScreen(Screen[None]):
     """A screen of the view. `notice` is the line above the keys: the last message until the next
-    key, else the default notice."""
+    key, then the default notice."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c", "app.steer('cancel')", "cancel", tooltip="cancel the run, or all of a group"),
@@ -79,11 +79,11 @@ class WatchScreen(Screen[None]):
 
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
-        """The runs that a key acts on, and their name for the user."""
+        """The runs to which a key applies, and their name in messages."""
         return (), ""
 
     def see(self, view: SweepView) -> None:
-        """Take the sweep as it is now."""
+        """Show the current state of the sweep."""
         self.view = view
 
     def about(self) -> Line:
@@ -91,7 +91,7 @@ class WatchScreen(Screen[None]):
         return []
 
     def tell(self, text: str, style: str = "warn") -> None:
-        """Show a sentence until the next key."""
+        """Show a message until the next key."""
         self._message = [(sanitize(text), style)] if text else []
         self.draw_notice()
 
@@ -126,7 +126,7 @@ class OpenRun(Provider):
 
 
 class Question(ModalScreen[bool]):
-    """A question before something that cannot be undone: `y` does it, any other key does not."""
+    """A question before an action that cannot be undone: `y` confirms, any other key does not."""
 
     def __init__(self, question: str) -> None:
         super().__init__()

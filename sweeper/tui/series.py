@@ -1,5 +1,5 @@
-"""The metrics of a run that the view needs: its progress, and one metric's curve of at most `_MOST`
-points. If there are more, every second one is dropped, repeatedly. Pure."""
+"""The progress of a run and one metric's curve, as the view needs them. A curve has at most `_MOST`
+points: if there are more, every second point is dropped, repeatedly. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,8 +12,8 @@ _START = Reached()
 
 
 class Series:
-    """One metric of one run, and its progress. With a `name` of None only the progress is kept.
-    `version` grows with each change. `stale`: rows were overwritten, and the run's value needs the
+    """One metric of one run, and its progress. If `name` is None, only the progress is stored.
+    `version` grows with each change. `stale`: rows were overwritten, so the run's value needs the
     whole history, loaded into a new series."""
 
     def __init__(self, name: str | None, goal: str = "minimize", at: str = "last") -> None:
@@ -36,7 +36,7 @@ class Series:
         self.reached = reached
 
     def add(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Add rows that were written since."""
+        """Add new rows."""
         self.version += 1
         for row in rows:
             self.reached = self.reached.after(row)
@@ -53,9 +53,9 @@ class Series:
         before = self._judge.last
         self.stale |= not self._judge.add(point)
         if self._judge.last is not point:
-            return  # rewritten by an attempt that resumed, or does not count
+            return  # rewritten by a resumed attempt, or not counting
         if before is not None and before.step is None and point.step is not None:
-            self._points, self._count, self._stride = [], 0, 1  # they do not count any more
+            self._points, self._count, self._stride = [], 0, 1  # these points no longer count
         step = float(self._count) if point.step is None else float(point.step)
         again = before is not None and point.step is not None and before.step == point.step
         if again and self._points[-1:] == [self._last]:
@@ -76,12 +76,12 @@ class Series:
 
     @property
     def done(self) -> float | None:
-        """The share of the run that is done, if the program says so."""
+        """The completed fraction of the run, if the program records it."""
         return self.reached.done
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """Steps and values, thinned out; always with the last one."""
+        """Steps and values, thinned out; the last point is always included."""
         if self._last is None or self._points[-1:] == [self._last]:
             return list(self._points)
         return [*self._points, self._last]
@@ -95,10 +95,10 @@ class Series:
 
     @property
     def value(self) -> float | None:
-        """The value that the run is judged by."""
+        """The value by which the run is judged."""
         return self._judge.value
 
     @property
     def diverged(self) -> bool:
-        """Whether its last value is not finite."""
+        """Whether the last value is not finite."""
         return self._judge.diverged

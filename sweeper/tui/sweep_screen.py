@@ -1,4 +1,4 @@
-"""The screen of a sweep: what holds it up, its runs, a filter."""
+"""The screen of a sweep: what holds it up, its runs, and a filter."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -31,7 +31,7 @@ def list_lines(model: ScreenModel, width: int, rows: int, top: int, glyphs: Glyp
         inside, cursor = model.heading_above(place), place == model.place
         lines.append(item_line(model.items[place], shown, inside=inside, cursor=cursor))
     if not model.items:
-        lines.append([("no run fits the filter" if model.view.runs else "no runs", "dim")])
+        lines.append([("no run matches the filter" if model.view.runs else "no runs", "dim")])
     return lines
 
 
@@ -57,7 +57,7 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
         self.model, self._glyphs = model, glyphs
         self._lines: list[Line] = []
         self.drawn = 0
-        """How many lines were drawn so far (for tests and measurements)."""
+        """How many lines have been drawn, for tests and measurements."""
 
     @property
     def _width(self) -> int:
@@ -66,11 +66,11 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def _rows(self) -> int:
-        """How many lines of the list fit."""
+        """The number of lines of the list that fit."""
         return max(1, self.size.height - 1)
 
     def see(self, view: SweepView) -> None:
-        """Take the sweep as it is now. A cursor that was in sight stays in sight."""
+        """Show the current state of the sweep. A visible cursor stays visible."""
         top = self.scroll_offset.y
         follow = top <= self.model.place < top + self._rows
         self.model.see(view)
@@ -85,7 +85,7 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
             if wanted != top:
                 self.scroll_to(y=wanted, animate=False, force=True)
                 if self.scroll_offset.y != top:
-                    return  # the scroll has drawn it
+                    return  # the scroll has drawn this line
         before, self._lines = (
             self._lines,
             list_lines(self.model, self._width, self._rows, top, self._glyphs),
@@ -111,7 +111,7 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
         self.draw()
 
     async def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked line, or open the line if it has the cursor."""
+        """Move the cursor to the clicked line; open the line if it has the cursor already."""
         place = self.scroll_offset.y + event.y - 1
         if event.y < 1 or place >= len(self.model.items):
             return
@@ -135,13 +135,13 @@ class _Filter(Input):
     """The input for the filter."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "screen.keep_filter", "keep the filter"),
-        Binding("escape", "screen.keep_filter(False)", "the filter as it was"),
+        Binding("enter", "screen.keep_filter", "apply the filter"),
+        Binding("escape", "screen.keep_filter(False)", "restore the previous filter"),
     ]
 
 
 class Leave(Enum):
-    """What the key q does: end the view, or leave the tmux session where it has a window."""
+    """The action of the key q: end the view, or leave the tmux session in which it has a window."""
 
     QUIT = "quit"
     CLOSE = "close"
@@ -149,20 +149,20 @@ class Leave(Enum):
 
 
 class SweepScreen(WatchScreen, inherit_bindings=False):
-    """The screen of all runs of a sweep. Its keys arrange the list; the list's own keys move the
+    """The screen of all runs of a sweep. Its keys arrange the list; the list's keys move the
     cursor."""
 
     HELP = """
 - arrows, page up and down, home, end, j, k, the wheel: move
 - q: close the view, and leave the sweep alone; in the sweep's tmux session, detach
 - 0 to 9: in the sweep's tmux session, go to that window
-- *waiting*: the service holds the run back (its rate, its capacity): no failure
+- *waiting*: the service holds the run back (rate limit, capacity); this is no failure
 - *stalled*: no step for too long
 - *silent*: no heartbeat (beat) for `launch.lease`
-- *!*: alarms; the line above the keys tells them. *place*: by the metric
+- *!*: alarms; the line above the keys shows them. *place*: by the metric
 
-Filter: words that a run's name, state, alarms and tags hold, all of them; or a condition as for
-`--where`: `learning_rate < 1e-3 and state = failed`
+Filter: words that must all occur in a run's name, state, alarms or tags, or a
+condition as for `--where`: `learning_rate < 1e-3 and state = failed`
 """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -172,7 +172,9 @@ Filter: words that a run's name, state, alarms and tags hold, all of them; or a 
         Binding("g", "arrange('group_by')", "group", tooltip="group by the next axis"),
         Binding("enter", "open", "open", tooltip="open a run's page, fold a group"),
         Binding("space", "arrange('fold')", "fold a group", show=False),
-        Binding("left", "arrange('fold', True)", "fold it; to the heading", show=False),
+        Binding(
+            "left", "arrange('fold', True)", "fold the group, or go to the heading", show=False
+        ),
         Binding("right", "arrange('fold', False)", "open a group", show=False),
         Binding("z", "arrange('fold_all')", "fold all groups", show=False),
         Binding("escape", "arrange('filter', '')", "end the filter", show=False),
@@ -227,7 +229,7 @@ Filter: words that a run's name, state, alarms and tags hold, all of them; or a 
 
     @on(events.Resize)
     def draw(self) -> None:
-        """Draw everything but the list, which draws itself."""
+        """Draw everything except the list, which draws itself."""
         width, glyphs = self.size.width, self.glyphs
         lines = [trimmed(line, width, glyphs) for line in head_lines(self.view, glyphs)]
         self.query_one("#head", Lines).show(lines)
@@ -248,8 +250,8 @@ Filter: words that a run's name, state, alarms and tags hold, all of them; or a 
         return action == "keep_filter" or not isinstance(self.focused, Input)
 
     def action_arrange(self, how: str, *to: object) -> None:
-        """Call one of the list's methods (`sort_by`, `fold`, ...), and show the sentence it
-        returns."""
+        """Call one of the list's methods (`sort_by`, `fold`, ...), and show the returned
+        message."""
         message: str | None = getattr(self.model, how)(*to)
         self.list.draw()
         self.tell(message or "", "dim")
@@ -278,8 +280,8 @@ Filter: words that a run's name, state, alarms and tags hold, all of them; or a 
             self.action_arrange("filter", event.value)
 
     def action_keep_filter(self, keep: bool = True) -> None:
-        """Go back to the list, with the filter that was typed or the one before."""
+        """Go back to the list, with the typed filter or the previous filter."""
         self.query_one("#filter").display = False
         self.focus_usual()
-        typed = self.query_one(_Filter).value  # the model may lag behind
+        typed = self.query_one(_Filter).value  # the model may not be up to date
         self.action_arrange("filter", typed if keep else self._wanted)

@@ -1,5 +1,5 @@
 """Makes styled texts and numbers fit a screen of characters. A line is a list of (text, style).
-Colour is never the only sign: everything can be read without it."""
+Everything can be read without colours."""
 
 import math
 from collections.abc import Iterable
@@ -60,8 +60,8 @@ Line = list[Span]
 
 
 def as_strip(line: Line, width: int) -> Strip:
-    """Make a line as Textual draws it. It is made of segments and not of markup, since a run's
-    name is data; texts are sanitized once more."""
+    """Convert a line for Textual. It consists of segments, not of markup, since a run's name is
+    data; texts are sanitized once more."""
     strip = Strip([Segment(sanitize(text), style_of(words)) for text, words in line])
     return strip.adjust_cell_length(width, style_of(""))
 
@@ -113,7 +113,7 @@ ASCII = Glyphs("_.-=+*#@", "#", ".", "-", "+", "-", "~", "x", False)
 
 
 def fit(text: str, width: int, *, right: bool = False, cut: str = "…") -> str:
-    """Pad or cut a text to exactly `width` columns; one that is cut ends with `cut`."""
+    """Pad or cut a text to exactly `width` columns; a text that is cut ends with `cut`."""
     if width <= 0:
         return ""
     length = len(text) if text.isascii() else cell_len(text)
@@ -124,7 +124,7 @@ def fit(text: str, width: int, *, right: bool = False, cut: str = "…") -> str:
 
 
 def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
-    """Pad or cut as `fit` does, but cut in the middle: names often differ at their end."""
+    """Pad or cut as `fit` does, but cut in the middle, because names often differ at their end."""
     length = cell_len(text)
     if length <= width or width < 8:
         return fit(text, width, cut=cut)
@@ -145,7 +145,7 @@ def value(number: float | None) -> str:
 
 
 def short(seconds: float | None) -> str:
-    """Format a time to wait, as coarse as it is known: `45s`, `12m`, `2h05m`, `3d`."""
+    """Format a remaining time, more coarsely the longer it is: `45s`, `12m`, `2h05m`, `3d`."""
     if seconds is None:
         return "-"
     if seconds < 60:
@@ -159,8 +159,7 @@ def short(seconds: float | None) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Format how long ago something was, in steps, so that an idle screen does not change every
-    second."""
+    """Format an age in coarse steps, so that an idle screen does not change every second."""
     if seconds is None:
         return "-"
     if seconds < 15:

@@ -253,7 +253,7 @@ def test_what_is_wrong_is_told_in_a_line(recipes, tmp_path):
     (tmp_path / "tasks" / "one").mkdir(parents=True)
     done = recipes.run("terminal", tmp_path / "a", **SMALL | {"tasks": tmp_path / "tasks"})
     assert done.returncode == 1
-    assert done.stderr == f"error: {tmp_path}/tasks/one/task.toml: there is no such file\n"
+    assert done.stderr == f"error: {tmp_path}/tasks/one/task.toml: no such file\n"
     done = recipes.run("terminal", tmp_path / "b", **SMALL, environment="process")
     assert done.returncode == 2
     assert "unsafe=True" in done.stderr

@@ -65,7 +65,7 @@ ONE = {f"steps/one/{path}": GOOD[path] for path in ("instruction.md", "solution/
 
 # What is changed, and the line that is told. `None` takes a file away.
 BROKEN = {
-    "no task.toml": ({"task.toml": None}, "task.toml: there is no such file"),
+    "no task.toml": ({"task.toml": None}, "task.toml: no such file"),
     "no TOML": ({"task.toml": "a = 1\nb = ["}, "task.toml:2:1: not TOML: Invalid value"),
     "unknown key": (
         {"task.toml": "[agent]\ntimeout_secs = 3\n"},
@@ -109,7 +109,7 @@ BROKEN = {
     ),
     "a step twice": (
         {"task.toml": STEPS % ("ONE", 60), **ONE},
-        "task.toml:5:1: steps[1].name: another step is called 'ONE'",
+        "task.toml:5:1: steps[1].name: another step is named 'ONE'",
     ),
     "a step's value": (
         {"task.toml": STEPS % ("one ", "true"), **ONE},
@@ -117,31 +117,31 @@ BROKEN = {
     ),
     "a step's folder": (
         {"task.toml": STEPS % ("two", 60)},
-        "steps/one/instruction.md: there is no such file",
+        "steps/one/instruction.md: no such file",
     ),
     "separate": (
         {"task.toml": '[verifier]\nenvironment_mode = "separate"\n'},
         "task.toml:1:1: verifier.environment_mode: only `shared` is supported here",
     ),
-    "no instruction": ({"instruction.md": None}, "instruction.md: there is no such file"),
+    "no instruction": ({"instruction.md": None}, "instruction.md: no such file"),
     "empty instruction": ({"instruction.md": " \n"}, "instruction.md: is empty"),
-    "no tests": ({"tests/test.sh": None}, "tests/test.sh: there is no such file: nothing judges"),
-    "no solution": ({"solution/solve.sh": None}, "solution/solve.sh: there is no such file"),
+    "no tests": ({"tests/test.sh": None}, "tests/test.sh: no such file: the task cannot be judged"),
+    "no solution": ({"solution/solve.sh": None}, "solution/solve.sh: no such file"),
     "no interpreter": (
         {"tests/test.sh": "echo 1\n"},
-        "tests/test.sh:1:1: does not begin with #!",
+        "tests/test.sh:1:1: must begin with #!",
     ),
     "Windows lines": (
         {"tests/test.sh": "#!/bin/bash\r\necho 1\r\n"},
-        "tests/test.sh:1:1: has lines that end as on Windows",
+        "tests/test.sh:1:1: has Windows line endings",
     ),
     "no environment": (
         {"environment/Dockerfile": None},
-        "environment/Dockerfile: there is no such file, no docker_image, and no prepared root",
+        "environment/Dockerfile: no such file, no docker_image, and no prepared root",
     ),
     "no instruction of Docker": (
         {"environment/Dockerfile": "FROM x\n\nRUM make\n"},
-        "environment/Dockerfile:3:1: 'RUM' is not an instruction of a Dockerfile",
+        "environment/Dockerfile:3:1: 'RUM' is not a Dockerfile instruction",
     ),
     "no file to copy": (
         {"environment/Dockerfile": "FROM x\nCOPY nothing /app/\n"},
@@ -151,7 +151,7 @@ BROKEN = {
         {"environment/Dockerfile": "FROM x\nCOPY ../../secret /app/\n"},
         "environment/Dockerfile:2:1: COPY: ../../secret is outside of environment/",
     ),
-    "a link outside": ({"tests/link": "-> /etc/passwd"}, "tests/link: is a link out of the task"),
+    "a link outside": ({"tests/link": "-> /etc/passwd"}, "is a link to a path outside the task"),
 }
 # Those that show only when they are tried.
 FAILING = {
@@ -161,7 +161,7 @@ FAILING = {
     ),
     "the solution fails": (
         {"solution/solve.sh": "#!/bin/bash\necho oh; false\n"},
-        "solution/solve.sh: it fails (exit code 1): oh",
+        "solution/solve.sh: the solution fails (exit code 1): oh",
     ),
     "the solution does not do": (
         {"solution/solve.sh": "#!/bin/bash\ntrue\n"},
@@ -173,7 +173,7 @@ FAILING = {
     ),
     "no reward": (
         {"tests/test.sh": "#!/bin/bash\ntrue\n"},
-        "tests/test.sh: it left no /logs/verifier/reward.txt or reward.json",
+        "tests/test.sh: the verifier wrote no /logs/verifier/reward.txt or reward.json",
     ),
     "no number": (
         {"tests/test.sh": "#!/bin/bash\necho nan >/logs/verifier/reward.txt\n"},
@@ -188,7 +188,7 @@ FAILING = {
             "tests/test.sh": "#!/bin/bash\nsleep 60\n",
             "task.toml": "[verifier]\ntimeout_sec = 0.2\n",
         },
-        "tests/test.sh: it took longer than 0.2 s",
+        "tests/test.sh: the verifier took longer than 0.2 s",
     ),
 }
 
@@ -317,7 +317,7 @@ def names_of(tmp_path, **choice):
         ("t*,one", ["one", "three", "two"]),
         ("!t*", ["one"]),
         ("*,!one", ["three", "two"]),
-        ("four", ["task_ids: no task in {} is called four: it has one, three, two"]),
+        ("four", ["task_ids: no task in {} is named four: choose from one, three, two"]),
         ("one,!one", ["task_ids=one,!one leaves no task in {}"]),
     ],
 )
@@ -375,8 +375,7 @@ def test_tasks_by_a_registry(tmp_path):
     (tmp_path / "sets" / "a" / "one" / "instruction.md").write_text("Something else.")
     (listed,) = names_of(tmp_path, dataset="a@1.0")
     assert listed == (
-        f"{tmp_path}: its tasks are not those of commit {commit}: "
-        f"git -C {tmp_path} checkout {commit}"
+        f"{tmp_path} has other tasks than commit {commit}: run git -C {tmp_path} checkout {commit}"
     )
     command = [sys.executable, "-m", "sweeper", "doctor", "tasks", "--read-only", str(tmp_path)]
     done = subprocess.run(
@@ -427,10 +426,10 @@ def test_a_task_in_the_older_format(tmp_path, kind):
     tasks, mistakes = read_all(str(tmp_path))
     assert [task.name for task in tasks] == ["older", "ours/greeting"]
     assert [line.removeprefix(f"{tmp_path}/") for line in mistakes] == [
-        "outside/docker-compose.yaml: its build context ../older is outside of the task's folder",
-        "several/solution.sh: there is no such file: nothing shows that the task can be solved "
-        "(solution.yaml is not read)",
-        "several/docker-compose.yaml: has several services, which no environment here has",
+        "outside/docker-compose.yaml: the build context ../older is outside the task's folder",
+        "several/solution.sh: no such file: the task has no reference solution "
+        "(solution.yaml is not supported)",
+        "several/docker-compose.yaml: has several services, which is not supported",
         "slow/task.yaml:1:1: max_agent_timeout_sec is not a number of seconds",
     ]
 

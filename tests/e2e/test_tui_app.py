@@ -143,9 +143,9 @@ def test_the_list_by_its_keys(drive: Any, monkeypatch: pytest.MonkeyPatch) -> No
         )
         await on.see("cancel lr=1e-3,seed=1?", keys=("end", "c"))
         await on.see("not done", keys="n")
-        await on.see("the backend is local: there are no panes", keys="t")
+        await on.see("the backend local has no panes", keys="t")
         await on.see("ok", keys=("c", "y"))
-        await on.see("a heading has no pane: choose a run", keys=("g", "home", "t"))
+        await on.see("a heading has no pane: move to a run", keys=("g", "home", "t"))
         await on.until(
             lambda lines: [line[1:3].strip() for line in lines[3:-2] if line] == ["▾", "", "", "▸"],
             keys=("z", "enter"),

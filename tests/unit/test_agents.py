@@ -42,9 +42,9 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("plan", {"grid": "../outside.yaml"}, "not below the folder"),
     ("plan", {"grid": "/etc/passwd"}, "not below the folder"),
     ("plan", {"grid": "link.yaml"}, "not below the folder"),
-    ("plan", {"grid": "above.yaml"}, "extends a file that is not below"),
+    ("plan", {"grid": "above.yaml"}, "extends a file outside"),
     ("plan", {"grid": "mine.yaml\x00"}, "not below the folder"),
-    ("plan", {"grid": "gone.yaml"}, "there is above.yaml"),
+    ("plan", {"grid": "gone.yaml"}, "(available: above.yaml"),
     ("plan", {"grid": "."}, "not below the folder"),
     ("plan", {"grid": "wrong.yaml"}, "did you mean 'metric'?"),
     ("plan", {"grid": LONG}, "at most 500"),
@@ -58,7 +58,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("launch", {"grid": "mine.yaml", "tokens": -1}, "greater than or equal to 0"),
     ("launch", {"grid": "mine.yaml", "usd": "many"}, "number"),
     ("launch", {"grid": "mine.yaml", "budget": "runs=1000"}, "not permitted"),
-    ("launch", {"grid": "mine.yaml", "overrides": ["seeds=1000"]}, "more than is left: runs 100"),
+    ("launch", {"grid": "mine.yaml", "overrides": ["seeds=1000"]}, "exceed the rest: runs 100"),
     ("launch", {"grid": "s.yaml", "overrides": ["lr=[7]"]}, "launched by a person"),
     ("launch", {"grid": "mine.yaml", "why": LONG}, "at most 5000"),
     ("status", {"sweep": "gone"}, "no sweep 'gone'"),
@@ -105,7 +105,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("note", {"target": "s", "text": LONG}, "at most 20000"),
     ("note", {"target": "s", "by": "the owner"}, "not permitted"),
     ("shell", {"command": "id"}, "Unknown tool"),
-    ("recipes", {"name": "os"}, "no recipe 'os': there is "),
+    ("recipes", {"name": "os"}, "no recipe 'os': choose from "),
     ("models", {"service": "http://elsewhere"}, "'tinker' or 'local'"),
     ("models", {"size": 51}, "less than or equal to 50"),
     ("datasets", {"name": "../outside.yaml"}, "not below the folder"),
@@ -186,7 +186,7 @@ def test_a_claim_is_held_to_seeds_intervals_and_the_same_data(bench):
     one_seed = claim("s/lr=3", "s/lr=1")
     assert one_seed["holds"] is None and "one seed shows nothing" in one_seed["because"]
     easier = claim("other/lr=1", "s/lr=2")
-    assert easier["holds"] is None and "other data, or may be: dataset differ" in easier["because"]
+    assert easier["holds"] is None and "different data: dataset differ" in easier["because"]
     noted = annotations.note("s", root=str(bench.root)).notes
     verdicts = [note.text.partition("checked: ")[2][:9] for note in noted]
     assert verdicts == ["it holds:", "it does n", "it is not"]

@@ -97,7 +97,7 @@ def test_a_dataset_of_the_hub_is_searched_described_read_and_saved(hub, grids):
     )
     for outside in ("../out.jsonl", "/out.jsonl", "train.yaml"):
         refused = ask(grids, "datasets", **split, save=outside)
-        assert "is not a path below the folder of grids to a .jsonl file" in refused
+        assert "is not the path of a .jsonl file below" in refused
 
 
 def test_local_files_are_described_and_their_text_marked(grids):
@@ -113,7 +113,7 @@ def test_local_files_are_described_and_their_text_marked(grids):
     assert ask(grids, "datasets", name="b.csv", save="c.jsonl")["saved"]["rows"] == 1
     assert (grids / "c.jsonl").read_text() == '{"x": "1", "y": "2"}\n'
     error = ask(grids, "datasets", name="wrong.jsonl")
-    assert "wrong.jsonl:2: is no JSON object: write one per line" in error
+    assert "wrong.jsonl:2 is not a JSON object: write one per line" in error
 
 
 def test_models_are_listed_with_their_prices(hub, grids, monkeypatch):
@@ -136,7 +136,7 @@ def test_the_starter_grid_of_a_recipe_can_be_planned(grids):
     assert ask(grids, "plan", grid="first.yaml")["runs_to_start"] == 9
     for name in ("harbor", "harbor_rl"):  # whose package is in another interpreter
         assert "# summary_margin: " in ask(grids, "recipes", name=name)["grid"]
-    assert "no recipe 'os': there is " in ask(grids, "recipes", name="os")
+    assert "no recipe 'os': choose from " in ask(grids, "recipes", name="os")
 
 
 def test_the_power_tool_agrees_with_the_report(grids):

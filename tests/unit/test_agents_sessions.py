@@ -105,7 +105,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("init_grpo", given(settings={"learning_rte": 1}), "did you mean 'learning_rate'?"),
     ("init_grpo", given(settings={"max_steps": 0}), "max_steps must be at least 1"),
     ("init_grpo", given(settings={"max_steps": "many"}), "max_steps"),
-    ("init_grpo", given(settings={"log_path": "/etc"}), "the sweep has it"),
+    ("init_grpo", given(settings={"log_path": "/etc"}), "sweeper sets it"),
     ("init_grpo", given(settings={"base_url": "http://evil"}), "give `service`"),
     ("init_grpo", given(settings={"data": "/etc/passwd"}), "give `data` or `problems`"),
     ("init_grpo", given(settings={"reward_function": "x.py:y"}), "give `grader`"),
@@ -128,7 +128,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("init_grpo", given(start_from="s/gone"), "no run"),
     ("init_grpo", given(start_from=S), "has no checkpoint"),
     ("init_grpo", given(start_from="../../etc/passwd"), ""),
-    ("init_grpo", given(tokens=1001), "more than is left"),
+    ("init_grpo", given(tokens=1001), "exceed the rest"),
     ("init_grpo", given(), "tokens, more than 1000"),
     ("init_grpo", given(name="persons"), "launched by a person"),
     ("init_grpo", given(name="old", settings={"max_steps": 3}), "with other settings"),
@@ -153,7 +153,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("load", {"session": S, "checkpoint": "none"}, "there is none"),
     ("load", {"session": S, "checkpoint": "agent-gone/x"}, "no run"),
     ("finish", {"session": "agent-persons/seed=0"}, "launched by a person"),
-    ("session", {"session": S, "order": 7}, "there is no order 7"),
+    ("session", {"session": S, "order": 7}, "no order 7"),
     ("session", {"session": S, "order": 0}, "greater than or equal to 1"),
 ]
 

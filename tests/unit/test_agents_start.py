@@ -109,28 +109,31 @@ def test_skills_are_installed_without_replacing_changed_files(tmp_path):
             assert f"name: {name}\n" in path.read_text().split("---")[1]
     path.write_text("mine")
     (notice,) = session.prepare(str(tmp_path))
-    assert "differs from this version's, and is kept" in notice and path.read_text() == "mine"
+    assert (
+        "differs from the file of this version, and is not replaced" in notice
+        and path.read_text() == "mine"
+    )
 
 
 PODMAN = ["--in", "podman", "--image", "an-image"]
 WRONG: list[tuple[list[str], int, str]] = [
-    (["--prompt", "nothing"], 2, "no prompt 'nothing': there is template, aime"),
+    (["--prompt", "nothing"], 2, "no prompt 'nothing': choose from template, aime"),
     (["--prompt", "gone.md"], 2, "--prompt gone.md: no such file"),
-    (["--prompt", "empty.md"], 2, "--prompt empty.md: is empty"),
-    (["--prompt", "template.md"], 2, "is the template as it is: fill it in"),
+    (["--prompt", "empty.md"], 2, "--prompt empty.md is empty"),
+    (["--prompt", "template.md"], 2, "is the unchanged template: fill it in"),
     (["--agent", "a 'b"], 2, "--agent a 'b: No closing quotation"),
     (["--agent", ""], 2, "--agent is empty"),
     ([*PODMAN, "--agent", "claude"], 6,
-     "claude needs ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN"),
-    ([*PODMAN, "--agent", "codex"], 6, "codex needs CODEX_API_KEY: export one"),
-    (["--in", "local", "--network", "none"], 2, "--network: only with --in podman or modal"),
-    (["--in", "podman"], 2, "--in podman: name an image"),
-    (["--in", "modal", "--image", "i", "--hours", "30"], 2, "--hours: Modal ends a sandbox after"),
+     "claude needs a key: export ANTHROPIC_API_KEY or CLAUDE_CODE_OAUTH_TOKEN"),
+    ([*PODMAN, "--agent", "codex"], 6, "codex needs a key: export CODEX_API_KEY"),
+    (["--in", "local", "--network", "none"], 2, "--network works only with --in podman"),
+    (["--in", "podman"], 2, "--in podman: give an image"),
+    (["--in", "modal", "--image", "i", "--hours", "30"], 2, "--hours is too large: Modal ends"),
     (["--budget", "dollars=1"], 2, "--budget dollars=1"),
     (["--hours", "0"], 2, "--hours must be above 0"),
     (["--restarts", "-1"], 2, "--restarts 0 or more"),
     (["--name", "a/b"], 2, "--name a/b: write letters"),
-    (["--secret", "NO_SUCH"], 6, "--secret NO_SUCH: is not set"),
+    (["--secret", "NO_SUCH"], 6, "--secret NO_SUCH is not set"),
     (["--secret", "SHORT"], 2, "it cannot be masked in the transcript"),
 ]  # fmt: skip
 

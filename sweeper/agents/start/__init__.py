@@ -1,1 +1,2 @@
-"""Starts an agent's command line in a sandbox, with sweeper's tools, a budget and the skills."""
+"""Starts the command line of an agent in a sandbox, with sweeper's tools, a budget and the
+skills."""

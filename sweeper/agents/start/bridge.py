@@ -1,7 +1,8 @@
-"""Connects an agent's MCP client to sweeper: copies standard input and output to the socket beside
-this file. `--check PROGRAM FILE...` tries that, and looks for the program and the files."""
+"""Connects an agent's MCP client to sweeper: copies standard input and output to the socket next
+to this file. `--check PROGRAM FILE...` tests the connection, and looks for the program and the
+files."""
 
-# Standard library of any Python 3 only: this is executed in the agent's sandbox, as a copy.
+# Uses only the standard library of any Python 3, because the agent's sandbox executes a copy.
 import json
 import os
 import shutil
@@ -42,7 +43,7 @@ def copy() -> None:
 
 
 def tools() -> "list[str]":
-    """Return the names of sweeper's tools, as a client sees them."""
+    """Return the names of sweeper's tools, as an MCP client gets them."""
     with connect() as connection, connection.makefile("rw", encoding="utf-8") as stream:
 
         def ask(number: int, method: str, **params: object) -> "dict[str, Any]":
@@ -63,7 +64,7 @@ def tools() -> "list[str]":
 
 
 def check(program: str, files: "list[str]") -> int:
-    """Print what the agent would find, and return 1 if something is missing."""
+    """Print what the agent would find. Return 1 if something is missing."""
     missing = [path for path in files if not os.path.isfile(path)]
     if shutil.which(program) is None:
         missing.append(program)

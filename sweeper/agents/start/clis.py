@@ -9,17 +9,17 @@ from typing import NamedTuple
 from sweeper.errors import UsageError
 
 _TOOL_SECONDS = 330
-"""Longer than any call of a tool takes."""
+"""Seconds, longer than any call of a tool takes."""
 _START_SECONDS = 120
-"""Longer than sweeper's tools take to start on a busy machine."""
+"""Seconds, longer than sweeper's tools take to start on a busy machine."""
 _LOCAL_TOOLS = "Read,Glob,Grep,Edit,Write,Skill,WebSearch"
-"""Claude Code's own tools without a sandbox: none that executes commands. `Bash` would execute some
-in its folder that are not allowed by name."""
+"""Claude Code's own tools without a sandbox: none that executes commands. `Bash` could execute
+commands in the agent's folder that the user has not allowed by name."""
 
 
 class Setting(NamedTuple):
-    """What a command line is made of. `bridge` is the command of the MCP server, `mcp` and `prompt`
-    are files. `isolated`: the agent may do anything within its sandbox."""
+    """The values from which a command line is made. `bridge` is the command of the MCP server;
+    `mcp` and `prompt` are files. `isolated`: the agent may do anything within its sandbox."""
 
     model: str
     bridge: Sequence[str]
@@ -29,8 +29,8 @@ class Setting(NamedTuple):
 
 
 class Cli(NamedTuple):
-    """An agent's command line. It needs one of the `secrets`, if there are any, and gets the
-    variables `passed_on` that are set."""
+    """An agent's command line. It needs one of the `secrets`, if there are any, and gets those
+    variables in `passed_on` that are set."""
 
     name: str
     argv: Callable[[Setting], list[str]]
@@ -39,7 +39,7 @@ class Cli(NamedTuple):
     passed_on: tuple[str, ...] = ()
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the agent's variables apart from secrets."""
+        """Return the agent's variables without secrets."""
         return {**self.env, **{name: environ[name] for name in self.passed_on if name in environ}}
 
 
@@ -59,15 +59,16 @@ def _codex(setting: Setting) -> list[str]:
     for key, value in (
         ("command", command),
         ("args", arguments),
-        ("required", True),  # it waits until the tools are there
-        ("default_tools_approval_mode", "approve"),  # otherwise it refuses `cancel`
+        ("required", True),  # the agent waits until the tools are available
+        ("default_tools_approval_mode", "approve"),  # otherwise the agent refuses `cancel`
         ("startup_timeout_sec", _START_SECONDS),
         ("tool_timeout_sec", _TOOL_SECONDS),
     ):
         argv += ["-c", f"{server}.{key}={json.dumps(value)}"]
     if setting.isolated:
         return [*argv, "--dangerously-bypass-approvals-and-sandbox", "-"]
-    for key in ("exclude_slash_tmp", "exclude_tmpdir_env_var"):  # writable otherwise
+    # Without this, the folder is writable.
+    for key in ("exclude_slash_tmp", "exclude_tmpdir_env_var"):
         argv += ["-c", f"sandbox_workspace_write.{key}=true"]
     return [*argv, "--sandbox", "workspace-write", "-"]
 
@@ -78,9 +79,10 @@ CLIS = {
         _claude,
         ("ANTHROPIC_API_KEY", "CLAUDE_CODE_OAUTH_TOKEN", "ANTHROPIC_AUTH_TOKEN"),
         {
-            # It lets it skip permissions as root, which only happens in a container.
+            # This lets the agent skip permissions as root, which it only is in a container.
             "IS_SANDBOX": "1",
-            "MCP_CONNECT_TIMEOUT_MS": str(_START_SECONDS * 1000),  # how long it waits at its start
+            # How long the agent waits for tools at its start.
+            "MCP_CONNECT_TIMEOUT_MS": str(_START_SECONDS * 1000),
             "MCP_TIMEOUT": str(_START_SECONDS * 1000),
             "MCP_TOOL_TIMEOUT": str(_TOOL_SECONDS * 1000),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -92,8 +94,8 @@ CLIS = {
 
 
 def find_cli(text: str) -> Cli:
-    """Return a known command line, or that of a command with `{model}`, `{prompt}` and `{mcp}`.
-    Raises `UsageError`."""
+    """Return a built-in command line by name, or one made of a command with `{model}`, `{prompt}`
+    and `{mcp}`. Raises `UsageError`."""
     if text in CLIS:
         return CLIS[text]
     try:

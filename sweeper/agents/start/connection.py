@@ -1,6 +1,6 @@
 """The socket by which an agent in a sandbox reaches sweeper's tools. Each connection gets a server
-of its own, outside the sandbox: the agent reaches the budget and the store only by tools. A grid
-that it launches runs as the user."""
+outside the sandbox, so the agent reaches the budget and the store only through tools. The user runs
+the grids that it launches."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ from contextlib import suppress
 
 SOCKET = "mcp.sock"
 _MOST = 4
-"""The most servers at once."""
+"""The most servers at the same time."""
 _END_SECONDS = 10.0
 
 
@@ -53,7 +53,7 @@ class Connections:
     def close(self) -> None:
         """Accept no more, and end the servers. The sweeps that they launched continue."""
         with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+            self._listener.shutdown(socket.SHUT_RDWR)  # this wakes `accept`
         self._listener.close()
         with self._lock:
             self._closed = True

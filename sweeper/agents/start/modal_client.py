@@ -1,5 +1,5 @@
-"""Runs an agent in a Modal sandbox, as a program of its own, with the agent's output and exit code.
-`start.json` in the private folder says what to start (places.py)."""
+"""Runs an agent in a Modal sandbox, as a separate program with the agent's output and exit code.
+`start.json` in the private folder describes the start (places.py)."""
 
 import asyncio
 import json
@@ -32,13 +32,13 @@ open(alive, "w").close()
 while time.time() - os.path.getmtime(alive) < 60:
     time.sleep(1)
 """
-"""The sandbox's own command: it ends, and the sandbox with it, when nothing has come for a minute,
-for example because this program was killed."""
+"""The main command of the sandbox. It ends, and the sandbox with it, when nothing has arrived for a
+minute, for example because this program was killed."""
 
 
 class Start(NamedTuple):
-    """What to start, and where: `base` is a folder in the sandbox, `work` the agent's folder here.
-    `env` has no secrets: `secrets` are names of variables."""
+    """What to start, and where. `base` is a folder in the sandbox, `work` the agent's folder on
+    this machine. `env` has no secrets; `secrets` are names of variables."""
 
     argv: list[str]
     env: dict[str, str]
@@ -52,7 +52,7 @@ class Start(NamedTuple):
 
 
 class _Session:
-    """The frames of one agent, both ways."""
+    """The exchange of frames with one agent."""
 
     def __init__(self, start: Start, private: str, process: Any) -> None:
         self._start, self._private, self._process = start, private, process
@@ -110,7 +110,7 @@ class _Session:
             await self._send(frame("alive"))
 
     async def _take(self, message: dict[str, Any], data: bytes) -> int | None:
-        """Do what a frame says. Return the agent's exit code if it has ended."""
+        """Execute a frame. Return the agent's exit code if it has ended."""
         kind, number = message["kind"], message.get("id", 0)
         if kind == "exit":
             return int(message["code"])
@@ -128,7 +128,7 @@ class _Session:
                 self._task(self._answers(number, reader))
         elif number in self._connections:
             writer = self._connections[number]
-            with suppress(OSError):  # the server has ended: its answers end too
+            with suppress(OSError):  # the server has ended, so no more answers follow
                 if kind == "data":
                     writer.write(data)
                     await writer.drain()
@@ -139,7 +139,7 @@ class _Session:
     async def _answers(self, number: int, reader: asyncio.StreamReader) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
-                await self._send_files()  # what a tool has written must be there first
+                await self._send_files()  # files that a tool has written must arrive first
                 await self._send(frame("data", data, id=number))
         await self._send(frame("close", id=number))
 
@@ -173,7 +173,7 @@ def run(private: str) -> int:
             process = await sandbox.exec.aio(*command, text=False)
             return await _Session(start, private, process).run()
         finally:
-            with suppress(Exception):  # then the guard ends it
+            with suppress(Exception):  # then the guard in the sandbox ends it
                 await sandbox.terminate.aio()
 
     async def end(client: "Client", app: "App") -> None:
@@ -190,7 +190,7 @@ def run(private: str) -> int:
 
 
 def main() -> int:
-    """Run what the folder in the first argument says."""
+    """Run the agent that the folder in the first argument describes."""
     try:
         return run(sys.argv[1])
     except SweeperError as error:

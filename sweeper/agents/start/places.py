@@ -1,4 +1,4 @@
-"""The sandboxes of agents: a container by podman, a sandbox of Modal, or this machine."""
+"""The sandboxes of agents: a podman container, a Modal sandbox, or this machine."""
 
 import json
 import os
@@ -25,14 +25,14 @@ _PASSED_ON = (
 _END_SECONDS = 30.0
 _MOST_HOURS = 24
 _LONGEST_PATH = 90
-"""The longest folder of a socket in bytes: the system allows 108 with its name."""
+"""The most bytes of a socket's folder: Linux allows 108 including the file name."""
 _FILES = 65_536
 
 
 class Sandbox(NamedTuple):
-    """Where agents work. `image` is an image, or for podman a folder with a Linux file system;
-    `network` and `memory` (in MiB) limit containers. At Modal, `hours` limits the sandbox, and
-    `token` names its folder."""
+    """A place where agents work. `image` is an image, or for podman also a folder with a Linux file
+    system; `network` and `memory` (in MiB) limit containers. At Modal, `hours` limits the sandbox,
+    and `token` is the name of its folder."""
 
     kind: str
     image: str | None = None
@@ -43,12 +43,12 @@ class Sandbox(NamedTuple):
 
     @property
     def isolated(self) -> bool:
-        """Whether the agent sees nothing of this machine but its folder."""
+        """Whether the agent sees nothing of this machine except its folder."""
         return self.kind != "local"
 
     @property
     def python(self) -> str:
-        """The interpreter of the bridge."""
+        """The Python interpreter that runs the bridge."""
         return "python3" if self.isolated else sys.executable
 
     def work(self, folder: str) -> str:
@@ -66,20 +66,22 @@ class Sandbox(NamedTuple):
         return f"/tmp/sweeper-agent-{self.token}"  # noqa: S108 - in the sandbox, which is only the agent's
 
     def require(self) -> None:
-        """Raise `UsageError` for options that do not fit, `EnvironmentFailure` if this machine
-        lacks something."""
+        """Raise `UsageError` for options that the place does not support, `EnvironmentFailure` if
+        this machine lacks something."""
         given = [name for name in ("image", "network", "memory") if getattr(self, name) is not None]
         if not self.isolated:
             if given:
-                raise UsageError(f"--{given[0]}: only with --in podman or modal")
+                raise UsageError(f"--{given[0]}works only with --in podman or modal")
             return
         if self.kind == "modal" and self.network is not None:
-            raise UsageError("--network: only with --in podman")
+            raise UsageError("--networkworks only with --in podman")
         if self.kind == "modal" and self.hours > _MOST_HOURS:
-            raise UsageError(f"--hours: Modal ends a sandbox after {_MOST_HOURS} hours")
+            raise UsageError(
+                f"--hours is too large: Modal ends a sandbox after {_MOST_HOURS} hours"
+            )
         if self.image is None:
             raise UsageError(
-                f"--in {self.kind}: name an image with the agent's program and python3: --image ..."
+                f"--in {self.kind}: give an image with the agent's program and python3 as --image"
             )
         if self.kind == "modal":
             from sweeper.backends.modal.client import official
@@ -90,25 +92,26 @@ class Sandbox(NamedTuple):
 
 
 def _mount(source: str, target: str) -> str:
-    """Return a folder as the value of podman's `--mount`, which is a line of CSV."""
+    """Return a folder as the value of podman's `--mount`, in CSV."""
     return 'type=bind,"src={}",dst={}'.format(source.replace('"', '""'), target)
 
 
 class Room:
-    """A sandbox with one command, and a private folder for what the command needs. When this
-    process ends, however that happens, everything that runs in the sandbox is killed, and the
-    folder is removed."""
+    """A sandbox with one command, and a private folder for the command's files. When this process
+    ends, for any reason, everything in the sandbox is killed, and the folder is removed."""
 
     def __init__(self, sandbox: Sandbox, work: str) -> None:
         self._sandbox, self._work = sandbox, work
         self._process: subprocess.Popen[bytes] | None = None
         self._container = f"sweeper-agent-{uuid.uuid4().hex[:16]}"
         self._private = os.path.join(tempfile.gettempdir(), self._container)
-        # The user in a container may be another one, and sees this folder alone; nobody else gets
-        # past the private one around it.
+        # The user in a container may be different and sees only this folder. The private folder
+        # around it keeps other users out.
         self.folder = os.path.join(self._private, "shared")
         if len(os.fsencode(self.folder)) > _LONGEST_PATH:
-            raise EnvironmentFailure(f"{tempfile.gettempdir()}: is too long: set TMPDIR=/tmp")
+            raise EnvironmentFailure(
+                f"{tempfile.gettempdir()} is too long for a socket: set TMPDIR=/tmp"
+            )
         try:
             self.cleaner = start_cleaner(self._private, self._removal())
             os.mkdir(self._private, 0o700)
@@ -118,19 +121,20 @@ class Room:
 
     @property
     def seen(self) -> str:
-        """The folder for what the command needs, as the agent sees it."""
+        """The folder with the command's files, as the agent sees it."""
         return self._sandbox.private(self.folder)
 
     def start(
         self, argv: Sequence[str], env: Mapping[str, str], secrets: Mapping[str, str], stdin: int
     ) -> "subprocess.Popen[bytes]":
-        """Start the command; its output and errors are in `stdout`. Raises `EnvironmentFailure`."""
+        """Start the command, whose output and errors go to `stdout`. Raises
+        `EnvironmentFailure`."""
         if self._sandbox.kind == "modal":
             command = self._modal(argv, env, list(secrets))
             environment = {**os.environ, **secrets, ROOT: self._private}
         elif self._sandbox.isolated:
             command = [*self._podman(env, list(secrets)), *argv]
-            # Without the mark: podman's own processes remove the container after the agent.
+            # Without the mark, because podman's own processes remove the container after the agent.
             environment = {**os.environ, **secrets}
         else:
             command = list(argv)
@@ -148,7 +152,7 @@ class Room:
                 start_new_session=True,
             )
         except OSError as error:
-            raise EnvironmentFailure(f"{command[0]} does not start: {error.strerror}") from error
+            raise EnvironmentFailure(f"{command[0]} did not start: {error.strerror}") from error
         return self._process
 
     def _podman(self, env: Mapping[str, str], secrets: Sequence[str]) -> list[str]:
@@ -191,7 +195,7 @@ class Room:
         return [sys.executable, "-P", "-m", "sweeper.agents.start.modal_client", self.folder]
 
     def close(self) -> None:
-        """End the command and everything that it has started, and remove the private folder."""
+        """End the command and all its processes, and remove the private folder."""
         process, self._process = self._process, None
         if process is not None:
             if self._sandbox.kind == "modal":
@@ -216,8 +220,8 @@ class Room:
         shutil.rmtree(self._private, ignore_errors=True)
 
     def _removal(self) -> list[str]:
-        """Return the command that ends the container, whose user may be one that this one cannot
-        send signals to."""
+        """Return the command that ends the container. This user may not be allowed to send signals
+        to the container's user."""
         if self._sandbox.kind != "podman":
             return []
         return ["podman", "rm", "-f", "-i", "-t", "0", self._container]

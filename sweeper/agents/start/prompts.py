@@ -1,4 +1,4 @@
-"""The task prompts that are shipped, and what every agent is told beside its task."""
+"""The built-in task prompts, and the instructions that every agent gets in addition to its task."""
 
 import os
 from importlib import resources
@@ -35,23 +35,23 @@ is done.
 
 
 def prompt_names() -> list[str]:
-    """Return the names of the shipped prompts; `template` is for one's own."""
+    """Return the names of the built-in prompts; `template` is a template for new prompts."""
     folder = resources.files("sweeper.agents.start").joinpath("prompts")
     names = [entry.name.removesuffix(".md") for entry in folder.iterdir()]
     return sorted(names, key=lambda name: (name != "template", name))
 
 
 def shipped_prompt(name: str) -> str:
-    """Return a shipped prompt. Raises `UsageError`."""
+    """Return a built-in prompt. Raises `UsageError`."""
     names = prompt_names()
     if name not in names:
-        raise UsageError(f"no prompt {name!r}: there is {', '.join(names)}")
+        raise UsageError(f"no prompt {name!r}: choose from {', '.join(names)}")
     folder = resources.files("sweeper.agents.start").joinpath("prompts")
     return folder.joinpath(f"{name}.md").read_text(encoding="utf-8")
 
 
 def task_of(source: str) -> str:
-    """Return the task in a file, or the shipped prompt of that name. Raises `UsageError`."""
+    """Return the task in a file, or the built-in prompt of that name. Raises `UsageError`."""
     if not os.path.exists(source):
         if os.sep in source or "." in source:
             raise UsageError(f"--prompt {source}: no such file")
@@ -62,9 +62,9 @@ def task_of(source: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--prompt {source}: cannot be read: {error}") from error
     if not text.strip():
-        raise UsageError(f"--prompt {source}: is empty")
+        raise UsageError(f"--prompt {source} is empty")
     if text == shipped_prompt("template"):
-        raise UsageError(f"--prompt {source}: is the template as it is: fill it in")
+        raise UsageError(f"--prompt {source} is the unchanged template: fill it in")
     return text
 
 
@@ -75,5 +75,5 @@ def whole_prompt(task: str, work: str, hours: float, budget: str) -> str:
 
 
 def again(prompt: str, work: str, number: int, why: str) -> str:
-    """Return the prompt of a later start."""
+    """Return the prompt of a restart."""
     return prompt + _AGAIN.format(work=work, number=number, why=why)

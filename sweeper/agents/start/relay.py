@@ -1,8 +1,8 @@
-"""Runs an agent in a sandbox that is reached only by standard input and output: frames, one JSON
+"""Runs an agent in a sandbox that is connected only by standard input and output. Frames, one JSON
 object per line, carry its files, its output and its connections to sweeper's tools."""
 
-# Standard library of any Python 3 only: this is executed in the sandbox, as a text. The other side
-# is modal_client.py, which also uses `Folder` and `Frames`.
+# Uses only the standard library of any Python 3, because the sandbox executes its text. The other
+# side is modal_client.py, which also uses `Folder` and `Frames`.
 import base64
 import contextlib
 import json
@@ -23,14 +23,14 @@ _EVERY_SECONDS = 10.0
 
 
 class Folder:
-    """A folder that both sides have: `changed` yields what this side has written."""
+    """A folder that both sides copy. `changed` yields the files that this side has written."""
 
     def __init__(self, top: str) -> None:
         self.top = os.path.realpath(top)
         self._known: dict[str, tuple[int, int]] = {}
         self._skipped: set[str] = set()
         self.notices: list[bytes] = []
-        """Lines about what is not copied, once each. The reader removes them."""
+        """Messages about files that are not copied, once each. The reader removes them."""
         self._lock = threading.Lock()
 
     def changed(self) -> "list[tuple[str, bytes]]":
@@ -53,7 +53,7 @@ class Folder:
                     try:
                         with open(path, "rb") as file:
                             files.append((key, file.read(LARGEST)))
-                    except OSError:  # removed since, or not readable
+                    except OSError:  # removed in the meantime, or unreadable
                         continue
                     self._known[key] = stamp
         return files
@@ -74,7 +74,7 @@ class Folder:
         return status.st_mtime_ns, status.st_size
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file of the other side. One outside the folder is left out."""
+        """Write a file of the other side, unless it is outside the folder."""
         path = os.path.realpath(os.path.join(self.top, name))
         if not path.startswith(self.top + os.sep) or os.path.isdir(path):
             return
@@ -83,7 +83,7 @@ class Folder:
                 os.makedirs(os.path.dirname(path), exist_ok=True)
                 with open(path, "wb") as file:
                     file.write(data)
-            except OSError:  # there is a file where the other side has a folder, say
+            except OSError:  # for example a file where the other side has a folder
                 return
             stamp = self._stamp(path)
             if stamp is not None:
@@ -97,13 +97,13 @@ def frame(kind: str, data: bytes = b"", **more: Any) -> bytes:
 
 
 def unpack(line: bytes) -> "tuple[dict[str, Any], bytes]":
-    """Return a frame, and its data."""
+    """Parse a line into a frame and its data."""
     message = json.loads(line)
     return message, base64.b64decode(message.get("data", ""))
 
 
 class Relay:
-    """The side in the sandbox."""
+    """The side of the exchange in the sandbox."""
 
     def __init__(self, base: str, output: "IO[bytes]") -> None:
         self.base, self._output = base, output
@@ -123,7 +123,7 @@ class Relay:
             self._output.flush()
 
     def send_files(self) -> None:
-        """Send what the agent has written."""
+        """Send the files that the agent has written."""
         for name, data in self.folders["work"].changed():
             self.send(frame("put", data, name=name))
         notices = self.folders["work"].notices
@@ -131,7 +131,7 @@ class Relay:
             self.send(frame("out", notices.pop(0)))
 
     def take(self, message: "dict[str, Any]", data: bytes) -> None:
-        """Do what a frame says."""
+        """Execute a frame."""
         with open(os.path.join(self.base, "alive"), "w"):
             pass
         if message["kind"] == "put":
@@ -205,7 +205,7 @@ class Relay:
                 data = b""
             if not data:
                 break
-            self.send_files()  # the grid that a call names must be there first
+            self.send_files()  # the grid that a call names must arrive first
             self.send(frame("data", data, id=number))
         self.send(frame("close", id=number))
 
@@ -223,7 +223,7 @@ class Relay:
 
 
 def main(base: str) -> None:
-    """Work until standard input ends."""
+    """Run the relay until standard input ends."""
     relay = Relay(base, sys.stdout.buffer)
     try:
         for line in sys.stdin.buffer:

@@ -1,5 +1,5 @@
-"""Starts an agent in its sandbox, follows it to its end or its time limit, starts it again if it
-fails, and records what it prints."""
+"""Starts an agent in its sandbox, follows it until its end or its time limit, restarts it if it
+fails, and records its output."""
 
 import json
 import os
@@ -35,8 +35,8 @@ _CHECK_SECONDS = 120.0
 
 
 class Start(NamedTuple):
-    """What to start: the agent `name`, its model and command line, where, with which task, folder,
-    budget (as in `--budget`) and secrets (values by name), for how long and how often."""
+    """What to start: the agent `name`, its model, command line, place, task, folder, budget (as in
+    `--budget`) and secrets (values by name), for how many hours, and how many times."""
 
     name: str
     model: str
@@ -52,8 +52,8 @@ class Start(NamedTuple):
 
 
 class Check(NamedTuple):
-    """What an agent would find: the command line, the whole prompt, and what the check in the
-    sandbox printed."""
+    """What an agent would find: the command line, the whole prompt, and the output of the check in
+    the sandbox."""
 
     argv: list[str]
     prompt: str
@@ -62,17 +62,17 @@ class Check(NamedTuple):
 
 
 def secrets_of(cli: Cli, more: Sequence[str], *, required: bool) -> dict[str, str]:
-    """Return the secrets that an agent gets, from the environment. `required`: it cannot have
-    logged in otherwise. Raises `EnvironmentFailure` for missing ones, `UsageError` for values that
-    cannot be masked."""
+    """Return the secrets that an agent gets, from the environment. `required` tells that the agent
+    has no other way to log in. Raises `EnvironmentFailure` for missing secrets, `UsageError` for
+    values that cannot be masked."""
     names = [name for name in cli.secrets if os.environ.get(name)]
     if required and cli.secrets and not names:
-        raise EnvironmentFailure(f"{cli.name} needs {' or '.join(cli.secrets)}: export one")
+        raise EnvironmentFailure(f"{cli.name} needs a key: export {' or '.join(cli.secrets)}")
     values: dict[str, str] = {}
     for name in (*names, *more):
         value = os.environ.get(name, "")
         if not value:
-            raise EnvironmentFailure(f"--secret {name}: is not set: `export {name}=...`")
+            raise EnvironmentFailure(f"--secret {name} is not set: `export {name}=...`")
         if len(value) < SHORTEST_NAMED:
             raise UsageError(
                 f"--secret {name}: its value has less than {SHORTEST_NAMED} characters, so it "
@@ -91,7 +91,9 @@ def prepare(folder: str) -> list[str]:
             if not os.path.lexists(path):
                 skill.install(name, os.path.join(folder, place))
             elif not _holds(path, skill.skill_text(name)):
-                warnings.append(f"{path}: differs from this version's, and is kept")
+                warnings.append(
+                    f"{path} differs from the file of this version, and is not replaced"
+                )
     return warnings
 
 
@@ -105,7 +107,7 @@ def _holds(path: str, text: str) -> bool:
 
 @contextmanager
 def prepared_room(start: Start, prompt: str) -> Generator[tuple[Room, Setting]]:
-    """Yield a sandbox with everything that the agent finds in it, and end it afterwards."""
+    """Set up a sandbox with everything that the agent needs, and end it afterwards."""
     room = Room(start.sandbox, start.folder)
     connections = None
     try:
@@ -134,7 +136,7 @@ def prepared_room(start: Start, prompt: str) -> Generator[tuple[Room, Setting]]:
 
 def check(start: Start) -> Check:
     """Prepare everything, start the sandbox, and look in it for the agent's program, the skills and
-    sweeper's tools, without starting the agent. Raises `EnvironmentFailure`."""
+    sweeper's tools. The agent is not started. Raises `EnvironmentFailure`."""
     prompt, work = _first_prompt(start), start.sandbox.work(start.folder)
     skills = [f"{work}/{place}/{name}/SKILL.md" for place in SKILL_FOLDERS for name in skill.SKILLS]
     with Interrupts(), prepared_room(start, prompt) as (room, setting):
@@ -158,8 +160,8 @@ def _first_prompt(start: Start) -> str:
 
 
 def run(start: Start, store: Store, notify: Callable[[Session], None]) -> Session:
-    """Start an agent and follow it to its end. `notify` gets each change. SIGTERM and SIGHUP stop
-    it as Ctrl-C does; sweeps that it has launched continue. Return how it ended. Raises
+    """Start an agent and follow it until it ends. `notify` gets each change. SIGTERM and SIGHUP
+    stop it as Ctrl-C does; sweeps that it has launched continue. Return how it ended. Raises
     `SweeperError`."""
     secrets = secret_values(os.environ, list(start.secrets))
     session = Session(
@@ -186,7 +188,7 @@ def run(start: Start, store: Store, notify: Callable[[Session], None]) -> Sessio
                 notify(session)
                 code = _follow(start, session.starts, why, transcript, deadline)
                 session = session._replace(code=code, state=_state(start, session.starts, code))
-                why = f"its last exit code was {code}"
+                why = f"the last exit code was {code}"
     except BaseException:
         _end(transcript, session._replace(state="stopped"))
         raise
@@ -194,7 +196,7 @@ def run(start: Start, store: Store, notify: Callable[[Session], None]) -> Sessio
 
 
 def _state(start: Start, starts: int, code: int | None) -> str:
-    """Return the state after a start that ended with this code (None: the time was up)."""
+    """Return the state after a start that ended with this exit code (None if the time was up)."""
     if code is None:
         return "out of time"
     if code == 0:
@@ -212,7 +214,7 @@ def _end(transcript: Transcript, session: Session) -> Session:
 def _follow(
     start: Start, number: int, why: str, transcript: Transcript, deadline: float
 ) -> int | None:
-    """Start the agent once, and record its output. Return its exit code; None if the time is
+    """Start the agent once, and record its output. Return its exit code; None if the time was
     up."""
     prompt = _first_prompt(start)
     if number > 1:
@@ -240,8 +242,8 @@ def _record(
         selector.register(output, selectors.EVENT_READ)
         while (left := deadline - time.monotonic()) > 0:
             ended = process.poll() is not None
-            # A process that the agent has left behind may hold the pipe open: then only what is
-            # there is read.
+            # A process that the agent left behind may hold the pipe open. Then only available
+            # output is read.
             if selector.select(0 if ended else min(left, _LOOK_SECONDS)):
                 data = os.read(output, _PIECE)
                 if not data:
@@ -255,7 +257,7 @@ def _record(
 
 
 def _code(process: "subprocess.Popen[bytes]", deadline: float) -> int | None:
-    """Return the exit code of an agent that has closed its output; None if the time is up."""
+    """Return the exit code of an agent that has closed its output; None if the time was up."""
     try:
         return process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:

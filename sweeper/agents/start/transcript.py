@@ -1,5 +1,5 @@
-"""The record of an agent in the store, `.agents-sessions/<name>/`: what it was started with, its
-prompt, and what it printed, without secrets."""
+"""The record of an agent in the store, `.agents-sessions/<name>/`: its start, its prompt, and its
+output, without secrets."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +21,8 @@ _EVERY_SECONDS = 1.0
 
 
 class Session(NamedTuple):
-    """An agent's record. `state` is `running`, `finished`, `failed`, `out of time` or `stopped`; a
-    running one whose sweeper was killed stays `running`."""
+    """An agent's record. `state` is `running`, `finished`, `failed`, `out of time` or `stopped`. If
+    sweeper was killed, it stays `running`."""
 
     name: str
     agent: str
@@ -40,12 +40,13 @@ class Session(NamedTuple):
     ended: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Return the session as it is stored."""
+        """Return the session as stored in JSON."""
         return {"schema": SCHEMA, **self._asdict()}
 
 
 class Transcript:
-    """Writes an agent's output in parts, at most once a second, so that a kill loses a second."""
+    """Writes an agent's output in parts, at most once a second, so that a kill loses at most a
+    second of it."""
 
     def __init__(self, store: Store, name: str, secrets: Sequence[str]) -> None:
         self._store, self._folder = store, f"{_FOLDER}/{name}"
@@ -54,7 +55,7 @@ class Transcript:
         self._written = time.monotonic()
 
     def create(self, session: Session, prompt: str) -> None:
-        """Begin the record. Raises `UsageError` if there is one of this name."""
+        """Begin the record. Raises `UsageError` if the name is in use."""
         try:
             self._store.create(f"{self._folder}/session.json", encode(session.document()))
         except AlreadyExists:
@@ -65,12 +66,12 @@ class Transcript:
         self._store.replace(f"{self._folder}/prompt.md", text.encode("utf-8", "replace"))
 
     def update(self, session: Session) -> None:
-        """Record how far the session is."""
+        """Record the state of the session."""
         path = f"{self._folder}/session.json"
         self._insist(lambda: self._store.replace(path, encode(session.document())))
 
     def add(self, data: bytes) -> None:
-        """Add output, which may end anywhere within a secret."""
+        """Add output. It may end in the middle of a secret, so the end is held back."""
         self._append(self._redactor.feed(data))
 
     def end_output(self) -> None:
@@ -80,30 +81,30 @@ class Transcript:
         self._insist(lambda: self.flush(now=True))
 
     def _insist(self, action: Callable[[], None]) -> None:
-        """Retry a write for some time. A store that fails for longer does not end the agent."""
+        """Retry a write for some time. If the store fails for longer, the agent still continues."""
         try:
             retried(action, delays(1.0, 8.0, 5), lambda error: isinstance(error, StoreError))
         except StoreError as error:
-            warn(f"{self._folder}: is incomplete: {error}")
+            warn(f"{self._folder} is incomplete: {error}")
 
     def _append(self, data: bytes) -> None:
         self._part += data
         self._new = self._new or bool(data)
-        with suppress(StoreError):  # what could not be written is written with what comes next
+        with suppress(StoreError):  # the next write includes what could not be written
             while len(self._part) >= _PART:
                 self._write(self._part[:_PART])
                 del self._part[:_PART]
                 self._number += 1
 
     def flush(self, *, now: bool = False) -> None:
-        """Write what is new, unless that was done less than a second ago. Raises `StoreError` only
-        if it must be written `now`."""
+        """Write new output, unless the last write was less than a second ago. Raises `StoreError`
+        only with `now`."""
         if not self._new or (not now and time.monotonic() - self._written < _EVERY_SECONDS):
             return
         self._written = time.monotonic()
         try:
             self._write(self._part)
-        except StoreError:  # an agent works on while a store fails
+        except StoreError:  # an agent continues while a store fails
             if now:
                 raise
         else:
