@@ -1,4 +1,4 @@
-"""From a sweep's records to a report that says what won, and whether that can be believed:
+"""Turns a sweep's records into a report of the best settings and how certain they are:
 `analyze("sweeps", "quickstart").verdict`, `compare(runs, ...)`, `best(...)`. Imports are lazy."""
 
 import importlib

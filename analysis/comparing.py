@@ -49,7 +49,7 @@ class Compared:
 
     @property
     def text(self) -> str:
-        """A summary in a line or two."""
+        """A summary in one or two lines."""
         if self.best is None:
             return f"{self.metric}: no value to compare"
         row = self.cells.iloc[0]
@@ -65,7 +65,7 @@ class Compared:
 
     @property
     def figure(self) -> dict[str, Any]:
-        """Means with 95 % intervals and the single runs, as a plotly figure."""
+        """Return means with 95 % intervals and the single runs, as a plotly figure."""
         rows: list[dict[str, Any]] = self.cells.to_dict("records")  # pyright: ignore[reportAssignmentType, reportUnknownMemberType]
         return _figure(rows, self.metric)
 
@@ -80,15 +80,13 @@ def compare(
     goal: str = "minimize",
     by: str | Sequence[str] | None = None,
 ) -> Compared:
-    """Compare cells by a column of a DataFrame that has one row per run, such as that of
+    """Compare cells by a column of a DataFrame with one row per run, such as that of
     `Registry.runs()`.
 
-    `by` names the columns that define a cell: by default `cell`, with `sweep` if there are
-    several sweeps, and with `root` and `sweep` if there are several roots. Rows with a `state`
-    other than succeeded and values that are not finite are left out. Rows are
-    paired by `seed`, if a seed has one row per cell.
-
-    Raises `UsageError` for missing columns and for an unknown goal.
+    `by` names the columns that define a cell: by default `cell`, with `sweep` if there are several
+    sweeps, and with `root` and `sweep` if there are several roots. Rows with a `state` other than
+    succeeded, and rows without a finite value, are left out. Rows are paired by `seed` if each seed
+    has one row per cell. Raises `UsageError` for missing columns and for an unknown goal.
     """
     if goal not in ("minimize", "maximize"):
         raise UsageError(f"goal {goal!r}: write minimize or maximize")
@@ -96,7 +94,7 @@ def compare(
     for column in (metric, *keys):
         if column not in frame.columns:
             known = ", ".join(map(str, frame.columns))
-            raise UsageError(f"no column {column!r}; there is {known}")
+            raise UsageError(f"no column {column!r}; choose from {known}")
     groups = _groups(frame, metric, keys)
     values = {name: [value for _, value in rows] for name, rows in groups.items()}
     scale = choose_scale(list(values.values()))
@@ -135,7 +133,7 @@ def _keys(frame: "pandas.DataFrame", by: str | Sequence[str] | None) -> list[str
 def _groups(
     frame: "pandas.DataFrame", metric: str, keys: Sequence[str]
 ) -> dict[str, list[tuple[int | None, float]]]:
-    """Return by name the seed and the value of each row that counts."""
+    """Return by cell the seed and the value of each row that counts."""
     groups: dict[str, list[tuple[int | None, float]]] = {}
     rows: list[dict[str, Any]] = frame.to_dict("records")  # pyright: ignore[reportAssignmentType, reportUnknownMemberType]
     for row in rows:
@@ -185,8 +183,8 @@ def _cells(
 def _pairs(
     order: Sequence[str], groups: Mapping[str, Sequence[tuple[int | None, float]]], scale: Scale
 ) -> "pandas.DataFrame":
-    """Return all pairs if there are few cells; otherwise each cell with the best. Each pair has its
-    own Welch interval, and one over shared seeds."""
+    """Return all pairs if there are few cells, else each cell with the best. Each pair has its own
+    Welch interval, and an interval over shared seeds."""
     import pandas
 
     names = list(itertools.combinations(order, 2))
@@ -222,7 +220,8 @@ def _prefixed(prefix: str, estimate: Estimate | None) -> dict[str, float | None]
 
 
 def _by_seed(rows: Sequence[tuple[int | None, float]], scale: Scale) -> dict[int, float]:
-    """Return the values by seed. Empty if a seed has several rows, since then pairs are unknown."""
+    """Return the values by seed. Empty if a seed has several rows, because rows can then not be
+    paired."""
     seeds = [seed for seed, _ in rows if seed is not None]
     if len(set(seeds)) != len(rows):
         return {}

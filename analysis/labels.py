@@ -10,7 +10,7 @@ from sweeper.common.sanitize import sanitize
 from sweeper.fields.nodes import is_plain
 
 NONE = "\u2013"
-"""An en dash, where there is nothing to show."""
+"""An en dash, in place of missing values."""
 
 NOT_SET = "not set"
 """The text for a key that a configuration lacks."""
@@ -37,7 +37,7 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def decimals(*values: float | None) -> int | None:
-    """Return the number of decimals that distinguishes several values: two significant digits of
+    """Return the number of decimals that distinguish several values: two significant digits of
     their range, at least three of the largest value, at most five. None if the values are too small
     or too large for decimals."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
@@ -52,7 +52,8 @@ def decimals(*values: float | None) -> int | None:
 
 def deserved(mean: float | None, low: float | None, high: float | None) -> int | None:
     """Return the number of decimals that the interval of a value justifies: two significant digits
-    of half of it, at most six. None without an interval, or if decimals would not show it."""
+    of half the interval, at most six. None without an interval, or if decimals would not show the
+    value."""
     if mean is None or low is None or high is None or not math.isfinite(high - low) or high <= low:
         return None
     if not 1e-4 <= max(map(abs, (mean, low, high))) < 1e7:
@@ -74,8 +75,8 @@ def within(mean: float | None, low: float | None, high: float | None) -> list[st
 
 
 def fixed(value: float | None, places: int | None) -> str:
-    """Return a value with this many decimals, or as `number` writes it if `places` is None. A value
-    other than zero is never written as zero."""
+    """Return a value with this many decimals, or as `number` writes it if `places` is None. A
+    nonzero value is never written as zero."""
     if places is None or value is None or not math.isfinite(value):
         return number(value)
     text = f"{value + 0.0:.{places}f}"  # no minus before a zero
@@ -83,7 +84,7 @@ def fixed(value: float | None, places: int | None) -> str:
 
 
 def together(*values: float | None) -> list[str]:
-    """Return several values, all with the decimals that they need."""
+    """Return several values with the same number of decimals."""
     places = decimals(*values)
     return [fixed(value, places) for value in values]
 
@@ -102,7 +103,7 @@ def p_value(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share, such as `42 %`."""
+    """Return a fraction as text, such as `42 %`."""
     return NONE if value is None or not math.isfinite(value) else f"{100 * value:.0f} %"
 
 
@@ -141,11 +142,12 @@ def _float(value: float) -> str:
 
 
 BRIEF = 8
-"""A number of up to this many characters is shown in full."""
+"""A number with up to this many characters is shown in full."""
 
 
 def brief(value: Any) -> str:
-    """Return the same for people: a number that was drawn at random gets four digits."""
+    """Return a value of a configuration, shortened for display: a randomly drawn number gets four
+    digits."""
     text = setting(value)
     if not isinstance(value, float) or not math.isfinite(value) or len(text) <= BRIEF:
         return text
@@ -161,8 +163,8 @@ def place(value: Any) -> str:
 
 
 def shortened(texts: Sequence[str], width: int = 24) -> list[str]:
-    """Return the texts, long ones cut so that different texts still look different: at the end if
-    their beginnings differ, else also where they are the same."""
+    """Return the texts, with long ones cut so that different texts stay different: at the end if
+    their beginnings differ, else also in the common part."""
     heads: dict[str, set[str]] = {}
     for text in texts:
         heads.setdefault(text[: width - 1], set()).add(text)

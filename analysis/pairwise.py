@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Row:
     """A cell of A and the same cell of B. `difference` is B minus A over all seeds (Welch),
-    `over_seeds` over the seeds that both have, on the scale of the comparison. `p` belongs to
+    `over_seeds` over the seeds that both have, on the scale of the comparison. `p` is for
     `difference` and is adjusted for the number of rows (Holm)."""
 
     name: str
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Versus:
-    """What two sweeps or two cells have in common, and how they differ. `changed` are
+    """The common parts of two sweeps or two cells, and their differences. `changed` are
     configuration keys with one value throughout A and another throughout B."""
 
     a: str
@@ -65,7 +65,7 @@ class Versus:
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """One row per pair of cells."""
+        """Return one row per pair of cells."""
         import pandas
 
         return pandas.DataFrame([_record(row) for row in self.rows])
@@ -100,12 +100,9 @@ def versus(
     at: str | None = None,
 ) -> Versus:
     """Compare `a` and `b`. Each is a sweep or `sweep/cell`; the beginning of a cell's name is
-    enough.
-
-    Cells of two sweeps are matched by the settings that vary within either sweep. Raises
-    `NotFound`, and `UsageError` for a sweep and a cell, if there is no metric, and for sweeps
-    that are judged differently.
-    """
+    enough. Cells of two sweeps are matched by the settings that vary within either sweep. Raises
+    `NotFound`, and `UsageError` if only one of them is a cell, if there is no metric, and for
+    sweeps that are judged differently."""
     read = [_read(registry, reference, metric, goal, at) for reference in (a, b)]
     both = zip(settle(*read), (a, b), strict=True)
     own, other = (_side(registry, data, reference) for data, reference in both)
@@ -115,7 +112,7 @@ def versus(
     if (mismatch := differently([judged, other.data.metric])) is not None:
         raise UsageError(f"{a} and {b} are {mismatch}")
     if judged is None:
-        raise UsageError("neither grid names a metric: say --metric")
+        raise UsageError("neither grid has a metric: choose one with --metric")
     if own.cell is not None and other.cell is not None:
         if own.data.paths == other.data.paths and own.cell.name == other.cell.name:
             raise UsageError(
@@ -143,11 +140,11 @@ def versus(
 
 
 def _notes(own: "_Side", other: "_Side") -> Iterator[str]:
-    """Say where a run was named, but its whole cell is compared."""
+    """Return notes about names that mean a run, but whose whole cell is compared."""
     for letter, side in (("A", own), ("B", other)):
         if side.of_run and side.cell is not None:
             runs = plural(len(side.cell.runs), "run")
-            yield f"{letter} is the whole cell of the run that you named: {runs}"
+            yield f"{letter} is the whole cell of the named run: {runs}"
 
 
 @dataclass(frozen=True)
@@ -157,7 +154,7 @@ class _Side:
     cell: Cell | None
     title: str
     of_run: bool = False
-    """The reference names a run of the cell, which has others."""
+    """Whether the reference names only one run of the cell, which has several."""
 
     @property
     def runs(self) -> Sequence[RunData]:
@@ -180,7 +177,7 @@ def _side(registry: Registry, data: SweepData, reference: str) -> _Side:
     fitting = named or of_runs or [cell for cell in ranking.cells if cell.name.startswith(wanted)]
     if not fitting:
         known = labels.listed([cell.name for cell in ranking.cells], 5)
-        raise NotFound(f"no cell {wanted!r} in {name}: there is {known}")
+        raise NotFound(f"no cell {wanted!r} in {name}: choose from {known}")
     if len(fitting) > 1:
         known = labels.listed([cell.name for cell in fitting], 3)
         raise UsageError(f"{reference!r} matches {len(fitting)} cells ({known}): name one of them")
@@ -190,7 +187,7 @@ def _side(registry: Registry, data: SweepData, reference: str) -> _Side:
 
 
 def _of_runs(registry: Registry, ranking: Ranking, selector: str) -> list[Cell]:
-    """Return the cells of the runs that a selector finds."""
+    """Return the cells of the runs that a selector matches."""
     try:
         chosen = {run.id for run in registry.choose([selector])}
     except NotFound:
@@ -310,7 +307,8 @@ def _judgement(estimate: Estimate, p: float | None, metric: Metric) -> str:
 
 
 def _doubts(row: Row, metric: str) -> Iterator[str]:
-    """Name cells with a run that may have diverged, since the metric is missing at its end."""
+    """Yield warnings about cells with a run that may have diverged, since the metric is missing at
+    its end."""
     for side, cell in (("A", row.a), ("B", row.b)):
         runs = sum(run.missing > 0 and not run.diverged for run in cell.runs)
         if runs:

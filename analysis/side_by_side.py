@@ -1,5 +1,5 @@
-"""Compares checkpoints on the same prompts, item by item: the answers of each, the items that
-only one solves, and how far one is ahead."""
+"""Compares checkpoints on the same prompts, item by item: the answers of each, the items that only
+one solves, and which leads."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -172,7 +172,7 @@ def _right(text: str) -> str:
 
 
 def lines(sides: Sides) -> list[str]:
-    """Return the scores, and the distance of each from the first, one line each."""
+    """Return lines with the score of each side, and its difference from the first."""
     count = len(sides.prompts)
     texts = [f"{count} item{'s' * (count != 1)}, answered by {len(sides.names)} sides"]
     for name, mean in zip(sides.names, sides.means, strict=True):
@@ -180,7 +180,7 @@ def lines(sides: Sides) -> list[str]:
     for one in sides.against:
         reach = "" if one.low is None else f" (95 % {one.low:+.3f} to {one.high:+.3f})"
         texts.append(
-            f"{one.name} minus {sides.names[0]}: {one.difference:+.3f}{reach}; it alone solves "
-            f"{len(one.gained)}, the other alone {len(one.lost)}"
+            f"{one.name} minus {sides.names[0]}: {one.difference:+.3f}{reach}; only the former "
+            f"solves {len(one.gained)}, only the latter {len(one.lost)}"
         )
     return texts

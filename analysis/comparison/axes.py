@@ -40,8 +40,8 @@ _PAIRED = 4
 
 @dataclass(frozen=True)
 class Level:
-    """A value of an axis: its text, its number if it is one, its marginal mean (geometric on a
-    log scale) with a 95 % interval, and the number of cells in that mean."""
+    """A value of an axis: its text, its number if it has one, its marginal mean (geometric on a log
+    scale) with a 95 % interval, and the number of cells in that mean."""
 
     value: str
     number: float | None
@@ -53,7 +53,7 @@ class Level:
 
     @property
     def shown(self) -> str:
-        """Its text, as the names of its cells spell it. A long number is shortened."""
+        """The text as in the names of cells. A long number is shortened."""
         if self.spelled:
             return self.spelled
         long = self.number is not None and len(self.value) > labels.BRIEF
@@ -63,11 +63,11 @@ class Level:
 @dataclass(frozen=True)
 class Axis:
     """An axis. `effect` is the marginal mean of the best value minus that of the worst, on the
-    scale of the comparison. Its interval and p are corrected for choosing the two among all
-    values. `ends` is the last value's mean minus the first's, on an ordered axis, and `steps` are
-    the differences between neighbours. `log` says that the numbers are spaced by ratios.
-    `matched` is False if no combination of the other settings was measured at every value; then
-    the means mix in the effects of other axes."""
+    scale of the comparison. Its interval and p are corrected for choosing these two among all
+    values. On an ordered axis, `ends` is the mean of the last value minus that of the first, and
+    `steps` are the differences between neighbours. `log`: the numbers are spaced by ratios.
+    `matched` is False if no combination of the other settings was measured at every value; then the
+    means include effects of other axes."""
 
     key: str
     levels: tuple[Level, ...]
@@ -93,9 +93,9 @@ class Trend:
 
 @dataclass(frozen=True)
 class Crossing:
-    """Of the values `first` and `second` of `x`, the first is better where `y` is `here`, and the
-    second where `y` is `there`, both beyond the noise. `p` is corrected for all comparisons that
-    could have been made."""
+    """An interaction of two axes. Of the values `first` and `second` of `x`, the first is better
+    where `y` is `here`, and the second where `y` is `there`, both beyond the noise. `p` is
+    corrected for all possible comparisons."""
 
     x: str
     y: str
@@ -109,7 +109,7 @@ class Crossing:
 @dataclass(frozen=True)
 class Grid2:
     """Means for pairs of values of two axes, over all cells that have them: `rows` of `y` by
-    columns of `x`, None for a hole. `best_x` is the position of the best `x` in each row."""
+    columns of `x`, None if not measured. `best_x` is the position of the best `x` in each row."""
 
     x: str
     y: str
@@ -166,9 +166,9 @@ class _Gap(NamedTuple):
     matched: bool
 
     def between(self, own: str, other: str) -> Estimate:
-        """Return the difference between the marginal means of two values. It has no interval if the
-        two were not measured at the same combinations of the other settings, since these scatter
-        too."""
+        """Return the difference between the marginal means of two values. It has no interval if
+        they were not measured at the same combinations of the other settings, whose effects then
+        add to the noise."""
         one, two = self.groups[own], self.groups[other]
         if not self.matched:
             return Estimate(_plain_mean(self.ranking, one) - _plain_mean(self.ranking, two))
@@ -201,9 +201,9 @@ def _level(key: str, text: str, number: float | None, cells: list[Cell], ranking
 
 
 def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
-    """Return ordered axes with three values or more along which every step improves, and whose ends
-    and last step differ at 2.5 %, shared by all `axes` (Bonferroni): past a turn the last step does
-    not. Edges have the other half of the level."""
+    """Return ordered axes with three or more values along which every step improves, and whose ends
+    and last step differ at 2.5 %, shared by all `axes` (Bonferroni). The last step is tested
+    because it does not improve past a turn. Edges have the other half of the level."""
     trends: list[Trend] = []
     family = 2 * max(sum(axis.matched for axis in axes), 1)
     for axis in axes:
@@ -228,12 +228,14 @@ def _is_beyond_noise(estimate: Estimate, family: int) -> bool:
 def find_crossings(
     ranking: Ranking, axes: Sequence[Axis], sign: float, by: Sequence[str] | None = None
 ) -> list[Crossing]:
-    """Return pairs of axes in which the best value of one depends on the other: at least two of its
-    values change places, each being better beyond the noise somewhere. Differences within a row are
-    compared with the studentized range of its values and corrected for the number of rows and of
-    pairs of axes (Bonferroni). So at most 5 % of sweeps without any such dependence report one.
-    With `by`, only the dependence on these settings is tested, also in a ragged grid: within a row,
-    only cells that were measured alike are compared."""
+    """Return pairs of axes in which the best value of one depends on the other: two of its values
+    change places, and each is better beyond the noise somewhere.
+
+    Differences within a row are compared with the studentized range of its values, and corrected
+    for the number of rows and of pairs of axes (Bonferroni). So at most 5 % of sweeps without such
+    a dependence report one. With `by`, only the dependence on these settings is tested, also in a
+    ragged grid: within a row, only cells that were measured alike are compared.
+    """
     if by is None:
         shown = [axis.key for axis in axes if axis.matched][:_PAIRED]
         pairs = [(x, y) for x in shown for y in shown if x != y]
@@ -288,8 +290,8 @@ def _within(
 
 
 def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float) -> list[Grid2]:
-    """Return pairs of the most important axes as grids of means, those with the strongest
-    interaction first."""
+    """Return pairs of the most important axes as grids of means, the strongest interaction
+    first."""
     cells = usable(ranking)
     shown = [axis for axis in axes if axis.matched][:_PAIRED]
     grids = [_pair(x, y, cells, ranking, sign) for x, y in combinations(shown, 2)]
@@ -323,8 +325,8 @@ def _pair(x: Axis, y: Axis, cells: Sequence[Cell], ranking: Ranking, sign: float
 
 
 def _interaction(table: Sequence[Sequence[float | None]]) -> float:
-    """Return the interaction of two axes: the root mean square of the means' distances from a sum
-    of a row part and a column part. 0 if there is a hole, since then it is unknown."""
+    """Return the strength of the interaction of two axes: the root mean square distance of the
+    means from a sum of a row part and a column part. 0 if a mean is missing."""
     rows = [[value for value in row if value is not None] for row in table]
     if any(len(row) != len(table[0]) for row in rows):
         return 0.0

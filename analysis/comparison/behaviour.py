@@ -1,5 +1,5 @@
-"""Judges what the models wrote: rewards, pass@k, signal, truncation, examples, suspicions. The
-training split counts if there are several. A cell's figures are means over its runs. Pure."""
+"""Judges the models' texts: rewards, pass@k, signal, truncation, examples, suspicions. Among
+several splits, the training split counts. A cell's figures are means over its runs. Pure."""
 
 import math
 import zlib
@@ -31,11 +31,13 @@ class Example:
 
 @dataclass(frozen=True)
 class CellBehaviour:
-    """The rollouts of a cell. `signal`, `length` and `reward` are by iteration: the share of
-    groups whose answers differ in reward, the mean number of sampled tokens, the mean reward. At
-    the last iteration: `histogram` (shares), `passes` (k -> pass@k over seeds), `truncated`, and
-    `distinct` (the share of different texts among the answers of a group). None where it is
-    unknown."""
+    """The rollouts of a cell; unknown values are None.
+
+    By iteration: `signal` is the fraction of groups whose answers differ in reward, `length` the
+    mean number of sampled tokens, `reward` the mean reward. At the last iteration: `histogram`
+    (fractions), `passes` (k -> pass@k over seeds), `truncated`, and `distinct` (the fraction of
+    different texts among the answers of a group).
+    """
 
     cell: str
     rollouts: int
@@ -51,7 +53,8 @@ class CellBehaviour:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A question that cells answer with different success. Mean reward and answers, by cell."""
+    """A question that cells answer with different success, with the mean reward and answers by
+    cell."""
 
     prompt: str
     reference: str
@@ -84,7 +87,7 @@ class Behaviour:
 
 
 def examine(data: SweepData, ranking: Ranking) -> Behaviour | None:
-    """Return the results for the rollouts; None if there are none."""
+    """Judge the rollouts; None if there are none."""
     splits = sorted({rollout.split for run in data.runs for rollout in run.rollouts})
     if not splits:
         return None
@@ -126,7 +129,7 @@ def _groups(rollouts: Iterable[Rollout]) -> dict[int, list[Rollout]]:
 
 
 def _limit(run: RunData, data: SweepData) -> int | None:
-    """Return a run's `max_tokens`: its own, or the recipe's default."""
+    """Return a run's `max_tokens`, or else the recipe's default."""
     value = run.config.get("max_tokens")
     if value is None and data.plan is not None:
         value = data.plan.recipe.takes.get("max_tokens", {}).get("default")
@@ -161,7 +164,7 @@ def _cell(
 
 
 def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]:
-    """Return by iteration the mean over runs of `judge` applied to a run's rollouts. Only
+    """Return by iteration the mean over runs of `judge`, applied to a run's rollouts, for
     iterations that most runs have."""
     collected: dict[int, list[float]] = {}
     for rollouts in runs:
@@ -207,7 +210,7 @@ def _histogram(runs: Sequence[list[Rollout]], ends: tuple[float, float]) -> tupl
 
 
 def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
-    """Return pass@k over the runs, by k. The pass@k of a run is the mean over its questions."""
+    """Return pass@k over the runs, by k. A run's pass@k is the mean over its questions."""
     by_k: dict[int, list[float]] = {}
     for rollouts in runs:
         groups = list(_groups(rollouts).values())
@@ -222,8 +225,8 @@ def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
 
 
 def _cut(rollouts: Sequence[Rollout], limit: int | None) -> float | None:
-    """Return the share of answers that reached the token limit: as long as it, and not recorded as
-    ended."""
+    """Return the fraction of answers cut off at the token limit: they have as many tokens, and no
+    recorded end."""
     if limit is None or not rollouts:
         return None
     return sum(r.length >= limit and r.ended is not True for r in rollouts) / len(rollouts)
@@ -237,20 +240,20 @@ def _distinct(rollouts: Sequence[Rollout]) -> float | None:
 
 
 def _repeated(rollouts: Sequence[Rollout]) -> float | None:
-    """Return the share of texts of 200 characters or more that repeat themselves."""
+    """Return the fraction of texts of at least 200 characters that repeat themselves."""
     texts = [rollout.response for rollout in rollouts if rollout.response][:400]
     return sum(map(_loops, texts)) / len(texts) if texts else None
 
 
 def _loops(text: str) -> bool:
     """Return whether a text repeats itself. Prose compresses to a third, code to a fifth; a text
-    that compresses to a seventh or less repeats itself."""
+    that compresses to a seventh or less is repetitive."""
     raw = text.encode("utf-8", "replace")
     return len(raw) >= 200 and len(zlib.compress(raw)) * 7 < len(raw)
 
 
 def examples(run: RunData, split: str, count: int) -> list[Example]:
-    """Return the `count` best and worst of a run's last rollouts, each from another question if
+    """Return the `count` best and worst of a run's last rollouts, each from a different question if
     there are enough."""
     final = [r for r in _final([r for r in run.rollouts if r.split == split]) if r.response]
     ordered = sorted(final, key=lambda r: -r.reward if math.isfinite(r.reward) else math.inf)
@@ -317,7 +320,7 @@ def _flags(cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]
 def _hollow(
     cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]], gain: float
 ) -> list[Flag]:
-    """Return whether reward rose while answers did not become more correct."""
+    """Return whether the reward rose while the fraction of correct answers did not."""
     own = next(one for one in ranking.cells if one.name == cell.cell)
     marks = [[r for r in of[run.id] if r.correct is not None] for run in own.runs]
     right = _over_time([m for m in marks if m], _share_right)

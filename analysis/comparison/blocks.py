@@ -1,5 +1,5 @@
-"""Parts of a sweep that are judged separately, such as one block per model: the requested ones
-(`by`), or an axis of texts on which the best value of another axis depends. Pure."""
+"""Parts of a sweep that are judged separately, such as one block per model. They are requested
+(`by`), or given by an axis of texts on which the best value of another axis depends. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ from sweeper.sweep.labels import plural
 @dataclass(frozen=True)
 class Block:
     """The cells with one `value` of the setting that separates blocks. `best` is None if no cell
-    has a result that counts. `tied` cells cannot be distinguished from it. `comparisons` are with
-    it, by cell."""
+    has a result that counts. `tied` cells cannot be distinguished from the best. `comparisons`
+    compare each cell with the best."""
 
     value: str
     cells: int
@@ -40,12 +40,12 @@ class Block:
 
     @property
     def ahead(self) -> bool:
-        """Whether the best is ahead of all cells that it could be compared with."""
+        """Whether the best cell leads all cells that it could be compared with."""
         return bool(self.comparisons) and not self.tied
 
     @property
     def standing(self) -> str:
-        """How the best compares with the other cells, for people; "" if the noise is unknown."""
+        """How the best cell compares with the others, as text; "" if the noise is unknown."""
         if self.tied:
             return f"{len(self.tied)} of {self.compared} others may be as good"
         return f"ahead of {plural(self.compared, 'other')}" if self.compared else ""
@@ -53,9 +53,9 @@ class Block:
 
 @dataclass(frozen=True)
 class Blocks:
-    """All blocks of a sweep, by the setting `by`, or by several with commas between. `asked`: the
-    grid or the command line names it; otherwise `why` is the evidence that blocks differ. `ragged`:
-    the blocks do not all have the same cells."""
+    """All blocks of a sweep, by the setting `by` (several settings have commas between). `asked`:
+    the grid or the command line requests it; otherwise `why` is the evidence that blocks differ.
+    `ragged`: the blocks do not all have the same cells."""
 
     by: str
     asked: bool
@@ -70,20 +70,21 @@ class Blocks:
 
     @property
     def holes(self) -> int:
-        """The total number of holes."""
+        """The total number of missing cells."""
         return sum(len(block.holes) for block in self.blocks)
 
 
 def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
-    """Return the blocks that were asked for or found; None if there are none. A setting that is the
-    same in all cells makes no blocks, as in a confirmation of cells of one model. Raises
-    `UsageError` for a setting that no cell has."""
+    """Return the blocks that were requested or detected; None if there are none. A setting with
+    only one value makes no blocks. Raises `UsageError` for a setting that no cell has."""
     if by is not None:
         for key in keys_of(by):
             known = key in ranking.keys or any(_has(cell, key) for cell in ranking.cells)
             if ranking.cells and not known:
                 others = ", ".join(ranking.keys) or "none"
-                raise UsageError(f"by {key!r}: cells do not differ in that; they do in: {others}")
+                raise UsageError(
+                    f"by {key!r}: all cells have the same value; they differ in {others}"
+                )
         differing = [key for key in keys_of(by) if key in ranking.keys]
         return _blocks(ranking, sign, ", ".join(differing), None) if differing else None
     why = _crossing_of(ranking, sign)
@@ -150,9 +151,9 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[
 
 
 def by_blocks(ranking: Ranking, partition: Blocks, sign: float) -> tuple[Ranking, Blocks]:
-    """Compare each cell with the best of its block; no cell is best of all. Return the ranking
-    and the blocks. The interval of each best allows for its having been chosen. Nothing changes if
-    fewer than two blocks have a best cell."""
+    """Compare each cell with the best of its block, so that no cell is best of all. Return the
+    ranking and the blocks. The interval of each best cell allows for its selection. Nothing changes
+    if fewer than two blocks have a best cell."""
     if sum(block.best is not None for block in partition.blocks) < 2:
         return ranking, partition
     leaders: dict[str, str] = {}
@@ -198,7 +199,7 @@ def _order(row: Row) -> list[tuple[str, float, str]]:
 
 
 def _number(text: str) -> float:
-    """Return the number, or 0 if it is not finite: NaN has no place in an order."""
+    """Return the number, or 0 if it is not finite, because NaN cannot be ordered."""
     try:
         number = float(text)
     except ValueError:
@@ -207,7 +208,7 @@ def _number(text: str) -> float:
 
 
 def rows(blocks: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
-    """Return one row per block, as in `report.json`: values of settings have their own types."""
+    """Return one row per block, as in `report.json`. Values of settings keep their types."""
     typed = {
         (key, level(cell.settings, key)): value
         for cell in cells

@@ -1,4 +1,4 @@
-"""Groups runs into cells, ranks the cells, and tells which differ from the best. Pure."""
+"""Groups runs into cells, ranks the cells, and determines which differ from the best. Pure."""
 
 import math
 from collections import Counter
@@ -29,9 +29,9 @@ from sweeper.results.cells import Scale, choose_scale, mean, merit, off_scale, o
 @dataclass(frozen=True)
 class Cell:
     """One configuration and its runs. `settings` are the values that distinguish it from other
-    cells, declared axes first. `unset` are keys that this cell leaves to the recipe while another
-    cell, equal in all else, sets them. `assumed` are the values that failed runs count as.
-    `baseline`: the best is compared with this cell."""
+    cells, declared axes first. `unset` are keys that this cell leaves to the recipe, while a cell
+    that is otherwise equal sets them. `assumed` are the values that failed runs count as.
+    `baseline`: this cell is what the best is compared with."""
 
     name: str
     settings: Mapping[str, Any]
@@ -43,7 +43,7 @@ class Cell:
 
     @cached_property
     def failed(self) -> int:
-        """Runs that failed for good, without diverged ones."""
+        """Runs that failed for good, excluding diverged runs."""
         return sum(run.state == "failed" and not run.diverged for run in self.runs)
 
     @cached_property
@@ -59,8 +59,8 @@ class Cell:
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """The values of its settings as texts: numbers as its name spells them, so that a value
-        looks the same wherever it is shown."""
+        """The values of its settings as texts; numbers are written as in the cell's name, so that a
+        value looks the same everywhere."""
         parts = [part.partition("=")[2] for part in self.name.split(",")]
         spelled = {text: number for text in parts if (number := _spelled(text)) is not None}
         return {
@@ -77,7 +77,7 @@ class Cell:
         return any(run.counts for run in self.runs)
 
     def by_seed(self, scale: Scale) -> dict[int, float]:
-        """Return the values of the runs that count and have a seed, by seed, on a scale."""
+        """Return the values of runs that count and have a seed, by seed, on a scale."""
         by_seed = {
             r.seed: r.value
             for r in self.runs
@@ -86,7 +86,7 @@ class Cell:
         return dict(zip(by_seed, on_scale(list(by_seed.values()), scale), strict=True))
 
     def best_run(self, sign: float) -> RunData | None:
-        """Return the run with the best value among those that count. With `sign` 1, smaller is
+        """Return the run with the best value among those that count; with `sign` 1, smaller is
         better."""
         counting = (run for run in self.runs if run.counts)
         return min(counting, key=lambda run: sign * (run.value or 0.0), default=None)
@@ -104,7 +104,8 @@ class Cell:
 
 
 def _spelled(text: str) -> float | None:
-    """Return the finite number that a short text in a name spells; None if it is none."""
+    """Return the finite number that a short text in a name represents; None if it is not a
+    number."""
     if len(text) > labels.BRIEF:
         return None
     try:
@@ -122,19 +123,20 @@ def _is_number(value: object) -> bool:
 class Ranking:
     """All cells, best first. Cells that cannot be ranked come last, in the order of the plan.
 
-    `best` is None if no cell can be named: nothing was measured, every measured cell has a
-    diverged run or no run that counts, or all runs of all cells gave the same value.
-    `comparisons` are with the best, by cell. A cell in neither `apart` nor `tied` was not
-    compared, because it or the best has no interval. `passed_over` are cells with a better mean
-    that are not the best because one of their runs diverged. `held_back` are cells with a better
-    mean that are not the best because one of their runs failed, and might have had the `worst`
-    value of all. On the `scale` "log", means are geometric and comparisons are ratios. `keys` are
-    the settings of all cells, in order. No interval leaves the `bounds` of the metric. `noise` is
-    the noise between the runs of a cell. `chosen_of` is the number of cells that may be the best;
-    the interval of `best` is wider for it, because `best` was chosen among them. If blocks are
-    judged separately, no cell is best of all: `leaders` maps each cell to the best of its block,
-    with which it is compared. p values are multiplied by `price`, which accounts for earlier and
-    later looks at the data.
+    `best` is None if no cell can be named: nothing was measured, every measured cell has a diverged
+    run or no run that counts, or all runs of all cells gave the same value. `comparisons` compare
+    each cell with the best. A cell in neither `apart` nor `tied` was not compared, because it or
+    the best has no interval. `passed_over` are cells with a better mean that are not the best
+    because one of their runs diverged. `held_back` are cells with a better mean that are not the
+    best because one of their runs failed, and might have had the `worst` value of all.
+
+    On the `scale` "log", means are geometric and comparisons are ratios. `keys` are the settings of
+    all cells, in order. Intervals stay within the `bounds` of the metric. `noise` is the noise
+    between the runs of a cell. `chosen_of` is the number of cells that may be the best; the
+    interval of `best` is wider for it, because `best` was chosen among them. If blocks are judged
+    separately, no cell is best of all: `leaders` maps each cell to the best of its block, with
+    which it is compared. p values are multiplied by `price`, which accounts for earlier and later
+    looks at the data.
     """
 
     cells: tuple[Cell, ...]
@@ -154,7 +156,7 @@ class Ranking:
 
     @property
     def shares(self) -> bool:
-        """Whether the metric is a share between 0 and 1."""
+        """Whether the metric is a fraction between 0 and 1."""
         return self.bounds == (0.0, 1.0)
 
     @property
@@ -187,7 +189,7 @@ class Ranking:
 
     @cached_property
     def tied(self) -> tuple[Cell, ...]:
-        """Cells that cannot be distinguished from the best, including those equal to it."""
+        """Cells that cannot be distinguished from the best, including equal cells."""
         equal = {cell.name for cell in self.equal}
         return tuple(
             cell
@@ -198,14 +200,14 @@ class Ranking:
 
     @cached_property
     def equal(self) -> tuple[Cell, ...]:
-        """Cells whose measured mean is exactly that of the best."""
+        """Cells whose measured mean equals that of the best exactly."""
         mean = None if self.best is None else self.best.summary.mean
         return tuple(cell for cell in self.others if cell.counted and cell.summary.mean == mean)
 
     @cached_property
     def not_compared(self) -> tuple[Cell, ...]:
-        """Measured cells without known noise; all of them if the noise of the best is unknown.
-        Cells equal to the best are left out."""
+        """Measured cells without known noise, except those equal to the best; all measured cells if
+        the noise of the best is unknown."""
         equal = {cell.name for cell in self.equal}
         return tuple(c for c in self.others if self._of(c) is None and c.name not in equal)
 
@@ -222,13 +224,12 @@ class Ranking:
 
 
 def rank(data: SweepData) -> Ranking:
-    """Rank cells by their mean over seeds.
+    """Rank cells by their mean over seeds. Only runs that succeeded with a finite value count.
 
-    Only runs that succeeded with a finite value count. A cell with a diverged run is ranked by
-    its other runs but is never the best, since its mean leaves out just the runs that went wrong.
-    A cell without a run that counts is never the best either, whatever its failed runs count as.
-    Under the rule "bound", a cell with a failed run is the best only if it still leads with the
-    worst value of all in place of that run.
+    A cell with a diverged run is ranked by its other runs but is never the best, because its mean
+    leaves out the runs that went wrong. A cell without a run that counts is never the best either,
+    whatever its failed runs count as. Under the rule "bound", a cell with a failed run is the best
+    only if it still leads with the worst value of all in place of that run.
     """
     bounds, paid = _bounds(data), price(data)
     cells, scale, noise, keys = _cells(data, bounds)
@@ -273,8 +274,8 @@ def rank(data: SweepData) -> Ranking:
 def as_chosen(
     ranking: Ranking, best: Cell, comparisons: Mapping[str, Comparison], sign: float
 ) -> tuple[Cell, int]:
-    """Return the best cell of a ranking, with an interval that allows for its having been
-    chosen, and the number of cells that it allows for."""
+    """Return the best cell of a ranking with an interval that allows for its selection, and the
+    number of cells that it may have been selected from."""
     others = [c for c in ranking.measured if c.name != best.name and c.counted and not c.diverged]
     of = contenders(comparisons, [cell.name for cell in others])
     if ranking.noise.of(best.name) is None:
@@ -297,14 +298,14 @@ def as_chosen(
 def bounded(
     comparisons: Mapping[str, Comparison], bounds: tuple[float, float]
 ) -> dict[str, Comparison]:
-    """Cut comparisons of a bounded metric: no difference is larger than the bounds allow."""
+    """Limit comparisons of a bounded metric to differences that the bounds allow."""
     most = bounds[1] - bounds[0]
     linear = {name: one for name, one in comparisons.items() if one.scale == "linear"}
     return {**comparisons, **{name: one._replace(most=most) for name, one in linear.items()}}
 
 
 def _all_same(cells: Sequence[Cell]) -> bool:
-    """Return whether several cells, each with two runs or more, have one and the same value."""
+    """Return whether several cells, each with two or more runs, have the same value in all runs."""
     ends = {end for cell in cells for end in (cell.summary.minimum, cell.summary.maximum)}
     return len(cells) > 1 and len(ends) == 1 and min(cell.summary.n for cell in cells) > 1
 
@@ -342,7 +343,7 @@ def _cells(
 def uneven_best(data: SweepData, cells: Sequence[Cell]) -> tuple[int, int] | None:
     """Return the fewest and the most evaluations per run among the cells, if runs are judged by
     their best value and one cell was evaluated about a quarter more often than another. The best of
-    more values is better by chance alone."""
+    more values is better by chance."""
     if data.metric is None or data.metric.at != "best":
         return None
     counts: list[float] = []
@@ -390,7 +391,7 @@ def _noise(
 
 
 def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the position of each cell along the axes of three numbers or more, by rank."""
+    """Return the rank of each cell's value along the axes with three or more numbers."""
     places: dict[str, dict[str, float]] = {}
     for key in keys:
         values = ordered(key, [cell.settings for cell in cells])
@@ -433,8 +434,8 @@ def _within(summary: Summary, bounds: tuple[float, float]) -> Summary:
 def _unset(
     own: Mapping[str, Any], keys: Sequence[str], values_of: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, ...]:
-    """Return the `keys` that `own` lacks although another cell sets them and agrees with all of
-    `own`."""
+    """Return the `keys` that `own` lacks, although a cell that agrees with all of `own` sets
+    them."""
     if len(own) == len(keys):
         return ()
     wider = [

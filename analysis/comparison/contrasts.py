@@ -1,5 +1,5 @@
-"""Computes differences between sums of cells, with the noise of the ranking (`noise`). If the noise
-is unknown (one run each), the rows of a grid are the sample (`over_rows`). Pure."""
+"""Computes differences between sums of cells, with the noise of the ranking (`noise`). If that is
+unknown (one run each), the rows of a grid are the sample (`over_rows`). Pure."""
 
 import functools
 import math
@@ -16,14 +16,15 @@ Row = tuple[tuple[str, str], ...]
 
 
 def usable(ranking: Ranking) -> list[Cell]:
-    """Return the cells whose mean measures their setting: those with a value, not diverged, and not
-    the best only because of their failed runs."""
+    """Return the cells whose mean measures their setting. They have a value, did not diverge, and
+    would not be the best only without their failed runs."""
     held = {cell.name for cell in ranking.held_back}
     return [cell for cell in ranking.measured if not cell.diverged and cell.name not in held]
 
 
 def rest(cell: Cell, by: str) -> Row:
-    """Return the other settings of a cell. Cells with equal ones differ only in `by`."""
+    """Return the other settings of a cell. Cells with the same other settings differ only in
+    `by`."""
     others = [key for key in cell.settings if key not in (by, *keys_of(by))]
     return tuple((key, level(cell.settings, key)) for key in others)
 
@@ -47,8 +48,8 @@ def weigh(ranking: Ranking, parts: Sequence[tuple[Cell, float]]) -> Estimate:
 
 def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
     """Return the mean difference between the first and the second cell of each pair, with the pairs
-    as the sample: whatever differs from pair to pair counts as noise. No interval for fewer than
-    three pairs, or if all differences are equal."""
+    as the sample, so differences between pairs count as noise. No interval for fewer than three
+    pairs, or if all differences are equal."""
     gaps = np.array([level_mean(ranking, a) - level_mean(ranking, b) for a, b in pairs])
     value = float(gaps.mean())
     if len(gaps) < 3:
@@ -61,7 +62,7 @@ def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
 
 def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
     """Return the mean difference between the first and the second cell of each pair, with the noise
-    of the ranking; if that is unknown, with the pairs as the sample."""
+    of the ranking, or with the pairs as the sample if that is unknown."""
     share = 1 / len(pairs)
     parts = [part for one, two in pairs for part in ((one, share), (two, -share))]
     estimate = weigh(ranking, parts)
@@ -69,8 +70,8 @@ def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate
 
 
 def ranged(estimate: Estimate, means: int) -> Estimate:
-    """Return the same difference with the interval and p of the largest of all differences between
-    this many means (the studentized range), for a best and a worst that were chosen by the data."""
+    """Return the difference with the interval and p for the largest of all differences between this
+    many means (the studentized range), because the data selected the best and the worst."""
     if estimate.error is None or estimate.df is None or means <= 2:
         return estimate
     reach = _quantile(means, round(estimate.df, 3)) / 2**0.5 * estimate.error

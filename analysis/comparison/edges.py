@@ -24,12 +24,14 @@ from sweeper.analysis.statistics.noise import NOISIER, fit_noise
 
 @dataclass(frozen=True)
 class Edge:
-    """The best cell has the `side` ("smallest" or "largest") of the values tried of an ordered
-    setting, `axis`, with the other settings unchanged. `values` were tried there. `suggestion` is
-    the next value outwards at the spacing of the axis, or None if there is no sensible one; it
-    may be invalid for the recipe. `inner` is the value before the end, `gain` how much better the
-    end is (None if they were not measured together), and `told` whether that is beyond the noise.
-    `stopped`: all cells further out diverged."""
+    """The best cell has the `side` ("smallest" or "largest") of the tried `values` of an ordered
+    setting, `axis`, with the other settings unchanged.
+
+    `suggestion` is the next value outwards at the spacing of the axis, or None if there is no
+    sensible one; the recipe may not accept it. `inner` is the value before the end, `gain` is how
+    much better the end is (None if they were not measured together), and `told` whether that is
+    beyond the noise. `stopped`: all cells further out diverged.
+    """
 
     axis: str
     value: float
@@ -43,7 +45,7 @@ class Edge:
 
     @property
     def doubt(self) -> str:
-        """Why the end is not called better than the value before it; "" if it is."""
+        """Why the end is not called better than the value before it; "" if it is better."""
         if self.told:
             return ""
         known = self.gain is not None and self.gain.p is not None
@@ -60,10 +62,10 @@ def find_edges(
     """Return settings in which the best cell has the first or the last of two or more numbers that
     were tried with its other settings.
 
-    `tried` are the settings of the cells with a result, including the best. A value that only
-    cells in `planned` have was not tried. There is no edge if such a value lies further out,
-    since its result is only missing. With `alone`, all of `tried` counts if nothing was tried
-    with the best cell's other settings.
+    `tried` are the settings of the cells with a result, including the best. A value that only cells
+    in `planned` have was not tried; if it is further out, there is no edge, since its result is
+    only missing. With `alone`, all of `tried` counts if nothing was tried with the best cell's
+    other settings.
     """
     edges: list[Edge] = []
     for axis, value in best.items():
@@ -86,7 +88,7 @@ def find_edges(
 
 def _beside(cell: Mapping[str, Any], best: Mapping[str, Any], axis: str) -> bool:
     """Return whether a cell has the settings of the best, except for one. It may set others that
-    the best leaves to the recipe, since an included cell has tried its value too."""
+    the best leaves to the recipe, because an included cell has tried that value too."""
     if not best.keys() <= cell.keys():
         return False
     return all(key == axis or _same(cell, best, key) for key in best)
@@ -104,9 +106,10 @@ def _same(cell: Mapping[str, Any], best: Mapping[str, Any], key: str) -> bool:
 def judge_edges(
     ranking: Ranking, sign: float, *, alone: bool = False, blocks: int = 1
 ) -> list[Edge]:
-    """Return the edges at which the best cell of the ranking lies, each with its test; `alone` as
-    above. If the ranking is one of several `blocks`, the tests hold for all of them at once. There
-    is no edge if an equally good cell lies inside. `stopped` if all cells further out diverged."""
+    """Return the edges at which the best cell of the ranking is, each with its test; `alone` as
+    in `find_edges`. If the ranking is one of several `blocks`, the tests hold for all of them at
+    once. There is no edge if an equally good cell is inside. `stopped`: all cells further out
+    diverged."""
     best = ranking.best
     if best is None:
         return []
@@ -194,7 +197,8 @@ def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
 
 def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
     """Return one step beyond `edge`: by the ratio of the last two values if the axis is spaced by
-    ratios, else by their difference. It is rounded to the fewest digits that keep it beyond."""
+    ratios, else by their difference. It is rounded to the fewest digits for which it is still
+    beyond."""
     if by_ratios(values):
         beyond = edge * (edge / inner)
     else:
@@ -213,7 +217,7 @@ def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
 
 
 def by_ratios(values: Sequence[float]) -> bool:
-    """Return whether neighbouring values differ more evenly by ratio than by difference."""
+    """Return whether ratios between neighbouring values vary less than their differences."""
     if len(values) < 2 or values[0] <= 0:
         return False
     pairs = list(itertools.pairwise(values))

@@ -22,10 +22,10 @@ _LIMITS = ("max_turns", "context_limit", "time")
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of some episodes: their number, the mean reward, the share with the full reward,
-    turns, the share that a limit ended, by limit (`stops`), the share of truncated turns, and
-    mean seconds (None if not recorded). Over all episodes that were read: environments that died,
-    and episodes given up for that reason."""
+    """Figures of some episodes: their number, the mean reward, the fraction with the full reward,
+    turns, the fractions that each limit ended (`stops`), the fraction of truncated turns, and mean
+    seconds (None if not recorded). Over all episodes that were read: the number of environments
+    that died, and of episodes given up for that reason."""
 
     episodes: int
     reward: float
@@ -41,8 +41,8 @@ class Figures:
 
 @dataclass(frozen=True)
 class CellEpisodes:
-    """The episodes of a cell. `first` is its mean reward at the first iteration, `tasks` the
-    number of tasks that it ever solved."""
+    """The episodes of a cell. `first` is the mean reward at the first iteration, and `tasks` the
+    number of tasks that were ever solved."""
 
     cell: str
     runs: int
@@ -64,7 +64,7 @@ class TaskEpisodes:
 
     @property
     def apart(self) -> bool:
-        """Whether cells differ on it beyond the noise between runs."""
+        """Whether cells differ on the task beyond the noise between runs."""
         return self.p is not None and self.p <= 1 - CONFIDENCE
 
 
@@ -100,7 +100,7 @@ class _Played(NamedTuple):
 
 
 def by_episodes(data: SweepData, ranking: Ranking) -> list[Episodes]:
-    """Return the results of each split, training splits first. Empty for a sweep without
+    """Return the episodes of each split, training splits first. Empty for a sweep without
     episodes."""
     splits = sorted(
         {r.split for run in data.runs for r in run.rollouts if r.episode is not None},
@@ -186,7 +186,8 @@ def _task(task: str, played: Mapping[str, Sequence[Sequence[_Played]]], tasks: i
 
 
 def f_test(groups: Sequence[Sequence[float]]) -> float | None:
-    """Return the one-way analysis of variance. None if there is one group, or no group of two."""
+    """Return the p value of a one-way analysis of variance. None if there is one group, or no group
+    of two."""
     count = sum(map(len, groups))
     df, below = len(groups) - 1, count - len(groups)
     if df < 1 or below < 1:

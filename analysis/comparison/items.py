@@ -1,4 +1,4 @@
-"""Cells compared item by item: paired differences, with errors clustered by item and run (Miller,
+"""Compares cells item by item: paired differences, with errors clustered by item and run (Miller,
 "Adding Error Bars to Evals", 2024, arXiv:2411.00640). Pure."""
 
 # Items are a sample, and items with the same `cluster` count together. If a cell has several runs,
@@ -33,18 +33,18 @@ SOLVED = 0.5
 """An item counts as solved if the mean score of its answers is at least this."""
 
 PAIRED = 6
-"""The number of first cells that are compared in pairs."""
+"""How many of the first cells are compared in pairs."""
 
 _SHOWN = 12
 _DRAWS = 4000
 _NO_CHANCE = 0.01
-"""Cells with a smaller p value had no chance of being chosen as the best."""
+"""Cells with a smaller p value are treated as if they could not have been selected as the best."""
 _ALONE = 8
 
 
 class Parts(NamedTuple):
-    """A mean with the two parts of its variance, and their degrees of freedom. Without several
-    runs the second part is 0."""
+    """A mean with the two parts of its variance (items, runs) and their degrees of freedom. Without
+    several runs the second part is 0."""
 
     value: float
     items: float
@@ -53,7 +53,7 @@ class Parts(NamedTuple):
     runs_df: float
 
     def reach(self, confidence: float = CONFIDENCE) -> float:
-        """Return the reach of its interval to either side."""
+        """Return the reach of the interval to either side."""
         share = (1 + confidence) / 2
         square = student_quantile(share, self.items_df) ** 2 * self.items
         if self.runs > 0:
@@ -92,9 +92,9 @@ class ItemCell:
 
 @dataclass(frozen=True)
 class Parted:
-    """A cell compared with the best by items. `difference` is its mean minus the best's, with a
-    95 % interval. It scores more than the best on `better` items, less on `worse` items. Interval
-    and `p` are corrected for all pairs of cells, among which the best was picked."""
+    """A cell compared with the best by items. `difference` is its mean minus the best's, with a 95
+    % interval. It scores more than the best on `better` items and less on `worse` items. Interval
+    and `p` are corrected for all pairs of cells, because the best was selected among them."""
 
     cell: str
     difference: float
@@ -133,11 +133,14 @@ class Alone:
 @dataclass(frozen=True)
 class Compared:
     """Cells compared by the items of a task that all their runs answered, the best first; `known`
-    is the number of items that any cell answered. `apart` are the items on which cells differ
-    most. `unsolved` are items without a score above 0 in any run, and `solved` counts the items
-    with the full score in all runs. `errors` counts answers that ended in an error, `clusters`
-    the groups of related items (0: all are independent). `alone` has the items that one of the
-    first cells solves and another does not, if scores are shares."""
+    is the number of items that any cell answered.
+
+    `apart` are the items on which cells differ most. `unsolved` are items without a score above 0
+    in any run, and `solved` counts the items with the full score in all runs. `errors` counts
+    answers that ended in an error, `clusters` the groups of related items (0 if all are
+    independent). `alone` has the items that one of the first cells solves and another does not, if
+    scores are fractions.
+    """
 
     task: str
     items: int
@@ -156,8 +159,8 @@ class Compared:
 
 
 class Luck(NamedTuple):
-    """The variance between the means of runs of one cell, the part of it that their answers to
-    the same items explain (`rest`, which is in the variance between items too), and degrees of
+    """The variance between the means of runs of one cell, the part of it that their answers to the
+    same items explain (`rest`, which is also in the variance between items), and degrees of
     freedom."""
 
     variance: float
@@ -166,16 +169,16 @@ class Luck(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """How far the best of equal cells may lie above its true mean, and the `usual` mean of those
-    cells, of which the reach was computed."""
+    """How far the best of equal cells may be above its true mean, and the `usual` mean of those
+    cells, from which the reach was computed."""
 
     reach: float
     usual: float
 
     def least_share(self, value: float) -> float:
-        """Return the smallest true share for which `value` is within reach. The variance of a
-        share p is in proportion to p(1 - p), so it is that of the bound, not of the lucky value
-        (Wilson)."""
+        """Return the smallest true fraction for which `value` is within reach. The variance of a
+        fraction p is in proportion to p(1 - p), so that of the bound is used, not that of the lucky
+        value (Wilson)."""
         if not 0 < self.usual < 1:
             return value - self.reach
         square = self.reach**2 / (self.usual * (1 - self.usual))
@@ -185,7 +188,7 @@ class _Chosen(NamedTuple):
 
 def level(scores: Floats, luck: Luck | None = None, clusters: Sequence[int] | None = None) -> Parts:
     """Return the mean of `scores`, which have one row per run and one column per item. Without
-    `luck`, the variance is over items alone."""
+    `luck`, the variance is over items only."""
     value = float(scores.mean())
     by_item, item_df = _clustered(scores.mean(axis=0), clusters)
     if luck is None:
@@ -202,11 +205,11 @@ def difference(
     *,
     shares: bool = False,
 ) -> Parts:
-    """Return the mean of `own` minus that of `other`, paired by item. Their runs are not paired.
+    """Return the mean of `own` minus that of `other`, paired by item; runs are not paired.
 
-    For `shares` (scores from 0 to 1), two more items are added, one won by each side. Otherwise a
-    few differing items would have too short an interval, and none at all would have no interval
-    (Bonett and Price, *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488).
+    For `shares` (scores from 0 to 1), two more items are added, one won by each side. Otherwise the
+    interval would be too short for a few differing items, and missing for none (Bonett and Price,
+    *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488).
     """
     by_item = own.mean(axis=0) - other.mean(axis=0)
     if shares and clusters is None:
@@ -229,8 +232,8 @@ def difference(
 
 
 def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
-    """Return the variance that runs add, by cell: pooled over all cells with several runs, except
-    for cells whose own is significantly larger. Empty if no cell has two runs."""
+    """Return the variance that runs add, by cell. It is pooled over all cells with several runs,
+    except for cells whose own variance is significantly larger. Empty if no cell has two runs."""
     squares = {cell: _squares(table) for cell, table in tables.items() if len(table) > 1}
     if not squares:
         return {}
@@ -245,7 +248,7 @@ def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
 
 
 class _Squares(NamedTuple):
-    """Sums of squares between the runs of a cell and of the rest, with the numbers of runs and
+    """Sums of squares between the runs of a cell and of the residuals, with the numbers of runs and
     items."""
 
     between: float
@@ -280,12 +283,12 @@ def _stands_out(own: _Squares, others: Sequence[_Squares], cells: int) -> bool:
 
 
 def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, float]:
-    """Return the variance of the mean of `values`, and its degrees of freedom. Items that belong
-    together count together (Liang and Zeger, *Biometrika* 73(1), 1986), the groups corrected by how
-    much of all they are (CR2 of Bell and McCaffrey, *Survey Methodology* 28(2), 2002); where they
-    are alike in size, that is the factor of Stata. Degrees of freedom are Satterthwaite's for
-    groups whose items are as alike as these are (Imbens and Kolesar, *Review of Economics and
-    Statistics* 98(4), 2016): a few large groups among many small ones tell little."""
+    """Return the variance of the mean of `values`, and its degrees of freedom. Items of a cluster
+    count together (Liang and Zeger, *Biometrika* 73(1), 1986), with clusters corrected for their
+    weight (CR2 of Bell and McCaffrey, *Survey Methodology* 28(2), 2002); for clusters of equal
+    size, that is the factor of Stata. Degrees of freedom are Satterthwaite's for clusters whose
+    items are as similar as these (Imbens and Kolesar, *Review of Economics and Statistics* 98(4),
+    2016): a few large clusters among many small ones give few."""
     count = len(values)
     if clusters is None:
         return float(values.var(ddof=1)) / count, count - 1.0
@@ -298,8 +301,8 @@ def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, f
 
 
 def _alike(rest: Floats, of: NDArray[np.intp], sums: Floats, sizes: Floats) -> float:
-    """Return the similarity of the items of a group: the correlation within groups, from 0 to 1, by
-    a one-way analysis of variance."""
+    """Return the similarity of the items of a cluster: the correlation within clusters, from 0 to
+    1, by a one-way analysis of variance."""
     count, groups = len(rest), len(sizes)
     if count == groups:
         return 0.0
@@ -319,9 +322,9 @@ def compare(
     *,
     training: bool = False,
 ) -> Compared | None:
-    """Compare cells by the items that all their runs have. The input maps each cell to its runs,
-    and each run to the score of each item; more is better. None for fewer than two common items,
-    or without a run."""
+    """Compare cells by the items that all their runs have. `cells` maps each cell to its runs, and
+    each run to the score of each item; higher is better. None for fewer than two common items, or
+    without a run."""
     runs = [run for own in cells.values() for run in own]
     shared = sorted(set(runs[0]).intersection(*runs[1:])) if runs else []
     if len(shared) < 2:
@@ -371,7 +374,7 @@ def compare(
 def _tables(
     cells: Mapping[str, Sequence[Mapping[str, float]]], items: Sequence[str]
 ) -> dict[str, Floats]:
-    """Return the scores of each cell that has runs: a row for each run, a column for each item."""
+    """Return the scores of each cell with runs: a row for each run, a column for each item."""
     return {
         cell: np.array([[run[item] for item in items] for run in runs], dtype=float)
         for cell, runs in cells.items()
@@ -408,10 +411,10 @@ def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | N
 def _chosen_reach(
     tables: Mapping[str, Floats], luck: Mapping[str, Luck], groups: Sequence[int] | None
 ) -> float:
-    """Return how far the mean of the best of these cells lies above its true value with probability
-    1 - `CONFIDENCE` at most, if all are equally good. Cells answer the same questions, so what
-    questions do to all of them alike was not chosen: their means are drawn with the covariance
-    that they have over the items, and with what runs add to it."""
+    """Return how far the mean of the best of these cells is above its true value with probability 1
+    - `CONFIDENCE` at most, if all are equally good. Cells answer the same questions, so the common
+    effect of a question was not selected: the means are drawn with their covariance over the items,
+    and with what runs add to it."""
     if len(tables) < 2:
         return 0.0
     means = np.array([table.mean(axis=0) for table in tables.values()])
@@ -447,8 +450,8 @@ def _cell(
     chosen: _Chosen | None,
     shares: bool,
 ) -> ItemCell:
-    """Return a cell with its interval. The interval of the `chosen` cell allows for its having been
-    chosen as the best of several."""
+    """Return a cell with its interval. The interval of the `chosen` cell allows for its selection
+    as the best of several."""
     estimate = level(table, luck, groups)
     reach, value = estimate.reach(), estimate.value
     below = reach if chosen is None else max(reach, chosen.reach)

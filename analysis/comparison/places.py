@@ -1,5 +1,5 @@
-"""Counts which values of an axis are best, over blocks or rows with three values or more; in a
-random search, the range of the few best cells. No curve is fitted. Pure."""
+"""Counts which values of an axis are best, over blocks or rows with three or more values; for a
+random search, gives the range of the few best cells. No curve is fitted. Pure."""
 
 import math
 from collections import Counter
@@ -13,20 +13,20 @@ from sweeper.analysis.comparison.contrasts import level_mean, rest, usable
 from sweeper.analysis.reading.settings import keys_of, level, ordered
 
 _ROWS = 3
-"""The fewest rows, and the fewest values in one, that are counted."""
+"""At least this many rows, with at least this many values each, are counted."""
 _SHARE = 0.15
-"""The share of a random search's cells that count as the best ones."""
+"""The fraction of a random search's cells that count as the best."""
 _WIDE = 2 / 3
-"""A range that covers more than this share of the tried values says nothing."""
+"""A range that covers more than this fraction of the tried values is not reported."""
 _MOST = 0.9
-"""The share of the rows whose best values lie within a place."""
+"""A place contains the best values of at least this fraction of the rows."""
 
 
 class Place(NamedTuple):
     """The best `of` rows or cells have values of `axis` from `low` to `high`. `counts` maps values
     to the number of rows in which each is best, the most frequent first; it is empty for a random
-    search. `rows` names what a row is: the setting that separates blocks, or "row". `texts` are
-    the values as the names of cells spell them."""
+    search. `rows` is the name of a row: the setting that separates blocks, or "row". `texts` are
+    the values as in the names of cells."""
 
     axis: str
     low: float
@@ -38,15 +38,15 @@ class Place(NamedTuple):
     texts: Mapping[float, str] = MappingProxyType({})
 
     def text(self, value: float) -> str:
-        """Return a value as the names of cells spell it."""
+        """Return a value as in the names of cells."""
         return self.texts.get(value) or labels.brief(value)
 
 
 def find_places(
     ranking: Ranking, keys: Iterable[str], sign: float, by: str | None = None
 ) -> list[Place]:
-    """Return the places of the best values of these axes, for those that have one. `by` is the
-    setting that separates blocks."""
+    """Return the places of the best values of these axes, if there are any. `by` is the setting
+    that separates blocks."""
     cells = usable(ranking)
     places = [_place(ranking, key, cells, sign, by) for key in keys if key not in keys_of(by or "")]
     return [place for place in places if place is not None]
@@ -83,7 +83,7 @@ def _place(
 
 
 def _shortest(bests: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the fewest neighbours, in order, that hold most of the rows' best
+    """Return the ends of the smallest range of neighbouring values that has most of the rows' best
     values."""
     needed = math.ceil(_MOST * len(bests))
     spans = [(bests[i], bests[i + needed - 1]) for i in range(len(bests) - needed + 1)]

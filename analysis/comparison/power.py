@@ -1,5 +1,5 @@
-"""Simulates which leads a number of seeds detects: how large a lead must be so that four sweeps of
-five name the best cell alone. Only `before_launch` reads anything."""
+"""Simulates which leads can be detected with a number of seeds: how large a lead must be so that
+four of five sweeps name the best cell alone. Only `before_launch` does I/O."""
 
 import functools
 import math
@@ -26,7 +26,7 @@ _SHARE = 0.8
 
 
 class Found(NamedTuple):
-    """The smallest lead that this number of `seeds` per cell detects."""
+    """The smallest lead that is detected with this number of `seeds` per cell."""
 
     seeds: int
     lead: float
@@ -36,7 +36,7 @@ class Found(NamedTuple):
 def lead_found(cells: int, seeds: int, known_df: float = math.inf) -> float:
     """Return the lead, in standard deviations between seeds, that is detected in four of five
     sweeps. If the deviation is an estimate with `known_df` degrees of freedom, the lead is larger,
-    since the true one may be."""
+    because the true deviation may be."""
     cells = max(cells, 2)
     rng = np.random.default_rng([17, cells, seeds])
     # Few cells have their own noise each, and Welch's test two thirds of their degrees of freedom.
@@ -64,8 +64,8 @@ def smallest_lead(ranking: Ranking, cells: int, seeds: int) -> float | None:
 
 
 def usual_spread(ranking: Ranking) -> Spread | None:
-    """Return the noise of a cell: what cells share, else the root mean square of their own. None if
-    it is unknown."""
+    """Return the noise of a cell: the shared noise, else the root mean square over the cells. None
+    if it is unknown."""
     noise = ranking.noise.between or ranking.noise
     spreads = sorted(noise.spreads.values(), key=lambda spread: spread.sd)
     if not spreads:
@@ -90,14 +90,14 @@ def noise_of(
 
 
 def power_table(ranking: Ranking) -> list[Found]:
-    """Return the smallest leads that more or fewer seeds of the same cells detect."""
+    """Return the smallest leads that can be detected with more or fewer seeds of the same cells."""
     cells = len([cell for cell in ranking.measured if not cell.diverged])
     leads = [(seeds, smallest_lead(ranking, cells, seeds)) for seeds in SEEDS[:10]]
     return [Found(seeds, lead) for seeds, lead in leads if lead is not None]
 
 
 def lead_text(ranking: Ranking, lead: float) -> str:
-    """Return a lead for people: a difference, or a percentage on a log scale."""
+    """Return a lead as text: a difference, or a percentage on a log scale."""
     if ranking.scale == "log":
         return f"{100 * (exp(lead) - 1):.2g} %"
     return labels.number(lead, 2)

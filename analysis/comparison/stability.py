@@ -1,5 +1,5 @@
-"""Runs that went wrong without failing: they diverged (their last value is NaN or infinite), or are
-unstable. Pure."""
+"""Finds runs that went wrong without failing: they diverged (their last value is NaN or infinite),
+or are unstable. Pure."""
 
 # A run is *unstable* if its last value is finite but it lost what it had learned. Either it gave
 # back more than half of its gain, from its first value to its best, where that gain is at least a
@@ -34,11 +34,11 @@ RULE = (
 _POINTS = 3
 _SHARE = 0.1
 _MANY = 8
-"""From this many values on, a run's own scatter is measured."""
+"""With at least this many values, the scatter of the run itself is measured."""
 _SPREAD = 1.4826 / 6**0.5
 """The factor from the median of absolute second differences to a standard deviation."""
 _EFFICIENCY = 0.4
-"""The degrees of freedom that one value adds to a median."""
+"""The degrees of freedom that each value adds to a median."""
 
 
 @dataclass(frozen=True)
@@ -88,14 +88,14 @@ def assess(data: SweepData, keys: Sequence[str]) -> Stability:
 
 @dataclass(frozen=True)
 class _Course:
-    """The course of a run, with smaller values being better."""
+    """The course of a run; smaller values are better."""
 
     run: RunData
     values: Floats
 
     @cached_property
     def lasting(self) -> Floats:
-        """The median of every three consecutive values, if there are many, so that single outliers
+        """The median of every three consecutive values (if there are many), so that single outliers
         do not count."""
         if len(self.values) < _MANY:
             return self.values
@@ -103,7 +103,7 @@ class _Course:
 
     @property
     def gain(self) -> float:
-        """Half of the gain. The half avoids overflow."""
+        """Half of the gain, because the whole gain may overflow."""
         return float(self.lasting[0] / 2 - self.lasting.min() / 2)
 
     @property
@@ -160,8 +160,7 @@ def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int
 
 def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
     """Return the distance between runs of one cell at the same step, in the second half of their
-    values. It is the median over the cells, so that cells with a run that went wrong do not
-    count."""
+    values. It is the median over the cells, so that a few cells with a bad run do not count."""
     cells: dict[tuple[str, int], list[Floats]] = {}
     for course in courses:
         cells.setdefault((course.run.cell, len(course.values)), []).append(course.values)

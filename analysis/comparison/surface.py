@@ -24,18 +24,18 @@ from sweeper.analysis.statistics.regression import Column, Fit, bent, column, fi
 from sweeper.metrics.rows import as_float
 
 _FEWEST = 12
-"""The fewest cells for a model."""
+"""The fewest cells for which a model is made."""
 _POINTS = 41
 _PLANE = 25
 _PAIRED = 0.025
-"""The level for all pairs together. With the level for axes, fewer than 10 % of sweeps get a
-false sentence."""
+"""The level for all pairs together. Together with the level for axes, fewer than 10 % of sweeps get
+a false sentence."""
 _FAR = 3.0
-"""Means further out than this many interquartile ranges are moved to that distance."""
+"""Means that are more than this many interquartile ranges away are moved to that distance."""
 
 
 class Share(NamedTuple):
-    """A share of the variance between cells, with its 95 % interval."""
+    """A fraction of the variance between cells, with its 95 % interval."""
 
     value: float
     low: float
@@ -44,12 +44,11 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class AxisEffect:
-    """The effect of an axis. `p` is corrected for all axes. `importance` is its share of the
+    """The effect of an axis. `p` is corrected for all axes. `importance` is its fraction of the
     variance between cells. `permuted` is the loss of prediction when its values are shuffled, as
-    such a share. `xs` with `means` and the band from `low` to `high` are its curve: values of the
-    metric with all other axes at their average (texts if its values are not numbers). `side` is
-    the end toward which the metric improves all the way, or "" if it does not, or not beyond the
-    noise."""
+    such a fraction. `xs` with `means` and the band from `low` to `high` are its curve: values of
+    the metric with all other axes at their average (`xs` are texts if its values are not numbers).
+    `side` is the end toward which the metric improves all the way beyond the noise, else ""."""
 
     key: str
     numeric: bool
@@ -65,14 +64,14 @@ class AxisEffect:
 
     @property
     def told(self) -> bool:
-        """Whether a test shows its effect."""
+        """Whether a test shows the effect."""
         return self.p <= 1 - CONFIDENCE
 
 
 @dataclass(frozen=True)
 class PairEffect:
-    """Two axes together: `means` by rows of `ys` and columns of `xs`. `p`, corrected for all
-    pairs, belongs to the claim that the effect of one depends on the other."""
+    """Two axes together: `means` by rows of `ys` and columns of `xs`. `p`, corrected for all pairs,
+    is for the claim that the effect of one depends on the other."""
 
     x: str
     y: str
@@ -90,11 +89,13 @@ class PairEffect:
 @dataclass(frozen=True)
 class Surface:
     """The model of `cells` cells: the axes, the most important first; pairs of axes that matter;
-    the share of the variance that it explains (adjusted for its terms); and the axes that it
-    leaves out, with the reason. `cut` cells were moved closer because they were far out. `why`
-    says why there is no model; the rest is then empty. `within` is the setting that separates
-    blocks: shares are of the variance that remains within blocks, and the setting itself is not
-    judged."""
+    the fraction of the variance that it explains (adjusted for its terms); and the axes that it
+    leaves out, with the reason.
+
+    `cut` cells were moved closer because they were far out. `why` is the reason if there is no
+    model; the rest is then empty. `within` is the setting that separates blocks: fractions are of
+    the variance within blocks, and the setting itself is not judged.
+    """
 
     cells: int
     axes: tuple[AxisEffect, ...]
@@ -111,8 +112,8 @@ class Surface:
 
 
 def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | None:
-    """Make the model, if cells have two values or more of some axis; None without any axis.
-    `within` is the setting that separates blocks."""
+    """Make the model if cells have two or more values of some axis; None without any axis. `within`
+    is the setting that separates blocks."""
     cells = usable(ranking)
     candidates = [(key, _column(key, cells)) for key in ranking.keys]
     columns = [own for _, own in candidates if isinstance(own, Column)]
@@ -155,7 +156,7 @@ def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
 
 
 def _pulled(y: Floats) -> tuple[Floats, int]:
-    """Move means that are far outside to the limit, and count them. That a run went wrong matters,
+    """Move means that are far away to the limit, and count them. It matters that a run went wrong,
     but not by which power of ten."""
     low, high = np.quantile(y, [0.25, 0.75])
     reach = _FAR * (high - low)
@@ -168,8 +169,8 @@ def _pulled(y: Floats) -> tuple[Floats, int]:
 def _within_means(
     columns: Sequence[Column], cells: int
 ) -> tuple[list[Column], list[tuple[str, str]]]:
-    """Choose as many terms as the cells can determine: curves for all axes, else straight lines
-    for all, else the first axes only."""
+    """Choose as many terms as the cells can determine: curves for all axes, else straight lines for
+    all, else only the first axes."""
     curved = 1 + sum(own.width for own in columns)
     if 2 * curved <= cells:
         return list(columns), []
@@ -180,7 +181,7 @@ def _within_means(
         if 1 + sum(one.width for one in [*remaining, own]) <= 2 * cells / 3:
             remaining.append(own)
         else:
-            left.append((own.key, f"{cells} cells are too few for one more axis"))
+            left.append((own.key, f"{cells} cells are too few for another axis"))
     return remaining, left
 
 
@@ -195,7 +196,7 @@ def _apart(columns: Sequence[Column]) -> tuple[list[Column], list[tuple[str, str
             design = wider
             remaining.append(own)
         else:
-            left.append((own.key, "its values go together with those of other settings"))
+            left.append((own.key, "its values are determined by those of other settings"))
     return remaining, left
 
 
@@ -217,8 +218,8 @@ def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str
 
 
 class _Scene(NamedTuple):
-    """A model, the same as it is drawn (which may bend), the sum of squares that shares refer to,
-    and the conversion of its numbers back to values."""
+    """The model; the model with bends, as it is drawn; the sum of squares that fractions refer to;
+    and the conversion of its numbers to values."""
 
     model: Fit
     drawn: Fit
@@ -281,9 +282,9 @@ def _importance(model: Fit, index: int, total: float) -> Share:
 
 
 def _permuted(model: Fit, index: int, total: float) -> Share:
-    """Return the growth of the squared prediction error of left-out cells, on average over all
-    shuffles of an axis, as a share of the variance (halved, since a shuffled value is wrong twice).
-    The interval is over cells."""
+    """Return the growth of the squared prediction error of left-out cells, averaged over all
+    shuffles of an axis, as a fraction of the variance (halved, since a shuffled value is wrong
+    twice). The interval is over cells."""
     part = model.alone(index)
     foretold = model.left / (1 - model.leverage)
     with_own = foretold + model.alone(index, without_own=True)
@@ -315,9 +316,9 @@ def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
 def _pairs(
     scene: _Scene, order: Sequence[int], axes: Mapping[int, AxisEffect]
 ) -> tuple[PairEffect, ...]:
-    """Return the pairs that depend on each other by a test, and the pair of the two most important
-    axes. An axis whose curve did not fit into the model is left out, because a curve looks like a
-    product there."""
+    """Return the pairs whose interaction a test shows, and the pair of the two most important axes.
+    An axis whose curve did not fit into the model is left out, because its curve would look like an
+    interaction."""
     flat = [i for i in order if axes[i].numeric]
     pairs = list(combinations(flat, 2))
     columns = scene.model.columns
@@ -330,7 +331,7 @@ def _pairs(
 
 
 def _flattened(own: Column) -> bool:
-    """Return whether an axis of three numbers or more has only a straight term."""
+    """Return whether an axis with three or more numbers has only a linear term."""
     return own.numeric and not own.curved and len(np.unique(own.at)) > 2
 
 

@@ -1,5 +1,5 @@
-"""Cells over several tasks: interquartile means, performance profiles and the chance of an
-improvement, as in rliable (Agarwal et al. 2021, arXiv:2108.13264). No tests. Pure."""
+"""Compares cells over several tasks: interquartile means, performance profiles and the probability
+of improvement, as in rliable (Agarwal et al. 2021, arXiv:2108.13264). No tests. Pure."""
 
 # The interquartile mean is that of the middle half of all scores (a table with a row per run and a
 # column per task). Its interval is the percentile interval of a bootstrap that draws runs within
@@ -31,8 +31,8 @@ class ScoredCheckpoint:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """Scores of checkpoints on suites: all checkpoints of the best cell, and the last one of each
-    other cell, in the order of the ranking."""
+    """Scores of checkpoints on suites: all checkpoints of the best cell, and the last checkpoint of
+    each other cell, in the order of the ranking."""
 
     suites: tuple[str, ...]
     rows: tuple[ScoredCheckpoint, ...]
@@ -63,8 +63,8 @@ class TasksCell:
 
 @dataclass(frozen=True)
 class Tasks:
-    """Cells over several tasks of one kind, `leaf` of each of `tasks`, the best interquartile
-    mean first."""
+    """Cells over several tasks of one kind, with the metric `leaf` of each of `tasks`; the best
+    interquartile mean first."""
 
     leaf: str
     tasks: tuple[str, ...]
@@ -72,7 +72,7 @@ class Tasks:
 
 
 def by_checkpoints(ranking: Ranking) -> Checkpoints | None:
-    """Return the scores of checkpoints; None if nothing was evaluated by suites."""
+    """Return the scores of checkpoints; None without evaluations of suites."""
     rows: list[ScoredCheckpoint] = []
     for cell in ranking.cells:
         runs = [run for run in cell.runs if run.scores and not run.superseded]
@@ -98,8 +98,8 @@ def _at_checkpoint(
 
 
 def by_tasks(data: SweepData, ranking: Ranking) -> Tasks | None:
-    """Return the cells over a family of tasks that every run that counts recorded, with all scores
-    from 0 to 1; None if there is no such family."""
+    """Return the cells over a family of tasks that every run that counts has recorded, with all
+    scores from 0 to 1; None if there is no such family."""
     counting = [run for cell in ranking.cells for run in cell.runs if run.counts]
     recorded = frozenset(data.keys).intersection(*(run.curves for run in counting))
     keys = family(recorded, data.metric_name) if counting else ()
@@ -149,7 +149,7 @@ def _trimmed(ordered: Floats) -> Floats:
 
 
 def interval(scores: Floats) -> tuple[float, float]:
-    """Return the bootstrap interval. The same scores always give the same interval."""
+    """Return the bootstrap interval, which is always the same for the same scores."""
     rng = np.random.default_rng(20211)
     runs, tasks = scores.shape
     # Of few runs, drawn again from themselves, the variance is that of the runs times (n - 1) / n.
@@ -162,7 +162,7 @@ def interval(scores: Floats) -> tuple[float, float]:
 
 
 def profile(scores: Floats, levels: Sequence[float]) -> list[float]:
-    """Return the share of scores above each level."""
+    """Return the fraction of scores above each level."""
     return [float((scores > level).mean()) for level in levels]
 
 

@@ -1,5 +1,5 @@
-"""Compares the metric with its cost: the cells on the Pareto front of the metric and another
-quantity. Pure."""
+"""Compares the metric with costs: the cells on the Pareto front of the metric and another quantity.
+Pure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +18,8 @@ _NAMES = {"seconds": "time per run (s)", "tokens": "tokens per run", "dollars": 
 @dataclass(frozen=True)
 class Tradeoff:
     """The metric (`y`) of each cell against another quantity (`x`), both as means over the runs
-    that count. `front` are the cells that no other cell matches in both and beats in one; None if
-    more of `x` is neither good nor bad."""
+    that count. `front` are the cells that no other cell equals or beats in both; None if neither
+    more nor less of `x` is good."""
 
     name: str
     kind: str

@@ -35,17 +35,17 @@ from sweeper.results.cells import Scale
 PARALLEL = 7
 """The most settings in parallel coordinates."""
 _AXES = 12
-"""The most settings with a figure of their own."""
+"""The most settings that get their own figure."""
 _LEVELS = 7
 _TRIED = 9
-"""Up to this many numbers get a tick mark each."""
+"""If there are at most this many numbers, each gets a tick mark."""
 _MOST = 60
 """The most texts that an axis of a figure can show."""
 _CELLS = 300
 """The most cells in parallel coordinates."""
 _LABEL = 6
 _MARKS = 10
-"""The most values that an axis has room for."""
+"""The most values that fit on an axis."""
 
 
 def panels(study: Study) -> Iterator[Panel]:
@@ -69,8 +69,8 @@ def panels(study: Study) -> Iterator[Panel]:
 
 
 def telling(study: Study) -> list[str]:
-    """Return all settings that vary, sorted by importance: their order in the model of all axes,
-    then the range of the means of their values."""
+    """Return all settings that vary, by importance: in the order of the model of all axes, then by
+    the range of the means of their values."""
     model = study.surface.axes if study.surface is not None else ()
     keys = [axis.key for axis in (*model, *(a for a in study.axes if a.matched), *study.axes)]
     return list(dict.fromkeys([*keys, *varying(study.ranking)]))
@@ -91,7 +91,7 @@ def _axis(study: Study, key: str, metric: str) -> Panel | None:
 
 
 def undrawn(study: Study, panels: Sequence[Panel]) -> list[str]:
-    """Return the settings that vary but have no figure of their own."""
+    """Return the settings that vary but have no figure."""
     drawn = {panel.name for panel in panels if panel.section == "axes"}
     return [key for key in telling(study) if key not in drawn]
 
@@ -157,7 +157,7 @@ def scatter_figure(
 
 
 def _marked(low: float, high: float) -> dict[str, Any]:
-    """Return the tick marks of a setting, written as elsewhere: 3e-4, not 0.0003."""
+    """Return the tick marks of a setting, in the report's spelling: 3e-4, not 0.0003."""
     ticks = marks(low, high)
     return {**ticks, "ticktext": [labels.place(float(value)) for value in ticks["tickvals"]]}
 
@@ -351,7 +351,7 @@ def parallel(
 
 
 def _few(places: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return all labels if there are few, otherwise only the outer ones."""
+    """Return all labels if there are few, else only the outer ones."""
     by_place = sorted(places.items(), key=lambda item: item[1])
     return by_place if len(by_place) <= 10 else [by_place[0], by_place[-1]]
 
@@ -370,7 +370,7 @@ def _label(x: int, y: float, text: str, *, higher: bool = False) -> dict[str, An
 
 
 def _brief(text: str) -> str:
-    """Return a number with three digits, for values that were drawn at random."""
+    """Return a number with three digits; for randomly drawn values."""
     try:
         return text if len(text) <= _LABEL else labels.place(float(text))
     except ValueError:

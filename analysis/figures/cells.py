@@ -84,7 +84,7 @@ def cells_figure(ranking: Ranking, metric: str) -> dict[str, Any] | None:
 
 
 def tradeoff_figure(tradeoff: Tradeoff, ranking: Ranking, metric: str) -> dict[str, Any]:
-    """Return the metric against a cost: one point per cell, and the Pareto front as a line."""
+    """Return the metric against a cost: a point per cell, and the Pareto front as a line."""
     colours = tones(ranking)
     names = {cell.name: cell for cell in ranking.cells}
     positions = {cell.name: i for i, cell in enumerate(ranking.cells)}

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from sweeper.analysis.reading.series import Floats, Series
 
 POINTS = 240
-"""The points drawn per curve. A plot is about 900 pixels wide, and each bucket of steps keeps two
-points."""
+"""The most points drawn per curve. A plot is about 900 pixels wide, and each bucket of steps keeps
+two points."""
 
 
 class Band(NamedTuple):
     """The mean, lowest and highest value of several runs at the steps that all of them recorded.
-    `at` holds for each run the positions of these steps in its series."""
+    `at` has the positions of these steps in the series of each run."""
 
     steps: Floats
     mean: Floats
@@ -30,8 +30,8 @@ _NONE = np.empty(0)
 
 
 def band(runs: Sequence[Series]) -> Band:
-    """Return the runs of one cell at the steps at which all have a finite value, so that the mean
-    never changes because a run ends early. Empty if they share no step."""
+    """Return the band of the runs of one cell, over the steps at which all have a finite value, so
+    that the mean does not jump when a run ends early. Empty if they share no step."""
     if not runs:
         return Band(_NONE, _NONE, _NONE, _NONE, ())
     rows = _at_once(runs)
@@ -83,8 +83,8 @@ def smooth(points: Series, window: float) -> Series:
 
 def thin(values: Floats, points: int = POINTS) -> NDArray[np.intp]:
     """Return the positions of at most `points` values to draw, ascending: the first, the last, and
-    the lowest and the highest of each of equally long stretches between them (the MinMax method: it
-    keeps spikes, which a mean over the stretch would hide)."""
+    the lowest and the highest in each bucket between them (the MinMax method, which keeps spikes
+    that a mean would hide)."""
     return thin_rows(values[np.newaxis], points)[0]
 
 

@@ -21,24 +21,18 @@ MUTED = "#8a8f98"
 COLOURED = len(PALETTE)
 Section = Literal["cells", "tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
-"""The parts of a report that figures belong to. The page has one only if it has figures: `cells`
-(all cells, below the table of results), `tasks` (a sweep over several tasks), `curves`, `axes`
-(values along one axis), `planes` (along two), `parallel` (all axes at once), `trade` (what cells
-cost), `rollouts`."""
+"""The sections of a report for figures. A section without figures is left out: `tasks` (several
+tasks), `curves`, `axes` (values along one axis), `planes` (along two), `parallel` (all axes at
+once), `trade` (what cells cost), `rollouts`."""
 _DIGITS = 5
 _POWERS = 10.0 ** np.arange(309)
 
 
 class Panel(NamedTuple):
-    """A figure, the `section` of the report it belongs to, its unique `name`, and a description for
-    readers who cannot see it.
-
-    Each trace of a figure has `meta`: a `role`, which decides in which order traces are drawn and
-    which of them a reader can hide (any word will do), and, for what belongs to a cell, `cell` (its
-    position in the ranking) and `tone` (an index into `PALETTE`, or -1 for the muted colour).
-
-    Markdown has all figures. The page leaves out those with `on_page` false.
-    """
+    """A figure, its `section` of the report, its unique `name`, and a description for readers who
+    cannot see it. Each trace of a figure has `meta`: a `role`, which determines the order of
+    drawing and which traces a reader can hide (any word is valid), and, for traces of a cell,
+    `cell` (its position in the ranking) and `tone` (an index into `PALETTE`, or -1 for grey)."""
 
     section: Section
     name: str
@@ -48,8 +42,8 @@ class Panel(NamedTuple):
 
 
 def rounded(values: Floats | Sequence[float]) -> list[float | None]:
-    """Round to as many digits as a plot can show. None for values that are not finite (the
-    largest floats round to infinity). The result is the float nearest to a decimal, so that it is
+    """Round to as many digits as a plot can show. None for values that are not finite (the largest
+    floats round to infinity). The result is the float closest to a short decimal, so that it is
     written with few digits."""
     own = np.asarray(values, dtype=float)
     size = np.abs(own)
@@ -75,7 +69,7 @@ _TEXTS, _SIGNS = 18, 16
 
 def categories(figure_layout: dict[str, Any], texts: Sequence[str]) -> None:
     """Give an axis of text short labels: long ones lose their middle, and of many only some are
-    shown. The figure gets the height that turned labels need."""
+    shown. The figure gets the height that rotated labels need."""
     every = -(-len(texts) // _TEXTS)
     marked = list(texts)[::every]
     short = [_shortened(html.unescape(text)) for text in marked]
@@ -139,7 +133,7 @@ def is_wide(low: float, high: float) -> bool:
 
 
 def marks(low: float, high: float) -> dict[str, Any]:
-    """Return the tick marks of a logarithmic axis. Plotly's own have no decimals."""
+    """Return the tick marks of a logarithmic axis, because plotly's have no decimals."""
     values = log_ticks(low, high)
     return {"tickvals": values, "ticktext": [tick_text(value) for value in values]}
 
@@ -170,7 +164,7 @@ def error_bars(
 
 
 def on_scale(layout: dict[str, Any], scale: str) -> None:
-    """Make the value axis of a layout "linear" or "log"."""
+    """Set the value axis of a layout to "linear" or "log"."""
     bare = {k: v for k, v in layout["yaxis"].items() if k not in ("tickvals", "ticktext")}
     layout["yaxis"] = {**bare, "type": scale, **(layout["meta"]["ticks"] if scale == "log" else {})}
 
@@ -181,8 +175,8 @@ def plain(text: str) -> str:
 
 
 def tones(ranking: Ranking) -> dict[str, int]:
-    """Return the colour of each cell. The first cells of the ranking have one each; the others
-    share grey."""
+    """Return the colour of each cell. The first cells of the ranking get one each; the others are
+    grey."""
     return {
         cell.name: position if position < COLOURED else -1
         for position, cell in enumerate(ranking.cells)
@@ -190,13 +184,12 @@ def tones(ranking: Ranking) -> dict[str, int]:
 
 
 def row_tones(ranking: Ranking) -> dict[str, int]:
-    """Return the same for rows of tables, where grey is the number after the last colour."""
+    """Return `tones` for rows of tables, where grey is the number after the last colour."""
     return {cell: tone if tone >= 0 else COLOURED for cell, tone in tones(ranking).items()}
 
 
 def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
-    """Return the `name` and `tone` of each cell's row. Cells without a colour of their own share
-    one."""
+    """Return the `name` and `tone` of each cell's row; grey cells share one row."""
     colours = row_tones(ranking)
     return {
         cell.name: {"name": short_name(cell), "tone": colours[cell.name]} for cell in ranking.cells

@@ -1,5 +1,5 @@
-"""Learning curves as plotly figures, built as plain dicts, because plotly's own trace objects are
-slow. `plotly.graph_objects.Figure(figure)` shows one in a notebook."""
+"""Learning curves as plotly figures, built as plain dicts, because plotly's trace objects are slow.
+`plotly.graph_objects.Figure(figure)` shows a figure in a notebook."""
 
 # The `meta` of each trace (see `Panel`) has a role: "run", "band", "mean", "end" or "best". The
 # page chooses colours for light and dark screens by `meta`, and shows and hides cells. The lines
@@ -38,9 +38,9 @@ _BUDGET = 40_000
 _MEANS = 16_000
 """The most points of all means of a figure together."""
 WINDOWS = (0.02, 0.05, 0.15)
-"""The windows of smoothed curves, as shares of a figure's steps."""
+"""The windows of smoothed curves, as fractions of a figure's steps."""
 _SEPARATE = 24
-"""With more cells than this, those in grey are one trace, without bands and single runs."""
+"""With more cells than this, grey cells form one trace, without bands and single runs."""
 _CROSSES = 100
 _MANY = 300
 """With more runs than this, only the metric and the training curve show single runs."""
@@ -67,9 +67,9 @@ def curves(
 
     The mean is over the succeeded runs that did not diverge (over all runs while there are none),
     at the steps that all of them recorded. The curve of a diverged run ends in a cross. A figure
-    that is not a `main` one has only the step as its x axis, and with very many runs it has only
-    means. With `even` it starts on a linear scale, whatever range the values span, since the
-    first decades of a reward are noise.
+    that is not a `main` one has only the step as its x axis, and with very many runs only means.
+    With `even` it starts on a linear scale, whatever range the values span, because the first
+    decades of a reward are noise.
     """
     traces: list[dict[str, Any]] = []
     colours = tones(ranking)
@@ -147,8 +147,7 @@ class _Pen:
         return traces
 
     def together(self, cells: Sequence[tuple[int, Cell]]) -> list[dict[str, Any]]:
-        """Return the cells in grey as one trace. Each shows the mean of its runs, or its only
-        run."""
+        """Return the grey cells as one trace. Each shows the mean of its runs, or its only run."""
         parts = [(i, cell, own) for i, cell in cells if (own := self._typical(cell)) is not None]
         if not parts:
             return []
@@ -248,7 +247,7 @@ class _Pen:
         strong: bool,
         dotted: bool,
     ) -> list[dict[str, Any]]:
-        """Return the lines of these runs as one trace, since a trace costs much more than
+        """Return the lines of these runs as one trace, because a trace costs much more than
         additional points."""
         series = [run.curves[self.key] for run in runs]
         thinned = zip(runs, _thinned(series, self.points), strict=True)
@@ -298,7 +297,7 @@ class _Pen:
 
 
 class _Shown(NamedTuple):
-    """A band over runs, the band over smoothed runs, and the steps of it that are drawn."""
+    """A band over runs, the band over smoothed runs, and its steps that are drawn."""
 
     band: Band
     even: Sequence[Band]
@@ -341,8 +340,8 @@ def _joined(parts: Sequence[Floats]) -> Floats:
 
 
 def _thinned(series: Sequence[Series], limit: int) -> list[Any]:
-    """Return the positions to draw of each series: all of a short curve, with gaps where a value is
-    missing, and the finite values of a long one."""
+    """Return the positions to draw of each series: a short curve completely, with gaps where a
+    value is missing, and the finite values of a long curve."""
     if len({len(points.values) for points in series}) == 1:
         table = np.stack([points.values for points in series])
         if np.isfinite(table).all():

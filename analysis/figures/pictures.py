@@ -1,5 +1,5 @@
 """Draws the report's figures as PNGs with matplotlib, from the dicts that the page uses. Imported
-only to write `report.md`, because matplotlib is slow to load."""
+only for `report.md`, because matplotlib is slow to load."""
 
 import html
 import io
@@ -17,16 +17,17 @@ from sweeper.analysis.figures.ticks import linear_ticks, log_ticks, tick_text
 from sweeper.common.sanitize import sanitize
 
 _WIDTH = 900
-"""In pixels. At 72 dots per inch a pixel is a point, matplotlib's unit of lines, marks and text."""
+"""In pixels. At 72 dots per inch, a pixel is a point, matplotlib's unit of lines, marks and
+text."""
 
 _LABEL, _UPRIGHT = 60, 36
 """The most characters of a text, and of the title of an upright axis."""
 
 _ROOM = 110
-"""The most characters of all labels below an axis that fit side by side."""
+"""The most characters of all labels that fit side by side below an axis."""
 
 _LEAST, _MOST = 1e-200, 1e200
-"""Values beyond these are left out, so that positions and margins remain finite."""
+"""Values beyond these are left out, so that positions and margins are finite."""
 
 _ORDER = {"band": 0, "area": 0, "run": 1, "front": 1}
 """The drawing order by the role of a trace: areas first, then single runs, then the rest."""
@@ -94,7 +95,7 @@ def drawing(figure: Mapping[str, Any], title: str) -> Any:
 
 
 def _draw(axes: Any, trace: Mapping[str, Any], xs: Sequence[float], ys: Sequence[float]) -> None:
-    """Draw an area, or a line with or without marks and error bars, or marks alone."""
+    """Draw an area, a line with optional marks and error bars, or only marks."""
     line: Mapping[str, Any] = trace.get("line", {})
     marker: Mapping[str, Any] = trace.get("marker", {})
     colour: str = line.get("color") or marker["color"]
@@ -161,7 +162,7 @@ def _ticks(
 
 
 def _text(text: str, most: int = _LABEL) -> str:
-    """Return a text of plotly's, as far as a picture has room for it."""
+    """Return a text of plotly's, cut to the space in a picture."""
     shown = sanitize(html.unescape(text))
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 

@@ -1,5 +1,5 @@
-"""Chooses the marks of an axis and their texts. On a logarithmic axis plotly writes 2 both for 0.2
-and for 20, so these marks are our own. Pure."""
+"""Chooses the marks of an axis and their texts. On a logarithmic axis plotly writes 2 for both 0.2
+and 20, so these marks replace plotly's. Pure."""
 
 import itertools
 import math
@@ -10,7 +10,7 @@ _LINEAR = 7
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round values between two positive ones, for a logarithmic axis: powers of ten, and
+    """Return round values between two positive numbers for a logarithmic axis: powers of ten, and
     values between them if there are few powers."""
     if not (0 < low <= high < math.inf):
         return []

@@ -1,1 +1,1 @@
-"""What can be said of a sweep: the sentences, the verdict, the next steps."""
+"""The statements about a sweep: findings, the verdict, the next steps."""

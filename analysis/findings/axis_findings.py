@@ -17,12 +17,12 @@ KINDS = (
     *("blocks", "block_holes", "effect", "trend", "optimum"),
     *("interaction", "no_effect", "at_end", "not_modelled", "axes_without"),
 )
-"""Findings that the report shows beside the figures of the axes."""
+"""The kinds of findings that the report shows next to the figures of the axes."""
 
 
 class AxesTold(NamedTuple):
-    """The results about axes: their means by value, the results of tests, and the model of all
-    axes for sweeps without a grid."""
+    """The results about axes: their means by value, the results of tests, and the model of all axes
+    for sweeps that are not a grid."""
 
     axes: Sequence[Axis]
     trends: Sequence[Trend]
@@ -30,8 +30,8 @@ class AxesTold(NamedTuple):
     surface: Surface | None
     blocks: Blocks | None = None
     left_out: Sequence[Cell] = ()
-    """Cells with a value that are left out, because runs of them diverged, or failed in a way
-    that leaves their quality unknown."""
+    """Cells with a value that are left out, because their runs diverged, or failed so that their
+    quality is unknown."""
     places: Sequence[Place] = ()
 
 
@@ -53,7 +53,8 @@ def tell_axes(axes: AxesTold) -> Iterator[Finding]:
 
 
 def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
-    """Yield the findings about blocks: what each shows, and that they differ, if a test says so."""
+    """Yield the findings about blocks: the best of each, and that they differ, if a test shows
+    it."""
     ends: dict[str, int] = {}
     for edge in (edge for block in blocks.blocks for edge in block.edges):
         ends[edge.axis] = ends.get(edge.axis, 0) + 1
@@ -82,8 +83,8 @@ def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
 
 
 def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
-    """Yield the findings of the model of all axes, without `trends` that the means of a grid
-    already show."""
+    """Yield the findings of the model of all axes, except `trends` that the means of a grid show
+    already."""
     modelled = [axis for axis in surface.axes if axis.told]
     flat = [axis.key for axis in surface.axes if not axis.told]
     where = f"within each {surface.within}" if surface.within else "between cells"

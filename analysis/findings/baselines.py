@@ -16,7 +16,7 @@ _NOTHING = "the best is compared with nothing"
 
 def with_baseline(data: SweepData, registry: Registry) -> SweepData:
     """Mark the baseline cell of the grid. If the baseline is the best cell of another sweep, its
-    runs are added. If there is no such cell or sweep, or that sweep has no best cell, the report
+    runs are added. If the cell or sweep does not exist, or the sweep has no best cell, the report
     says so."""
     plan = data.plan
     wanted = None if plan is None or len(data.names) > 1 else plan.baseline
@@ -50,7 +50,7 @@ def _with_another(data: SweepData, sweep: str, metric: Metric, registry: Registr
 
 
 def against(ranking: Ranking, sign: float) -> str | None:
-    """Say in a sentence by how much the best beats the baseline; None without a baseline."""
+    """Return a sentence on how much the best beats the baseline; None without a baseline."""
     cell = next((cell for cell in ranking.cells if cell.baseline), None)
     if cell is None:
         return None

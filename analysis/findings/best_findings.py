@@ -1,5 +1,5 @@
-"""Makes the findings about the best cell: how it compares with the others, or why no cell is
-best. Pure."""
+"""Makes the findings about the best cell: how it compares with the others, or why there is no best
+cell. Pure."""
 
 import math
 from collections import Counter
@@ -17,7 +17,7 @@ from sweeper.sweep.labels import plural
 
 DEALS = 20
 """If the runs of two cells can be divided between them in fewer ways than this, chance alone may
-separate them. Three and three runs have this many ways, two and two only six."""
+separate them. Three and three runs have this many ways, two and two runs only six."""
 
 
 def standing(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
@@ -157,8 +157,8 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
 
 
 def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
-    """Return the findings about cells that cannot be the best. Each was excluded by its own test;
-    those called "worse" differ by bounds that hold for all cells at once."""
+    """Return the findings about cells that cannot be the best. Each was excluded by a test of its
+    own; "worse" cells differ by bounds that hold for all cells at once."""
     if not apart:
         return ""
     text = f" {plural(len(apart), 'cell is', 'cells are')} unlikely to be the best"
@@ -171,9 +171,9 @@ def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
 
 
 def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
-    """Return a warning that the best is ahead of all others by so few runs that the result depends
-    on normal noise, and on equal noise where cells share it: a single run, or two against two with
-    each cell's own noise."""
+    """Return a warning if the best leads by so few runs that the result depends on normal noise,
+    and on equal noise where cells share it: a single run, or two against two with each cell's own
+    noise."""
     if ranking.tied or ranking.equal:
         return []
     nearest = max(ranking.apart, key=lambda cell: ranking.comparisons[cell.name].p)
@@ -197,7 +197,7 @@ def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
 
 
 def _each_its_own(ranking: Ranking) -> bool:
-    """Return whether a comparison rests on the noise of the compared cells alone."""
+    """Return whether a comparison uses only the noise of the compared cells."""
     noise = ranking.noise
     return not noise.shared or (noise.between is not None and len(noise.spreads) < FEW)
 

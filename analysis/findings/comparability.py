@@ -1,6 +1,6 @@
-"""Makes the findings about runs that are not alike, which the report says before all else: runs of
-different code or data, runs that ended at different steps, and cells whose single evaluations are
-noisier than others' where the best one counts. Pure."""
+"""Makes the findings about runs that are not comparable, which the report shows first: different
+code or data, different last steps, and unequal noise of single evaluations where the best
+evaluation counts. Pure."""
 
 import math
 import re
@@ -23,12 +23,12 @@ KINDS = ("executed", "unequal_steps", "noisier_best", "maybe_noisier")
 """The kinds of these findings."""
 
 _APART = 0.05
-"""Ends that differ by a smaller share of the last step count as one."""
+"""Last steps that differ by a smaller fraction count as the same."""
 _NOISIER = 1.25
 _SURE = 3.5
-"""How many standard errors a ratio of scatters has to lie from 1."""
+"""The number of standard errors by which a ratio of scatters must differ from 1."""
 _MAYBE = 2.5
-"""By how many standard errors the ratio of scatters may be larger than it looks."""
+"""The number of standard errors by which the ratio of scatters may be larger than estimated."""
 _POINTS = 8
 """The fewest evaluations of a run from which its scatter is estimated."""
 _EFFICIENCY = 0.37
@@ -40,12 +40,12 @@ _LENGTHS = re.compile(r"step|epoch|batch|iter|budget|length|token|example|eval|d
 
 
 def tell_unlike(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return all findings of this module, the gravest first."""
+    """Return all findings of this module, the most serious first."""
     return [*_executed(data), *_unequal_steps(data, ranking), *_noisier_best(data, ranking)]
 
 
 def unlike(findings: Sequence[Finding]) -> str:
-    """Return what differs between the compared runs, for the headline; "" if nothing does."""
+    """Return how the compared runs differ, for the headline; "" if they do not."""
     parts: list[str] = []
     for finding in findings:
         if finding.level != "warning" or finding.kind not in KINDS:
@@ -65,8 +65,8 @@ _HEADLINE = {
 
 
 def _executed(data: SweepData) -> list[Finding]:
-    """Return the finding that the runs that count did not all execute the same program, packages,
-    service or data."""
+    """Return the finding that the runs that count executed different programs, packages, services
+    or data."""
     origins = differences(run for run in data.runs if run.counts)
     if not origins:
         return []
@@ -90,15 +90,15 @@ def _again(data: SweepData) -> str:
 
 
 class _End(NamedTuple):
-    """A cell, the median of the steps at which its runs recorded the metric last."""
+    """A cell, and the median of the steps at which its runs last recorded the metric."""
 
     cell: Cell
     step: float
 
 
 def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return the finding that cells are compared at different steps, with the best at the last step
-    that all have reached."""
+    """Return the finding that cells are compared at different steps, with the best cell at the last
+    step that all have reached."""
     metric = data.metric
     if metric is None or ranking.best is None or not ranking.others:
         return []
@@ -134,7 +134,8 @@ def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _best_at(data: SweepData, cells: Sequence[Cell], step: float) -> Cell | None:
-    """Return the cell with the best mean of the values at a step, or of the last ones before it."""
+    """Return the cell with the best mean of the values at a step, or of the last values before
+    it."""
     means: dict[str, float] = {}
     for cell in cells:
         seen = [points.values[points.steps <= step] for points in _curves(data, cell)]
@@ -178,8 +179,8 @@ def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
 def _maybe_noisier(
     data: SweepData, ranking: Ranking, best: Cell, own: tuple[float, float]
 ) -> list[Finding]:
-    """Return the finding that evaluations of a lone best cell may be so much noisier than those of
-    another that this alone makes its lead."""
+    """Return the finding that evaluations of the only best cell may be so much noisier than those
+    of another cell that this explains its lead."""
     counts = [len(points.values) for points in _curves(data, best)]
     if ranking.tied or not ranking.apart or not counts:
         return []

@@ -1,7 +1,5 @@
-"""What can be said of a sweep, each sentence computed from its data. Pure.
-
-A finding is `{kind, cells, evidence, text}`: what `report.json` lists and the page shows.
-"""
+"""A statement about a sweep, computed from its data. Pure. A finding is `{kind, cells, evidence,
+text}`, which `report.json` lists and the page shows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,7 +28,7 @@ _RATIOS = (
 
 @dataclass(frozen=True)
 class Finding:
-    """Something true of the sweep. `level` is "good", "note" or "warning"; `evidence` holds the
+    """A true statement about the sweep. `level` is "good", "note" or "warning"; `evidence` has the
     numbers behind `text`."""
 
     kind: str
@@ -98,13 +96,13 @@ def method(scale: Scale, noise: Noise) -> str:
 
 
 def short_name(cell: Cell) -> str:
-    """Return the name that the runs of a cell carry."""
+    """Return the name of a cell, as in the names of its runs."""
     name = cell.name or "the only configuration"
     return f"the baseline {name}" if cell.baseline else name
 
 
 def cell_text(cell: Cell) -> str:
-    """Return a cell by its settings, for people: `learning_rate 5e-3, lora_rank 16`."""
+    """Describe a cell by its settings: `learning_rate 5e-3, lora_rank 16`."""
     parts = [f"{axis} {text}" for axis, text in cell.texts.items()]
     parts += [f"{axis} not set" for axis in cell.unset]
     text = ", ".join(parts)
@@ -113,7 +111,7 @@ def cell_text(cell: Cell) -> str:
 
 class Behind(NamedTuple):
     """How much worse than the best a cell is, with the interval, as texts: a difference, or a
-    multiple of the best if they are compared by ratios."""
+    multiple of the best if cells are compared by ratios."""
 
     amount: str
     interval: str
@@ -125,7 +123,7 @@ class Behind(NamedTuple):
 
 
 def behind(comparison: Comparison, sign: float) -> Behind:
-    """Return how much worse a cell is than the best that it was compared with."""
+    """Return how much worse a cell is than the best."""
     low, high = comparison.interval()
     if comparison.ratio is not None:
         ratio, *ends = labels.within(comparison.ratio, low, high)

@@ -1,5 +1,5 @@
-"""Adds held-out results to the verdict of a sweep that is judged by its training data, and the
-gap between the two if a test shows it. Pure."""
+"""Adds held-out results to the verdict of a sweep that is judged by its training data, and the gap
+between the two if a test shows it. Pure."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from sweeper.results.cells import counts
 
 SURE = 0.05
 _POINTS = 8
-"""The fewest values of a training curve that tell how much batches differ."""
+"""The fewest values of a training curve from which the noise of batches is estimated."""
 _EFFICIENCY = 0.5
 """The degrees of freedom that one second difference adds."""
 
@@ -40,10 +40,10 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Training and held-out values. `judged` says whether the metric of the sweep is the
+    """Training and held-out values. `judged` tells whether the metric of the sweep is the
     `training` one. `ranking` ranks the cells by the held-out metric. `gap` is how much worse runs
-    did on held-out data, as a mean over all cells, since the best was chosen by one of the two;
-    None if the two metrics measure different things."""
+    did on held-out data, as a mean over all cells, since the best was chosen by one of the two
+    metrics; None if they measure different things."""
 
     metric: Metric
     training: str
@@ -54,7 +54,7 @@ class HeldOut:
 
     @property
     def says_gap(self) -> bool:
-        """Whether runs did worse on held-out data beyond the noise."""
+        """Return whether runs did worse on held-out data beyond the noise."""
         gap = self.gap
         return gap is not None and gap.value > 0 and gap.p is not None and gap.p <= SURE
 
@@ -64,7 +64,7 @@ class HeldOut:
 
 
 def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
-    """Return the held-out comparison; None if only one of the two was recorded."""
+    """Return the held-out comparison; None if only one of the metrics was recorded."""
     metric = data.metric
     if metric is None or not (ranking.best or ranking.leaders):
         return None
@@ -88,7 +88,7 @@ def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
 
 def _pair(data: SweepData, metric: Metric, ranking: Ranking) -> tuple[Metric, str, bool] | None:
     """Return the held-out metric, the training metric, and whether the sweep is judged by the
-    latter."""
+    training metric."""
     recorded = {key for run in data.runs if run.counts for key in run.curves}
     for key in counterparts(metric.name, frozenset(recorded)):
         goal = metric.goal if same_quantity(key, metric.name) else goal_of(key)
@@ -106,9 +106,9 @@ def _counting(ranking: Ranking) -> list[RunData]:
 
 
 def _judged_by(data: SweepData, metric: Metric) -> SweepData:
-    """Return the same runs, judged by their last value of another metric. A run that does not count
-    for the sweep's own metric does not count here, and failed runs count as they do there. Noise
-    that other sweeps lend is left out, since it belongs to the sweep's own metric."""
+    """Return the same runs, judged by their last value of another metric. Runs that do not count
+    for the sweep's metric do not count here, and failed runs count in the same way. Noise that
+    other sweeps lend is left out, since it belongs to the sweep's metric."""
     own = data.metric
     if own is not None:
         metric = replace(metric, failed=own.failed)
@@ -125,8 +125,8 @@ def _judged_by(data: SweepData, metric: Metric) -> SweepData:
 def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
     """Return the gap over the cells, from the mean over the runs of each. The noise is that between
     runs; if no cell has two runs, the cells are the sample. If runs train on the same batches, the
-    last of these may be an easy one for all: what the mean curve of all runs scatters by from step
-    to step is added. Too short curves do not tell that, and then there is no interval."""
+    last batches may be easy for all, so the scatter of the mean training curve from step to step is
+    added. If curves are too short for that, there is no interval."""
     groups: list[list[float]] = []
     for cell in ranking.cells:
         ends = [(run.last_of(held.name), run.last_of(training)) for run in cell.runs if run.counts]
@@ -163,8 +163,8 @@ def _of_batches(ranking: Ranking, training: str) -> Spread | None:
 
 
 def held_out_findings(held: HeldOut | None, ranking: Ranking) -> list[Finding]:
-    """Return the findings that say whether the metric uses training or held-out data. They also
-    report the gap between the two if a test shows one."""
+    """Return the findings about whether the metric uses training or held-out data, and about the
+    gap between the two if a test shows it."""
     best = ranking.best
     if held is None or not (best or ranking.leaders):
         return []
@@ -202,7 +202,7 @@ def _judged_in_training(held: HeldOut, best: Cell) -> Finding:
 
 
 def _kind(held: HeldOut, best: Cell) -> str:
-    """Return how the best of training ranks by the held-out metric: "ahead" of all, "worse" than
+    """Return how the best by training ranks by the held-out metric: "ahead" of all, "worse" than
     the best there, "tied" with some, or "unknown"."""
     ranking = held.ranking
     top = ranking.best
@@ -234,7 +234,7 @@ def _held_standing(held: HeldOut, best: Cell) -> str:
 def told_with(
     verdict: Verdict, held: HeldOut | None, items: Sequence[Compared], ranking: Ranking
 ) -> Verdict:
-    """Put the held-out result at the head of the verdict: its value if the metric is of training
+    """Add the held-out result to the head of the verdict: its value if the metric is of training
     data, and for a single run the interval over items."""
     best = ranking.best
     if best is None:
@@ -253,8 +253,8 @@ def told_with(
 
 
 def item_interval(cell: Cell, items: Sequence[Compared]) -> tuple[float, float, int] | None:
-    """Return bounds, over items, of the value that judges a cell, and the number of items. Only if
-    that value is the mean over the recorded items."""
+    """Return bounds, over items, of the value by which a cell is judged, and the number of items,
+    if that value is the mean over the recorded items."""
     for one in items:
         own = next((entry for entry in one.cells if entry.cell == cell.name), None)
         mean = cell.summary.mean

@@ -12,8 +12,8 @@ from sweeper.sweep.labels import plural
 
 
 def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
-    """Return one comparison for each task with recorded answers: first that of the metric, then
-    held-out ones, then those of training. A cell takes no part if one of its runs that count has no
+    """Return one comparison for each task with recorded answers: first the task of the metric, then
+    held-out tasks, then training tasks. A cell is left out if one of its runs that count has no
     answers."""
     tasks = dict.fromkeys(one.task for run in data.runs for one in run.items)
     compared = [one for task in tasks if (one := _of_task(data, ranking, task)) is not None]
@@ -24,8 +24,7 @@ def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
 
 
 def of_metric(task: str, metric: str) -> bool:
-    """Return whether the name of a metric belongs to this task, as `eval/gsm8k/score` to
-    `gsm8k`."""
+    """Return whether a metric belongs to this task, as `eval/gsm8k/score` belongs to `gsm8k`."""
     return bool(task) and task in metric.split("/")
 
 
@@ -46,7 +45,8 @@ def _of_task(data: SweepData, ranking: Ranking, task: str) -> Compared | None:
 
 
 def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
-    """Return the runs that the comparison of cells counts; without a metric, all that succeeded."""
+    """Return the runs that count in the comparison of cells; without a metric, all that
+    succeeded."""
     if data.metric is None:
         return [run for run in runs if run.state == "succeeded"]
     return [run for run in runs if run.counts]
@@ -88,7 +88,7 @@ def _standing(compared: Compared, names: dict[str, str]) -> str:
 
 
 def _of_what(compared: Compared) -> str:
-    """Return what the intervals of the comparison are over."""
+    """Describe what the intervals of the comparison are over."""
     sides: list[ItemCell | Parted] = [*compared.cells, *compared.parted]
     if any(one.over == "items" for one in sides):
         return (

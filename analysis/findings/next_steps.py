@@ -1,4 +1,4 @@
-"""Derives from the findings what to do next: the sentences at the end of the verdict. Pure."""
+"""Derives the next steps from the findings: the sentences at the end of the verdict. Pure."""
 
 import shlex
 from collections import Counter
@@ -16,7 +16,7 @@ from sweeper.analysis.reading.frames import PENDING, SweepData
 from sweeper.sweep.labels import plural
 
 NOTHING_NEXT = "No follow-up suggested."
-"""What a report says instead of next steps."""
+"""The text in place of next steps if there are none."""
 
 
 def next_steps(
@@ -27,7 +27,7 @@ def next_steps(
     following: NextGrid | None,
     to_part: str,
 ) -> tuple[str, ...]:
-    """Return what to do next, one sentence per step."""
+    """Return the next steps, one sentence each."""
     by_kind = {finding.kind: finding for finding in findings}
     steps = list(failures(data))
     blocks = by_kind["blocks"].evidence if "blocks" in by_kind else None
@@ -70,7 +70,7 @@ def next_steps(
 
 
 def failures(data: SweepData) -> Iterator[str]:
-    """Yield what to do about open or failed runs."""
+    """Yield the next steps for unfinished or failed runs."""
     states = Counter(run.state for run in data.runs)
     pending = sum(states[state] for state in PENDING)
     if pending and data.stands_still is not None:
@@ -92,7 +92,7 @@ def how_to_part(
     prices: Mapping[str, float],
 ) -> str:
     """Return advice for cells that may each be the best: which lead more seeds would detect, and at
-    what cost. It does not assume that the observed difference is real."""
+    what cost. The advice does not assume that the observed difference is real."""
     if not ranking.tied:
         return ""
     tied = len(ranking.tied) + 1
@@ -136,7 +136,7 @@ def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
 
 
 def _again(ranking: Ranking) -> Iterator[str]:
-    """Yield cells that lost runs and may be better than the best."""
+    """Yield next steps for cells that lost runs and may be better than the best."""
     if ranking.passed_over:
         names = labels.listed(names_of(ranking.passed_over), 3)
         yield f"Find out why runs of {names} diverge: the others beat those of the best cell."

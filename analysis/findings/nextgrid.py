@@ -1,5 +1,5 @@
-"""Makes the grid to run next, as YAML: the launched grid with the few changes that the findings
-suggest. Comments are kept, and `extends` is written out. Pure."""
+"""Makes the next grid to run, as YAML: the launched grid with the few changes that the findings
+suggest. Comments are kept, and files named in `extends` are included. Pure."""
 
 # The changes are one of: another value on an axis whose end is best; the combinations that blocks
 # lack (under the same name, so that finished runs stay); only the best cells (of each block) with
@@ -33,10 +33,10 @@ _AXES = ("grid", "zip", "random", "when", "exclude", "include")
 
 @dataclass(frozen=True)
 class NextGrid:
-    """`kind`: "extend" an axis, "confirm" the top with fresh seeds, "seeds" for all cells, or
-    "holes" of blocks to fill. `overrides` are those of the first launch's command line that are
-    still needed. `command` launches the grid, once its path is known; `note` is added if the
-    command is not enough."""
+    """The next grid. `kind` is "extend" (an axis), "confirm" (the top on fresh seeds), "seeds" (for
+    all cells) or "holes" (missing cells of blocks). `overrides` are those of the first launch's
+    command line that are still needed. `command` launches the grid, once its path is known; `note`
+    is for the user if the command is not enough."""
 
     kind: str
     why: str
@@ -48,7 +48,7 @@ class NextGrid:
     note: str | None = None
 
     def placed(self, data: SweepData, path: str) -> "NextGrid":
-        """Return the same grid, with the path or address to which it was written."""
+        """Return the same grid with the path or address of its file."""
         command = launching(data, path, self.overrides)
         notes = [note for note in (self._keeping(data), elsewhere(data)) if note]
         return replace(self, command=command, note=" ".join(notes))
@@ -72,16 +72,16 @@ def propose(
     needed: int | None,
     blocks: Blocks | None = None,
 ) -> NextGrid | str | None:
-    """Make the grid that the findings suggest, or return a text that says why that is impossible;
-    None if they suggest none. `needed` is the number of seeds per cell that should separate the
-    cells at the top."""
+    """Make the grid that the findings suggest; None if they suggest none, or a text that explains
+    why it is impossible. `needed` is the number of seeds per cell that should separate the cells at
+    the top."""
     text = _on_record(data)
     if len(data.names) > 1:
-        text, why = "", "several sweeps are compared here, and each has a grid of its own"
+        text, why = "", "this report compares several sweeps with different grids"
     elif data.plan is None:
         text, why = "", "these runs were not launched from a grid"
     else:
-        why = "the text of its grid is not on record"
+        why = "the text of the sweep's grid was not recorded"
         if any(run.stage for run in data.plan.runs):
             why = "no next.yaml for a stage: edit its axes in the grid that has it"
     if not text.strip():
@@ -99,8 +99,8 @@ def propose(
 
 
 def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
-    """Return the ends of axes to try values beyond: those that are better than the value before
-    them, and, once a winner is clear, those of axes with two values."""
+    """Return the axes to extend, and in which direction: ends that are better than the value before
+    them, and, once a winner is clear, the ends of axes with two values."""
     clear = any(finding.kind == "separated" for finding in findings)
     ends = [finding.evidence or {} for finding in findings if finding.kind in ("edge", "at_end")]
     return [end for end in ends if end["told"] or (clear and end["values"] < 3)]
@@ -109,7 +109,7 @@ def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
 def _fresh_seeds(
     data: SweepData, ranking: Ranking, kinds: set[str], text: str, needed: int | None
 ) -> NextGrid | str | None:
-    """Return more seeds for existing cells, if the findings ask for them."""
+    """Return the grid with more seeds for existing cells, if the findings ask for it."""
     best = ranking.best
     if best is None:
         return None
@@ -129,7 +129,8 @@ def _fresh_seeds(
 
 
 def _on_record(data: SweepData) -> str:
-    """Return the text of the grid, with what it extends written out if that was recorded."""
+    """Return the recorded text of the grid, including files that it extends if these were
+    recorded."""
     if data.plan is None:
         return ""
     text = data.plan.grid_text
@@ -145,8 +146,8 @@ def _on_record(data: SweepData) -> str:
 def _in_blocks(
     data: SweepData, ranking: Ranking, blocks: Blocks, text: str
 ) -> NextGrid | str | None:
-    """Return the combinations that blocks lack; if there are none, more runs of their best
-    cells."""
+    """Return the grid with the missing combinations of blocks; if there are none, with more runs of
+    their best cells."""
     lacking = [own for block in blocks.blocks for own in _lacking(data, ranking, blocks.by, block)]
     if lacking:
         return _filled(data, ranking, lacking, text)
@@ -160,8 +161,8 @@ def _in_blocks(
 def _lacking(
     data: SweepData, ranking: Ranking, by: str, block: Block
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the configurations of a block's holes, without those that are planned already:
-    launching the sweep again runs these."""
+    """Yield the configurations of a block's missing cells that are not planned yet. Launching the
+    sweep again runs the planned ones."""
     own = [cell for cell in ranking.cells if level(cell.settings, by) == block.value]
     planned = {rest(cell, by) for cell in own}
     for row in block.holes:
@@ -171,8 +172,8 @@ def _lacking(
 
 
 def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:
-    """Return the best of a block and the cells that cannot be distinguished from it. If their
-    difference is unknown, or a single run leads: the best and the next."""
+    """Return the best cell of a block and the cells that cannot be distinguished from it. If their
+    difference is unknown, or the best has a single run, return the best and the next cell."""
     best = block.best
     if best is None or (block.ahead and best.summary.n > 1):
         return []
@@ -204,21 +205,20 @@ def _filled(
 
 
 def _exactly_tied(ranking: Ranking) -> bool:
-    """Return whether their means are exactly equal: more runs of such a metric would show
-    nothing."""
+    """Return whether the means are exactly equal, so that more runs would show nothing."""
     return bool(ranking.tied) and len(ranking.equal) == len(ranking.tied)
 
 
 def _seeded(data: SweepData, ranking: Ranking) -> bool:
-    """Return whether other seeds are likely to give other results."""
+    """Return whether other seeds probably give other results."""
     known = data.plan is not None and data.plan.recipe.seed_field
     known = known or any(run.seed is not None for run in data.runs)
     return bool(known) and not any(cell.summary.identical for cell in ranking.cells)
 
 
 def _parsed(text: str, *, comments: bool) -> Any:
-    """Return the grid as a mapping, with `comments` as ruamel's own mapping that keeps them; else a
-    text that says why no next grid can be made of it."""
+    """Return the grid as a mapping; with `comments`, as ruamel's mapping that keeps them; if there
+    is no next grid, a text that explains why."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -242,7 +242,7 @@ def _written(grid: Any, title: str) -> str:
 
 
 def _untitled(text: str) -> str:
-    """Return the text of a grid without the titles of earlier next grids."""
+    """Return the text of a grid without the title comments of earlier next grids."""
     lines = text.splitlines(keepends=True)
     while lines and lines[0].startswith(_TITLE):
         lines = lines[1:]
@@ -254,8 +254,8 @@ def _dumped(grid: Any) -> str:
     from ruamel.yaml.representer import RoundTripRepresenter
 
     class Spelled(RoundTripRepresenter):
-        """A speller of new numbers as the report writes them, so that runs get names with the same
-        text."""
+        """A writer of new numbers in the style of the report, so that names of runs match the
+        report."""
 
     def number(self: Any, value: float) -> Any:
         if not math.isfinite(value):
@@ -273,7 +273,7 @@ def _dumped(grid: Any) -> str:
 
 
 def _named(grid: Any, name: str) -> None:
-    """Set the grid's name. Without it a copy under another file name would name another sweep."""
+    """Set the grid's name, because a copy under another file name would name another sweep."""
     if "name" in grid:
         grid["name"] = name
     else:
@@ -282,7 +282,7 @@ def _named(grid: Any, name: str) -> None:
 
 
 def _remaining_axes(data: SweepData, without: Sequence[str]) -> tuple[str, ...]:
-    """Return the overrides of the command line that still have a meaning."""
+    """Return the overrides of the command line that still apply."""
     given = () if data.plan is None else data.plan.overrides
     keys = [o.lstrip("~").partition("=")[0].strip() for o in given]
     return tuple(
@@ -355,7 +355,7 @@ def _confirm(
     needed: int | None,
     most: int = _CELLS,
 ) -> NextGrid | str:
-    """Return at most `most` of the cells at the top, on fresh seeds."""
+    """Return the grid with at most `most` of the cells at the top, on fresh seeds."""
     grid = _parsed(text, comments=False)
     if isinstance(grid, str):
         return grid
@@ -390,8 +390,8 @@ def _confirm(
 
 
 def _chosen(data: SweepData, cell: Cell) -> dict[str, Any]:
-    """Return the settings that define a cell: those that vary, and for axes with only one value
-    that value."""
+    """Return the settings that define a cell: those that vary, and those of axes with only one
+    value."""
     config = dict(dotted(cell.runs[0].config))
     alike = {
         key: value

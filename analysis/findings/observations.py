@@ -1,4 +1,4 @@
-"""Makes all findings other than the winner: axes, stability, records, rollouts. Pure."""
+"""Makes all findings except those about the best cell: axes, stability, records, rollouts. Pure."""
 
 import math
 from collections import Counter
@@ -213,7 +213,7 @@ def _written(behaviour: Behaviour | None) -> list[Finding]:
 
 
 _GOOD = 0.5
-"""The mean reward from which on answers count as right, as in tinker-cookbook."""
+"""Answers with at least this mean reward count as correct, as in tinker-cookbook."""
 _SAME = "at the last iteration in more than nine of ten groups all answers have the same reward"
 _SOLVED = "and a good one, so there is little left to learn"
 _WRONG = (
@@ -224,7 +224,7 @@ _WRONG = (
 
 @dataclass(frozen=True)
 class Failure:
-    """Runs that failed alike: the reason, their last line, and which runs."""
+    """Runs that failed in the same way: the reason, their last line, and the runs."""
 
     why: str
     said: str

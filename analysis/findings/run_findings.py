@@ -18,8 +18,8 @@ from sweeper.sweep.race import sentence as race_sentence
 
 
 def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> Iterator[Finding]:
-    """Return all findings about runs. Those that `diverged` are left out if another finding has
-    named them."""
+    """Return all findings about runs. Runs that `diverged` are left out if another finding names
+    them."""
     if diverged:
         yield from _diverged(data, ranking)
     yield from _missing_end(data)
@@ -29,7 +29,7 @@ def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> It
 
 
 def tell_records(data: SweepData, ranking: Ranking) -> Iterator[Finding]:
-    """Yield the findings about missing results, and about what recorded values do not show."""
+    """Yield the findings about missing results, and about limits of the recorded values."""
     yield from _incomplete(data)
     yield from _grown(data)
     yield from _replicates(data, ranking)
@@ -56,7 +56,7 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _missing_end(data: SweepData) -> list[Finding]:
-    """Return the finding that the values of some runs are not from their ends."""
+    """Return the finding that the values of some runs are not from the end of the run."""
     runs = [run for run in data.runs if run.missing and not run.diverged]
     if not runs or data.metric is None:
         return []
@@ -82,8 +82,7 @@ _RULES = {
 
 
 def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return the finding that says what failed runs count as, if a cell was judged in spite of
-    them."""
+    """Return the finding on how failed runs count, if a cell was judged in spite of them."""
     best, metric = ranking.best, data.metric
     cells = [cell for cell in ranking.measured if cell.failed]
     if metric is None or not cells or not (best or ranking.leaders):
@@ -123,8 +122,8 @@ def _repeated(data: SweepData) -> list[Finding]:
 
 
 def _noisy_ends(data: SweepData) -> list[Finding]:
-    """Return the finding that a mean of the last values is used although nobody asked for it, and
-    why."""
+    """Return the finding that a mean of the last values is used although the user did not choose
+    it, and why."""
     ends, metric = data.ends, data.metric
     if ends is None or metric is None:
         return []
@@ -211,8 +210,8 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _almost_identical(ranking: Ranking) -> list[Finding]:
-    """Return a warning if replicates differ so little, beside the cells, that the seed may do
-    nothing."""
+    """Return a warning if replicates differ so little, compared with the cells, that the seed may
+    have no effect."""
     cells = [] if ranking.leaders else [cell for cell in ranking.measured if cell.summary.sd]
     means = sorted(center(ranking.on_scale(cell)) for cell in cells)
     if len(means) < 2:
@@ -234,7 +233,7 @@ _ALMOST = 1e-3
 
 
 def _split(ranking: Ranking) -> list[Finding]:
-    """Return a warning if the noise looks like one for which intervals are too narrow."""
+    """Return a warning if the noise has a form for which intervals are too narrow."""
     split = split_noise([ranking.on_scale(cell) for cell in ranking.measured])
     if split is None or ranking.noise.p is None or ranking.noise.p > LEVEL:
         return []
@@ -247,7 +246,8 @@ def _split(ranking: Ranking) -> list[Finding]:
 
 
 def _own_keys(data: SweepData) -> list[Finding]:
-    """Return which configuration keys of runs in folders were taken for a run's own, or may be."""
+    """Return which configuration keys of runs in folders were not treated as settings, or perhaps
+    should not be."""
     own, findings = data.own_keys, list[Finding]()
     seeds = [key for key in own.seeds if key != "seed"]
     left_out = [key for key in own.left_out if key not in ("log_path", *own.ignored)]
@@ -271,7 +271,7 @@ def _own_keys(data: SweepData) -> list[Finding]:
 
 
 def _is_odd(run: RunData) -> bool:
-    """Return whether more is odd about a run's metrics than a few skipped lines."""
+    """Return whether a run's metrics have oddities beyond a few skipped lines."""
     return any(not note.endswith("skipped") for note in run.notes)
 
 

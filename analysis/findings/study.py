@@ -1,5 +1,5 @@
-"""Computes everything that a report says about a sweep, after reading it and before showing it;
-with blocks that are judged separately, a best cell for each."""
+"""Computes everything in a report about a sweep, after reading it and before showing it. If blocks
+are judged separately, each has a best cell."""
 
 import functools
 import math
@@ -59,7 +59,7 @@ from sweeper.results.origins import Difference, differences
 from sweeper.sweep.labels import plural
 
 _LINES = 12
-"""The most blocks that the text for a terminal names."""
+"""The most blocks that the text for a terminal lists."""
 
 
 def decide_by_blocks(
@@ -69,7 +69,7 @@ def decide_by_blocks(
     blocks: Blocks,
     following: NextGrid | None = None,
 ) -> Verdict:
-    """Return the verdict over all blocks. It names no best cell of all, and takes no mean over
+    """Return the verdict over all blocks. It names no best cell of all, and uses no mean over
     blocks."""
     judged = [block for block in blocks.blocks if block.best is not None]
     count, reason = plural(len(judged), "best cell"), unlike(findings)
@@ -175,9 +175,9 @@ def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> lis
 
 
 def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
-    """Return the ends of the grid at which the best cell lies: "edge" if the metric still improves
-    there, else "at_end". The cells of a confirmation are only some of those tried, so their ends
-    do not count."""
+    """Return the ends of the grid at which the best cell is: "edge" if the metric still improves
+    there, else "at_end". The cells of a confirmation are only some of those tried, so their ends do
+    not count."""
     best = ranking.best
     if best is None or not ranking.others or data.metric is None or data.confirmed is not None:
         return []
@@ -222,17 +222,17 @@ _HOW = {
     "within the noise": "; noise can explain that",
     "noise not known": "; whether by luck is not known, because nothing shows the noise",
 }
-"""The text about an end, by the doubt about it."""
+"""The text about an end, by why it is uncertain."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """All results of a study. `surface` is the model of all axes, for sweeps without a grid.
+    """All results of a study. `surface` is the model of all axes, for sweeps that are not a grid.
     `blocks` are the parts that are judged separately. `paired` are the differences from the best
     over shared seeds, by cell, on the scale of the comparison. `needed` is the number of seeds per
-    cell that finds the smallest relevant difference. `no_next` says why a next grid cannot be
-    written although the findings ask for one. `prices` are dollars per million tokens, and `unlike`
-    is what the runs executed that is not the same for all."""
+    cell that detects the smallest relevant difference. `no_next` explains why a suggested next grid
+    cannot be written. `prices` are dollars per million tokens, and `unlike` is what runs executed
+    that differs between them."""
 
     data: SweepData
     ranking: Ranking
@@ -267,7 +267,7 @@ class Study:
 
 
 def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
-    """Compute everything that the report says. Pure."""
+    """Compute everything in the report. Pure."""
     ranking = rank(data)
     sign = data.sign
     blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
@@ -345,8 +345,8 @@ def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None)
 def _places(
     ranking: Ranking, surface: Surface | None, blocks: Blocks | None, sign: float
 ) -> list[Place]:
-    """Return where the best values lie: of all axes if blocks are judged separately, else of those
-    that stand out in the model of a sweep without a grid."""
+    """Return where the best values are: of all axes if blocks are judged separately, else of the
+    axes that stand out in the model of a sweep that is not a grid."""
     if blocks is not None and ranking.leaders:
         return find_places(ranking, ranking.keys, sign, blocks.by)
     keys = [axis.key for axis in surface.axes if axis.told] if surface is not None else []
@@ -356,8 +356,8 @@ def _places(
 def _modelled(
     ranking: Ranking, axes: Sequence[Axis], sign: float, blocks: Blocks | None
 ) -> Surface | None:
-    """Return a model of all axes, for sweeps in which the mean over one axis would mix in the
-    effects of others."""
+    """Return a model of all axes, for sweeps in which the mean over one axis would include effects
+    of other axes."""
     matched = {axis.key for axis in axes if axis.matched}
     if matched.issuperset(varying(ranking)):
         return None
@@ -365,7 +365,7 @@ def _modelled(
 
 
 def _paired(ranking: Ranking) -> dict[str, Estimate]:
-    """Compare each cell with the best one, or with the best of its block."""
+    """Compare each cell with the best cell, or with the best of its block, over shared seeds."""
     bests = [ranking.best] if ranking.best is not None else []
     bests += [c for c in ranking.cells if ranking.leaders.get(c.name) == c.name]
     estimates: dict[str, Estimate] = {}
@@ -380,7 +380,7 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
 
 
 def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
-    """Return how far the best cell is ahead of the next one in the ranking."""
+    """Return how far the best cell leads the next one in the ranking."""
     if ranking.best is None or not ranking.others:
         return None
     second = ranking.others[0]
@@ -388,8 +388,9 @@ def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
 
 
 def _needed(data: SweepData, ranking: Ranking) -> int | None:
-    """Return the number of seeds per cell that finds the smallest relevant difference among the
-    cells that may be the best. None if nothing is said to be relevant, or 100 are too few."""
+    """Return the number of seeds per cell that detects the smallest relevant difference among the
+    cells that may be the best. None if no difference is declared relevant, or 100 seeds are too
+    few."""
     relevant = None if data.metric is None else data.metric.relevant
     spread = usual_spread(ranking)
     best = ranking.best and ranking.best.summary.mean

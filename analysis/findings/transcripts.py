@@ -1,5 +1,5 @@
 """Finds items that one cell solves and another does not, with the answers of both. Only the answers
-that are shown are read, since there may be millions."""
+to be shown are read, since there may be millions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,16 +13,16 @@ from sweeper.results.items import Answer, files_of, item_files, read_answers
 from sweeper.results.runs import RecordedRun
 
 TEXT = 4000
-"""The characters kept of a text, from its beginning and its end."""
+"""The most characters of a text: its beginning and its end."""
 
 PAGE = 400_000
-"""The characters of all texts together, since a page must stay small. Compressed they take a
-quarter."""
+"""The most characters of all texts together, since a page must stay small. Compression reduces them
+to a quarter."""
 
 
 class Beside(NamedTuple):
     """An item that the first of two cells solves: the item, a correct answer of that cell and a
-    wrong one of the other, with their scores."""
+    wrong answer of the other, with their scores."""
 
     item: str
     prompt: str
@@ -33,7 +33,7 @@ class Beside(NamedTuple):
 
 
 class Transcripts(NamedTuple):
-    """The transcripts of a task: the names of the cells, and by pairs of their numbers (solver,
+    """The transcripts of a task: the names of the cells, and for each pair of cell numbers (solver,
     other) the number of items, and some of the items."""
 
     task: str
@@ -62,7 +62,7 @@ def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcript
 
 
 def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
-    """Return the runs by the names that the study uses."""
+    """Return the runs by the names in the study."""
     for source in sources:
         for placed in source.runs:
             several = len(sources) > 1
@@ -72,7 +72,7 @@ def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
 def _answers(
     study: Study, compared: Compared, runs: Mapping[str, RecordedRun]
 ) -> dict[tuple[str, str], Ends]:
-    """Return the best and the worst answer, by cell and item, of the items to be shown."""
+    """Return the best and the worst answer, by cell and item, for the items to be shown."""
     wanted: dict[str, set[str]] = {}
     for pair in compared.alone:
         for cell in (pair.cell, pair.other):
@@ -135,7 +135,7 @@ def transcripts_of(
 def _beside(
     item: str, ends: Mapping[tuple[str, str], Ends], cell: str, other: str
 ) -> Beside | None:
-    """Return the item with both answers, if both were recorded."""
+    """Return the item with both answers; None if one was not recorded."""
     own, their = ends.get((cell, item)), ends.get((other, item))
     if own is None or their is None or not (own.best.text or their.worst.text):
         return None
@@ -161,7 +161,7 @@ def _size(beside: Beside) -> int:
 
 
 def embedded(transcripts: Sequence[Transcripts]) -> list[dict[str, Any]]:
-    """Return the transcripts in the form that the page's script reads."""
+    """Return the transcripts in the form for the page's script."""
     return [
         {
             "cells": list(one.cells),

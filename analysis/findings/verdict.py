@@ -1,5 +1,5 @@
-"""Makes the top of the report and the text for a terminal: what won, whether that can be
-believed, and what to do next."""
+"""Makes the top of the report and the text for a terminal: the best cell, how certain that is, and
+what to do next."""
 
 import html
 import re
@@ -27,13 +27,13 @@ from sweeper.sweep.labels import plural
 from sweeper.sweep.metric import value_text
 
 LATER = ("retired", "unreadable", "own_keys", "undeclared", "waiting", *KINDS)
-"""Findings that the report shows further down."""
+"""The kinds of findings that the report shows further down."""
 
 
 class Lead(NamedTuple):
     """The second cell of the ranking, compared with the best: over all seeds, and over the seeds
-    that both share (on the scale of the comparison). None where it is unknown. `needed` is the
-    number of seeds per cell that finds the smallest relevant difference, if there is one."""
+    that both have (on the scale of the comparison). None if unknown. `needed` is the number of
+    seeds per cell that detects the smallest relevant difference, if there is one."""
 
     second: Cell
     comparison: Comparison | None
@@ -42,8 +42,7 @@ class Lead(NamedTuple):
 
 
 class Check(NamedTuple):
-    """One of the questions that the first screen answers at a glance. `good` is None if there is
-    no answer."""
+    """A question that the first screen answers. `good` is None if there is no answer."""
 
     name: str
     answer: str
@@ -52,9 +51,10 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """`kind` is "clear", "ahead" (clear of all cells that could be compared, but some could not),
-    "tied", "unproven", "alone", "none" or "blocks". `label` is a short form of it. `headline`
-    names the best cell. `each` has a line for a terminal about the best cell of each block."""
+    """The verdict on a sweep. `kind` is "clear", "ahead" (of all cells that could be compared, but
+    some could not), "tied", "unproven", "alone", "none" or "blocks"; `label` is its short form.
+    `headline` names the best cell. `each` has a line for a terminal about the best cell of each
+    block."""
 
     kind: str
     label: str
@@ -74,11 +74,11 @@ class Verdict:
     each: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
-        """Return the text for a terminal, as a notebook shows it."""
+        """Return the text for a terminal, for a notebook."""
         return f"<pre>{html.escape(self.text('verdict'))}</pre>"
 
     def text(self, sweep: str, width: int = 88) -> str:
-        """Return a short text for the terminal."""
+        """Return a short text for a terminal."""
         lines = [f"{sweep}: {self.headline}  [{self.label}]", f"  {self.measure}"]
         if self.number is not None:
             lines.append(f"  {self.number}" + (f", {self.spread}" if self.spread else ""))
@@ -107,8 +107,8 @@ def _wrapped(text: str, mark: str, width: int) -> list[str]:
 
 
 def _for_terminal(line: str) -> str:
-    """Write numbers so that they can be pasted, and remove control characters, which may come from
-    values and paths."""
+    """Return a line with numbers that can be pasted, and without control characters, which values
+    and paths may contain."""
     return sanitize(line.replace(labels.MINUS, "-").replace(labels.NONE, "-"))
 
 
@@ -130,7 +130,7 @@ def decide(
     following: NextGrid | None = None,
     prices: Mapping[str, float] | None = None,
 ) -> Verdict:
-    """Combine the findings into the verdict."""
+    """Derive the verdict from the findings."""
     kind = _kind(data, ranking, findings)
     best = ranking.best
     checkpoint = None
@@ -180,13 +180,13 @@ def _standing_label(data: SweepData, kind: str, findings: Sequence[Finding]) -> 
 
 
 def _is_doubtful(best: Cell, findings: Sequence[Finding]) -> bool:
-    """Return whether the metric of a run of the best cell is missing at its end."""
+    """Return whether the metric is missing at the end of a run of the best cell."""
     return any(f.kind == "missing_end" and best.name in f.cells for f in findings)
 
 
 def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
     """Return whether the mean of the last values was chosen automatically and the last values alone
-    name another cell: a single outlier near the end can cause that."""
+    would name another cell, which a single outlier near the end can cause."""
     if data.ends is None:
         return False
     return any(
@@ -195,13 +195,13 @@ def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
 
 
 def _up_here(finding: Finding) -> bool:
-    """Return findings of a model of all axes that belong at the top. Only sweeps without a grid
-    have them."""
+    """Return whether a finding of a model of all axes belongs at the top. Only sweeps that are not
+    a grid have them."""
     return finding.kind not in LATER or finding.kind == "effect"
 
 
 def _concerns(finding: Finding, ranking: Ranking) -> bool:
-    """Leave out rollouts and alarms of cells that are not at the top."""
+    """Return whether a finding is relevant here: rollouts and alarms only of cells at the top."""
     top = {cell.name for cell in (ranking.best, *ranking.tied) if cell is not None}
     elsewhere = finding.kind == "alarms" or finding.kind.startswith("rollouts_")
     return not elsewhere or not top or bool(top & set(finding.cells))
@@ -257,7 +257,7 @@ def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> t
 
 
 def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
-    """Answer whether all planned runs are there."""
+    """Return the check whether all planned runs have results."""
     kinds = {finding.kind for finding in findings}
     done = sum(run.state == "succeeded" for run in data.own_runs)
     share = f"{done} of {plural(len(data.own_runs), 'run')}"
@@ -266,7 +266,7 @@ def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
 
 
 def wholly_stable(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> Check:
-    """Answer whether any run diverged or became worse at the end."""
+    """Return the check whether any run diverged or became worse at the end."""
     if any(run.diverged for run in data.runs):
         cells = sum(cell.diverged > 0 for cell in ranking.cells)
         return Check("Stable?", f"{plural(cells, 'cell')} diverged", False)
@@ -371,7 +371,7 @@ _OTHER = {"minimize": "maximize", "maximize": "minimize"}
 
 
 def measure(data: SweepData) -> str:
-    """Describe in one line what cells are compared by."""
+    """Describe in one line by what cells are compared."""
     if data.metric is None:
         return "no metric to compare by"
     better = "lower" if data.metric.goal == "minimize" else "higher"

@@ -26,11 +26,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Best:
-    """The cells of a sweep, best first, as in `report.json`: each has `cell settings n mean low
-    high` (a 95 % interval) and, compared with the best, `told_apart`. `label` is the verdict's,
-    and `judged_by` says which value of a run counts. `leaders` are the best cells of the blocks
-    that are judged separately, if there are any; then no cell is the best of all. `differences`
-    says where the runs executed different code, packages or data."""
+    """The cells of a sweep, best first, as in `report.json`. Each has `cell settings n mean low
+    high` (a 95 % interval) and, if compared with the best, `told_apart`.
+
+    `label` is the verdict's, and `judged_by` describes which value of a run counts. `leaders`
+    are the best cells of the blocks that are judged separately, if there are any; then no cell
+    is the best of all. `differences` describes where the runs executed different code, packages
+    or data.
+    """
 
     sweep: str
     metric: str
@@ -43,7 +46,7 @@ class Best:
 
     @property
     def judged_by(self) -> str:
-        """Which value of a run counts, in words."""
+        """Which value of a run counts, as text."""
         return f"{value_text(self.at)} of {self.metric}"
 
     @property
@@ -62,15 +65,15 @@ def best(
     at: str | None = None,
 ) -> Best:
     """Rank the cells of a sweep, of a stage (`sweep/stage`) or of a folder with runs. `registry`
-    may be a root. `metric`, `goal` and `at` default to the sweep's own. Cells without a value are
-    left out. Raises `NotFound` if there is no such sweep or nothing was measured, `UsageError` if
-    there is no metric."""
+    may be a root. `metric`, `goal` and `at` default to those of the sweep. Cells without a value
+    are left out. Raises `NotFound` if the sweep does not exist or nothing was measured,
+    `UsageError` if there is no metric."""
     if not isinstance(registry, Registry):
         registry = Registry(os.fspath(registry))
     with np.errstate(all="ignore"):
         (data,) = settle(load(registry, sweep, metric, goal, at, rollouts=False))
         if data.metric is None:
-            raise UsageError(f"{sweep} names no metric: say --metric")
+            raise UsageError(f"{sweep} has no metric: choose one with --metric")
         studied = study(with_baseline(data, registry))
     rows = [row for row in document(studied)["cells"] if row["mean"] is not None]
     if not rows:

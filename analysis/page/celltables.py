@@ -16,7 +16,7 @@ CELLS = 1000
 """The most rows in the table of cells."""
 
 FIRST_CELLS = 20
-"""The rows of a longer table that are shown before the reader asks for all."""
+"""The number of rows of a longer table that are shown before the reader asks for all."""
 
 AS_GOOD = "“May be as good”: noise can explain the difference. More seeds may still show one."
 """The note under tables that have these words."""
@@ -52,7 +52,7 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
 
 
 def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
-    """Return the first measured cells alone, on their own scale."""
+    """Return only the first measured cells, on their own scale."""
     cells = ranking.measured[:count]
     scale = _Scale(cells, ranking.scale)
     colours = row_tones(ranking)
@@ -72,9 +72,9 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
 
 
 def groups(ranking: Ranking) -> list[dict[str, Any]]:
-    """Return the settings by which cells may be coloured: the values of each in order, and for each
-    cell the position of its value (-1 if it has none). Settings of text are included if they have
-    few enough values to distinguish."""
+    """Return the settings by which cells may be coloured: their values in order, and for each cell
+    the position of its value (-1 if it has none). Settings of text are included if they have few
+    enough values."""
     rows: list[dict[str, Any]] = []
     for key in ranking.keys:
         own = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]
@@ -90,8 +90,8 @@ def groups(ranking: Ranking) -> list[dict[str, Any]]:
 
 
 def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
-    """Return the positions of the means of all cells on a line, as shares of its length: `(place,
-    standing, name)` each, the best last. None if there are too few cells to need it."""
+    """Return the positions of the means of all cells on a line, as fractions of its length:
+    `(place, standing, name)` each, the best last. None if there are too few cells."""
     cells = [cell for cell in ranking.measured if not cell.diverged]
     if len(ranking.cells) <= FIRST_CELLS or len(cells) < 2:
         return None
@@ -127,8 +127,8 @@ def _decimals(ranking: Ranking) -> int | None:
 
 
 def cell_figures(cell: Cell, usual: int | None) -> dict[str, str]:
-    """Return the mean, interval and range of a cell. The number of digits follows from its
-    interval, or is `usual` without one."""
+    """Return the mean, interval and range of a cell. The number of digits follows from the
+    interval, or is `usual` without an interval."""
     summary = cell.summary
     own = labels.deserved(summary.mean, summary.low, summary.high)
     places = usual if own is None else own
@@ -147,8 +147,8 @@ def setting_text(cell: Cell, key: str) -> tuple[str, str]:
 
 
 def setting_column(cells: Sequence[Cell], key: str) -> list[tuple[str, str, str]]:
-    """Return for each cell the text of a setting, short enough for a table, its sort key, and the
-    whole text if it was cut."""
+    """Return for each cell the text of a setting (cut for a table), its sort key, and the whole
+    text if it was cut."""
     whole = [setting_text(cell, key) for cell in cells]
     cut = labels.shortened([text for text, _ in whole])
     return [
@@ -196,7 +196,7 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
 
 
 def _change(comparison: Comparison) -> str:
-    """Return a difference with the digits that its error justifies."""
+    """Return a difference with the digits that its standard error justifies."""
     reach = 2 * comparison.error
     ends = comparison.difference - reach, comparison.difference + reach
     shown = labels.within(comparison.difference, *ends)[0]
@@ -206,7 +206,7 @@ def _change(comparison: Comparison) -> str:
 class _Scale:
     """The common scale of the small interval plots: the range of all values with a margin. It is
     logarithmic if cells are compared by ratios, or if values are positive and span more than a
-    factor of 30. Intervals that reach beyond it are cut."""
+    factor of 30. Intervals that reach beyond the plot are cut."""
 
     def __init__(self, cells: Sequence[Cell], compared: Scale) -> None:
         values = [value for cell in cells for value in cell.values]
@@ -229,8 +229,7 @@ class _Scale:
         return round(min(max(place, 0.0), _STRIP), 1)
 
     def holds(self, cell: Cell) -> bool:
-        """Return whether its mean lies within the plot. A mean beyond it is not drawn at the
-        edge."""
+        """Return whether a cell's mean is within the plot. A mean outside is not drawn."""
         return cell.summary.mean is not None and (
             self._low <= self._map(cell.summary.mean) <= self._high
         )
@@ -248,7 +247,7 @@ class _Scale:
 
 
 def filter_pairs(name: str, settings: Mapping[str, Any]) -> str:
-    """Return the `key=value` texts that a filter accepts, one per line: settings by their keys, and
+    """Return the `key=value` texts that a filter accepts, one per line: settings by their keys and
     by the short forms in names."""
     short = [part for part in name.split(",") if "=" in part]
     return "\n".join([*short, *(f"{key}={labels.setting(own)}" for key, own in settings.items())])

@@ -1,4 +1,4 @@
-"""Makes the content of `report.json`: every number and every finding. Pure."""
+"""Makes the content of `report.json`: all numbers and findings. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from sweeper.store.documents import strict
 
 
 def document(study: Study) -> dict[str, Any]:
-    """Return the whole document, in types that JSON has."""
+    """Return the whole document, with types that JSON has."""
     data = study.data
     content = {
         "schema": 1,

@@ -65,7 +65,7 @@ def _about(episodes: Episodes) -> str:
 
 
 def _points(episodes: Episodes) -> list[str]:
-    """Return the main results of the tables, in sentences."""
+    """Return the main results of the tables as sentences."""
     points: list[str] = []
     if len(episodes.cells) > 1:
         if episodes.apart:

@@ -1,4 +1,4 @@
-"""Writes the report as one self-contained HTML file in which no value can run code: jinja2 escapes
+"""Writes the report as one self-contained HTML file. Values in it cannot run code: jinja2 escapes
 all texts, and the content security policy allows only two scripts, by their hashes."""
 
 import base64
@@ -63,10 +63,10 @@ DARK_MUTED = "#737a85"
 _FAILURES = 12
 _ALARMS = 20
 _FIRST = 6
-"""The cells that the first screen shows."""
+"""The most cells on the first screen."""
 
 _BLOCKS = 8
-"""The blocks that the first screen shows."""
+"""The most blocks on the first screen."""
 
 _STATES = (
     *("succeeded", "running", "submitted", "planned", "lost", "preempted"),
@@ -99,7 +99,7 @@ def render(study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts] 
 def _assets(
     study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts]
 ) -> dict[str, object]:
-    """Return the page's own styles and scripts, and their data."""
+    """Return the page's styles and scripts, and their data."""
     from markupsafe import Markup
 
     script = asset("report.js")
@@ -117,7 +117,7 @@ def _assets(
 
 
 def _study(study: Study) -> dict[str, object]:
-    """Return the results, the methods, and how to reproduce them."""
+    """Return the results, the methods, and how to reproduce the report."""
     data, ranking = study.data, study.ranking
     return {
         "study": study,
@@ -184,7 +184,7 @@ def _tables(study: Study) -> dict[str, object]:
 
 
 def _figures(study: Study, panels: Sequence[Panel]) -> dict[str, object]:
-    """Return the figures, what they leave out, and the texts below them."""
+    """Return the figures, the settings without a figure, and the texts below the figures."""
     return {
         "panels": _by_section(panels),
         "figures": len(panels),
@@ -222,8 +222,8 @@ def _by_section(panels: Sequence[Panel]) -> dict[str, list[tuple[int, Panel]]]:
 
 @functools.cache
 def environment() -> Any:
-    """Return the environment that makes pages from templates. Each template is compiled once,
-    because compiling takes longer than the rest of a page."""
+    """Return the environment that makes pages from templates. Templates are compiled only once,
+    because that takes longer than the rest of a page."""
     import jinja2
 
     made: Any = jinja2.Environment(
@@ -241,8 +241,8 @@ def environment() -> Any:
 
 
 def _harmless(value: object) -> object:
-    """Return texts without characters that turn the writing direction or hide others; markup as it
-    is."""
+    """Return a text without characters that change the writing direction or hide others; markup is
+    unchanged."""
     return sanitize_lines(value) if type(value) is str else value
 
 
@@ -256,13 +256,13 @@ def _breakable(text: str) -> Any:
 
 
 def asset(name: str) -> str:
-    """Return the content of one of the page's own files."""
+    """Return the content of one of the page's files."""
     return resources.files("sweeper.analysis").joinpath("templates", name).read_text("utf-8")
 
 
 @functools.cache
 def _plotly() -> tuple[str, str]:
-    """Return plotly's script, compressed, and the hash by which the page's policy allows it."""
+    """Return plotly's script, compressed, and its hash for the content security policy."""
     spec = importlib.util.find_spec("plotly")  # where it is: loading it takes longer than the page
     if spec is None or spec.origin is None:
         raise EnvironmentFailure("plotly is not installed: pip install plotly")

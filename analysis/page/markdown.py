@@ -57,20 +57,20 @@ def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
 
 
 def _loaded() -> Callable[[Mapping[str, Any], str], bytes]:
-    """Return the function that draws a picture. It brings matplotlib, which may fail to load."""
+    """Return the function that draws a picture. It loads matplotlib, which may fail."""
     try:
         from sweeper.analysis.figures.pictures import picture
     except (ImportError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UsageError(
-            f"matplotlib does not load: {reason}; check MPLBACKEND and the file matplotlibrc, "
-            "or analyze with --no-pictures"
+            f"matplotlib cannot be loaded: {reason}; check MPLBACKEND and the file matplotlibrc, "
+            f"or use --no-pictures"
         ) from error
     return picture
 
 
 def escape(text: str) -> str:
-    """Escape text for one line of Markdown: nothing in it becomes a link, a tag or the end of a
+    """Escape text for one line of Markdown, so that it contains no link, no tag and no end of a
     table cell."""
     line = sanitize(" ".join(text.split()))
     return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", html.escape(line, quote=False))
@@ -234,7 +234,7 @@ def _complete(study: Study) -> Iterator[str]:
 
 
 def _address(link: str) -> str:
-    """Return an address, escaped so that it does not end early."""
+    """Return an address, escaped so that it cannot end early."""
     return link.replace("<", "%3C").replace(">", "%3E").replace("\n", "%0A")
 
 

@@ -1,5 +1,5 @@
 """Maintains a file of notes about a sweep, for people and agents. Each `sweeper analyze` rewrites
-the known facts between two marks, and leaves the rest of the file untouched."""
+the facts between two marks, and leaves the rest of the file unchanged."""
 
 import os
 import re
@@ -29,18 +29,18 @@ _REST = """
 """
 _ANOMALIES = 12
 _MOST = 1_000_000
-"""Maximum number of characters of a file of notes. Some files have no end."""
+"""The most characters of a file of notes, because some files have no end."""
 
 
 class Kept(NamedTuple):
-    """The path of the written file (None if nothing was written), and messages for people."""
+    """The path of the written file (None if nothing was written), and messages for the user."""
 
     path: str | None
     told: tuple[str, ...]
 
 
 def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> Kept:
-    """Write the facts of a sweep into its file in `folder`, and judge the criterion of the plan
+    """Write the facts about a sweep into its file in `folder`, and judge the criterion of the plan
     there, if there is one. `cost` is a sentence. Raises `UsageError` for a path that is not a
     folder, and `StoreError`."""
     messages: list[str] = []
@@ -60,13 +60,13 @@ def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> K
     path = os.path.join(folder, name)
     text = merged(_read(path), document["sweep"], "\n".join(lines))
     if text is None:
-        messages.append(f"{path}: has no place for facts (a line {_BEGIN}): it is unchanged")
+        messages.append(f"{path} has no place for facts (a line {_BEGIN}), and was not changed")
         return Kept(None, tuple(messages))
     return Kept(write_file(folder, name, text.encode("utf-8", "replace")), tuple(messages))
 
 
 def merged(before: str | None, sweep: str, facts: str) -> str | None:
-    """Return the text of the file with the old facts replaced; None if it has no place for them."""
+    """Return the text of the file with the facts replaced; None if it has no place for them."""
     block = f"{_BEGIN}\n\n{facts}\n\n{_END}"
     if before is None:
         return f"# {escape(sweep)}\n\n{block}\n{_REST}"

@@ -1,6 +1,6 @@
-"""Writes a page over all stages of a sweep: the results of each stage, and each chain of runs
-from the first stage to the last, with its result and its total cost. Each stage also has a report
-of its own, which this page links to."""
+"""Writes a page over all stages of a sweep: the results of each stage, and each chain of runs from
+the first stage to the last, with its result and its total cost. The page links to the reports of
+the stages."""
 
 import functools
 import json
@@ -24,13 +24,13 @@ from sweeper.sweep.stage_runs import depths
 from sweeper.sweep.states import State
 
 CHAINS = 200
-"""The most chains on the page; the document has all."""
+"""The most chains on the page; the JSON document has all."""
 
 
 @dataclass(frozen=True)
 class StageFound:
-    """A stage, the states of its runs, and the results of its own report. `report` is None if
-    there is nothing to compare yet. `usd` is None if a model has no price."""
+    """A stage, the states of its runs, and the results of its report. `report` is None if there is
+    nothing to compare yet. `usd` is None if a model has no price."""
 
     name: str
     depth: int
@@ -48,7 +48,7 @@ class StageFound:
 
 @dataclass(frozen=True)
 class Link:
-    """A run in a chain, with the value that it is judged by."""
+    """A run in a chain, with the value by which it is judged."""
 
     stage: str
     run: str
@@ -58,8 +58,8 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of runs. The last of `links` is a run that no other starts from; the ones before it
-    are those that it started from, in order. The usage is that of all of them."""
+    """A chain of runs. The last of `links` is a run from which no other run starts; the links
+    before are the runs that it started from, in order. The usage is the sum over all of them."""
 
     links: tuple[Link, ...]
     tokens: int
@@ -73,8 +73,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A sweep with stages as a whole. Chains that got furthest are first, and the best among them
-    before the others. `used` is the usage of all runs."""
+    """A sweep with stages. Chains that reached later stages are first, and among these the best.
+    `used` is the usage of all runs."""
 
     name: str
     stages: tuple[StageFound, ...]

@@ -55,15 +55,15 @@ class Report:
 
     @property
     def cells(self) -> "pandas.DataFrame":
-        """One row per cell, best first: `cell`, its settings, `n mean sd low high minimum
-        maximum`, and compared with the best: `difference` (`ratio` on the log scale) `p
+        """Return one row per cell, best first: `cell`, its settings, `n mean sd low high minimum
+        maximum`, and compared with the best `difference` (`ratio` on the log scale) `p
         told_apart`."""
         return _frame([flat_row(row, "settings") for row in self.document["cells"]])
 
     @property
     def runs(self) -> "pandas.DataFrame":
-        """One row per run: `run name cell seed state attempts reason wall_s value step last best
-        smoothed steps diverged counts`."""
+        """Return one row per run: `run name cell seed state attempts reason wall_s value step last
+        best smoothed steps diverged counts`."""
         rows = self.document["runs"]
         return _frame([{k: v for k, v in row.items() if k != "tokens"} for row in rows])
 
@@ -72,17 +72,17 @@ class Report:
 
 
 class Options(TypedDict, total=False):
-    """How a sweep is judged and what is written. None means the default: the grid's choice."""
+    """How a sweep is judged and what is written. None means the grid's choice, or the default."""
 
     at: str | None
-    """"last", "best", "mean_of_last=5" or "auto": the last value, or a mean of the last values
-    where these are noisy. "auto" is the default for a metric that is not the sweep's."""
+    """"last", "best", "mean_of_last=5" or "auto", which is the last value, or a mean of the last
+    values if these are noisy. "auto" is the default for a metric other than the sweep's."""
     noise: str | None
-    """Which noise between seeds is used: "auto", "pooled", "own" or "from=SWEEP"."""
+    """How the noise between seeds is estimated: "auto", "pooled", "own" or "from=SWEEP"."""
     failed: str | None
-    """What a failed run counts as: "bound", "worst" or "drop"."""
+    """How a failed run counts: "bound", "worst" or "drop"."""
     by: str | None
-    """A setting. Each of its values is judged separately."""
+    """A setting whose values are judged separately."""
     ignore: Sequence[str]
     """Configuration keys of runs in plain folders that are not settings."""
     seed: Sequence[str]
@@ -104,16 +104,16 @@ def analyze(
     """Compare the cells of one or several sweeps, and write `report.html`, `report.json`,
     `report.md` with its pictures, and `next.yaml` if another grid is worth running.
 
-    `registry` may be a root. A sweep may also be the path of a folder with runs; all of these
-    count as finished, since nothing tells which are. `metric` and `goal` ("minimize" or
-    "maximize") default to the sweep's own. The name of another metric implies its goal where
-    possible. Sweeps that lend their noise are looked up in the registry. The files are written to
-    the folder `out`, by default `report/` in the folder of the sweep, for several sweeps
-    `report/with-OTHERS/` in that of the first. `Options` has the rest. The same records in the
-    same place give the same bytes; commands in the report name that place.
+    `registry` may be a root. A sweep may also be the path of a folder with runs; all of these count
+    as finished, because their states are unknown. `metric` and `goal` ("minimize" or "maximize")
+    default to those of the sweep. The name of another metric implies its goal where possible.
+    Sweeps that lend their noise are looked up in the registry.
 
-    Raises `NotFound` if there is no such sweep, `TypeError` for an unknown option, `UsageError`
-    for a metric of unknown goal, for prices that cannot be read, and for an `out` that is not a
+    The files are written to the folder `out`, by default `report/` in the folder of the sweep, for
+    several sweeps `report/with-OTHERS/` in the folder of the first. `Options` has the other
+    options. The same records in the same place give the same bytes; commands in the report name
+    that place. Raises `NotFound` if a sweep does not exist, `TypeError` for an unknown option,
+    `UsageError` for a metric of unknown goal, for invalid prices, and for an `out` that is not a
     folder, and `StoreError` if the report cannot be written.
     """
     if not isinstance(registry, Registry):
@@ -166,11 +166,11 @@ def _files(
 
 
 def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str | None) -> SweepData:
-    """Apply the noise and the rule for failed runs from the options, else from the grid."""
+    """Set the noise and the rule for failed runs from the options, else from the grid."""
     if noise is not None and not is_noise(noise):
-        raise UsageError(f"noise {noise!r}: say auto, pooled, own or from=SWEEP")
+        raise UsageError(f"noise {noise!r}: choose auto, pooled, own or from=SWEEP")
     if failed is not None and failed not in FAILED:
-        raise UsageError(f"failed {failed!r}: say {', '.join(FAILED)}")
+        raise UsageError(f"failed {failed!r}: choose {', '.join(FAILED)}")
     if data.metric is None:
         return data
     metric = replace(
@@ -180,7 +180,7 @@ def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str |
 
 
 def _by(data: SweepData, by: str | None) -> SweepData:
-    """Apply the setting that separates blocks, if the options name one."""
+    """Set the setting that separates blocks, if the options have one."""
     if by is None or data.metric is None:
         return data
     return replace(data, metric=replace(data.metric, by=by))
@@ -199,8 +199,8 @@ def _text(study: Study) -> str:
 
 @contextmanager
 def _uncollected() -> Generator[None]:
-    """Turn Python's garbage collector off. All objects made here live until the report is
-    written, and scanning them again and again takes a tenth of the time."""
+    """Turn Python's garbage collector off. All objects made here live until the report is written,
+    and scanning them repeatedly takes a tenth of the time."""
     used = gc.isenabled()
     gc.disable()
     try:
@@ -211,8 +211,8 @@ def _uncollected() -> Generator[None]:
 
 
 def _frame(rows: list[dict[str, Any]]) -> "pandas.DataFrame":
-    """Return a DataFrame of these rows. Texts that are not valid Unicode (half a surrogate pair)
-    are mended, because pandas refuses them."""
+    """Return a DataFrame of these rows. Invalid Unicode texts (half a surrogate pair) are repaired,
+    because pandas rejects them."""
     import pandas
 
     def mended(value: Any) -> Any:

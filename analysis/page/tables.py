@@ -38,7 +38,7 @@ _TEXT = 1200
 
 
 def common(study: Study) -> str:
-    """Return values that all runs have in common."""
+    """Return the values that all runs have in common."""
     configs = [dict(dotted(run.config)) for run in study.data.runs[:RUNS]]
     first = configs[0] if configs else {}
     alike = {
@@ -79,7 +79,7 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def executed(study: Study, cell: Cell) -> list[str]:
-    """Return what the runs of a cell executed, one text for each difference between runs."""
+    """Return what the runs of a cell executed: one text for each difference between runs."""
     texts: list[str] = []
     for each in study.unlike:
         names = dict.fromkeys(each.label(run) for run in cell.runs)
@@ -88,8 +88,8 @@ def executed(study: Study, cell: Cell) -> list[str]:
 
 
 def details(study: Study) -> dict[str, dict[str, Any]]:
-    """Return the details of each run, by its id: plain texts, which the page shows as such when the
-    run is clicked."""
+    """Return the details of each run by its id, as plain texts that the page shows when the run is
+    clicked."""
     by_run: dict[str, dict[str, Any]] = {}
     split = study.behaviour.split if study.behaviour is not None else "train"
     runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]
@@ -144,8 +144,8 @@ def _facts(run: RunData) -> list[list[str]]:
 
 
 def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
-    """Return the rows of a heat table: a text and a share from 0 (worst) to 1 (best) per place;
-    None for a hole."""
+    """Return the rows of a heat table: a text and a fraction from 0 (worst) to 1 (best) per
+    position; None for a missing mean."""
     means = [mean for row in pair.means for mean in row if mean is not None]
     places = labels.decimals(*means)
     least = min((abs(mean) for mean in means if mean), default=1.0)
@@ -204,7 +204,7 @@ def block_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def _checkpoint(cell: Cell, study: Study) -> str | None:
-    """Return the weights of a cell's best run."""
+    """Return the checkpoint of a cell's best run."""
     metric = study.data.metric
     run = None if metric is None else cell.best_run(metric.sign)
     checkpoint = None if metric is None or run is None else choose_checkpoint(run, metric.at)
@@ -248,7 +248,7 @@ def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
 
 
 def paired_about(study: Study) -> str:
-    """Return what the table of differences over shared seeds shows, and why it may look less
+    """Describe what the table of differences over shared seeds shows, and why it may look less
     certain than the verdict."""
     cells = [cell for cell in study.ranking.others if cell.name in study.paired]
     text = (
@@ -297,7 +297,7 @@ def paired_rows(study: Study) -> list[dict[str, Any]]:
 
 def provenance(data: SweepData) -> list[tuple[str, str]]:
     """Return the provenance of the runs, as pairs of texts: one line for each launch if several
-    started them, then all that is known of the last one."""
+    started them, then all facts about the last launch."""
     if data.plan is None:
         return []
     runs = [(run.origin, run) for run in data.runs if run.origin is not None]

@@ -13,8 +13,8 @@ from sweeper.results.registry import Registry
 
 
 def verdict_line(registry: Registry, sweep: str) -> str | None:
-    """Return what won, by how much, and whether that can be believed. For a sweep with stages it is
-    about the last stage with a metric. None if nothing can be compared or read."""
+    """Return the best cell, its lead and how certain it is, in one line. For a sweep with stages,
+    the last stage with a metric counts. None if nothing can be compared or read."""
     try:
         plan = registry.sweep(sweep).plan
         judged = [stage.name for stage in plan.stages if stage.metric is not None]
@@ -37,6 +37,6 @@ def verdict_line(registry: Registry, sweep: str) -> str | None:
 
 
 def executed_differently(data: SweepData) -> tuple[str, ...]:
-    """Return where the runs that count executed different code, packages or data; empty if
-    nowhere."""
+    """Return where the runs that count executed different code, packages or data; empty if they did
+    not."""
     return tuple(sentences(differences(run for run in data.runs if run.counts)))

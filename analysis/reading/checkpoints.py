@@ -1,4 +1,4 @@
-"""Finds the weights of the best run. Pure."""
+"""Chooses the weights of the best run. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from sweeper.sweep.labels import plural
 @dataclass(frozen=True)
 class Checkpoint:
     """The weights of the best run. `path` is for sampling if the record has such a path, else for
-    training. `expires` says in words when it expires."""
+    training. `expires` describes when it expires."""
 
     run: str
     name: str
@@ -25,8 +25,8 @@ class Checkpoint:
 
 
 def choose_checkpoint(run: RunData, at: str) -> Checkpoint | None:
-    """Choose the checkpoint of a run: with `at` "best" the one saved at the best step if there
-    is one, else the final one, else the last. None if no record has a path."""
+    """Choose the checkpoint of a run: with `at` "best" the one saved at the best step, if any, else
+    the final one, else the last one. None if no record has a path."""
     usable = [record for record in run.checkpoints if _path(record) is not None]
     if not usable:
         return None
@@ -64,5 +64,5 @@ def _expires(record: Mapping[str, Any]) -> str | None:
     if seconds is not None and math.isfinite(seconds):
         days = seconds / 86400
         span = plural(round(days), "day") if days >= 1 else labels.duration(seconds)
-        return f"kept for {span} after it was saved"
+        return f"deleted {span} after it was saved"
     return None

@@ -1,5 +1,5 @@
-"""Makes commands that work wherever on this machine they are pasted: a launch command first changes
-to the folder of the original launch, in a subshell."""
+"""Makes commands that can be pasted anywhere on this machine: a launch command first changes to the
+folder of the original launch, in a subshell."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ from sweeper.sweep.launch_settings import Launch
 
 
 def _program() -> list[str]:
-    """Return the word that starts this sweeper in a shell: its name if PATH finds it, else its
+    """Return the word that starts this sweeper in a shell: its name if it is in PATH, else its
     path."""
     own = os.path.join(os.path.dirname(sys.executable), "sweeper")
     program = shutil.which("sweeper")
@@ -22,7 +22,7 @@ def _program() -> list[str]:
 
 
 def _from(folder: str | None, path: str) -> str:
-    """Return a path as typed in `folder`: relative if it lies below."""
+    """Return a path as typed in `folder`: relative if it is below."""
     if folder is None or "://" in path:
         return path
     below = os.path.relpath(path, folder)
@@ -30,14 +30,14 @@ def _from(folder: str | None, path: str) -> str:
 
 
 def _folder(data: SweepData) -> str | None:
-    """Return the folder in which the sweep was launched, if this machine has it."""
+    """Return the folder where the sweep was launched, if this machine has it."""
     folder = _typed_in(data)
     return folder if folder is not None and os.path.isdir(folder) else None
 
 
 def _typed_in(data: SweepData) -> str | None:
-    """Return the recorded folder of the launch. Older sweeps recorded only the folder of the runs;
-    it is used if they had no other."""
+    """Return the recorded folder of the launch. Older sweeps recorded only the runs' folder, which
+    is used instead if unique."""
     launched = data.provenance
     options = Launch() if data.plan is None else data.plan.launch
     usual = launched.get("cwd") if options.cwd in (None, ".") else None
@@ -46,7 +46,7 @@ def _typed_in(data: SweepData) -> str | None:
 
 
 def elsewhere(data: SweepData) -> str | None:
-    """Return the folder in which a launch must be typed, if the command cannot contain it."""
+    """Return the folder where a launch must be typed, if the command cannot include it."""
     if _folder(data) is not None:
         return None
     folder, host = _typed_in(data), data.provenance.get("host") or "another machine"
@@ -65,7 +65,7 @@ def launching(data: SweepData, grid: str, overrides: Sequence[str]) -> str:
 
 
 def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
-    """Return the command that makes the same report."""
+    """Return the command that makes this report."""
     if data.root and len(data.paths) == 1:
         words = [*_program(), "analyze", data.name, "--root", data.root]
     else:
@@ -99,8 +99,8 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
 
 
 def reading_logs(data: SweepData) -> tuple[str, str] | None:
-    """Return the parts of the command that shows everything a run printed, before and after the
-    run's name. None for runs in folders, which have no log, and for runs of several roots."""
+    """Return the parts, before and after the run's name, of the command that shows everything a run
+    printed. None for runs in folders, which have no log, and for runs of several roots."""
     roots = {os.path.dirname(path.rstrip("/")) for path in data.paths}
     if not data.root or len(roots) > 1:
         return None
@@ -108,7 +108,7 @@ def reading_logs(data: SweepData) -> tuple[str, str] | None:
 
 
 def run_to_log(data: SweepData, run: RunData) -> str | None:
-    """Return a run that printed something, as an argument for `reading_logs`."""
+    """Return a run that printed something, as an argument for the command of `reading_logs`."""
     if not run.attempts:
         return None
     return shlex.quote(run.name if len(data.names) > 1 else f"{data.name}/{run.name}")
@@ -120,7 +120,7 @@ def listing(data: SweepData, state: str) -> str:
 
 
 def reproducing(data: SweepData, prices: Mapping[str, float]) -> list[str]:
-    """Return the commands that make the same sweep, if it came from a file, and the same report."""
+    """Return the commands that make the same sweep (if it came from a file) and the same report."""
     lines: list[str] = []
     if data.plan is not None and data.plan.grid_path:
         path, folder = data.plan.grid_path, _typed_in(data)

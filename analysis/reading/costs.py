@@ -24,14 +24,14 @@ KINDS = ("prefill", "sample", "train")
 """The kinds of tokens that the Tinker service counts: prefill, sampled, trained."""
 
 _MOST = 1e15
-"""A count of tokens or seconds per step above this is considered wrong."""
+"""A larger count of tokens or seconds per step is considered wrong."""
 
 
 @dataclass(frozen=True)
 class AtPlace:
     """The usage of attempts at one of several places. `seconds` is the time of ended attempts.
-    `usd` is the cost of their tokens, or None if it is unknown; `prices` are the dates of its
-    prices, for people. The cost of the place itself is not included."""
+    `usd` is the cost of their tokens, or None if unknown; `prices` are the dates of the prices. The
+    cost of the place itself is not included."""
 
     name: str
     attempts: int
@@ -53,9 +53,8 @@ class AtPlace:
 
 @dataclass(frozen=True)
 class Cost:
-    """`steps` is the number of steps done, `tokens` the counts by kind, `seconds` the wall time
-    of all attempts, `usd` their cost by the price table; None if nothing was recorded, or if a
-    model has no price."""
+    """The cost of a run: `steps` done, `tokens` by kind, `seconds` of all attempts, and `usd` by
+    the price table; None if nothing was recorded, or a model has no price."""
 
     steps: float | None
     tokens: Mapping[str, float]
@@ -70,9 +69,8 @@ class Cost:
 
 def steps_done(history: History, training: Sequence[str]) -> float | None:
     """Return the number of steps that a run did. `training` are keys that only training steps
-    record, unlike an evaluation before the first step or after the last. Steps may count from 0 or
-    1, and be recorded at intervals: the last record then stands for as many steps as lie between
-    two."""
+    record, unlike evaluations before the first step or after the last. Steps may count from 0 or 1,
+    and be recorded at intervals; then the last record counts as a whole interval."""
     known = [key for key in training if key in history.keys]
     there = [history.column(key)[1] for key in known]
     rows = np.logical_or.reduce(there) if there else np.ones(len(history.steps), dtype=bool)
@@ -90,8 +88,8 @@ def token_keys() -> list[str]:
 
 
 def token_columns(history: History) -> dict[str, Floats]:
-    """Return the tokens of each row by kind, from the keys of tinker-cookbook and our recipes; 0 in
-    rows without a count. Only kinds that the run counts."""
+    """Return the tokens of each row by kind, from the keys of tinker-cookbook and sweeper's
+    recipes; 0 in rows without a count. Only kinds that the run counts are returned."""
     columns: dict[str, Floats] = {}
     for kind, names in SOURCES.items():
         key = next((name for name in names if name in history.keys), None)
@@ -107,14 +105,14 @@ def token_columns(history: History) -> dict[str, Floats]:
 
 
 def clock(history: History) -> Floats | None:
-    """Return the seconds of work up to and including each row; None if the run records none. A step
+    """Return the seconds of work up to the end of each row; None if the run records none. A step
     that a resumed attempt repeated counts once, as in the merged history."""
     key = next((name for name in CLOCKS if name in history.keys), None)
     return None if key is None else np.cumsum(_counts(history, key))
 
 
 def spent(history: History) -> StepTimes | None:
-    """Return what the run's steps spent their time on. None if it did not record that."""
+    """Return how the time of the run's steps was divided. None if it was not recorded."""
 
     def sums(key: str) -> tuple[float, int]:
         return float(_counts(history, key).sum()), int(history.column(key)[1].sum())
@@ -148,8 +146,8 @@ def parse_prices(text: str | None) -> dict[str, float]:
 
 
 def dollars(cost: Cost, prices: Mapping[str, float]) -> float | None:
-    """Return the price of a run's tokens by these prices, or by the table's if none are given; None
-    if a kind has no price."""
+    """Return the price of a run's tokens by these prices, or by the price table if none are given;
+    None if a kind has no price."""
     if not prices:
         return cost.usd
     if not cost.tokens or not set(cost.tokens) <= set(prices):
@@ -166,7 +164,7 @@ class Priced:
             self._prices = load()
 
     def basis_of(self, used: Sequence[Usage]) -> str | None:
-        """Return the dates of the prices of this usage, for people; None without prices."""
+        """Return the dates of the prices of this usage, as text; None without prices."""
         return None if self._prices is None else amount(total(used), self._prices).basis
 
     def sum_of(self, used: Sequence[Usage]) -> float | None:
@@ -182,8 +180,7 @@ class Priced:
         return self.sum_of([run.usage])
 
     def by_place(self, sources: Sequence[Source]) -> tuple[AtPlace, ...]:
-        """Return the usage at each place, in the order of the places; empty unless a sweep has
-        several."""
+        """Return the usage at each place, in order; empty unless a sweep has several places."""
         used: dict[str, list[Usage]] = {}
         seconds: dict[str, float] = {}
         for run in (one.run for source in sources for one in source.runs):
@@ -205,14 +202,14 @@ class Priced:
         )
 
     def of_sweep(self, sweep: Sweep) -> str | None:
-        """Return what a sweep has used and will still use; None if nothing was counted."""
+        """Describe what a sweep has used and will still use; None if no usage was counted."""
         prediction = forecast_of(sweep)
         if prediction is None or self._prices is None:
             return None
         return sentence(prediction, self._prices)
 
     def told(self, sources: Sequence[Source]) -> str | None:
-        """Return what sweeps have used and will still use; None if nothing was counted."""
+        """Describe what sweeps have used and will still use; None if no usage was counted."""
         runs: list[Going] = []
         for source in sources:
             if source.plan is not None:

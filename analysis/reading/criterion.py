@@ -48,8 +48,8 @@ _ASIDE = re.compile(r"\(.*?\)|<!--.*?-->", re.DOTALL)
 
 
 class Criterion(NamedTuple):
-    """`metric` must have the relation `sign` to `bound`. Without a metric, the best must beat the
-    baseline. `text` is the original text."""
+    """A criterion: `metric` must have the relation `sign` to `bound`. Without a metric, the best
+    must beat the baseline. `text` is the original text."""
 
     text: str
     metric: str | None = None
@@ -58,21 +58,21 @@ class Criterion(NamedTuple):
 
 
 class StudyPlan(NamedTuple):
-    """The criterion, if one can be judged, and messages about what the plan lacks."""
+    """The criterion, if it can be judged, and messages about what the plan lacks."""
 
     criterion: Criterion | None
     lacks: tuple[str, ...]
 
 
 class Judged(NamedTuple):
-    """`met`: whether the criterion was met; None if unknown. `text` explains it with figures."""
+    """Whether the criterion was `met` (None if unknown), with a `text` that gives the figures."""
 
     met: bool | None
     text: str
 
 
 def read_plan(text: str) -> StudyPlan:
-    """Read a plan. Text in brackets is a hint of the template and is ignored."""
+    """Read a plan. Text in brackets is a hint from the template, and is ignored."""
     parts = _HEADING.split(text)
     sections = {name.lower(): body for name, body in zip(parts[1::2], parts[2::2], strict=True)}
     lacks = [
@@ -82,7 +82,7 @@ def read_plan(text: str) -> StudyPlan:
     ]
     match = _LINE.search(_ASIDE.sub("", sections.get(SECTIONS[-1].lower(), "")))
     if match is None:
-        return StudyPlan(None, (*lacks, "there is no line `criterion: ...`"))
+        return StudyPlan(None, (*lacks, "the line `criterion: ...` is missing"))
     criterion = _criterion(match[1].strip())
     if criterion is None:
         shown = sanitize(match[1])[:80]
@@ -104,8 +104,8 @@ def _criterion(text: str) -> Criterion | None:
 
 
 def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
-    """Judge `report.json` by a criterion: not by the mean of the best alone, but by its whole
-    interval over seeds, or by a difference beyond the noise."""
+    """Judge `report.json` by a criterion. The whole interval of the best over seeds must meet the
+    bound, or its difference must be beyond the noise."""
     rows = {row["cell"]: row for row in document["cells"]}
     best = rows.get(document["verdict"]["best"])
     if best is None:
@@ -115,12 +115,12 @@ def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
     metric: str | None = document["metric"] and document["metric"]["name"]
     if metric != criterion.metric:
         again = f"`sweeper analyze --metric {shlex.quote(criterion.metric)}` judges by it"
-        return Judged(None, f"it is judged by {metric}, and not by {criterion.metric}: {again}")
+        return Judged(None, f"the sweep is judged by {metric}, not by {criterion.metric}: {again}")
     return _beyond(criterion, best)
 
 
 def _beyond(criterion: Criterion, best: Mapping[str, Any]) -> Judged:
-    """Return whether the mean of the best, and its whole interval, satisfies the criterion."""
+    """Return whether the mean of the best, and its whole interval, meet the criterion."""
     holds = _HOLDS[criterion.sign]
     mean, low, high = best["mean"], best["low"], best["high"]
     text = f"{best['cell']} has {labels.number(mean)}"

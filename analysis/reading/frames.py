@@ -1,4 +1,4 @@
-"""Reads the data of a sweep once, through the registry, for everything that the report computes."""
+"""Reads the data of a sweep once, through the registry, for all parts of the report."""
 
 import functools
 import math
@@ -59,22 +59,22 @@ PENDING = ("planned", "submitted", "running", "lost", "preempted")
 """States of runs that may still give a result."""
 
 _LOGS = 400
-"""With more runs than this, only runs that did not succeed show their log."""
+"""With more runs than this, only the logs of runs that did not succeed are shown."""
 
 
 @dataclass(frozen=True)
 class RunData:
-    """A planned run, in whatever state.
+    """A planned run, in any state.
 
-    `value` and `step` are what the run is judged by; both are None if it never recorded the
-    metric. `last`, `best` and `smoothed` are the three values that a curve may be judged by.
-    `curves` holds the keys that are drawn. `clocks` holds what an x axis may show instead of the
-    step ("tokens", "time"), one value per row of the history. `items` has the run's answers by
-    task, `scores` its checkpoints' scores on suites, and `unread` the files of answers that are too
-    large to read. `link` is the run's page at W&B. `alarms` are those raised while it ran. `origin`
-    is what it executed. `missing` is the number of rows at its end that should have a value of the
-    metric and have none: it may have diverged since. `notes` say what is odd about its metrics
-    file, and `others` describes what it recorded under keys without numbers.
+    `value` and `step` are what the run is judged by; both are None if it never recorded the metric.
+    `last`, `best` and `smoothed` are the three values by which a curve may be judged. `curves` has
+    the keys that are drawn. `clocks` has alternatives to the step for x axes ("tokens", "time"),
+    one value per row of the history. `items` has the run's answers by task, `scores` its
+    checkpoints' scores on suites, and `unread` the files of answers that are too large to read.
+    `link` is the run's page at W&B. `alarms` are those raised while it ran. `origin` is what it
+    executed. `missing` is how many rows at its end lack an expected value of the metric; the run
+    may have diverged since. `notes` describe oddities of its metrics file, and `others` what it
+    recorded under keys without numbers.
     """
 
     id: str
@@ -116,23 +116,23 @@ class RunData:
 
     @property
     def counts(self) -> bool:
-        """Whether the run's value takes part in comparisons. It does if the run succeeded with a
-        finite value, and did not only serve to choose a cell that was then repeated on fresh seeds
+        """Whether the run's value counts in comparisons. It does if the run succeeded with a finite
+        value, and did not only serve to select a cell that was then repeated on fresh seeds
         (`superseded`)."""
         return counts(self.state, self.value, self.diverged) and not self.superseded
 
     @property
     def why(self) -> str:
-        """The recorded reason of its failure."""
+        """The recorded reason of the failure."""
         return ": ".join(part for part in (self.reason, self.detail) if part)
 
     @property
     def last_line(self) -> str:
-        """The last line of its log that is not empty; "" if there is none."""
+        """The last line of the log that is not empty; "" if there is none."""
         return next((text for line in reversed(self.log) if (text := line.strip())), "")
 
     def last_of(self, key: str) -> float | None:
-        """Return the last value that it recorded for a key, NaN included."""
+        """Return the last value that the run recorded for a key, NaN included."""
         points = self.curves.get(key)
         value = None if points is None else last(points)
         return None if value is None else value[1]
@@ -140,18 +140,21 @@ class RunData:
 
 @dataclass(frozen=True)
 class SweepData:
-    """One or several sweeps, as they were when they were read. `retired` counts runs that only an
-    earlier version of the grid had; `runs` does not contain them. `keys` maps each numeric key to
-    the number of runs that recorded it. `roles` names the training curve, the reward and so on
-    among them (see `reading/keys.py`). `lent` are the values of the cells of sweeps that
-    lend their noise, by sweep. `confirmed` names the sweeps that repeat cells of another one.
-    `ends` says why runs are judged by a mean of their last values although nobody asked for it.
-    `baseline` is the cell that the best is compared with, `unmet` the reason if it is missing, and
-    `borrowed` the cells of other sweeps. `used` is what the runs used of their service. `places`
-    says where they ran, if there are several places. `root` is the root of the first sweep ("" for
-    a folder), and `paths` are the folders of all. `noted` are people's notes. `stands_still` says
-    why the open runs are not started, if they are not. `own_keys` are configuration keys of runs in
-    folders that are not settings."""
+    """One or several sweeps at the time when they were read.
+
+    `retired` counts runs that only an earlier version of the grid had; `runs` does not contain
+    them. `keys` maps each numeric key to the number of runs that recorded it. `roles` names the
+    training curve, the reward and so on among them (see `reading/keys.py`). `lent` are the values
+    of the cells of sweeps that lend their noise, by sweep. `confirmed` names the sweeps that repeat
+    cells of another one. `ends` is why runs are judged by a mean of their last values although the
+    user did not choose it. `baseline` is the cell that the best is compared with, `unmet` the
+    reason if it is missing, and `borrowed` the cells of other sweeps.
+
+    `used` describes what the runs used of their service, and `places` where they ran, if there are
+    several places. `root` is the root of the first sweep ("" for a folder), and `paths` are the
+    folders of all. `noted` are users' notes. `stands_still` is why unfinished runs are not started,
+    if so. `own_keys` are configuration keys of runs in folders that are not settings.
+    """
 
     name: str
     plan: Plan | None
@@ -182,7 +185,7 @@ class SweepData:
 
     @property
     def own_runs(self) -> tuple[RunData, ...]:
-        """The runs that this sweep planned itself."""
+        """The runs that this sweep planned."""
         if not self.borrowed:
             return self.runs
         return tuple(run for run in self.runs if run.cell not in self.borrowed)
@@ -194,12 +197,12 @@ class SweepData:
 
     @property
     def sign(self) -> float:
-        """The sign of the metric. Without a metric, smaller counts as better."""
+        """The sign of the metric; without a metric, that of a metric to minimize."""
         return 1.0 if self.metric is None else self.metric.sign
 
     @property
     def provenance(self) -> Mapping[str, Any]:
-        """The recorded provenance: where and how the sweep was launched."""
+        """The recorded provenance of the launch."""
         return (self.plan and self.plan.provenance) or {}
 
     @property
@@ -222,7 +225,7 @@ class SweepData:
 
     @property
     def drawn(self) -> list[str]:
-        """The keys with a figure of their own. The metric and the training curve come first."""
+        """The keys that get figures, with the metric and the training curve first."""
         suites = suite_scores(self.keys)
         named = (self.metric_name, self.train_key, *self.roles.values(), *suites)
         keys = [key for key in named if key is not None]
@@ -238,8 +241,9 @@ def load(
     *,
     rollouts: bool = True,
 ) -> SweepData:
-    """Read one sweep, or several as one. Raises `NotFound` if there is none. Raises `UsageError`
-    like `find_metric`, and if the sweeps are judged by different metrics and none was asked for."""
+    """Read one sweep, or several as one. Raises `NotFound` if a sweep does not exist, the
+    `UsageError` of `find_metric`, and `UsageError` if the sweeps have different metrics and none
+    was chosen."""
     names = [sweeps] if isinstance(sweeps, str) else list(dict.fromkeys(sweeps))
     return read(find_sources(registry, names), metric, goal, at, rollouts=rollouts)
 
@@ -312,7 +316,7 @@ def _own_keys(sources: Sequence[Source]) -> OwnKeys:
 
 
 def _stands_still(sources: Sequence[Source]) -> str | None:
-    """Return why nothing more is started of a sweep with open runs; None if it is."""
+    """Return why the unfinished runs of a sweep are not started; None if they are."""
     for source in sources:
         runs = [placed.run for placed in source.runs]
         sweeps = {run.sweep for run in runs if isinstance(run, SweepRun) and not run.is_finished}
@@ -324,8 +328,8 @@ def _stands_still(sources: Sequence[Source]) -> str | None:
 
 
 def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData:
-    """Add the noise of the repeated cells of other sweeps. Raises `NotFound` for an unknown
-    sweep, `UsageError` for one of another recipe."""
+    """Add the noise of the repeated cells of other sweeps. Raises `NotFound` for an unknown sweep,
+    `UsageError` for a sweep of another recipe."""
     metric, lent = data.metric, dict[str, Mapping[str, Sequence[float]]]()
     if metric is None:
         return data
@@ -333,7 +337,7 @@ def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData
         other = load(registry, name, metric.name, metric.goal, metric.at, rollouts=False)
         recipes = [part.plan and part.plan.recipe.reference for part in (data, other)]
         if all(recipes) and recipes[0] != recipes[1]:
-            reason = f"it is of the recipe {recipes[1]}, and not of {recipes[0]}"
+            reason = f"it has the recipe {recipes[1]}, not {recipes[0]}"
             raise UsageError(f"noise from={name}: {reason}")
         cells: dict[str, list[float]] = {}
         for run in other.runs:
@@ -354,7 +358,7 @@ def _one_metric(
 
 
 def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
-    """Assign a run of a sweep or of its confirmation to one cell, whichever sweep it ran in."""
+    """Assign a run of a sweep or of its confirmation to one cell, whichever of them it ran in."""
     return replace(
         run,
         id=f"{sweep}/{run.id}",
@@ -366,7 +370,7 @@ def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
 
 
 def _of_sweep(run: RunData, sweep: str) -> RunData:
-    """Assign a run to a cell of its own sweep, so that cells of different sweeps stay separate."""
+    """Assign a run to a cell of its sweep, so that cells of different sweeps stay separate."""
     key = "sweep" if "sweep" not in run.config else "the sweep"
     return replace(
         run,
@@ -431,13 +435,13 @@ def _read(
 
 
 def _link(run: RecordedRun) -> str | None:
-    """Return the recorded link, if a browser may follow it."""
+    """Return the recorded link, if it is safe for a browser."""
     link = run.wandb if isinstance(run, SweepRun) else None
     return link if link is not None and link.startswith(("https://", "http://")) else None
 
 
 def _address(run: RecordedRun, path: str) -> str:
-    """Return the address of a file of a run: one that a browser opens if it is on this machine."""
+    """Return the address of a run's file; a browser can open it if the file is on this machine."""
     local = run.store.local_path(path)
     return place_of(run.store, path) if local is None else Path(local).absolute().as_uri()
 
@@ -451,7 +455,7 @@ def _alarms(source: Source) -> dict[str, list[Alarm]]:
 
 
 def judged_by(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, Any]:
-    """Return the fields of a run that say what it is judged by."""
+    """Return the fields of a run for the values by which it is judged."""
     if metric is None or metric.name not in curves:
         return {"value": None, "step": None, "diverged": False}
     points = curves[metric.name]

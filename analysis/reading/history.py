@@ -41,16 +41,16 @@ class Histories:
         return self._by_run.get(run) or History(self, Columns(), np.empty(0), None)
 
     def shared(self, key: str, steps: Floats) -> Floats:
-        """Return the steps of a key. If the run before had the same, they are the same object."""
+        """Return the steps of a key. Steps equal to those of the previous run are returned as the
+        same object."""
         self._steps[key] = _shared(self._steps.get(key, steps), steps)
         return self._steps[key]
 
 
 class History:
-    """The history of one run. `keys` are those under which it recorded numbers, `steps` are those
-    of its rows (NaN if a row has none), and `malformed` counts lines that could not be read.
-    `notes` say what else is odd about its files, and `others` describes the first value of each key
-    without numbers."""
+    """The history of one run. `keys` are the keys with numbers, `steps` are the steps of its rows
+    (NaN for a row without), and `malformed` counts unreadable lines. `notes` describe other
+    oddities of its files, and `others` describes the first value of each key without numbers."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class History:
         return self._values[key]
 
     def column(self, key: str) -> tuple[Floats, Flags]:
-        """Return the values by row, and whether any is not NaN."""
+        """Return the values of a key by row, and whether any of them is not NaN."""
         values = self._of(key)
         return values, ~np.isnan(values)
 
@@ -91,12 +91,12 @@ class History:
         return points_of(self._columns)
 
     def missing(self, key: str) -> int:
-        """Return the number of rows at the end that should have a number of a key and have none."""
+        """Return how many rows at the end lack an expected number of a key."""
         return missing_at_end(self._columns, key)
 
     def series(self, key: str) -> Series:
         """Return the points of a key that count (`objective.counting_rows`), including NaN. If no
-        row has a step, its position is its step."""
+        row has a step, the position of the row is used."""
         values = self._of(key)
         stepped = np.isfinite(self.steps)
         rows = counting_rows(present(values), stepped)

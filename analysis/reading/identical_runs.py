@@ -1,4 +1,4 @@
-"""Finds runs whose records are equal to the last bit, if that is not by chance. Pure."""
+"""Finds runs whose records are equal to the last bit, unless that is probably chance. Pure."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -9,13 +9,13 @@ from sweeper.analysis.reading.frames import RunData, SweepData
 from sweeper.analysis.reading.keys import train_candidates
 
 _DISTINCT = 4
-"""A curve needs this many different values. Equal curves of a coarse metric say nothing: two runs
-may both have an accuracy of 1.0 to the end."""
+"""A curve needs this many different values, because curves of a coarse metric may be equal by
+chance: two runs may both have an accuracy of 1.0 at the end."""
 
 
 def curve_digest(run: RunData, metric: str | None) -> str | None:
     """Return a digest that is equal for runs with equal values of the metric and of the training
-    curve, whatever time they took. None if the values are too few to tell."""
+    curve, whatever their durations. None if there are too few values."""
     digest = hashlib.blake2b(digest_size=12)
     most = 0
     for key in (metric, *train_candidates(metric)):

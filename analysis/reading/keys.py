@@ -1,5 +1,5 @@
-"""Assigns roles to recorded keys, by the names of tinker-cookbook and our recipes: the training
-curve, the reward, the entropy. Pure."""
+"""Assigns roles to recorded keys, by the names of tinker-cookbook and sweeper's recipes: the
+training curve, the reward, the entropy. Pure."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from sweeper.results.scores import suite_of
 
 ROLES = ("reward", "accuracy", "kl", "entropy", "length", "gradient")
-"""The roles that have a figure besides the metric and the training curve."""
+"""The roles that get a figure, besides the metric and the training curve."""
 
 _TRAIN = (
     "train/loss",
@@ -69,7 +69,7 @@ _NEVER_NEGATIVE = frozenset(
 
 
 _TURNED = frozenset(("anti", "minus", "neg", "negated", "negative", "non", "not"))
-"""Words that turn the meaning of the others around, or may."""
+"""Words that negate, or may negate, the meaning of the others."""
 
 
 def words_of(key: str) -> frozenset[str]:
@@ -78,7 +78,7 @@ def words_of(key: str) -> frozenset[str]:
 
 
 def goal_of(key: str) -> str | None:
-    """Return the goal of a metric, if its name implies one: "minimize" or "maximize". A negated
+    """Return the goal of a metric ("minimize" or "maximize") if its name implies one. A negated
     name (`neg_log_loss`, `not_correct`) implies none."""
     if words_of(key) & _TURNED:
         return None
@@ -87,9 +87,9 @@ def goal_of(key: str) -> str | None:
 
 
 def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
-    """Return the range that a metric can have, judging by its name and by the recorded range from
-    `low` to `high`. A share is from 0 to 1, and so is a reward that was never outside. An error is
-    not negative. Infinite if nothing is known."""
+    """Return the range that a metric can have, from its name and from the recorded range `low` to
+    `high`. A fraction is from 0 to 1, and so is a reward that was never outside; an error is not
+    negative. The range is infinite if nothing is known."""
     parts = words_of(key)
     if parts & _TURNED:
         return -math.inf, math.inf
@@ -113,20 +113,21 @@ def train_candidates(metric: str | None) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def candidates(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
-    """Return the `keys` of one run that may have a role. Most runs have the same ones."""
+    """Return the `keys` of one run that may have a role. Most runs have the same keys."""
     keys_of_roles = [key for role in ROLES for key in _ranked(role, keys)[:2]]
     wanted = (*keys_of_roles, *suite_scores(keys))
     return tuple(key for key in dict.fromkeys(wanted) if key != metric)
 
 
 def suite_scores(keys: Collection[str]) -> list[str]:
-    """Return the scores of suites that were evaluated while training, as many as are drawn."""
+    """Return the scores of suites that were evaluated while training, up to the number that is
+    drawn."""
     return sorted(key for key in keys if suite_of(key) is not None)[:_MOST_SUITES]
 
 
 def choose(keys: Mapping[str, int], metric: str | None) -> dict[str, str]:
-    """Choose a key for each role that some run recorded: "train" and `ROLES`. A key has one role.
-    The metric has none, unless it is the only key of its kind."""
+    """Choose a key for each role that some run recorded: "train" and `ROLES`. A key has only one
+    role. The metric has none, unless it is the only key of its kind."""
     chosen: dict[str, str] = {}
     taken = {metric}
     train = next((key for key in train_candidates(metric) if key in keys), None)

@@ -1,5 +1,5 @@
 """Chooses between the last value and a mean of the last values of a sweep's runs, if the grid does
-not say (`at: auto`). Pure."""
+not specify it (`at: auto`). Pure."""
 
 # An evaluation is noisy. If its noise dominates the differences between a cell's runs, a mean of
 # the last few values distinguishes cells better; but while runs still learn, a mean shows where
@@ -27,7 +27,7 @@ from sweeper.analysis.reading.metric import Metric
 from sweeper.analysis.reading.series import Ends, Floats
 
 OF = 5
-"""The number of last values that are averaged."""
+"""How many of the last values are averaged."""
 
 
 _FAR = 3.0
@@ -36,9 +36,9 @@ _CHI = 0.454936
 
 
 def settle(*sweeps: SweepData) -> tuple[SweepData, ...]:
-    """Resolve `at: auto` for sweeps that are judged together, by the same value of each run. Those
-    whose grid or user says `at` stay as they are. A race was decided by last values, and so is its
-    report."""
+    """Resolve `at: auto` for sweeps that are judged together, so that all use the same value of
+    each run. A sweep whose grid or user specifies `at` is not changed. A race was decided by last
+    values, and its report uses them too."""
     metrics = [data.metric for data in sweeps if data.metric is not None]
     if len(metrics) < len(sweeps) or any(metric.at != "auto" for metric in metrics):
         return sweeps
@@ -55,8 +55,8 @@ def _judged(data: SweepData, metric: Metric, ends: Ends | None) -> SweepData:
 
 
 def _ends(sweeps: Sequence[SweepData]) -> Ends | None:
-    """Return the last values of the runs. None if a run that counts has too few values, or if there
-    is only one run."""
+    """Return statistics of the last values of the runs. None if a run that counts has too few
+    values, or if there is only one run."""
     tails: list[Floats] = []
     cells: dict[tuple[int, str], list[int]] = {}
     for number, data in enumerate(sweeps):

@@ -1,5 +1,5 @@
-"""Reads a sample of the rollout summaries of a run, as plain values: of the first iteration, the
-last, and some between, within a budget of bytes."""
+"""Reads a sample of a run's rollout summaries as plain values: the first iteration, the last, and
+some between, up to a number of bytes."""
 
 import json
 import math
@@ -12,13 +12,13 @@ from sweeper.metrics.rows import as_float, parse
 from sweeper.results.runs import RecordedRun
 
 ITERATIONS = 9
-"""The most iterations that are read of a run."""
+"""The most iterations of a run that are read."""
 
 BUDGET = 256_000_000
-"""The most bytes that are read of all summaries of a sweep. Each run has an equal share."""
+"""The most bytes that are read of all summaries of a sweep, divided equally among its runs."""
 
 TEXT = 4000
-"""The characters kept of a text."""
+"""The most characters that are kept of a text."""
 
 _FILE = re.compile(r"/iteration_(\d+)/([^/]+)_rollout_summaries\.jsonl$")
 _CUT = "max_tokens"
@@ -28,10 +28,10 @@ _REFERENCES = ("reference_answer", "reference", "ground_truth", "gold_answer", "
 
 
 class Episode(NamedTuple):
-    """A trajectory of several turns on a named task: whether it earned the full reward, what
-    ended it ("" if not recorded), how many of its turns were truncated, its `seconds` (None if
-    not recorded), how many environments died before it was played, and how many of its group were
-    given up for that (on the first of a group)."""
+    """A trajectory of several turns on a named task: whether it earned the full reward, why it
+    ended ("" if not recorded), how many of its turns were truncated, its `seconds` (None if not
+    recorded), how many environments died before it was played, and how many trajectories of its
+    group were given up for that reason (counted for the first of a group)."""
 
     task: str
     turns: int
@@ -44,7 +44,7 @@ class Episode(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """A trajectory. `length` counts the sampled tokens of all its turns. `ended` says whether the
+    """A trajectory. `length` counts the sampled tokens of all its turns. `ended` tells whether the
     model ended it, `correct` whether it was right; both are None if unknown. `prompt`, `response`
     and `reference` are "" if not recorded. `episode` is None for answers to questions."""
 
@@ -62,7 +62,7 @@ class Rollout(NamedTuple):
 
 
 def spread(numbers: Sequence[int], count: int) -> list[int]:
-    """Return at most `count` of ascending numbers: the first, the last, and evenly spaced ones
+    """Return at most `count` of ascending numbers: the first, the last, and evenly spaced numbers
     between."""
     if len(numbers) <= count:
         return list(numbers)
@@ -72,8 +72,8 @@ def spread(numbers: Sequence[int], count: int) -> list[int]:
 
 
 def read_rollouts(run: RecordedRun, listed: Mapping[str, int], budget: int) -> tuple[Rollout, ...]:
-    """Return a sample of a run's rollouts, the oldest first, of at most `budget` bytes; see the
-    module. If two attempts wrote the same iteration, the later counts."""
+    """Return a sample of a run's rollouts, oldest first, of at most `budget` bytes. If two attempts
+    wrote the same iteration, the later one counts."""
     files: dict[str, dict[int, tuple[str, int]]] = {}
     for path, size in listed.items():
         match = _FILE.search(path)
@@ -104,8 +104,8 @@ def _head(run: RecordedRun, path: str, size: int, limit: int) -> bytes:
 def parse_rollouts(
     rows: Iterable[Mapping[str, Any]], iteration: int, split: str, *, cut: bool = False
 ) -> list[Rollout]:
-    """Parse summaries as `Rollout`s and skip invalid ones. With `cut` the last group is left
-    out, because it may lack members."""
+    """Parse summaries as `Rollout`s, and skip invalid ones. With `cut` the last group is left out,
+    because it may be incomplete."""
     rollouts = [rollout for row in rows if (rollout := _parse(row, iteration, split)) is not None]
     if cut and rollouts and rollouts[-1].group != rollouts[0].group:
         last = rollouts[-1].group

@@ -12,8 +12,8 @@ Floats = NDArray[np.float64]
 
 
 class Series(NamedTuple):
-    """One key of one run: numeric values (including NaN and infinities) at finite steps,
-    ascending, each once. `rows` are the positions of its points in the history."""
+    """One key of one run: numeric values (including NaN and infinities) at finite steps, ascending
+    and unique. `rows` are the positions of its points in the history."""
 
     steps: Floats
     values: Floats
@@ -21,7 +21,7 @@ class Series(NamedTuple):
 
     @property
     def finite(self) -> "Series":
-        """The same without values that are not finite."""
+        """Return the series without values that are not finite."""
         mask = np.isfinite(self.values)
         return self if mask.all() else Series(*(part[mask] for part in self))  # pyright: ignore[reportArgumentType]
 
@@ -30,9 +30,9 @@ class Series(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The behaviour of the last values of runs: standard deviations from one to the next
+    """The behaviour of the last values of runs: standard deviations between consecutive values
     (`scatter`) and between runs of a cell (`between`), and the difference between the last few
-    and those before (`moved`, root mean square over the runs)."""
+    values and those before (`moved`, root mean square over the runs)."""
 
     scatter: float
     between: float
@@ -40,8 +40,8 @@ class Ends(NamedTuple):
 
     @property
     def noisy(self) -> bool:
-        """Whether a mean of a few values is better: they have no trend, and their scatter is at
-        least half of the variance between runs."""
+        """Return whether a mean of a few values is better: they have no trend, and their scatter is
+        at least half of the variance between runs."""
         # Not by their squares, which may overflow.
         return 0 < self.scatter >= self.moved and self.scatter >= self.between / math.sqrt(2)
 
@@ -62,7 +62,7 @@ def best(points: Series, goal: str) -> tuple[float, float] | None:
 
 
 def judged(points: Series, goal: str, at: str) -> tuple[float, float] | None:
-    """Return the step and value that a run is judged by (see `sweeper.metrics.objective`)."""
+    """Return the step and value by which a run is judged (see `sweeper.metrics.objective`)."""
     if not points:
         return None
     row, value = reduced(points.values, goal, at)

@@ -1,5 +1,5 @@
-"""Finds the configuration keys that differ between cells. Declared axes do not suffice: included
-cells and axes of mappings may set other keys. Pure."""
+"""Finds the configuration keys that differ between cells. Declared axes are not enough, because
+included cells and axes of mappings may set other keys. Pure."""
 
 import json
 import math
@@ -18,11 +18,14 @@ def settings(
     seed_field: str,
     derived: Collection[str] = (),
 ) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
-    """Return the keys that differ between cells (name -> configuration), without the seed's: those
-    of the declared `axes` first, in their order. Also the values of each cell. A key that a cell
-    does not set is missing there, which differs from null. A lone cell keeps its axes. Keys that no
-    axis declares are left out if others tell the cells apart without them: names of runs, copies of
-    another key, and `derived` ones, which the grid makes of other keys."""
+    """Return the keys that differ between cells (name -> configuration), except the seed's, with
+    the declared `axes` first, and the values of each cell.
+
+    A key that a cell does not set is missing there, which differs from null. A single cell keeps
+    its axes. Keys that no axis declares are left out if the cells can be distinguished without
+    them: names of runs, copies of another key, and `derived` keys, which the grid computes from
+    other keys.
+    """
     flats = {cell: dict(dotted(config)) for cell, config in configs.items()}
     keys = dict.fromkeys(key for config in flats.values() for key in config if key != seed_field)
     places = {key: _place(key, axes) for key in keys}
@@ -44,8 +47,8 @@ def _without_names(
     flats: Mapping[str, Mapping[str, Any]],
     derived: Collection[str],
 ) -> list[str]:
-    """Return the chosen keys without names, copies and derived ones, if they still tell cells
-    apart."""
+    """Return the chosen keys without names, copies and derived keys, if the rest still
+    distinguishes cells."""
     configs = list(flats.values())
     columns = {key: tuple(_same(config.get(key)) for config in configs) for key in chosen}
     first = {columns[key]: key for key in reversed(chosen)}
@@ -63,7 +66,7 @@ def _without_names(
 
 
 def _count(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many of the configurations differ in these keys."""
+    """Return how many different configurations there are by these keys."""
     return len({str([(key in one, _same(one.get(key))) for key in keys]) for one in configs})
 
 

@@ -27,8 +27,8 @@ from sweeper.sweep.stage_inputs import PARENT, references
 
 @dataclass(frozen=True)
 class Placed:
-    """A run with the cell and the seed that it counts under, and its configuration without keys
-    that are the run's own. `assumed`: nothing says how it ended, so it counts as finished."""
+    """A run with the cell and the seed under which it counts, and its configuration without keys
+    that belong to the run. `assumed`: its outcome is unknown, and it counts as finished."""
 
     run: RecordedRun
     cell: str
@@ -40,9 +40,9 @@ class Placed:
 
 @dataclass(frozen=True)
 class Source:
-    """A sweep, a `stage` of one, or a folder that counts as a sweep. `retired` counts runs that
+    """A sweep, a `stage` of a sweep, or a folder that counts as a sweep. `retired` counts runs that
     its grid no longer contains. `others` names the sources that the report compares it with; a
-    report of several has a folder of its own. `own` are the keys of a folder's runs that are no
+    report of several has its own folder. `own` are the keys of a folder's runs that are not
     settings."""
 
     name: str
@@ -59,7 +59,7 @@ class Source:
 
     @property
     def root(self) -> str:
-        """The root of its sweep; "" for a folder, which has none."""
+        """The root of the sweep; "" for a folder."""
         return "" if self.sweep is None else self.sweep.root
 
     @property
@@ -69,11 +69,11 @@ class Source:
 
     @property
     def place_of_runs(self) -> str:
-        """The path or address of its runs, which no other source has."""
+        """The path or address of its runs, which is unique."""
         return self.path if self.stage is None else f"{self.path}/{self.stage}"
 
     def place(self, name: str) -> str:
-        """Return the full path or address at which `write` keeps a file."""
+        """Return the full path or address at which `write` stores a file."""
         return f"{self.path.rstrip('/')}/report/{self._below(name)}"
 
     def _below(self, name: str) -> str:
@@ -81,7 +81,7 @@ class Source:
         return "/".join(part for part in (self.stage, together, name) if part)
 
     def write(self, files: Mapping[str, bytes]) -> list[str]:
-        """Write the files of the report beside the sweep, and return their paths."""
+        """Write the files of the report to its folder, and return their paths."""
         if self.sweep is not None:
             below = {self._below(name): content for name, content in files.items()}
             return self.sweep.write_report(below)
@@ -94,7 +94,7 @@ class Source:
         folder = os.path.join(self.path, "report")
         if os.path.islink(folder):  # the owner of the folder may have made it a link to anywhere
             raise UsageError(
-                f"{folder}: is a symbolic link; say by --out where the report is to be"
+                f"{folder} is a symbolic link: choose a folder for the report with --out"
             )
         below, _, last = self._below(name).rpartition("/")
         return write_file(os.path.join(folder, below), last, content)
@@ -118,8 +118,8 @@ def _digest(text: str) -> str:
 
 def find_sources(registry: Registry, names: Sequence[str], keys: OwnKeys = NO_KEYS) -> list[Source]:
     """Find each source: a sweep of the registry by its name, else a folder by its path. Sources
-    of one name are called by their paths. `keys` are those that the user names as ignored or as
-    seeds, for folders. Raises `NotFound`, and `UsageError` for such keys of a sweep."""
+    with the same name are called by their paths. `keys` are the keys that the user ignores or names
+    as seeds, for folders. Raises `NotFound`, and `UsageError` if a sweep gets such keys."""
     sources = [_find(registry, name, keys) for name in names]
     _check_keys(sources, keys)
     counts = Counter(source.name for source in sources)
@@ -135,7 +135,7 @@ def _check_keys(sources: Sequence[Source], keys: OwnKeys) -> None:
         planned = [source.name for source in sources if source.plan is not None]
         if names and planned:
             raise UsageError(
-                f"{option}: for folders of runs; {planned[0]} has the cells of its grid"
+                f"{option} works only for folders of runs; {planned[0]} has the cells of its grid"
             )
         held = {key for one in sources for p in one.runs for key, _ in dotted(p.run.config)}
         lacking = [key for key in names if key not in held]
@@ -157,7 +157,7 @@ def _find(registry: Registry, name: str, keys: OwnKeys) -> Source:
             if source is not None:
                 return source
         if os.path.isdir(name) or os.sep in name:
-            raise NotFound(f"{name}: neither a sweep nor a folder with runs in it") from error
+            raise NotFound(f"{name} is neither a sweep nor a folder with runs") from error
         raise
 
 
@@ -171,8 +171,8 @@ def _with_stages(registry: Registry, name: str) -> Sweep | None:
 
 
 def _folders(registry: Registry, name: str) -> list[str]:
-    """Return the folders that a name may mean: one below a root, as `ls` shows it, or else one
-    here. A path that says where it begins (`./exp`) is one here."""
+    """Return the folders that a name may mean: one below a root, as in `ls`, or one below the
+    current folder. A path such as `./exp` is only below the current folder."""
     if "://" in name:
         return [name]
     here = [os.path.abspath(name)] if os.path.isdir(name) else []
@@ -191,10 +191,10 @@ def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
 
 
 def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
-    """Return a stage as a sweep of its own. Raises `NotFound`."""
+    """Return a stage as a sweep. Raises `NotFound`."""
     if sweep.plan.stage(stage) is None:
         known = ", ".join(one.name for one in sweep.plan.stages) or "none"
-        raise NotFound(f"no stage {stage!r} in {sweep.name}: there is {known}")
+        raise NotFound(f"no stage {stage!r} in {sweep.name}: choose from {known}")
     plan = sweep.plan.only(stage)
     cells = {run.id: run.cell for run in sweep.runs}
     runs, retired = _placed([run for run in sweep.runs if run.stage == stage])
@@ -205,8 +205,8 @@ def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
 
 
 def _going_on(placed: Placed, cells: Mapping[str, str]) -> dict[str, Any]:
-    """Return the configuration of a run, with the addresses of checkpoints replaced by the cells
-    that they come from."""
+    """Return the configuration of a run, with addresses of checkpoints replaced by the cells that
+    they come from."""
     above = [cells[parent] for parent in placed.run.parents if parent in cells]
     own = {k: v for k, v in placed.config.items() if next(references(v), None) is None}
     return {PARENT: ", ".join(above) or "the base model", **own}
@@ -220,8 +220,8 @@ def _placed(runs: Sequence[SweepRun]) -> tuple[tuple[Placed, ...], int]:
 
 
 def _of_folder(path: str, keys: OwnKeys) -> Source | None:
-    """Return the runs below a folder. Runs with the same configuration, without keys that are a
-    run's own, are a cell. Cells of several runs are named by their settings."""
+    """Return the runs below a folder. Runs whose configurations differ only in keys that belong to
+    runs form a cell. Cells with several runs are named by their settings."""
     registry = Registry(path)
     runs = registry.handles()
     if not runs:
@@ -249,8 +249,8 @@ def _of_folder(path: str, keys: OwnKeys) -> Source | None:
 
 
 def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the name of each run's cell: the run's own name if no two runs have the same
-    configuration, else the settings that differ."""
+    """Return the name of each run's cell: the run's name if all configurations differ, else the
+    settings that differ."""
     same = [
         json.dumps(config, sort_keys=True, default=str) if config else name
         for name, config in zip(names, configs, strict=True)
@@ -280,7 +280,7 @@ def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> l
 
 
 def _seed(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
-    """Return the seed of a run; None if it has several that differ."""
+    """Return the seed of a run; None if it has several different ones."""
     values = {config[key] for key in keys if key in config}
     value = values.pop() if len(values) == 1 else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -288,8 +288,8 @@ def _seed(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
 
 def write_file(folder: str, name: str, content: bytes) -> str:
     """Write a file of a report atomically, make its folder if needed, and return its path. A link
-    of that name is replaced, not followed. Raises `UsageError` for a path that cannot be a folder,
-    `StoreError` if the file cannot be written."""
+    with that name is replaced, not followed. Raises `UsageError` for a path that cannot be a
+    folder, `StoreError` if the file cannot be written."""
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a NUL in it
@@ -307,13 +307,13 @@ def _why(error: OSError | ValueError) -> str:
 
 
 class Confirmed(NamedTuple):
-    """A sweep and its confirmation, read as one study: `first`, of `cells` cells, and `fresh`
+    """A sweep and its confirmation, read as one study: `first`, with `cells` cells, and `fresh`
     sweeps that repeat some of them on other seeds. `names` maps a configuration, as a text, to the
-    name of its cell in the first.
+    name of its cell in the first sweep.
 
-    The best cells of a sweep were chosen by their runs, which flatters them. The repeated cells are
-    judged by the fresh seeds alone, which had no part in the choice. The first runs are shown, but
-    do not count.
+    The best cells of a sweep were selected by their runs, which makes these look too good. So
+    the repeated cells are judged only by the fresh seeds. The first runs are shown, but do not
+    count.
     """
 
     first: str
@@ -324,7 +324,7 @@ class Confirmed(NamedTuple):
     seed_field: str
 
     def cell(self, placed: Placed) -> str | None:
-        """Return the name of a run's cell, if it is one that was repeated."""
+        """Return the name of a run's cell if it was repeated."""
         return self.names.get(_place(placed, self.seed_field))
 
 
@@ -335,8 +335,8 @@ def _place(placed: Placed, seed_field: str) -> str:
 
 
 def confirmation(sources: Sequence[Source]) -> Confirmed | None:
-    """Return whether all but one of these sweeps repeat cells of that one, with the same recipe, on
-    seeds that it did not have, and after it: a pilot of a few cells chose nothing."""
+    """Return whether all but one of these sweeps repeat cells of that one later, with the same
+    recipe, on new seeds. An earlier pilot of a few cells selected nothing."""
     recipes = {source.plan and source.plan.recipe.reference for source in sources}
     if len(sources) < 2 or len(recipes) > 1 or None in recipes:
         return None
@@ -361,7 +361,7 @@ def confirmation(sources: Sequence[Source]) -> Confirmed | None:
 
 
 def _named(source: Source, first: Source) -> bool:
-    """Return whether a sweep has the name of a next grid: that of the first sweep, or of one that
+    """Return whether a sweep has the name of a next grid, either of the first sweep or of one that
     followed it."""
     after = source.name.removeprefix(first.name)
     return source.name != after and re.fullmatch("(-confirm)+", after) is not None

@@ -1,5 +1,5 @@
-"""Distributions that `scipy.special` lacks (studentized range and maximum), and names for those
-that it has. Pure."""
+"""Distributions that `scipy.special` lacks (studentized range and maximum), and readable names for
+those that it has. Pure."""
 
 # `scipy.stats` has the studentized range too, and agrees to 9 digits, but it takes 0.4 s to load
 # and 0.35 s for a quantile, twenty times as long as here. It has no studentized maximum. The
@@ -23,10 +23,10 @@ _REACH = 8.5
 """Beyond this many standard deviations a normal density is negligible."""
 
 _LARGE = 500.0
-"""From this statistic on, the noncentral F distribution is approximated by a lognormal one."""
+"""For larger statistics, the noncentral F distribution is approximated by a lognormal one."""
 
 _DROP = 90.0
-"""The fall of a density, as twice its logarithm, at which integration stops."""
+"""Integration stops where the density has fallen this much, as twice its logarithm."""
 
 
 def _special() -> Any:
@@ -52,7 +52,7 @@ def upper_tail_f(ratio: float, df: float, df_below: float) -> float:
 
 def noncentrality(share: float, df: float, df_below: float, ratio: float) -> float:
     """Return the noncentrality at which F with these degrees of freedom is below `ratio` with
-    probability `share`; 0 if it is so less often without any."""
+    probability `share`; 0 if the probability is lower even without noncentrality."""
     special = _special()
     if df * ratio > _LARGE:  # the series that sums it grows with it
         width = math.sqrt(2 / df_below + 4 / (df * ratio))
@@ -73,7 +73,7 @@ def _rule() -> tuple[Floats, Floats]:
 
 def _chi(df: float) -> tuple[Floats, Floats]:
     """Return estimates of the noise with `df` degrees of freedom, as multiples of the true value,
-    over the range in which their density matters, with their weights."""
+    with their weights, over the range in which their density matters."""
     places, weights = _rule()
     middle = math.sqrt(max(df - 1, 0.0) / df)
     low = max(0.0, middle - math.sqrt(_DROP / 2 / df))

@@ -1,4 +1,4 @@
-"""Comparisons beyond the one that names the best. Pure."""
+"""Statistical comparisons other than the one that names the best cell. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from sweeper.analysis.statistics.distributions import (
 from sweeper.results.cells import unit_of
 
 CONFIDENCE = 0.95
-"""The confidence of every interval. The level of every test is 1 minus it."""
+"""The confidence of all intervals. The level of all tests is 1 minus it."""
 
 _NORMAL = 1.959963984540054
 """The number of standard deviations to either side that contain `CONFIDENCE` of a normal
@@ -24,7 +24,7 @@ distribution."""
 
 class Estimate(NamedTuple):
     """A difference with its standard error, degrees of freedom, two-sided 95 % Student t interval
-    and p value. All but `value` are None where the noise is not known."""
+    and p value. If the noise is unknown, only `value` is not None."""
 
     value: float
     error: float | None = None
@@ -36,10 +36,10 @@ class Estimate(NamedTuple):
 
 def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Estimate:
     """Return a weighted sum of the means of independent groups, with an interval that allows for
-    different variances: the degrees of freedom are Welch and Satterthwaite's (Biometrics Bulletin
-    2(6), 1946, 110-114). For weights 1 and -1 it is Welch's t test. Groups of one value, or with
-    all values the same, tell no noise: with one of them (at a weight other than 0) there is no
-    interval."""
+    different variances: the degrees of freedom are Welch and Satterthwaite's (Biometrics
+    Bulletin 2(6), 1946, 110-114). For weights 1 and -1 it is Welch's t test. Groups with one
+    value, or with equal values, show no noise; with such a group at a weight other than 0, there
+    is no interval."""
     used = [(g, w) for g, w in zip(groups, weights, strict=True) if w]
     if not used:
         return Estimate(0.0)
@@ -78,7 +78,7 @@ def paired(own: Mapping[int, float], other: Mapping[int, float]) -> Estimate | N
 def paired_with(
     cells: Mapping[str, Mapping[int, float]], other: Mapping[int, float], tests: int = 1
 ) -> dict[str, Estimate]:
-    """Return the same for each of several cells that share a seed with `other`. Intervals and p are
+    """Return `paired` for each of several cells that share a seed with `other`. Intervals and p are
     corrected for this many `tests` (Bonferroni)."""
     estimates: dict[str, Estimate] = {}
     alike: dict[tuple[int, ...], dict[str, tuple[float, list[float]]]] = {}
@@ -117,15 +117,15 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def counted_share(share: float, items: int) -> tuple[float, float]:
-    """Return bounds of a share of this many items if its noise is otherwise unknown: Wilson's
-    interval of the nearest count."""
+    """Return bounds of a fraction of this many items whose noise is unknown: Wilson's interval of
+    the nearest count."""
     return wilson(min(max(round(share * items), 0), items), items)
 
 
 def share_bounds(share: float, answers: float, below: float, above: float) -> tuple[float, float]:
-    """Return bounds of a share of this many answers. `below` and `above` are the distances of a
-    normal mean's bounds, in standard errors (Jeffreys' interval: Brown, Cai and DasGupta,
-    *Statistical Science* 16(2), 2001). They never leave 0 and 1."""
+    """Return bounds, within 0 and 1, of a fraction of this many answers. `below` and `above` are
+    the distances of a normal mean's bounds, in standard errors (Jeffreys' interval: Brown, Cai and
+    DasGupta, *Statistical Science* 16(2), 2001)."""
     right, wrong = share * answers + 0.5, (1 - share) * answers + 0.5
     low = beta_quantile(normal_tail(below), right, wrong) if share > 0 else 0.0
     high = 1 - beta_quantile(normal_tail(above), wrong, right) if share < 1 else 1.0
@@ -133,7 +133,7 @@ def share_bounds(share: float, answers: float, below: float, above: float) -> tu
 
 
 def on_logits(mean: float, reach: float) -> tuple[float, float]:
-    """Return bounds of a share strictly between 0 and 1, from a symmetric interval that reaches
+    """Return bounds of a fraction strictly between 0 and 1, from a symmetric interval that reaches
     `reach` to either side. The interval has the same length on the logit scale, by the delta
     method, and so stays within 0 and 1 (Agresti, *Categorical Data Analysis*, 3.1.6)."""
     logit, width = math.log(mean / (1 - mean)), reach / (mean * (1 - mean))
@@ -147,7 +147,8 @@ def _logistic(logit: float) -> float:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Adjust p values for their number by Holm's step-down procedure (1979), in their order."""
+    """Adjust p values for their number by Holm's step-down procedure (1979). Their order is
+    kept."""
     order = sorted(range(len(values)), key=values.__getitem__)
     adjusted = [0.0] * len(values)
     so_far = 0.0

@@ -1,5 +1,5 @@
-"""Stricter levels for verdicts on data that were, or will be, looked at repeatedly: while runs are
-open, after seeds were added, and in later rounds on new seeds. Pure."""
+"""Stricter levels for verdicts on data that are looked at repeatedly: while runs are unfinished,
+after seeds were added, and in later rounds on new seeds. Pure."""
 
 # While runs are open the bound falls with the square root of the share done (O'Brien and Fleming,
 # *Biometrics* 35(3), 1979). The same applies after seeds were added to a complete sweep. The last
@@ -23,7 +23,7 @@ _HORIZON, _BEYOND = 10, 2.5
 
 
 def price(data: SweepData) -> float:
-    """Return the factor of p values: 1 for a sweep that is looked at when it is complete."""
+    """Return the factor of p values: 1 for a sweep that is looked at only when it is complete."""
     usual = 1 - CONFIDENCE
     levels = [usual]
     if open_runs(data) and data.runs:
@@ -48,7 +48,7 @@ def open_runs(data: SweepData) -> int:
 
 def grown_from(data: SweepData) -> int:
     """Return the number of seeds per cell of the earliest launch, if seeds were added after it;
-    else 0. A race allows for its seeds itself."""
+    else 0. A race accounts for its seeds itself."""
     if data.plan is not None and data.plan.race is not None:
         return 0
     launches = () if data.plan is None else data.plan.launches

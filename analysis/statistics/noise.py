@@ -38,12 +38,13 @@ FEW = 4
 """With fewer repeated cells, cells do not share their noise unless the caller requests it."""
 
 MANY = 12
-"""With fewer repeated cells the spread of their variances is not estimated, and the cells share one
-variance."""
+"""With fewer repeated cells, the spread of their variances is not estimated, and the cells share
+one variance."""
 
 LEVEL = 0.02
-"""The level of the test for equal variances. One in fifty sweeps that might share their noise
-does not, which costs power. A larger level would cost more power and protect little better."""
+"""The level of the test for equal variances. One in fifty sweeps with equal variances does not
+share its noise, which costs power. A larger level would cost more power and give little more
+protection."""
 
 NOISIER = 0.1
 """The level of the F test by which a cell may be noisier than the others. With two seeds it detects
@@ -51,7 +52,7 @@ four times the noise in two of three sweeps. At 5 % the remaining sweeps would m
 winners than promised; at this level two in a hundred true winners are lost."""
 
 TOWARD = " toward divergence"
-"""The end of the name of an axis that has cells at values where half of all cells diverged."""
+"""The end of the name of an axis with values at which half of all cells diverged."""
 
 Asked = Literal["auto", "pooled", "own"]
 
@@ -72,16 +73,19 @@ class Spread(NamedTuple):
 @dataclass(frozen=True)
 class Noise:
     """The noise of a sweep. `kind` is "pooled" (one variance for all), "moderated", "own", or
-    "none" (no cell was repeated). It rests on `cells` of the `repeated` cells, and on those of
-    `lent` sweeps. `p` belongs to the test for equal variances (None if there was no test).
-    `prior` is the variance that all cells have in common, with `prior_df` degrees of freedom
-    (infinite: it is used alone). `total` are the degrees of freedom of all cells together.
-    `refused` are sweeps whose noise was requested but differs. `noisier` are the cells that
-    share the noise although their own variance is larger than that of the others by an F test at
-    `NOISIER`, with their own noise. `together` is the noise of all cells, where each has its own
-    although nobody asked for that, or where runs failed. Along the axis `trend` the noise grows
-    or falls. `shares`: it follows from the mean of a cell. If `seeds` is known, it is the part of
-    the noise that a seed adds to all cells alike, and `between` is the noise of differences."""
+    "none" (no cell was repeated).
+
+    It is estimated from `cells` of the `repeated` cells, and from those of `lent` sweeps. `p` is
+    that of the test for equal variances (None if there was no test). `prior` is the variance that
+    all cells have in common, with `prior_df` degrees of freedom (infinite: it is used alone).
+    `total` are the degrees of freedom of all cells together. `refused` are sweeps whose noise was
+    requested but differs. `noisier` are the cells that share the noise although their own variance
+    is larger than that of the others by an F test at `NOISIER`, with their own noise. `together` is
+    the noise of all cells, if each has its own although the user did not request that, or if runs
+    failed. Along the axis `trend` the noise grows or falls. `shares`: it follows from the mean of a
+    cell. If `seeds` is known, it is the part of the noise that a seed adds to all cells alike, and
+    `between` is the noise of differences.
+    """
 
     kind: Literal["pooled", "moderated", "own", "none"]
     spreads: Mapping[str, Spread]
@@ -111,7 +115,7 @@ class Noise:
         return self.spreads.get(cell)
 
     def largest(self, cell: str) -> Spread:
-        """Return the largest noise that a cell may have: its own, or that of all together."""
+        """Return the largest noise that a cell may have: its own, or that of all cells together."""
         spreads = (self.of(cell), self.noisier.get(cell), self.together)
         return max((s for s in spreads if s is not None), key=Spread.reach)
 
@@ -126,12 +130,12 @@ class Noise:
     def contrast(
         self, groups: Sequence[tuple[str, Sequence[float]]], weights: Sequence[float]
     ) -> Estimate:
-        """Return a weighted sum of the means of cells, each by its name with its values on the
-        scale of the comparison, with the interval that this noise gives it. The degrees of freedom
-        are Satterthwaite's, at most all that there are. Moderated variances are of t distributions,
-        each with its degrees of freedom, and lie below the mean that they stand for: a sum of many
-        has the error that makes its variance that of the sum. No interval where the noise of a cell
-        (at a weight other than 0) is not known."""
+        """Return a weighted sum of the means of cells, with the interval that this noise gives it.
+        `groups` has each cell's values, by name, on the scale of the comparison. The degrees of
+        freedom are Satterthwaite's, but no more than there are in all. Moderated variances have t
+        distributions and are below the mean that they estimate, so the error of a sum of many gives
+        the variance of the sum. No interval if the noise of a cell (at a weight other than 0) is
+        unknown."""
         if self.between is not None and self.seeds is not None:
             return _with_seeds(self.between.contrast(groups, weights), self.seeds, groups, weights)
         used = [(n, v, w) for (n, v), w in zip(groups, weights, strict=True) if w]
@@ -185,11 +189,11 @@ def fit_noise(
     *,
     shares: bool = False,
 ) -> Noise:
-    """Estimate the noise of cells from the values of each. `asked` may decide whether they share
-    it. `lent` are the cells of other sweeps, by sweep, whose noise counts too. Lent noise needs
-    no `FEW` cells, since a person vouches for it, but the test may refuse it. `axes` maps ordered
-    axes to the position of each cell, along which noise may have a trend. `shares`: values are
-    shares of questions."""
+    """Estimate the noise of cells from the values of each. `asked` may determine whether they share
+    it. `lent` are the cells of other sweeps, by sweep, whose noise counts too. Lent noise needs no
+    `FEW` cells, since the user vouches for it, but the test may refuse it. `axes` maps ordered axes
+    to the position of each cell; the noise may have a trend along them. `shares`: values are
+    fractions of questions."""
     own = {name: list(values) for name, values in groups.items() if values}
     others = {name: dict(cells) for name, cells in (lent or {}).items()}
     borrowed = [v for cells in others.values() for v in cells.values() if len(v) > 1]
@@ -227,8 +231,8 @@ def _share(
     least: int,
     axes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Noise | None:
-    """Return the shared noise; each cell's own if the test refuses that; None if there is too
-    little data for the test."""
+    """Return the shared noise; each cell's own noise if the test rejects sharing; None if there is
+    too little data for the test."""
     mine = {name: values for name, values in own.items() if len(values) > 1}
     repeated = [*mine.values(), *borrowed]
     if len(repeated) < max(least, 1):
@@ -283,8 +287,9 @@ def _trend(
     axes: Mapping[str, Mapping[str, float]],
 ) -> _Trend | None:
     """Return the axis along which variances grow or fall the most, if a t test of the weighted
-    slope of their logarithms on the position finds it at 5 % shared by the axes. Logarithms that
-    scatter more than chi-squared variances do make the test as much less sure."""
+    slope of their logarithms on the position detects it at 5 %, shared by the axes. If the
+    logarithms scatter more than those of chi-squared variances, the test is weakened
+    accordingly."""
     if len(repeated) < FEW or len(variances) > len(repeated):
         return None
     weights = 1 / np.asarray(trigamma(dfs / 2))
@@ -312,7 +317,7 @@ def _trend(
 
 
 _COUNTS = 5.0
-"""With fewer right or wrong answers than this in a run, variances of shares are not compared."""
+"""If a run has fewer right or wrong answers than this, variances of fractions are not compared."""
 
 
 def _of_shares(
@@ -321,10 +326,10 @@ def _of_shares(
     rule: Asked,
     least: int,
 ) -> Noise | None:
-    """Return the noise of shares. Its variance is p(1 - p) times a factor that all cells share.
+    """Return the noise of fractions. Its variance is p(1 - p) times a factor that all cells share.
     The factor is a ratio of sums, so cells without any right answer do not distort it. A cell's
-    share is shrunk toward 1/2: one right and one wrong answer are added. Equality of the noise is
-    tested only if counts are large enough."""
+    fraction is shrunk toward 1/2: one right and one wrong answer are added. Equality of the noise
+    is tested only if counts are large enough."""
     mine = {name: values for name, values in own.items() if len(values) > 1}
     repeated = [*mine.values(), *borrowed]
     if len(repeated) < least:
@@ -350,7 +355,7 @@ def _of_shares(
 
 
 def _with_answers(noise: Noise, own: Mapping[str, Sequence[float]]) -> Noise:
-    """Return the noise of shares that was estimated as that of any other value."""
+    """Return noise that was estimated as for any other metric, with the number of answers."""
 
     def counted(name: str, spread: Spread) -> Spread:
         share = math.fsum(own[name]) / len(own[name])
@@ -363,7 +368,7 @@ def _with_answers(noise: Noise, own: Mapping[str, Sequence[float]]) -> Noise:
 def _noisier(
     names: Sequence[str], variances: Floats, dfs: Floats, unit: float
 ) -> dict[str, Spread]:
-    """Return those of the first cells whose variance is larger than that of all others together."""
+    """Return the cells whose variance is larger than that of all others together."""
     squares, total = float(dfs @ variances), float(dfs.sum())
     noisier: dict[str, Spread] = {}
     for name, own, df in zip(names, variances.tolist(), dfs.tolist(), strict=False):
@@ -374,7 +379,8 @@ def _noisier(
 
 
 def _each(own: Mapping[str, Sequence[float]], rule: Asked, p: float | None) -> Noise:
-    """Give each cell the noise of its own runs. A cell whose runs are all equal has none."""
+    """Give each cell the noise of its own runs. A cell with equal values in all runs has no
+    noise."""
     spreads: dict[str, Spread] = {}
     repeated = total = 0
     for name, values in own.items():
@@ -394,9 +400,9 @@ def _each(own: Mapping[str, Sequence[float]], rule: Asked, p: float | None) -> N
 
 
 def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) -> float:
-    """Return the value that replaces a variance of 0. A metric that comes in steps, such as a share
-    of some questions, gives equal values by chance. Their variance is not 0, but below that of one
-    step."""
+    """Return the value that replaces a variance of 0. A metric with discrete values, such as a
+    fraction of some questions, gives equal values by chance. Their variance is not 0, but below
+    that of one step."""
     values = np.unique(np.concatenate([np.asarray(g, dtype=float) for g in groups]) / unit)
     steps = np.diff(values)
     step = float(steps.min()) if len(steps) else 0.0
@@ -406,8 +412,8 @@ def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) ->
 def with_failed(
     noise: Noise, groups: Mapping[str, Sequence[float]], failed: Mapping[str, int], worst: float
 ) -> Noise:
-    """Return the noise if failed runs may have had the `worst` value of all: if the worst runs
-    fail, the remaining ones look too similar. It is used for the interval of the best."""
+    """Return the noise if failed runs may have had the `worst` value of all, because the remaining
+    runs look too similar if the worst fail. It is used for the interval of the best."""
     filled = {name: [*v, *[worst] * failed.get(name, 0)] for name, v in groups.items() if v}
     repeated = [values for values in filled.values() if len(values) > 1]
     if not any(failed.values()) or not repeated or not noise.spreads:

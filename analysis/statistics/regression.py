@@ -24,12 +24,12 @@ DEALS = 999
 """The number of random permutations."""
 _WORK = 3_000_000
 _LEVELS = 8
-"""An axis that is not numeric may always have this many values. With more, each needs `_EACH`
-cells on average."""
+"""An axis that is not numeric may always have this many values. With more values, each needs
+`_EACH` cells on average."""
 _EACH = 5
 _MOST = 40
-"""The most values of such an axis. Each is a column, and a thousand permutations of hundreds of
-columns take minutes."""
+"""The most values of an axis that is not numeric. Each value is a column, and a thousand
+permutations of hundreds of columns take minutes."""
 
 
 _KNOTS = 3
@@ -37,14 +37,14 @@ _KNOTS = 3
 _STEPS = 10
 """The most steps by which knots are moved."""
 _PLACES = np.linspace(0.05, 0.95, 19)
-"""The shares of an axis's values below its possible knots."""
+"""The positions of possible knots, as fractions of an axis's values."""
 
 
 @dataclass(frozen=True)
 class Column:
     """An axis as columns of the model. `at` is the input of its terms: a number between -1 and 1,
-    or for other values their position in `names`. `low` and `high` are the ends. At `knots` its
-    slope may change."""
+    or for other values their position in `names`. `low` and `high` are the ends. The slope may
+    change at `knots`."""
 
     key: str
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ class Column:
         return self._raw(self.at[:1]).shape[1]
 
     def terms(self, at: Floats) -> Floats:
-        """Return the columns for these values. Over the cells their mean is zero."""
+        """Return the columns of the model for these values. Their mean over the cells is zero."""
         return self._raw(at) - self._middle
 
     def steps(self, at: Floats) -> Floats:
@@ -95,7 +95,7 @@ class Column:
 
 def log_spread(values: Sequence[float]) -> bool:
     """Return whether numbers are spaced more evenly by their logarithms, judged by the largest
-    distance from an even spacing (Kolmogorov and Smirnov's) on either scale."""
+    distance from an even spacing (as by Kolmogorov and Smirnov) on either scale."""
     distinct = np.unique(np.asarray(values, dtype=float))
     if len(distinct) < 2 or distinct[0] <= 0:
         return False
@@ -110,8 +110,8 @@ def _unevenness(values: Floats) -> float:
 
 
 def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column | str:
-    """Return the columns of an axis with these values (`numbers` if all are), or a text that says
-    why there are none."""
+    """Return the columns of an axis with these values (`numbers` if all are), or a text that
+    explains why it has none."""
     if numbers:
         values = np.asarray(numbers, dtype=float)
         low, high = float(values.min()), float(values.max())
@@ -124,7 +124,7 @@ def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column |
         return Column(key, (), log, low, high, at, curved=len(set(numbers)) > 2)
     names = tuple(dict.fromkeys(texts))
     if len(names) > min(_MOST, max(_LEVELS, len(texts) // _EACH)):
-        return f"it has {len(names)} values that are not numbers"
+        return f"it has {len(names)} values other than numbers"
     places = {name: place for place, name in enumerate(names)}
     at = np.array([places[text] for text in texts], dtype=float)
     return Column(key, names, False, 0.0, 0.0, at, curved=False)
@@ -176,8 +176,8 @@ class Fit:
         return means, errors
 
     def alone(self, index: int, *, without_own: bool = False) -> Floats:
-        """Return the effect of an axis at each cell. `without_own`: as the other cells determine
-        it."""
+        """Return the effect of an axis at each cell; with `without_own`, as determined by the other
+        cells."""
         own = self.place(index)
         terms = self.design[:, own]
         part: Floats = terms @ self.weights[own]
@@ -213,8 +213,8 @@ class Fit:
         return np.hstack([self.design[:, : own.start], self.design[:, own.stop :]])
 
     def dealt(self, index: int, deals: int = DEALS) -> float:
-        """Return the p value of an axis: how often it explains as much after its values were
-        permuted."""
+        """Return the p value of an axis: how often it explains at least as much after its values
+        were permuted."""
         rng = np.random.default_rng([7, index, len(self.y)])
         own = self.place(index)
         # Axes with many terms get fewer permutations: enough for a p of 5 % shared by ten axes.
@@ -233,10 +233,10 @@ class Fit:
     def products(
         self, pairs: Sequence[tuple[int, int]], level: float
     ) -> dict[tuple[int, int], float]:
-        """Return the p values of the products of pairs of axes, corrected for all pairs (Westfall
-        and Young's largest statistic): whether the effect of one depends on the other. A product
-        that is significant at `level` joins the model before the others are tested, since they
-        would otherwise be mistaken for it."""
+        """Return the p values of the products of pairs of axes, corrected for all pairs (by the
+        largest statistic, as Westfall and Young): whether the effect of one depends on the other. A
+        product that is significant at `level` joins the model before the others are tested, because
+        they would otherwise be mistaken for it."""
         design, strengths = self.design, dict[tuple[int, int], float]()
         while len(strengths) < len(pairs):
             missing = [pair for pair in pairs if pair not in strengths]
@@ -274,7 +274,7 @@ class Fit:
 
 def _explained(terms: Floats, q: Floats, left: Floats) -> Floats:
     """Return the part of the residuals that terms (each a matrix with one row per cell) explain, as
-    a ratio to what they leave."""
+    a ratio to the rest."""
     own = terms - q @ (q.T @ terms)
     squares = np.swapaxes(own, 1, 2) @ own
     shared = np.swapaxes(own, 1, 2) @ left
@@ -292,8 +292,8 @@ def _strength(rows: Floats, left: Floats, df: int) -> Floats:
 
 def bent(model: Fit) -> Fit:
     """Return the model with knots in the axes along which its residuals still bend: each at the
-    place that explains most, as long as an F test is significant at 1 - `CONFIDENCE` shared by the
-    axes. A loss that breaks off at an end is not a parabola, whose band would miss it."""
+    position that explains most, as long as an F test is significant at 1 - `CONFIDENCE`, shared by
+    the axes. A loss that rises steeply at one end is not a parabola, whose band would miss it."""
     curved = [i for i, own in enumerate(model.columns) if own.numeric and own.curved]
     for index in curved * _KNOTS:
         more = one_more_knot(model, index)
@@ -319,8 +319,8 @@ def one_more_knot(model: Fit, index: int) -> Fit | None:
 
 def _moved(model: Fit, index: int) -> Fit:
     """Return the model with the knots of an axis moved to where they explain most (Muggeo,
-    Statistics in Medicine 22(19), 2003): the coefficient of a step at a knot, over its change of
-    slope, is the way that it has to go."""
+    Statistics in Medicine 22(19), 2003): the coefficient of a step at a knot, divided by its change
+    of slope, is the distance to move."""
     for _ in range(_STEPS):
         column = model.columns[index]
         bends = model.weights[model.place(index)][-len(column.knots) :]

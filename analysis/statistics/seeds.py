@@ -1,5 +1,5 @@
 """Statistics over seeds: Student t intervals, and comparisons with the best that allow for its
-having been chosen from the data. docs/statistics.md describes them. Pure."""
+selection from the data. docs/statistics.md describes them. Pure."""
 
 # Which cells may be the best: a cell is excluded if it cannot be as good as all others. The means
 # above it are moved onto it by as little as possible, and the movement is more than noise explains.
@@ -37,27 +37,26 @@ from sweeper.analysis.statistics.noise import FEW, Noise, Spread
 from sweeper.results.cells import Scale, center, exp, off_scale, on_scale, unit_of
 
 _WELCH = 2 / 3
-"""The share of their degrees of freedom that Welch's comparison of two cells gets at most: with
-three runs the estimate is often too large when one of the cells is much noisier."""
+"""The largest fraction of their degrees of freedom that Welch's comparison of two cells uses. With
+three runs, the estimate is often too large if one cell is much noisier."""
 
 
 _NO_CHANCE = 0.001
 _SPARE = 1.2
 _SURE = 0.001
 _JUST, _FAILED, _HIDDEN = 0.99, 0.98, 0.99
-"""The confidence of the bound on the worse side of the best: if it was only just named; if runs
-failed, which may have been the worst; and if there are so few runs that collapses may not have been
-seen."""
+"""The confidence of the bound on the worse side of the best, by case: it was only just named;
+failed runs may have been the worst; there are so few runs that collapses may not have been seen."""
 _ENOUGH = 6
-"""The number of runs that show a collapse in 95 % of sweeps if 4 of 10 runs of a cell collapse."""
+"""The number of runs that show a collapse in 95 % of sweeps, if 4 of 10 runs of a cell collapse."""
 
 
 class Summary(NamedTuple):
-    """The values of one cell, one per seed. `low` and `high` bound the mean with `CONFIDENCE`.
-    They are None at n = 1, and if all values are the same, since identical replicates tell
-    nothing about the noise between seeds. `mean` and the rest are None at n = 0; `sd` (with n -
-    1) also at n = 1. On the log scale, `mean` is the geometric mean, `sd` is that of the natural
-    logarithms, and the bounds are of the geometric mean."""
+    """The values of one cell, one per seed. `low` and `high` bound the mean with `CONFIDENCE`. They
+    are None at n = 1, and if all values are equal, since identical replicates do not show the noise
+    between seeds. `mean` and the rest are None at n = 0; `sd` (with n - 1) also at n = 1. On the
+    log scale, `mean` is the geometric mean, `sd` is that of the natural logarithms, and the bounds
+    are for the geometric mean."""
 
     n: int
     mean: float | None
@@ -74,9 +73,9 @@ class Summary(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """A cell that was chosen as the best of `of` possible ones. With `sign` 1, smaller is
-    better. `share` is the confidence of the bound on its worse side: it is higher for a cell that
-    was only just named, because chance has probably helped it."""
+    """A cell that was selected as the best of `of` possible cells. With `sign` 1, smaller is
+    better. `share` is the confidence of the bound on its worse side, which is higher if the cell
+    was only just named, because chance has then probably helped it."""
 
     name: str
     of: int
@@ -92,13 +91,15 @@ class Chosen(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A cell compared with the best. `difference` is its mean minus that of the best; on the log
-    scale, of the natural logarithms. `error` is the standard error of the difference, with `df`
-    degrees of freedom. `family` is the number of cells compared. `p` belongs to the claim that
-    the cell is not the best, and is adjusted for choosing the best among all. `reach` is the
-    distance of the bounds from the difference, in standard errors. Two values of the metric can
-    differ by at most `most` (1 for a share). `doubt` is the distance of the bounds by the largest
-    noise that the two cells may have."""
+    """A cell compared with the best.
+
+    `difference` is its mean minus that of the best; on the log scale, of the natural logarithms.
+    `error` is the standard error of the difference, with `df` degrees of freedom. `family` is the
+    number of cells compared. `p` is for the claim that the cell is not the best, adjusted for
+    choosing the best among all. `reach` is the distance of the bounds from the difference, in
+    standard errors. Two values of the metric can differ by at most `most` (1 for a fraction).
+    `doubt` is the distance of the bounds for the largest noise that the two cells may have.
+    """
 
     difference: float
     error: float
@@ -122,9 +123,9 @@ class Comparison(NamedTuple):
 
     @property
     def beyond(self) -> bool:
-        """Whether the interval for all cells at once excludes 0 by a fifth of its half-width, also
-        with the largest noise that the two cells may have. At 95 % alone this claim would be false
-        more often than any other."""
+        """Return whether the interval for all cells at once excludes 0 by a fifth of its
+        half-width, also with the largest noise that the two cells may have. At 95 % alone, this
+        claim would be false more often than any other."""
         return abs(self.difference) > max(_SPARE * self.reach * self.error, self.doubt)
 
     def interval(self) -> tuple[float, float]:
@@ -185,7 +186,7 @@ def _bounded(
     reaches: tuple[float, float],
     scale: Scale,
 ) -> Summary:
-    """Return a summary with bounds so many standard errors below and above the mean."""
+    """Return a summary with bounds this many standard errors below and above the mean."""
     error = spread.sd / summary.n**0.5
     below, above = reaches
     if spread.answers:
@@ -201,9 +202,9 @@ def summarise_chosen(
     noise: Noise,
     chosen: Chosen,
 ) -> Summary:
-    """Return the same for a cell that was chosen as the best, most likely with the help of chance.
-    The bound on the worse side is as far off as the largest of that many means strays from its true
-    value with probability 1 - `CONFIDENCE`. The other bound is Student's."""
+    """Return the summary of a cell that was selected as the best, probably with the help of chance.
+    The bound on the worse side is as far away as the largest of that many means deviates from its
+    true value with probability 1 - `CONFIDENCE`. The other bound is Student's."""
     spread = noise.of_chosen(chosen.name)
     summary = summarise(values, scale, spread)
     if spread is None:
@@ -227,10 +228,9 @@ def against_best(
     scale: Scale = "linear",
     price: float = 1.0,
 ) -> dict[str, Comparison]:
-    """Compare `best` with every other cell with known noise, the family. With `sign` 1, smaller is
-    better. Empty if the noise of `best`, or of all others, is unknown. On the log scale all values
-    must be positive. p values are multiplied by `price`, for looks at the data that were or will be
-    taken."""
+    """Compare `best` with every other cell with known noise, which form the family. With `sign` 1,
+    smaller is better. Empty if the noise of `best`, or of all others, is unknown. On the log scale
+    all values must be positive. p values are multiplied by `price`, for other looks at the data."""
     noise = noise.between or noise
     cells = {
         name: _Mean.of(on_scale(v, scale), s) for name, v in groups.items() if (s := noise.of(name))
@@ -278,17 +278,17 @@ def may_hide_collapse(noise: Noise, runs: Sequence[int]) -> bool:
 
 
 def only_just(comparisons: Mapping[str, Comparison]) -> bool:
-    """Return whether the best is ahead of all others, but not of the nearest at `_SURE`. Chance has
-    then probably helped it."""
+    """Return whether the best leads all others, but does not lead the nearest at `_SURE`. Chance
+    has then probably helped it."""
     return (
         bool(comparisons) and _SURE < max(one.p for one in comparisons.values()) <= 1 - CONFIDENCE
     )
 
 
 def contenders(comparisons: Mapping[str, Comparison], others: Iterable[str]) -> int:
-    """Return the number of cells that might have been chosen as the best, including the best itself
-    and `others`: cells that a lenient test does not exclude, and cells that were not compared. If
-    the best was only just named, these are all cells."""
+    """Return the number of cells that might have been selected as the best: the best, cells that a
+    lenient test does not exclude, and cells that were not compared. If the best was only just
+    named, all cells count."""
     others = list(others)
     if only_just(comparisons):
         return 1 + len(others)
@@ -329,14 +329,11 @@ def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[st
 
 
 def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[str, float]:
-    """Return for each cell the p value of the claim that one of the others is better.
-
-    If none is better, the fit nearest to the measured means puts this cell and those above it at
-    one place, their mean, down to the last cell that lies above that place. Given which cells
-    these are, the sum of their squared movements is at most chi-squared, with as many degrees of
-    freedom as there are cells above. Cells with a better mean than the best (which lost runs) are
-    left out.
-    """
+    """Return for each cell the p value of the claim that another cell is better. If no other is
+    better, the closest fit to the measured means moves this cell and those above it to one place,
+    their mean, down to the last cell above that place. Given these cells, the sum of the squared
+    moves is at most chi-squared, with as many degrees of freedom as there are cells above. Cells
+    with a better mean than the best (which lost runs) are left out."""
     unit = max(cell.spread.sd for cell in (best, *cells.values()))
     order = sorted(cells, key=lambda name: sign * cells[name].value)
     every = [best, *(cells[name] for name in order)]
@@ -383,7 +380,7 @@ def _distance(cell: _Mean, best: _Mean) -> tuple[float, float, float, float]:
 
 
 def _at_least_of_two(comparison: Comparison, sign: float) -> Comparison:
-    """Make p among many cells no smaller than that of the two cells alone."""
+    """Raise p among many cells to at least that of the two cells alone."""
     return comparison._replace(p=max(comparison.p, _pair(comparison, sign)))
 
 

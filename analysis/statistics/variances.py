@@ -1,4 +1,4 @@
-"""Variances of several cells: a test for their being equal, and what they have in common. Pure."""
+"""Compares variances of several cells: a test for equality, and their common part. Pure."""
 
 import functools
 import math
@@ -14,8 +14,8 @@ _DRAWS = 9999
 
 
 class Split(NamedTuple):
-    """How many cells have runs `close` together and how many `wide` apart, with the factor
-    between them."""
+    """How many cells have runs `close` together, how many `wide` apart, and the factor between
+    them."""
 
     close: int
     wide: int
@@ -23,10 +23,10 @@ class Split(NamedTuple):
 
 
 def split_noise(groups: Sequence[Sequence[float]]) -> Split | None:
-    """Return whether the ranges of repeated cells fall into two groups, as they do if some runs
-    behave quite differently: the largest gap between them is a factor of at least 4, with at least
-    a fifth of the cells, and at least two, on either side. Normal noise has such gaps too, so check
-    `Noise.p` first. Ranges of 0 are left out."""
+    """Return the split if the ranges of repeated cells fall into two groups, as they do if some
+    runs behave quite differently; else None. The largest gap between ranges is then a factor of at
+    least 4, with at least a fifth of the cells, and at least two, on either side. Normal noise has
+    such gaps too, so check `Noise.p` first. Ranges of 0 are left out."""
     widths = sorted(max(g) - min(g) for g in groups if len(g) > 1 and max(g) > min(g))
     enough = max(2, len(widths) // 5)
     if len(widths) < 2 * enough:
@@ -41,9 +41,9 @@ _CLUMPS = 4.0
 
 
 def squeeze(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return moderated variances, along the last axis (limma's `squeezeVar` without a trend): the
-    common variance, its degrees of freedom, and each variance drawn toward it. If the variances
-    spread no more than by chance, the degrees of freedom are infinite and the common variance is
+    """Return moderated variances along the last axis (limma's `squeezeVar` without a trend): the
+    common variance, its degrees of freedom, and each variance shrunk toward it. If the variances
+    differ no more than by chance, the degrees of freedom are infinite and the common variance is
     their mean, weighted by degrees of freedom."""
     prior, prior_df = _prior(variances, dfs)
     middle = prior[..., np.newaxis]
@@ -54,7 +54,7 @@ def squeeze(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def pool(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the same with one variance for all cells."""
+    """Return `squeeze` with one variance for all cells."""
     prior = np.asarray(dfs @ variances / dfs.sum())
     return prior, np.asarray(math.inf), np.full_like(variances, prior)
 
@@ -87,8 +87,8 @@ def bartlett(variances: Floats, dfs: Floats) -> Floats:
 
 
 def equal_variances(variances: Floats, dfs: Floats) -> float:
-    """Return the p value of the test for equal variances. It is simulated, since chi-squared is far
-    from the distribution of the statistic if cells have two or three runs."""
+    """Return the p value of the test for equal variances. It is simulated, because chi-squared is a
+    poor approximation if cells have two or three runs."""
     drawn = _null(tuple(sorted(dfs.tolist())))
     above = len(drawn) - int(np.searchsorted(drawn, float(bartlett(variances, dfs))))
     return (above + 1) / (len(drawn) + 1)

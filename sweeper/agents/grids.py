@@ -48,7 +48,7 @@ def find_below(folder: str, name: str, endings: tuple[str, ...], what: str) -> s
         raise UsageError(f"{name[:200]!r} is not below the folder of grids")
     if not path.endswith(endings) or not os.path.isfile(path):
         known = ", ".join(names_below(folder, endings)[:20]) or "none"
-        raise UsageError(f"no {what} {name[:200]!r}: choose from {known}")
+        raise UsageError(f"no {what} {name[:200]!r} (available: {known})")
     return path
 
 

@@ -184,7 +184,7 @@ class Sessions:
         if own is not None and "/" not in checkpoint:
             records = [r for r in own.checkpoint_records() if r.get("name") == checkpoint]
             known = ", ".join(str(r.get("name")) for r in own.checkpoint_records()) or "none"
-            message = f"no checkpoint {checkpoint!r} of this session: choose from {known}"
+            message = f"no checkpoint {checkpoint!r} of this session (it has {known})"
         else:
             record = self._workspace.registry.run(checkpoint)
             records, message = record.checkpoint_records(), f"{checkpoint} has no checkpoint"

@@ -1,5 +1,5 @@
 """The engine: a local Tinker-compatible service that really trains and samples, on a CPU.
-docs/engine.md says what it supports."""
+docs/engine.md describes what it supports."""
 
 # lifecycle, access_token          start, find and stop the engine, its token (standard library
 #                                  only)

@@ -24,14 +24,14 @@ def serve(
     """Serve until SIGTERM or SIGINT. Hangups are ignored.
 
     Port 0 takes the port of the home's last engine if it is free, else any free port. If the
-    settings have no token, it is $SWEEPER_ENGINE_TOKEN, else the home's own (`access_token`),
+    settings have no token, $SWEEPER_ENGINE_TOKEN is used, else the home's token (`access_token`),
     which is created at the first start. Raises EngineError if another engine serves the home, if
-    the address is not available, if the address is not a loopback one and only the home's own
-    token would protect it, if a limit is invalid, or if a model cannot be read.
+    the address is not available, if the engine listens beyond loopback with only the home's token,
+    if a limit is invalid, or if a model cannot be read.
     """
     settings.limits.check()
     settings = settings._replace(token=token_for(settings.token, host))
-    # Before numpy is imported: its threads are a loss at these sizes.
+    # Set this before numpy is imported: numpy's threads slow down arrays of these sizes.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = "1"
     from sweeper.engine.server import run
@@ -39,15 +39,15 @@ def serve(
     run(host, port, os.path.abspath(home or paths.home()), settings)
 
 
-_NAMED = 5  # sweeps to name if they use the engine that is to stop
-_SHOWN = 10  # sessions to show
+_NAMED = 5  # the most sweeps that are named before the engine is stopped
+_SHOWN = 10  # the most sessions that are shown
 
 
 _ACTIONS = {
     "start": "start an engine in the background",
     "serve": "run an engine in the foreground",
-    "status": "show whether an engine runs, and where",
-    "env": "print the variables that a shell sets to use the engine",
+    "status": "show whether an engine is running, and its address",
+    "env": "print the environment variables for using the engine",
     "stop": "stop the engine",
 }
 EXAMPLES = {
@@ -85,9 +85,13 @@ def parser() -> argparse.ArgumentParser:
         where.add_argument("--home", help="default: $SWEEPER_HOME or the user's data directory")
         output = action.add_argument_group("output")
         if name == "status":
-            output.add_argument("--all", action="store_true", help="all sessions, not the last 10")
+            output.add_argument(
+                "--all", action="store_true", help="show all sessions, not only the last 10"
+            )
         if name == "stop":
-            where.add_argument("--force", action="store_true", help="even if sweeps use it")
+            where.add_argument(
+                "--force", action="store_true", help="stop the engine even if sweeps use it"
+            )
         _add_help(output)
     return top
 
@@ -100,16 +104,16 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     address = parser.add_argument_group("address")
     address.add_argument("--host", default="127.0.0.1", help="the address (default: 127.0.0.1)")
     address.add_argument("--port", type=int, default=0, help="the port (default: a free one)")
-    address.add_argument("--token", help=f"what clients must give as their key; better ${TOKEN}")
+    address.add_argument("--token", help=f"the API key for clients; safer in ${TOKEN}")
     models = parser.add_argument_group("models")
     models.add_argument(
         "--model", action="append", default=[], metavar="NAME=DIR",
-        help="another base model, in Hugging Face's layout",
+        help="add a base model, a directory in Hugging Face's layout",
     )  # fmt: skip
     models.add_argument(
         "--alias", action="append", default=[], metavar="NAME=MODEL",
-        help="another name for a model, as org/its-name=tiny/qwen3; names of Qwen's models on the "
-        "hosted service stand for tiny/qwen3 anyway",
+        help="add a name for a model, such as org/its-name=tiny/qwen3; the hosted service's names "
+            "of Qwen models already mean tiny/qwen3",
     )  # fmt: skip
     add_limits(parser)
 
@@ -123,7 +127,9 @@ def _pairs(given: list[str], flag: str, parser: argparse.ArgumentParser) -> dict
 
 def _start(host: str, port: int, home: str | None, settings: lifecycle.Settings) -> None:
     if (running := lifecycle.find(home)) is not None:
-        raise EngineError(f"one runs already, at {running.url}: `sweeper engine stop` ends it")
+        raise EngineError(
+            f"an engine is already running at {running.url}: `sweeper engine stop` ends it"
+        )
     info = lifecycle.start(host, port, home, settings)
     print("\n".join(lifecycle.describe(info, settings.token)))
 
@@ -133,16 +139,19 @@ def _no_one(_info: lifecycle.EngineInfo) -> Sequence[str]:
 
 
 def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
-    """Stop the engine. Asks first on a terminal if sweeps use it."""
+    """Stop the engine. If sweeps use it, ask first on a terminal."""
     if users and not force:
         more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
         named = f"{', '.join(users[:_NAMED])}{more}"
         what = f"{len(users)} sweep{'s' * (len(users) > 1)} in progress use it: {named}"
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise EngineError(f"{what}; `sweeper engine stop --force` stops it nevertheless")
-        print(f"{what}. Runs wait, or begin again from their last checkpoint, when it is back.")
+            raise EngineError(f"{what}; to stop it anyway, use `sweeper engine stop --force`")
+        print(
+            f"{what}. Their runs wait until it is running again, or restart from their last "
+            f"checkpoint."
+        )
         if input("Stop it? [y/N] ").strip().lower() not in ("y", "yes"):
-            print("it goes on")
+            print("not stopped")
             return
     print("stopped" if lifecycle.stop(home) else "no engine is running")
 
@@ -159,7 +168,7 @@ def main(
     argv: list[str] | None = None,
     users: Callable[[lifecycle.EngineInfo], Sequence[str]] = _no_one,
 ) -> int:
-    """Run the verb. Return the exit code. `users` returns the running sweeps that use an
+    """Run a subcommand. Return the exit code. `users` returns the running sweeps that use an
     engine."""
     commands = parser()
     arguments = commands.parse_args(argv)

@@ -1,5 +1,5 @@
 """The token that an engine requires from its clients: a private file in the home folder, which
-stays the same when the engine is restarted. Standard library only."""
+stays the same when the engine is restarted. Uses only the standard library."""
 
 import os
 
@@ -16,13 +16,13 @@ def path(home: str | None = None) -> str:
 
 def new() -> str:
     """Return a new random token, in the form that the SDK requires of a key."""
-    import secrets  # planning does not need it
+    import secrets  # import late: planning does not need this
 
     return f"tml-{secrets.token_urlsafe(32)}"
 
 
 def read(home: str | None = None) -> str | None:
-    """Return the token of a home's engine, or None if there is none or it is another user's."""
+    """Read the token of a home's engine; None if there is none or another user owns it."""
     try:
         with open(path(home), encoding="ascii") as file:
             return file.read().strip() or None
@@ -37,9 +37,9 @@ def keep(home: str, token: str) -> None:
 
 
 def proof(token: str, challenge: str) -> str:
-    """Return the answer to a challenge, which requires the token. With it a client checks that it
-    reaches its engine before it sends the token. Another program may have taken the port of an
-    engine that died."""
+    """Return the answer to a challenge, which proves knowledge of the token. A client checks it
+    before it sends the token, because another program may have taken the port of an engine that
+    died."""
     import hmac
 
     return hmac.digest(token.encode(), challenge.encode(), "sha256").hex()

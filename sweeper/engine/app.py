@@ -25,19 +25,21 @@ from sweeper.engine.service import Body, Service
 from sweeper.engine.wire import json_head, protobuf_head
 
 OPEN = "/api/v1/healthz"
-"""The only path that needs neither the token nor a key of its own."""
+"""The only path that needs no token."""
 OPEN_BELOW = "/api/v1/files/"
-"""Paths below it contain a key, because programs that download weights do not have the token."""
+"""Paths that contain a key instead of needing the token, because programs that download weights do
+not have the token."""
 JSON_BYTES = 16 * 2**20
 """Maximum bytes of a JSON body. A prompt of 1,000,000 tokens has 7,000,000."""
 OTHER_BYTES = 64 * 2**20
 """Maximum bytes of any other body. The SDK sends batches in parts of 5,000,000."""
 _DRAINED = 8
-"""A body that is too large is read and discarded up to this many times the limit before the
-connection is cut. A client whose connection is cut while it sends cannot read the reason, and
-sends the body again."""
+"""A body that is too large is read and discarded up to this many times the limit; then the
+connection is cut. A client whose connection is cut while it sends cannot read the reason, and sends
+the body again."""
 _HEAD_BYTES = 4096
-"""Bytes kept of a body that is too large. The SDK's bodies name their training client there."""
+"""How many bytes of a too large body are kept. The SDK's bodies have the training client's name at
+the beginning."""
 _TYPES = ("application/json", "application/x-protobuf")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
@@ -51,14 +53,14 @@ class TooLarge(HTTPException):
 
 
 def local_names(address: str) -> frozenset[str]:
-    """Return the host names by which local clients may call a server at `address` on loopback."""
+    """Return the host names by which clients on this machine may call a server at the loopback
+    `address`."""
     return frozenset({"localhost", "127.0.0.1", "[::1]", address, f"[{address}]"})
 
 
 class Front:
-    """A middleware that checks each request before it passes it to the application. `token` is
-    required of all requests except `OPEN` (None: no token). `names` are the accepted host names
-    (None: any)."""
+    """A middleware that checks each request before the application gets it. `token` is required for
+    all requests except `OPEN` (None: no token). `names` are the accepted host names (None: any)."""
 
     def __init__(
         self, app: ASGIApp, token: str | None, names: Collection[str] | None = None
@@ -83,20 +85,22 @@ class Front:
         host = headers.get("host", "")
         name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
         if self._names is not None and name.lower() not in self._names:
-            return _refused(403, f"this engine is not {host!r}: it answers to its own machine")
+            return _refused(403, f"this engine is not {host!r}: it only serves its own machine")
         if "origin" in headers:
-            return _refused(403, "this engine does not answer to pages in a browser")
+            return _refused(403, "this engine does not serve pages in a browser")
         is_open = scope["path"] == OPEN or scope["path"].startswith(OPEN_BELOW)
         if not is_open and not self._allowed(headers):
             return _refused(
                 401,
-                "this engine asks for its token as the API key: `sweeper engine env` on its "
-                "machine shows what to set",
+                "this engine requires its token as the API key: run `sweeper engine env` on its "
+                "machine",
             )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
         if scope["method"] in _WITH_BODY and not empty and kind not in _TYPES:
-            return _refused(415, f"a body is one of {', '.join(_TYPES)}, not {kind or 'unnamed'}")
+            return _refused(
+                415, f"the content type must be one of {', '.join(_TYPES)}, not {kind or 'missing'}"
+            )
         return None
 
     def _allowed(self, headers: Headers) -> bool:
@@ -112,7 +116,7 @@ def _refused(status: int, detail: str) -> Response:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """Wrap `receive` so that reading a body of more than `limit` bytes raises a 413."""
+    """Wrap `receive` so that it raises an error (413) after more than `limit` bytes."""
     size, head = 0, b""
 
     async def bounded() -> Message:
@@ -138,23 +142,24 @@ REFUSED: list[tuple[str, str, str]] = [
     ("PUT", "sessions/{session}/project", _NO_PROJECTS),
     ("GET", "sessions/{session}/trace_export", "this engine records no traces"),
     ("GET", "audit", "this engine keeps no audit log"),
-    ("POST", "create_custom_loss", "custom losses run in the client here"),
-    ("POST", "retrieve_futures", "ask for one answer at a time here: retrieve_future"),
+    ("POST", "create_custom_loss", "custom losses run in the client with this engine"),
+    ("POST", "retrieve_futures", "fetch one result at a time with retrieve_future"),
     ("POST", "auth/token", _NO_ACCOUNTS),
     ("GET", "auth/apikey/me", _NO_ACCOUNTS),
     ("DELETE", "auth/apikey/me", _NO_ACCOUNTS),
     (
         "GET",
         "training_runs/{run}/checkpoints/{checkpoint:path}/archive",
-        "there are no archives on this engine: save_weights_external, then its addresses",
+        "there are no archives on this engine: use save_weights_external, then the addresses of "
+        "the files",
     ),
 ]
-"""Method, path below /api/v1/, message."""
+"""The HTTP method, the path below /api/v1/, and the message for each unsupported request."""
 
 
 PREFIX = "/api/v1/"
-POLL_SECONDS = 20.0  # a client asks again after 45 s by itself
-PAUSED_SECONDS = 1.0  # shorter for paused requests, to report the pause
+POLL_SECONDS = 20.0  # a client repeats the request after 45 s by itself
+PAUSED_SECONDS = 1.0  # paused requests are answered sooner, to report the pause
 # Limits apply to requests for work, and to fetching their results.
 _WORK = frozenset({
     "create_model", "load_weights", "forward_backward", "optim_step", "save_weights",
@@ -173,7 +178,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def _nonfinite_as_text(value: object) -> object:
     """Replace NaN and infinities by strings, which the SDK's models read as numbers. JSON has no
-    such numbers, and the SDK's parser refuses the bare words."""
+    such numbers, and the SDK's parser rejects the bare words."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
@@ -199,7 +204,7 @@ def _reply(reply: Reply) -> Response:
 
 def _busy(error: Busy) -> Response:
     response = _json({"detail": str(error)}, 429)
-    # in milliseconds too: the SDK reads both, and would wait for a whole second otherwise
+    # also in milliseconds, because without them the SDK waits for a whole second
     response.headers["retry-after-ms"] = str(max(1, round(1000 * error.seconds)))
     response.headers["retry-after"] = f"{error.seconds:.3f}"
     return response
@@ -212,13 +217,13 @@ def _is_json(request: Request) -> bool:
 async def _body(request: Request) -> Body:
     raw = await request.body()
     if raw and not _is_json(request):
-        raise RequestError(f"{request.url.path} takes JSON")
+        raise RequestError(f"{request.url.path} needs a JSON body")
     try:
         body: object = json.loads(raw) if raw else {}
     except RecursionError:
         raise RequestError("the body is nested too deeply") from None
     except ValueError as error:
-        raise RequestError(f"the body is no JSON: {error}") from None
+        raise RequestError(f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
         raise RequestError("the body is not a JSON object")
     return body  # pyright: ignore[reportUnknownVariableType]  # a JSON object has string keys
@@ -260,10 +265,10 @@ class _Api:
         async def guarded(request: Request) -> Response:
             if name in _CAN_FAIL and self._failures.next():
                 self._service.meter.add(None, failed=1)
-                return _json({"detail": "a failure that --fail-rate asked for"}, 500)
+                return _json({"detail": "a simulated failure (--fail-rate)"}, 500)
             if name in _WORK and (seconds := self._bucket.take()):
                 self._service.meter.add(None, refused=1)
-                return _busy(Busy("too many requests: --rate-limit", seconds))
+                return _busy(Busy("too many requests (--rate-limit)", seconds))
             return await self._answer(request, handler)
 
         return guarded
@@ -290,9 +295,8 @@ class _Api:
         return self._reject_with(request, start, message, status)
 
     def _reject_with(self, request: Request, start: bytes, message: str, status: int) -> Response:
-        """Reject a request whose body begins with `start`. If it has a sequence number, in JSON or
-        in protobuf, the number is released: the SDK counts it, and later requests would wait for
-        it."""
+        """Reject a request whose body begins with `start`. If it has a sequence number (in JSON or
+        protobuf), the number is released, because later requests would wait for it."""
         self._service.refuse((json_head if _is_json(request) else protobuf_head)(start), message)
         return _json({"detail": message}, status)
 
@@ -336,12 +340,13 @@ class _Api:
         return handler
 
     async def retrieve(self, request: Request) -> Response:
-        """Respond with the result of a promise. Waits for it as long as one poll may take."""
+        """Respond with the result of a promise, after waiting for it as long as one poll may
+        take."""
         service = self._service
         name = (await _body(request))["request_id"]
         future = service.promises.get(name)
         if future is None:
-            return _json({"detail": f"there is no answer for {name}, or none any more"}, 410)
+            return _json({"detail": f"there is no result for {name}, or it was dropped"}, 410)
         due = service.promises.since(name) + service.limits.latency
         paused = service.promises.paused(name)
         try:
@@ -362,9 +367,9 @@ class _Api:
     async def forward_backward(self, request: Request) -> Response:
         """Handle a batch of data in protobuf."""
         if "protobuf" not in request.headers.get("content-type", ""):
-            raise RequestError("forward_backward takes protobuf: use the tinker SDK 0.38")
+            raise RequestError("forward_backward needs protobuf: use the tinker SDK 0.38")
         if request.headers.get("content-encoding"):
-            raise RequestError("this engine takes uncompressed requests only")
+            raise RequestError("this engine does not support compressed requests")
         return _json(self._service.forward_backward(await request.body()))
 
     async def create_sampling_session(self, request: Request) -> Response:
@@ -378,7 +383,7 @@ class _Api:
 
     async def sample(self, request: Request) -> Response:
         """Draw sequences."""
-        # with this header the client itself waits after a refusal
+        # with this header, the client waits and retries by itself
         may_refuse = request.headers.get("x-tinker-sampling-backpressure") == "1"
         try:
             return _json(self._service.sample(await _body(request), may_refuse=may_refuse))
@@ -392,7 +397,8 @@ class _Api:
         return _json(self._service.finish_session(session, await _body(request)))
 
     async def external_addresses(self, request: Request) -> Response:
-        """Respond with the addresses of a checkpoint's files, as this client reaches the engine."""
+        """Respond with the addresses of a checkpoint's files, under the host name that this client
+        uses."""
         base = f"{str(request.base_url).rstrip('/')}{PREFIX}files/"
         addresses = await asyncio.to_thread(
             listing.external_addresses, self._service, request.path_params, base
@@ -400,7 +406,7 @@ class _Api:
         return _json(addresses)
 
     async def file(self, request: Request) -> Response:
-        """Respond with one of these files."""
+        """Respond with the contents of a checkpoint's file."""
         vault, name = self._service.vault, request.path_params["file"]
         place = self._service.tickets.place(request.path_params["ticket"])
         data = await asyncio.to_thread(lambda: exports.contents(vault.load(place), name))
@@ -420,8 +426,8 @@ def build(
     service: Service, identity: Body, token: str | None = None, address: str | None = None
 ) -> ASGIApp:
     """Return the application. `identity` is part of the response of `healthz`. All other requests
-    need the token, if there is one. `address` is the loopback address where the engine listens:
-    then it accepts no other host name."""
+    need the token, if there is one. `address` is the loopback address where the engine listens, if
+    so; then only host names of this machine are accepted."""
     api = _Api(service)
     posted: dict[str, Handler] = {
         name: _posted(function)

@@ -11,15 +11,15 @@ from sweeper.engine.errors import RequestError
 from sweeper.engine.losses import Loss
 from sweeper.engine.net import Shape
 
-ROWS = 1024  # positions in a microbatch, which about fit in a core's cache (tests/bench)
+ROWS = 1024  # positions in a microbatch; this many about fit in a core's cache (tests/bench)
 
-# in the protocol, but not used by any loss here: refuse them rather than ignore them
+# part of the protocol, but no loss here uses them: reject them
 _IGNORED = ("clip_low_threshold", "clip_high_threshold", "sequence_ratio_mask")
 
 
 class Span(NamedTuple):
-    """A run of target tokens that are tokens of a sampled sequence, or (not `sampled`) of its
-    prompt, from `offset` on."""
+    """Consecutive target tokens that are tokens of a sampled sequence (or of its prompt, if not
+    `sampled`), from `offset` on."""
 
     sequence: str
     offset: int
@@ -29,8 +29,8 @@ class Span(NamedTuple):
 
 class Datum(NamedTuple):
     """One sequence: T input tokens, T or T x K target tokens, and loss inputs of the targets'
-    shape. `spans` say where the target tokens come from, one run after the other; empty if the
-    client did not say."""
+    shape. `spans` tell where the target tokens come from, one after the other; empty if the client
+    did not say."""
 
     tokens: Ints
     inputs: dict[str, Numbers]
@@ -38,7 +38,8 @@ class Datum(NamedTuple):
 
 
 class Microbatch(NamedTuple):
-    """Some sequences together: their indices, B x T ids, and the rows of the M real positions."""
+    """Several sequences together: their indices, B x T ids, and the rows of the M real
+    positions."""
 
     members: list[int]
     ids: Ints
@@ -105,7 +106,7 @@ def _build(data: Sequence[Datum], index: list[int], loss: Loss) -> Microbatch:
         place = slice(start, start + n), slice(columns.shape[1])
         targets[place] = columns
         for name in names:
-            # without weights every token counts once
+            # without weights, every token has weight 1
             given = name in datum.inputs
             inputs[name][place] = _columns(datum, name) if given else 1.0
         start += n

@@ -34,12 +34,12 @@ log = logging.getLogger("sweeper.engine")
 
 KINDS = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}")
-_LEFT_SECONDS = 3600.0  # a writer takes less time between the data and its document
+_LEFT_SECONDS = 3600.0  # seconds; a writer takes less time between the arrays and the document
 _ADAPTER, _FIRST, _SECOND = "adapter/", "first/", "second/"
 
 
 class Place(NamedTuple):
-    """A parsed `tinker://<run>/<kind>/<name>`."""
+    """The parts of a path `tinker://<run>/<kind>/<name>`."""
 
     run: str
     kind: str
@@ -84,19 +84,19 @@ class Document(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One line of a listing: the place, and the .json document."""
+    """An entry of a listing: the place, and the .json document."""
 
     place: Place
     document: Document
 
 
 def parse(path: str) -> Place:
-    """Parse a tinker path. Raises RequestError if it is invalid."""
+    """Parse a tinker:// path. Raises RequestError if it is invalid."""
     parts = path.removeprefix("tinker://").split("/")
     valid = path.startswith("tinker://") and len(parts) == 3
     if not valid or parts[1] not in KINDS or not all(_PART.fullmatch(part) for part in parts):
         raise RequestError(
-            f"{path!r} is no checkpoint's path: tinker://<run>/<kind>/<name>, the kind being one "
+            f"{path!r} is not a checkpoint's path: use tinker://<run>/<kind>/<name> with a kind "
             f"of {', '.join(KINDS)}"
         )
     return Place(*parts)
@@ -111,8 +111,8 @@ def _unprefixed(prefix: str, arrays: Arrays) -> Arrays:
 
 
 class Vault:
-    """All checkpoints below one directory. `now` returns the Unix time by which checkpoints
-    expire."""
+    """All checkpoints below one directory. `now` returns the current Unix time, which decides when
+    checkpoints expire."""
 
     def __init__(self, root: str, now: Callable[[], float] | None = None) -> None:
         self._root = root
@@ -120,7 +120,7 @@ class Vault:
         self._lock = threading.Lock()
 
     def _folder(self, run: str, kind: str) -> str:
-        # a run's id has colons, which some file systems do not allow
+        # the ids of runs have colons, which some file systems do not allow
         return os.path.join(self._root, run.replace(":", "@"), kind)
 
     def _document_path(self, place: Place) -> str:
@@ -227,7 +227,8 @@ class Vault:
         return Entry(place, self._document(place))
 
     def expire(self, place: Place, ttl_seconds: int | None) -> None:
-        """Let a checkpoint expire in `ttl_seconds`, or never. Raises Unknown if there is none."""
+        """Set a checkpoint to expire in `ttl_seconds`, or never. Raises Unknown if it does not
+        exist."""
         with self._lock:
             document = self._document(place)
             expires = None if ttl_seconds is None else time.time() + ttl_seconds
@@ -250,7 +251,7 @@ class Vault:
             self._remove(place, self._document(place).data)
 
     def _remove(self, place: Place, data: str) -> None:
-        # the document first: without it there is no checkpoint any more
+        # the document first: without it, the checkpoint no longer exists
         for path in (
             self._document_path(place),
             os.path.join(self._folder(place.run, place.kind), data),
@@ -298,7 +299,7 @@ class Vault:
         return gone
 
     def runs(self) -> list[str]:
-        """Return the runs that have saved something."""
+        """Return the runs that have saved checkpoints."""
         try:
             return sorted(name.replace("@", ":") for name in os.listdir(self._root))
         except FileNotFoundError:
@@ -320,6 +321,6 @@ class Vault:
                         out.append(self.entry(Place(run, kind, name.removesuffix(".json"))))
                     except Unknown:
                         continue
-                    except RequestError as error:  # still list the others
+                    except RequestError as error:  # list the others anyway
                         log.warning("%s", error)
         return sorted(out, key=lambda entry: entry.document.created)

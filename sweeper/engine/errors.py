@@ -1,16 +1,16 @@
-"""The errors that the engine returns to a client whose request cannot be done."""
+"""Errors that the engine returns to a client whose request cannot be executed."""
 
 
 class RequestError(Exception):
-    """The request cannot be done as it is. The message says what to change."""
+    """The request cannot be executed as sent. The message says what to change."""
 
 
 class Unknown(RequestError):
-    """There is no such session, run, sampler, checkpoint or model."""
+    """A session, run, sampler, checkpoint or model does not exist."""
 
 
 class Busy(RequestError):
-    """The engine is busy. The client is to retry after `seconds`."""
+    """The engine is busy. The client should retry after `seconds`."""
 
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)

@@ -17,7 +17,8 @@ _SECONDS = 3600.0
 
 
 def module_of(name: str) -> str:
-    """Return a map's full name in the model: `0.q` -> `model.layers.0.self_attn.q_proj`."""
+    """Return the full name of a linear map in the model: `0.q` ->
+    `model.layers.0.self_attn.q_proj`."""
     layer, _, kind = name.rpartition(".")
     return f"model.layers.{layer}.{published_names()[kind]}" if layer else "lm_head"
 
@@ -53,14 +54,14 @@ _FILES: dict[str, Callable[[Checkpoint], bytes]] = {CONFIG: _config, WEIGHTS: _w
 
 
 def contents(checkpoint: Checkpoint, file: str) -> bytes:
-    """Return the contents of one file. Raises Unknown if no file of that name."""
+    """Return the contents of one file. Raises Unknown if there is no such file."""
     if file not in _FILES:
         raise Unknown(f"no file {file!r}: {', '.join(_FILES)}")
     return _FILES[file](checkpoint)
 
 
 class Tickets:
-    """Keys for the files of one checkpoint each, valid for an hour. Thread-safe."""
+    """Keys for downloading the files of a checkpoint, valid for an hour. Thread-safe."""
 
     def __init__(self, now: Callable[[], float] | None = None) -> None:
         self._now, self._lock = now or SureClock(), threading.Lock()
@@ -79,5 +80,5 @@ class Tickets:
         """Return the checkpoint of a key. Raises Unknown if the key is invalid or has expired."""
         place = self._places.get(ticket)
         if place is None or place[1] <= self._now():
-            raise Unknown("this address is over: ask for the checkpoint's addresses again")
+            raise Unknown("this address has expired: request the checkpoint's addresses again")
         return place[0]

@@ -1,5 +1,5 @@
 """Makes tokenizers available to `transformers` by model name, without a network, in the layout of
-the Hugging Face hub's cache. `view` combines it with the user's cache by links."""
+the Hugging Face hub's cache. `view` combines this cache with the user's by links."""
 
 # <hub>/models--ORG--NAME/refs/main                  the revision
 # <hub>/models--ORG--NAME/snapshots/<revision>/      tokenizer.json, config.json and others
@@ -38,16 +38,13 @@ def _revision(contents: dict[str, bytes]) -> str:
     digest = hashlib.sha256()
     for name, data in contents.items():
         digest.update(f"{name} {len(data)}\n".encode() + data)
-    return digest.hexdigest()[:40]  # as long as the hub's revisions, which are git's
+    return digest.hexdigest()[:40]  # as long as the hub's revisions, which are git hashes
 
 
 def place(hub: str, name: str, directory: str) -> str:
-    """Add the tokenizer in `directory` to the cache `hub` under a model's name. Return its
-    folder.
-
-    The revision is a hash of the contents, so a snapshot never changes. The reference is replaced
-    atomically. Other models in the cache are not touched.
-    """
+    """Add the tokenizer in `directory` to the cache `hub` under a model's name, without changing
+    other models. Return its folder. The revision is a hash of the contents, so a snapshot never
+    changes. The reference is replaced atomically."""
     model = os.path.join(hub, "models--" + name.replace("/", "--"))
     contents = _contents(directory)
     revision = _revision(contents)
@@ -56,7 +53,7 @@ def place(hub: str, name: str, directory: str) -> str:
     for folder in (snapshots, refs):
         os.makedirs(folder, exist_ok=True)
     if not os.path.isdir(target):
-        import tempfile  # needed once for each model, and slow to load
+        import tempfile  # import late: rarely needed, and slow to load
 
         scratch = tempfile.mkdtemp(prefix=".making-", dir=snapshots)
         try:
@@ -64,7 +61,7 @@ def place(hub: str, name: str, directory: str) -> str:
             for file, data in contents.items():
                 with open(os.path.join(scratch, file), "wb") as out:
                     out.write(data)
-            with contextlib.suppress(OSError):  # another process made the same contents first
+            with contextlib.suppress(OSError):  # another process has made the same contents
                 os.rename(scratch, target)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -84,10 +81,8 @@ def user_cache(environ: Mapping[str, str]) -> str:
 
 def view(hub: str, theirs: str, views: str) -> str:
     """Make a cache below `views` with links to everything in `hub`, and to what only `theirs` has.
-
-    Each user's cache has its own view, which every call updates. Two calls at once make the same
-    links. Files that a program itself puts into the view stay. Raises OSError.
-    """
+    Each user's cache has its own view, which every call updates; concurrent calls make the same
+    links. Files that a program adds to the view stay. Raises OSError."""
     # A launch from inside a run already has a view: use it.
     nested = os.path.dirname(theirs) == os.path.abspath(views)
     digest = hashlib.sha256(os.fsencode(theirs)).hexdigest()[:16]
@@ -105,7 +100,7 @@ def view(hub: str, theirs: str, views: str) -> str:
 
 
 def _link(path: str, link: str) -> None:
-    """Make `link` point to `path`, atomically. A folder in that place stays."""
+    """Make `link` point to `path`, atomically. An existing folder at `link` stays."""
     if path == link or (os.path.islink(link) and os.readlink(link) == path):
         return
     with contextlib.suppress(IsADirectoryError), replacing(link) as scratch:
@@ -113,7 +108,7 @@ def _link(path: str, link: str) -> None:
 
 
 def _held(cache: str) -> dict[str, str]:
-    """Return the repositories in a cache: folder -> path. Empty if there is no cache."""
+    """Return the repositories in a cache: folder -> path. Empty if the cache does not exist."""
     try:
         names = os.listdir(cache)
     except (FileNotFoundError, NotADirectoryError, PermissionError):

@@ -1,5 +1,6 @@
-"""Starts, finds and stops the engine that serves a home. It holds `<home>/engine/lock` and writes
-`engine.json`, which readers check by its address. Standard library only."""
+"""Starts, finds and stops the engine that serves a home. The engine holds `<home>/engine/lock` and
+writes its address to `engine.json`; readers ask this address whether it is still valid. Uses only
+the standard library."""
 
 import contextlib
 import json
@@ -25,8 +26,8 @@ from sweeper.errors import EngineError, EnvironmentFailure, StoreError
 SERVICE = "sweeper-engine"
 _NO_MODELS: Mapping[str, str] = {}
 _ASK_SECONDS = 20.0
-"""An engine on a busy machine may not answer for seconds. If there is none, the call fails at
-once."""
+"""Seconds. An engine on a busy machine may not answer for seconds. Without an engine, the call
+fails at once."""
 _STOP_SECONDS = 60.0
 _LOG_LINES = 8
 _TOKEN_LENGTH = 20
@@ -52,8 +53,7 @@ def check_home(home: str | None = None) -> None:
         try_to_write(nearest_folder(folder))
     except OSError as error:
         raise EnvironmentFailure(
-            f"cannot write to {folder}: {error.strerror}; set SWEEPER_HOME to a folder that can be "
-            "written"
+            f"cannot write to {folder}: {error.strerror}; set SWEEPER_HOME to a writable folder"
         ) from error
 
 
@@ -96,10 +96,11 @@ def hub_environment(
     home: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Return variables with which `transformers` finds the tokenizers of the engine's models by
-    name. They also disable the network, where these names mean other models.
+    name.
 
-    The contents of the hub cache that a program in `environ` would use are found too (`hub.view`).
-    `HF_HOME` is unchanged, so the user's token and loaded data sets are still found.
+    They also disable the network, because the names mean other models there. The contents of the
+    hub cache that a program in `environ` would use are available too (`hub.view`). `HF_HOME` is
+    unchanged, so the user's token and loaded datasets are still found.
     """
     root = home or paths.home()
     try:
@@ -111,19 +112,19 @@ def hub_environment(
 
 def client_key(home: str | None = None) -> str:
     """Return the API key for clients on this machine: the token of the home's engine, or a
-    placeholder that the SDK accepts if the engine needs none."""
+    placeholder that satisfies the SDK if the engine needs none."""
     return access_token.read(home) or os.environ.get(TOKEN) or "tml-local"
 
 
 def client_environment(info: EngineInfo) -> dict[str, str]:
-    """Return variables with which a program reaches the engine, and finds the tokenizers of its
+    """Return variables with which a program reaches the engine and finds the tokenizers of its
     models. Raises EngineError."""
     address = {"TINKER_BASE_URL": info.url, "TINKER_API_KEY": client_key(info.home)}
     return address | hub_environment(info.home, os.environ)
 
 
 def loopback(host: str) -> bool:
-    import ipaddress  # loads slowly, and most commands start no engine
+    import ipaddress  # import late: slow, and most commands start no engine
 
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -133,13 +134,13 @@ def loopback(host: str) -> bool:
 
 def token_for(given: str | None, host: str) -> str | None:
     """Return the token of an engine at `host`: the given one, else $SWEEPER_ENGINE_TOKEN, else
-    None, which stands for the home's own. Raises `EngineError` if that is not allowed."""
+    None, which means the home's token. Raises `EngineError` if that is not allowed."""
     token = given or os.environ.get(TOKEN) or None
     if token is None and not loopback(host):
         raise EngineError(
-            f"the engine listens beyond loopback ({host}) only with a token: set ${TOKEN}"
+            f"an engine that other machines can reach ({host}) needs a token: set ${TOKEN}"
         )
-    # the SDK refuses keys of any other form
+    # the SDK rejects keys of any other form
     if token is not None and not (token.startswith("tml-") and len(token) >= _TOKEN_LENGTH):
         raise EngineError(
             f"the token must begin with tml- and have {_TOKEN_LENGTH} characters or more"
@@ -150,9 +151,8 @@ def token_for(given: str | None, host: str) -> str | None:
 def _ask(
     url: str, timeout: float, name: str = "healthz", token: str | None = None
 ) -> dict[str, object] | None:
-    """Return the engine's JSON answer. None if nothing answers, or something else than an engine
-    does."""
-    import http.client  # planning does not need these, and they load slowly
+    """Return the engine's JSON answer; None if no engine answers."""
+    import http.client  # import late: slow, and planning does not need these
     from urllib.parse import urlsplit
 
     # not urllib, which would use a proxy from the environment
@@ -160,7 +160,7 @@ def _ask(
         parts = urlsplit(url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout)
     except ValueError:
-        return None  # not an address
+        return None  # not a valid address
     try:
         connection.request("GET", f"/api/v1/{name}", headers={"X-API-Key": token or ""})
         answer = json.loads(connection.getresponse().read())
@@ -172,8 +172,8 @@ def _ask(
 
 
 def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo | None:
-    """Return the engine that serves a home. None if there is none, whatever the record says, or if
-    it does not answer within `timeout` seconds."""
+    """Return the engine that serves a home; None if no engine answers within `timeout` seconds,
+    even if there is a record."""
     import secrets
 
     path = os.path.abspath(home or paths.home())
@@ -182,7 +182,7 @@ def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo |
             record: object = decode(file.read())
         info = codec.read(EngineInfo, record, file.name)._replace(home=path)
     except (OSError, ValueError, StoreError):
-        return None  # missing or damaged; the engine writes it again at its next start
+        return None  # missing or damaged; the engine's next start writes it again
     challenge, token = secrets.token_hex(16), access_token.read(path)
     answer = _ask(info.url, timeout, f"healthz?challenge={challenge}") or {}
     expected = {"service": SERVICE, "pid": info.pid, "started": info.started}
@@ -193,16 +193,14 @@ def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo |
 
 
 def knock(url: str, timeout: float = _ASK_SECONDS) -> str | None:
-    """Return the start time of the engine at `url`, of any home. None if no engine answers."""
+    """Return the start time of the engine at `url`, of any home; None if no engine answers."""
     answer = _ask(url, timeout) or {}
     return str(answer.get("started")) if answer.get("service") == SERVICE else None
 
 
 def meter(info: EngineInfo, token: str | None = None) -> dict[str, object] | None:
-    """Return the usage of each session (`meter.Meter.report`). None if the engine does not answer.
-
-    The default token is the home's own.
-    """
+    """Return the usage of each session (`meter.Meter.report`); None if the engine does not answer.
+    The default token is the home's."""
     answer = _ask(info.url, _ASK_SECONDS, "meter", token or client_key(info.home))
     return answer if answer is not None and "sessions" in answer else None
 
@@ -235,7 +233,7 @@ def describe(info: EngineInfo, token: str | None = None, most: float = 10) -> li
         named = line["display_name"] or tags or line["session_id"]
         lines.append(f"  {named} ({'ended' if line['ended'] else 'open'}): {_counted(line)}")
     if len(sessions) > most:
-        lines.append(f"  and {len(sessions) - int(most):,} older ones: `--all` lists them")
+        lines.append(f"  and {len(sessions) - int(most):,} older sessions: `--all` lists them")
     return lines
 
 
@@ -248,8 +246,8 @@ def _last_words(home: str | None) -> str:
 
 
 def wait(home: str | None = None, timeout: float = 30.0) -> EngineInfo:
-    """Wait until an engine serves the home. Raises EngineError, with the end of its log, after
-    `timeout` seconds."""
+    """Wait until an engine serves the home. Raises EngineError, with the end of the engine's log,
+    after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while True:
         if (info := find(home)) is not None:
@@ -270,7 +268,7 @@ def start(
 
     It runs `serve`. Raises EngineError, with the end of the engine's log, if it does not start.
     """
-    settings.limits.check()  # checked here too, where the error can be shown
+    settings.limits.check()  # check here, where the error can be shown
     check_home(home)
     token = token_for(settings.token, host)
     environ = {**os.environ, TOKEN: token} if token else None
@@ -293,11 +291,9 @@ def start(
 
 
 def stop(home: str | None = None) -> bool:
-    """Stop the engine that serves a home. Return False if there is none.
-
-    Signals only a process that answers as this home's engine and has the recorded pid. Raises
-    EngineError if it does not stop in time, or is another user's.
-    """
+    """Stop the engine that serves a home. Return False if there is none. Only a process that
+    answers as this home's engine and has the recorded pid gets a signal. Raises EngineError if it
+    does not stop in time, or belongs to another user."""
     info = find(home)
     if info is None:
         return False
@@ -306,7 +302,7 @@ def stop(home: str | None = None) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        raise EngineError(f"the engine (pid {info.pid}) is another user's") from None
+        raise EngineError(f"the engine (pid {info.pid}) belongs to another user") from None
     deadline = time.monotonic() + _STOP_SECONDS
     while time.monotonic() < deadline:
         if not os.path.exists(record_path(home)) and _ask(info.url, 1.0) is None:

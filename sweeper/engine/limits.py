@@ -1,5 +1,5 @@
-"""Limits for rehearsing a shared service: concurrency (gates, where requests wait), request rate
-(buckets, which answer 429), latency, and seeded failures. Standard library only."""
+"""Limits that simulate a shared service: concurrency (gates, where requests wait), request rate
+(buckets, which answer 429), latency, and seeded failures. Uses only the standard library."""
 
 import argparse
 import math
@@ -14,13 +14,10 @@ from sweeper.errors import EngineError
 
 
 class Limits(NamedTuple):
-    """The limits of a service. None and 0 mean no limit.
-
-    At most `max_sessions` sessions have training clients at once. At most `max_concurrent_samples`
-    samples are drawn at once over all sessions. `rate_limit` is in requests per second. A response
-    takes at least `latency` seconds. `fail_rate` is the fraction of requests that fail with a 500,
-    and `seed` determines which.
-    """
+    """The limits of a service. None and 0 mean no limit. `max_sessions` limits the sessions with
+    training clients, `max_concurrent_samples` the samples drawn at once over all sessions, and
+    `rate_limit` the requests per second. `latency` is the least number of seconds for a response.
+    `fail_rate` is the fraction of requests that fail with a 500, and `seed` determines which."""
 
     max_sessions: int | None = None
     max_concurrent_samples: int | None = None
@@ -37,7 +34,7 @@ class Limits(NamedTuple):
                 raise EngineError(f"{name} is {value}: it must be at least 1")
         rate, latency, share = self.rate_limit, self.latency, self.fail_rate
         if rate is not None and not (math.isfinite(rate) and rate > 0):
-            raise EngineError(f"rate_limit is {rate}: it must be above 0 requests a second")
+            raise EngineError(f"rate_limit is {rate}: it must be above 0 requests per second")
         if not (math.isfinite(latency) and latency >= 0):
             raise EngineError(f"latency is {latency}: it must be 0 seconds or more")
         if not 0 <= share < 1:
@@ -52,14 +49,14 @@ class Limits(NamedTuple):
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `Limits` to a parser."""
-    flags = parser.add_argument_group("limits, as a shared service has them")
+    flags = parser.add_argument_group("simulated limits of a shared service")
     for name, kind, meaning in (
-        ("max-sessions", int, "sessions with training clients at once; others wait, paused"),
-        ("max-concurrent-samples", int, "samples drawn at once; others get a 429"),
-        ("rate-limit", float, "requests a second; others get a 429"),
-        ("latency", float, "least seconds of an answer"),
-        ("fail-rate", float, "share of the requests that fail with a 500"),
-        ("seed", int, "which requests fail"),
+        ("max-sessions", int, "most sessions with training clients at once; others are paused"),
+        ("max-concurrent-samples", int, "most samples drawn at once; others get a 429"),
+        ("rate-limit", float, "most requests per second; others get a 429"),
+        ("latency", float, "least seconds before a response"),
+        ("fail-rate", float, "fraction of requests that fail with a 500"),
+        ("seed", int, "seed for choosing the requests that fail"),
     ):
         default = getattr(Limits(), name.replace("-", "_"))
         flags.add_argument("--" + name, type=kind, default=default, metavar="N", help=meaning)
@@ -78,12 +75,9 @@ class Paused(NamedTuple):
 
 
 class Gate:
-    """A gate that admits at most `limit` keys at once (None: any number). Others wait in their
-    order.
-
-    Each key comes with a function to start. It is called at once, or by the thread of the key that
-    leaves.
-    """
+    """A gate that admits at most `limit` keys at once (None for no limit); others wait in order.
+    Each key comes with a function, which is called when the key is admitted: at once, or later by
+    the thread of the key that leaves."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
@@ -101,13 +95,13 @@ class Gate:
             return set(self._inside)
 
     def waiting(self) -> list[str]:
-        """Return the waiting keys, in their order."""
+        """Return the waiting keys in order."""
         with self._lock:
             return list(self._waiting)
 
     def enter(self, key: str, start: Callable[[], None]) -> bool:
-        """Call `start` when `key` is admitted, at once if it already is. Return whether it was
-        called at once."""
+        """Call `start` when `key` is admitted, at once if it is admitted already. Return whether
+        `start` was called at once."""
         with self._lock:
             now = key in self._inside or (not self.full() and not self._waiting)
             if now:
@@ -119,7 +113,7 @@ class Gate:
         return now
 
     def leave(self, key: str) -> None:
-        """Remove `key`, and admit the next ones. If `key` is waiting, it goes on waiting."""
+        """Remove an admitted key, and admit the next ones. A waiting key continues to wait."""
         due = list[Callable[[], None]]()
         with self._lock:
             self._inside.discard(key)
@@ -131,7 +125,7 @@ class Gate:
             start()
 
     def forget(self, key: str) -> None:
-        """Remove `key`, or drop it from the queue without starting its functions."""
+        """Remove a key, admitted or waiting, without starting its functions."""
         with self._lock:
             self._waiting.pop(key, None)
         self.leave(key)
@@ -148,7 +142,7 @@ class Bucket:
         self._lock = threading.Lock()
 
     def take(self) -> float:
-        """Take a token. Returns 0 if there was one, else the seconds until the next."""
+        """Take a token. Return 0 if one was available, else the seconds until the next."""
         if self._rate is None:
             return 0.0
         with self._lock:

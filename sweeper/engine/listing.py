@@ -14,7 +14,7 @@ from sweeper.engine.service import Body, Service
 from sweeper.engine.state import RunSummary, Session
 
 OWNER = "local"
-"""The owner of everything, and its project."""
+"""The owner and the project of everything on the engine."""
 
 CHECKPOINT = "training_runs/{run}/checkpoints/{checkpoint:path}"
 """The path of a checkpoint."""
@@ -32,7 +32,7 @@ def _page(items: Sequence[T], query: Params) -> tuple[list[T], Body]:
     try:
         offset, limit = int(query.get("offset", 0)), int(query.get("limit", 20))
     except ValueError:
-        raise RequestError("offset and limit are whole numbers") from None
+        raise RequestError("offset and limit must be whole numbers") from None
     cursor = {"offset": offset, "limit": limit, "total_count": len(items)}
     return list(items[offset : offset + limit]), cursor
 
@@ -52,8 +52,8 @@ def _checkpoint(entry: Entry) -> Body:
 
 
 def _training_run(service: Service, name: str) -> Body:
-    """Describe a current training run, one whose session has ended, or one of an earlier engine
-    that left checkpoints."""
+    """Describe a training run: a current one, one whose session has ended, or one of an earlier
+    engine that left checkpoints."""
     held = {run.id: run for run in service.registry.runs()}.get(name)
     entries = service.vault.entries(name)
     summary = held.summary if held else service.registry.past_runs().get(name)
@@ -130,7 +130,7 @@ def external_addresses(service: Service, path: Params, base: str) -> Body:
     service.vault.entry(place)
     if place.kind != "external_weights":
         raise RequestError(
-            f"{place} is not an external checkpoint: save_weights_external makes one"
+            f"{place} is not an external checkpoint, which save_weights_external makes"
         )
     ticket, expires = service.tickets.issue(place)
     urls = {file: f"{base}{ticket}/{file}" for file in (exports.CONFIG, exports.WEIGHTS)}
@@ -171,7 +171,7 @@ def expire(service: Service, path: Params, body: Body) -> Body:
 
 
 def sessions(service: Service, _path: Params, query: Params) -> Body:
-    """List the ids of the open sessions, then of the sessions that ended last."""
+    """List the ids of the open sessions, then of the sessions that ended most recently."""
     page, _ = _page([session.id for session in service.registry.all_sessions()], query)
     return {"sessions": page}
 
@@ -196,7 +196,7 @@ def meter(service: Service, _path: Params, _query: Params) -> Body:
 
 
 def billing(service: Service, _path: Params, query: Params) -> Body:
-    """Return the usage by hour, session, model and kind. Nothing has a cost here."""
+    """Return the usage by hour, session, model and kind. The engine charges nothing."""
     begin, end = (_hour_of(query, key) for key in ("starting_on", "ending_before"))
     if not begin < end <= begin + HOURS * 3600:
         raise RequestError("ending_before must be after starting_on, by at most 14 days")
@@ -212,10 +212,10 @@ def _hour_of(query: Params, key: str) -> float:
     try:
         moment = datetime.fromisoformat(query[key])
     except ValueError:
-        raise RequestError(f"{key} is a time such as 2026-01-31T12:00:00Z") from None
+        raise RequestError(f"{key} must be a time such as 2026-01-31T12:00:00Z") from None
     seconds = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()
     if seconds % 3600:
-        raise RequestError(f"{key} is a full hour, in UTC")
+        raise RequestError(f"{key} must be a full hour, in UTC")
     return seconds
 
 
@@ -259,9 +259,9 @@ def weights_info(service: Service, _path: Params, body: Body) -> Body:
 
 
 Handler = Callable[[Service, Params, Params], Body]
-"""Takes path parameters and query parameters."""
+"""A handler that takes path parameters and query parameters."""
 PostHandler = Callable[[Service, Params, Body], Body]
-"""Takes path parameters and a body."""
+"""A handler that takes path parameters and a body."""
 ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "get_server_capabilities", capabilities),
     ("GET", "training_runs", training_runs),
@@ -296,8 +296,8 @@ def _summary(service: Service, session: Session, active: bool) -> Body:
 
 
 def _is_named(session: Session, name: str | None, words: Sequence[str]) -> bool:
-    """Return whether the session has that id, or all the words in its display name. True without
-    either criterion."""
+    """Return whether the session has that id, or all the words in its display name; True if neither
+    is given."""
     if name is None and not words:
         return True
     shown = (session.display_name or "").lower()
@@ -305,7 +305,7 @@ def _is_named(session: Session, name: str | None, words: Sequence[str]) -> bool:
 
 
 def _is_meant(session: Session, body: Body) -> bool:
-    """Return whether a search matches this session, apart from its status."""
+    """Return whether a search matches this session, apart from the session's status."""
     wanted: Body = body.get("user_metadata") or {}
     own: Body = session.user_metadata or {}
     owner: Body = body.get("owner") or {}

@@ -31,7 +31,7 @@ class LoraConfig(NamedTuple):
 
 
 def maps(shape: Shape) -> dict[str, tuple[int, int]]:
-    """Return each map that can be adapted, with its (out, in) sizes, in a fixed order."""
+    """Return each linear map that can be adapted, with its (out, in) sizes, in a fixed order."""
     queries, keys = shape.heads * shape.head, shape.kv_heads * shape.head
     sizes = {
         "q": (queries, shape.hidden),

@@ -12,8 +12,8 @@ are M positions x K target tokens. Losses are summed over tokens, as the service
 # dro                            -w (A log p - beta/2 (log r)^2)
 # stable_reinforce               -w (A log p - kl_coeff/2 (log r)^2), with q recorded by the sampler
 #
-# The formula of the service's `stable_reinforce` is not published. This one is the engine's own: it
-# has the same inputs and configuration, and stays bounded off-policy, since no ratio multiplies the
+# The formula of the service's `stable_reinforce` is not published. The engine uses another one with
+# the same inputs and configuration. It stays bounded off-policy, since no ratio multiplies the
 # advantage. Its default is the value of the SDK's example.
 
 import math
@@ -29,7 +29,7 @@ LossConfig = Mapping[str, float | str]
 """The client's `loss_fn_config`."""
 
 RECORDED = "recorded_logprobs"
-"""The input that is not the client's: logprobs that the sampler recorded."""
+"""The input that the sampler recorded, not the client: logprobs."""
 
 
 class Loss(NamedTuple):
@@ -42,8 +42,8 @@ class Loss(NamedTuple):
 
 
 def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tuple[Floats, Floats]:
-    """Return -w log p and its gradient. Any weight is valid, also negative ones (custom losses
-    are linear in log p)."""
+    """Return -w log p and its gradient. Any weight is valid, also a negative one (custom losses are
+    linear in log p)."""
     weights = inputs["weights"]
     return -logprobs * weights, -weights
 
@@ -51,7 +51,7 @@ def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tup
 def _importance_sampling(
     logprobs: Floats, inputs: Arrays, _config: LossConfig
 ) -> tuple[Floats, Floats]:
-    """Return -(p / q) A, with q the sampler's probability. Its gradient equals the loss itself."""
+    """Return -(p / q) A, with q the sampler's probability. The gradient equals the loss."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     loss = -ratio * inputs["advantages"] * inputs["weights"]
     return loss, loss
@@ -67,7 +67,8 @@ def _number(config: LossConfig, key: str, defaults: Mapping[str, float]) -> floa
 
 
 def _ppo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Return the smaller of two objectives. Where that is the clipped one, the gradient is zero."""
+    """Return the smaller of two objectives. The gradient is zero if that is the clipped
+    objective."""
     advantages, weights = inputs["advantages"], inputs["weights"]
     ratio = np.exp(logprobs - inputs["logprobs"])
     plain, clipped = ratio * advantages, _clipped(ratio, config, _PPO) * advantages
@@ -76,14 +77,14 @@ def _ppo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, 
 
 
 def _cispo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Compute CISPO: every token has a gradient, and the clipped ratio only bounds its size."""
+    """Compute CISPO: every token has a gradient, and the clipped ratio only limits its size."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     slope = -_clipped(ratio, config, _CISPO) * inputs["advantages"] * inputs["weights"]
     return slope * logprobs, slope
 
 
 def _dro(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Apply a quadratic penalty on log r instead of a ratio."""
+    """Compute DRO, which has a quadratic penalty on log r instead of a ratio."""
     apart = logprobs - inputs["logprobs"]
     return _penalised(logprobs, inputs, apart, _number(config, "beta", _DRO))
 
@@ -120,7 +121,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def find(name: str, config: LossConfig) -> Loss:
-    """Return the loss of that name. Raises RequestError if there is none or the config is
+    """Return the loss of that name. Raises RequestError if it does not exist or the config is
     invalid."""
     loss = LOSSES.get(name)
     if loss is None:

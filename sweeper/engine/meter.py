@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import NamedTuple
 
-ENDED = 1000  # ended sessions that are still listed; others count only in the total
+ENDED = 1000  # how many ended sessions are listed; older ones count only in the total
 
 
-HOURS = 14 * 24  # hours for which billed usage is kept
+HOURS = 14 * 24  # how many hours billed usage is kept
 _SECONDS = 3600
 
 
 class Billed(NamedTuple):
-    """The key of a billed number of tokens: one kind (in the terms of billing) that a session used
+    """The key of a number of billed tokens: one kind (in the terms of billing) that a session used
     of a model in the hour that begins at `hour` (Unix seconds). `cached` marks prompt tokens that
     had been read before."""
 
@@ -29,13 +29,14 @@ class Billed(NamedTuple):
 
 @dataclass
 class Usage:
-    """Counts of one session, or of all. Tokens are input tokens and sampled tokens.
+    """Counts of one session, or of all sessions.
 
-    `trained_tokens` went through forward and backward passes, `forward_tokens` only through
-    forward passes. `prompt_tokens` count once per sampling request, whatever its `num_samples`.
-    `cached_tokens` of them had been read before by the same weights after the same tokens.
-    `sampled_tokens` were drawn. `paused` requests had to wait. Only the total has `refused`
-    requests, which got a 429, and `failed` ones, which got the 500 of `fail_rate`.
+    Tokens are input tokens and sampled tokens. `trained_tokens` went through forward and backward
+    passes, `forward_tokens` only through forward passes. `prompt_tokens` count once per sampling
+    request, for any `num_samples`; `cached_tokens` of them had been read before by the same weights
+    after the same tokens. `sampled_tokens` were drawn. `paused` requests had to wait. Only the
+    total has `refused` requests, which got a 429, and `failed` requests, which got the 500 of
+    `fail_rate`.
     """
 
     trained_tokens: int = 0
@@ -57,7 +58,7 @@ class Usage:
 
 @dataclass
 class _Line:
-    """A session in the meter's list."""
+    """A session in the meter's report."""
 
     session_id: str
     tags: list[str]
@@ -88,13 +89,13 @@ class Meter:
         user_metadata: dict[str, object] | None,
         name: str | None,
     ) -> None:
-        """Start to count a session."""
+        """Begin to count a session."""
         with self._lock:
             self._lines[session] = _Line(session, tags, user_metadata, name, self._clock())
             self._about[session] = user_metadata
 
     def end(self, session: str) -> None:
-        """Mark a session as ended. Its counts stay."""
+        """Mark a session as ended. Its counts are kept."""
         with self._lock:
             line = self._lines.get(session)
             if line is None or line.ended is not None:
@@ -105,7 +106,7 @@ class Meter:
                 del self._lines[self._ended.popitem(last=False)[0]]
 
     def add(self, session: str | None, **counts: int) -> None:
-        """Add to the counts of a session, and to the total. Without a known session, only to the
+        """Add to the counts of a session and to the total; for an unknown session, only to the
         total."""
         with self._lock:
             self._total.add(counts)
@@ -113,7 +114,7 @@ class Meter:
                 line.usage.add(counts)
 
     def bill(self, session: str, model: str, **counts: int) -> None:
-        """Add a session's usage of a model, in the counts of `Usage`, and to its billed tokens."""
+        """Add to a session's counts of a model (as `Usage`) and to its billed tokens."""
         self.add(session, **counts)
         hour = int(self._clock()) // _SECONDS * _SECONDS
         cached = counts.get("cached_tokens", 0)

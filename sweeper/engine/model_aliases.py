@@ -1,5 +1,5 @@
-"""Names of hosted models for which the tiny model stands in, so that programs that name them run
-unchanged. Their special tokens are in the tiny tokenizer. Standard library only."""
+"""Names of hosted models that mean the tiny model here, so that programs that use these names run
+unchanged. The tiny tokenizer has their special tokens. Uses only the standard library."""
 
 from collections.abc import Mapping
 
@@ -32,7 +32,7 @@ STAND_INS: Mapping[str, str] = dict.fromkeys(
 
 
 def complete(models: Mapping[str, str], aliases: Mapping[str, str]) -> dict[str, str]:
-    """Return an engine's aliases: the given ones, and the stand-ins, except for names of given
+    """Return an engine's aliases: the given ones, and the built-in ones except names of given
     models."""
     stand_ins = {name: target for name, target in STAND_INS.items() if name not in models}
     return {**stand_ins, **aliases}

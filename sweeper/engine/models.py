@@ -1,4 +1,5 @@
-"""Base models, read from a directory in Hugging Face's layout and kept while the engine runs."""
+"""Base models, read from directories in Hugging Face's layout and kept in memory while the engine
+runs."""
 
 import json
 import os
@@ -49,7 +50,8 @@ class Model:
 
     @cached_property
     def decode(self) -> Callable[[list[int]], str]:
-        """Decodes tokens to text, with special tokens. Loaded when a client first stops on text."""
+        """The decoder of tokens to text, with special tokens. Loaded when a client first uses a
+        stop text."""
         from tokenizers import Tokenizer
 
         tokenizer: object = Tokenizer.from_file(os.path.join(self.directory, "tokenizer.json"))
@@ -57,13 +59,13 @@ class Model:
 
 
 def published_names() -> dict[str, str]:
-    """Return a layer's maps by our short names: `q` -> `self_attn.q_proj`."""
+    """Return a layer's linear maps by the engine's short names: `q` -> `self_attn.q_proj`."""
     return {short: name for name, short in _LAYER.items()}
 
 
 def _short(name: str) -> str | None:
-    """Return `0.q` for `model.layers.0.self_attn.q_proj.weight`. None if the network
-    has no such weight."""
+    """Return the short name: `0.q` for `model.layers.0.self_attn.q_proj.weight`. None if the
+    network has no such weight."""
     if name in _TOP:
         return _TOP[name]
     parts = name.split(".", 3)
@@ -130,7 +132,7 @@ def _read_weights(directory: str) -> Arrays:
         for name, entry in entries:
             short = _short(name)
             if short is None:
-                raise ValueError(f"{file} has {name}, which this network has no place for")
+                raise ValueError(f"{file} has {name}, which this network does not have")
             out[short] = _array(entry, name)
     return out
 
@@ -183,8 +185,8 @@ def load(name: str, directory: str) -> Model:
 
 
 class Models:
-    """The models that a service offers: the built-in ones, those from given directories, and
-    aliases of both."""
+    """The models of a service: built-in models, models from given directories, and aliases of
+    both."""
 
     def __init__(
         self,
@@ -197,9 +199,11 @@ class Models:
         own = self._aliases = dict[str, str]()
         for name, target in (aliases or {}).items():
             if name in self.names() or not _NAME.fullmatch(name):
-                raise ValueError(f"{name!r} cannot be an alias: it is a model's name, or no name")
+                raise ValueError(
+                    f"{name!r} cannot be an alias: it is a model's name, or not a valid name"
+                )
             if target not in self.names() or target in own:
-                raise ValueError(f"alias {name}: there is no model {target!r}")
+                raise ValueError(f"alias {name}: no model {target!r}")
             own[name] = target
         self._loaded: dict[str, Model] = {}
         self._lock = threading.Lock()
@@ -209,11 +213,11 @@ class Models:
         return list(dict.fromkeys([*tiny.BUILT_IN, *self._extra, *self._aliases]))
 
     def check(self, name: str) -> None:
-        """Raise Unknown if there is no model of that name."""
+        """Raise Unknown if there is no such model."""
         if name not in self.names():
             offered = ", ".join(self.names())
             raise Unknown(
-                f"there is no base model {name!r} here; use {offered}; or restart the engine with "
+                f"no base model {name!r} here: use {offered}, or restart the engine with "
                 f"--alias {name}={tiny.TINY}"
             )
 
@@ -230,7 +234,8 @@ class Models:
     def _held(self, name: str) -> Model:
         if name not in self._loaded:
             if target := self._aliases.get(name):
-                self._loaded[name] = replace(self._held(target), name=name)  # the same arrays
+                # Both names share the arrays.
+                self._loaded[name] = replace(self._held(target), name=name)
             else:
                 directory = self._extra.get(name) or tiny.ensure(self._directory, name)
                 self._loaded[name] = load(name, directory)
@@ -250,6 +255,6 @@ def load_models(home: str, models: Mapping[str, str], aliases: Mapping[str, str]
 
 
 def usual_models(home: str) -> Models:
-    """Load the models of an engine that is started without any of its user's own. Raises
+    """Load the models of an engine that is started without additional models. Raises
     `EngineError`."""
     return load_models(home, {}, model_aliases.complete({}, {}))

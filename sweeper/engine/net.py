@@ -13,8 +13,8 @@ import numpy.typing as npt
 from sweeper.engine.array_types import Arrays, Floats, Ints
 
 MASKED = -1e30
-# Attention weights of sequences longer than LONG are not kept, but computed for QUERIES positions
-# at a time: those of 16,384 positions would take 4 GB per layer.
+# Attention weights of sequences longer than LONG are not stored, but computed for QUERIES positions
+# at a time. For 16,384 positions they would take 4 GB per layer.
 LONG, QUERIES = 1024, 256
 
 
@@ -112,7 +112,8 @@ def rotary(shape: Shape, dtype: npt.DTypeLike) -> Rotation:
 
 
 def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
-    """Rotate the two halves of the last axis against each other. With -sin it is the inverse."""
+    """Rotate the two halves of the last axis against each other. With -sin, the rotation is
+    inverted."""
     half = x.shape[-1] // 2
     out = np.empty_like(x)
     first, second = x[..., :half], x[..., half:]
@@ -168,10 +169,8 @@ def _attend(
     q: Floats, k: Floats, v: Floats, mask: Floats, groups: int
 ) -> tuple[Floats, Floats | None]:
     """Compute causal attention of B x KV x (G T) x h queries. Return the output and the weights.
-
-    The weights of a long sequence would not fit in memory. They are computed for some positions at
-    a time, and again in the backward pass.
-    """
+    The weights of a long sequence do not fit in memory, so they are computed for some positions at
+    a time, and again in the backward pass."""
     if k.shape[2] <= LONG:
         weights = attention_weights(q, k, mask, groups)
         return weights @ v, weights
@@ -307,7 +306,8 @@ def _attention_grads(
 
 
 def _long_attention_grads(dmixed: Floats, tape: Tape, groups: int) -> tuple[Floats, Floats, Floats]:
-    """Compute the same for a long sequence, whose weights were not kept."""
+    """Compute the gradients of `_attention_grads` for a long sequence, whose weights were not
+    stored."""
     mask = causal(QUERIES, dmixed.dtype)
     dq, dk, dv = np.empty_like(tape.q), np.zeros_like(tape.k), np.zeros_like(tape.v)
     whole = dq.reshape(*tape.k.shape[:2], groups, *tape.k.shape[2:])

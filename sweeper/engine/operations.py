@@ -1,7 +1,5 @@
-"""The work that the engine does for clients: one function for each kind of request.
-
-They run in worker threads, one at a time for each training client.
-"""
+"""The operations that the engine does for clients: one function for each kind of request. They run
+in worker threads, one at a time for each training client."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypedDict
@@ -75,17 +73,14 @@ def one_pass(
 def forward_backward(
     run: Run, data: Sequence[Datum], name: str, config: losses.LossConfig, *, train: bool
 ) -> PassResult:
-    """Do one pass over the data. With `train`, adds its gradient to the run's accumulated
-    gradients.
-
-    The loss is summed over tokens. A failed pass leaves the gradients unchanged.
-    """
+    """Do one pass over the data. With `train`, add its gradient to the run's accumulated gradients.
+    The loss is summed over tokens. A failed pass leaves the gradients unchanged."""
     loss = losses.find(name, config)
     if not data:
         raise RequestError("data is empty")
     for number, datum in enumerate(data):
         check(datum, number, loss, run.adapter.model.shape)
-    with np.errstate(all="ignore"):  # a diverging run shall see its infinities
+    with np.errstate(all="ignore"):  # a diverging run must see its infinities
         logprobs, total, gradients = one_pass(run.adapter, data, loss, config, train=train)
     for key, gradient in gradients.items():
         held = run.gradients.get(key)
@@ -94,10 +89,8 @@ def forward_backward(
 
 
 def step(run: Run, params: optimizer.AdamParams) -> dict[str, float]:
-    """Step the run's adapter by the accumulated gradients, and clear them. Returns metrics.
-
-    Without gradients, the weights do not change.
-    """
+    """Step the run's adapter with the accumulated gradients, and clear them. Return metrics.
+    Without gradients, the weights do not change."""
     adapter = run.adapter
     with np.errstate(all="ignore"):
         scale = adapter.config.scale
@@ -109,7 +102,7 @@ def step(run: Run, params: optimizer.AdamParams) -> dict[str, float]:
 
 
 def check_ttl(ttl_seconds: int | None) -> None:
-    """Raise RequestError unless it is a time to live that Tinker accepts: an hour to ten years."""
+    """Raise RequestError unless Tinker accepts the time to live: an hour to ten years."""
     if ttl_seconds is not None and not 3600 <= ttl_seconds <= 315_360_000:
         raise RequestError(f"ttl_seconds is {ttl_seconds}: it must be from 3600 to 315360000")
 
@@ -145,7 +138,7 @@ def _moments(checkpoint: Checkpoint, place: Place, *, optimizer_too: bool) -> Mo
     if not optimizer_too:
         return Moments({}, {}, 0)
     if checkpoint.moments is None:
-        raise RequestError(f"{place} holds no optimizer: only tinker://<run>/weights/<name> does")
+        raise RequestError(f"{place} has no optimizer: use tinker://<run>/weights/<name>")
     return checkpoint.moments
 
 
@@ -160,7 +153,7 @@ def restore(
 
 
 def load_into(run: Run, place: Place, checkpoint: Checkpoint, *, optimizer_too: bool) -> None:
-    """Load a checkpoint into an existing training client, and clear its accumulated gradients."""
+    """Load a checkpoint into an existing training client, and clear the accumulated gradients."""
     adapter = run.adapter
     same = {k: v.shape for k, v in adapter.arrays.items()} == {
         k: v.shape for k, v in checkpoint.adapter.items()
@@ -203,12 +196,10 @@ class SampleRequest(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Tokens whose logprobs are wanted at positions of a prompt, with a row for each position
-    except the first.
-
-    `rows` and `ids` hold the row and token id of each cell; an id of -1 means no token. If only
-    some cells of `shape` are listed, `sparse` has the row pointers and the columns.
-    """
+    """Tokens whose logprobs are requested at positions of a prompt, with a row for each position
+    except the first. `rows` and `ids` have the row and token id of each cell; an id of -1 means
+    no token. If only some cells of `shape` are listed, `sparse` has the row pointers and the
+    columns."""
 
     rows: Ints
     ids: Ints
@@ -216,10 +207,10 @@ class Targets(NamedTuple):
     sparse: tuple[Ints, Ints] | None = None
 
     def check(self, vocab: int, length: int) -> None:
-        """Raise RequestError if they do not fit a prompt of that length."""
+        """Raise RequestError if the targets do not match a prompt of that length."""
         if self.shape[0] != length - 1:
             raise RequestError(
-                f"target_prompt_logprobs has {self.shape[0]} rows; the prompt wants {length - 1}"
+                f"target_prompt_logprobs has {self.shape[0]} rows; the prompt needs {length - 1}"
             )
         if not (self.ids >= 0).any():
             raise RequestError("target_prompt_logprobs names no token")
@@ -233,8 +224,9 @@ class Targets(NamedTuple):
 
 
 class PromptScores(NamedTuple):
-    """The requested scores of a prompt's positions: logprobs of its own tokens (NaN if there are
-    none), the top k, and the logprob of each cell of the targets (0 if it names no token)."""
+    """The requested scores of a prompt's positions: logprobs of the prompt's tokens (NaN if there
+    are none), the top k, and the logprob of each cell of the targets (0 for a cell without a
+    token)."""
 
     own: Floats | None = None
     topk: tuple[Ints, Floats] | None = None  # T x k token ids, T x k logprobs
@@ -246,12 +238,12 @@ class SampleResult(NamedTuple):
 
     sequences: list[sampling.Sampled]
     scores: PromptScores
-    reused: int  # prompt tokens that had been read before
+    reused: int  # how many prompt tokens had been read before
 
 
 def _stop(model: Model, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
-    """Return the token ids and the text test for the SDK's `stop`. None means the model's own
-    end."""
+    """Return the token ids and the test of texts for the SDK's `stop`. None means the model's end
+    of text."""
     if stop is None:
         return model.eos, None
     given: list[object] = [stop] if isinstance(stop, str) else list(stop)
@@ -293,7 +285,7 @@ def _params(model: Model, request: SampleRequest) -> sampling.Params:
 
 
 def _first_scored(request: SampleRequest) -> int:
-    """Return the first position of the prompt whose own token is scored. Its logits are at the
+    """Return the first position of the prompt whose token is scored. Its logits are those of the
     position before."""
     n = len(request.prompt)
     return 1 if request.last_n is None else max(1, n - request.last_n)
@@ -302,15 +294,15 @@ def _first_scored(request: SampleRequest) -> int:
 def _prompt_scores(
     network: net.Network, prompt: sampling.Prompt, request: SampleRequest
 ) -> PromptScores:
-    """Compute the logprobs of the prompt's own tokens, the best k, and the targets at each
-    position. The first position has none."""
+    """Compute the logprobs of the prompt's tokens, the top k, and the targets at each position. The
+    first position has none."""
     k, n, first = request.topk_prompt_logprobs, prompt.length, _first_scored(request)
     own = np.full(n, np.nan, np.float32)
     best = np.full((n, k), sampling.EMPTY[0], np.int32)
     values = np.full((n, k), sampling.EMPTY[1], np.float32)
     ids, targets = np.array(request.prompt), request.targets
     result = None if targets is None else np.zeros(len(targets.ids), np.float32)
-    for at in range(prompt.first, n - 1, BLOCK):  # in blocks, like the reading
+    for at in range(prompt.first, n - 1, BLOCK):  # in blocks, as when reading
         end = min(at + BLOCK, n - 1)
         rows = prompt.x[at - prompt.first : end - prompt.first]
         scores = net.log_softmax(net.logits(network, rows))

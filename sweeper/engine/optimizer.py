@@ -36,7 +36,7 @@ def parse(given: Mapping[str, object]) -> AdamParams:
         raise RequestError(f"adam_params: unknown {', '.join(unknown)}")
     numbers: dict[str, float] = {}
     for name, value in given.items():
-        # the SDK sends null for NaN and infinities, which JSON does not have
+        # the SDK sends null for NaN and infinities, which JSON lacks
         if not is_number(value) or not math.isfinite(value) or value < 0:
             shown = "NaN or infinite" if value is None else value
             raise RequestError(f"adam_params: {name} is {shown}; it must be finite and not below 0")
@@ -48,7 +48,7 @@ def parse(given: Mapping[str, object]) -> AdamParams:
 
 
 def _norm(gradients: Arrays) -> float:
-    # in a fixed order, so that it is the same on every run
+    # in a fixed order, so that the sum is the same in every run
     total = 0.0
     for name in sorted(gradients):
         flat = gradients[name].ravel()
@@ -60,7 +60,7 @@ def _moved(weight: Floats, first: Floats, second: Floats, params: AdamParams, st
     rate = params.learning_rate / (1 - params.beta1**steps)
     root = np.sqrt(second / second.dtype.type(1 - params.beta2**steps))
     root += second.dtype.type(params.eps)
-    # where eps and the gradient are both 0 the step is 0, not 0/0
+    # if eps and the gradient are both 0, the step is 0, not 0/0
     np.maximum(root, np.finfo(second.dtype).tiny, out=root)
     moved = weight * weight.dtype.type(1 - params.learning_rate * params.weight_decay)
     moved -= first / root * weight.dtype.type(rate)
@@ -70,12 +70,9 @@ def _moved(weight: Floats, first: Floats, second: Floats, params: AdamParams, st
 def step(
     weights: Arrays, gradients: Arrays, moments: Moments, params: AdamParams
 ) -> tuple[Arrays, Moments, float]:
-    """Do one step on every weight that has a gradient.
-
-    Returns new weights and moments, and the L2 norm of all gradients before clipping. The old
-    arrays are unchanged. Weight decay is decoupled: w <- w (1 - rate decay) - rate m / (sqrt(v) +
-    eps).
-    """
+    """Step every weight that has a gradient. Return new weights and moments, and the L2 norm of all
+    gradients before clipping. The old arrays are unchanged. Weight decay is decoupled: w <- w (1 -
+    rate decay) - rate m / (sqrt(v) + eps)."""
     norm = _norm(gradients)
     if not gradients:
         return weights, moments, norm

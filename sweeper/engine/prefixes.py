@@ -1,5 +1,5 @@
 """The cache of prompts: keys and values of prompts that samplers have read, in blocks. A block
-depends only on the tokens up to its end, so the cache does not change any answer."""
+depends only on the tokens up to its end, so the cache does not change results."""
 
 import itertools
 import threading
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from sweeper.engine.array_types import Floats
 
-# Longer blocks need fewer calls. Shorter ones leave less to read again at the end of a prompt. See
-# `tests/bench/engine_turns.py`.
+# Longer blocks need fewer calls. With shorter blocks, less is read again at the end of a prompt.
+# See `tests/bench/engine_turns.py`.
 BLOCK = 64
 BYTES = 256 * 2**20  # half a million positions of the tiny model
 
@@ -26,15 +26,13 @@ class Kept(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Its size in memory, without the keys by which it is found."""
+        """The size in memory, without the keys of the cache."""
         return self.last.nbytes + sum(keys.nbytes + values.nbytes for keys, values in self.cache)
 
 
 class Prefixes:
-    """A least-recently-used cache of blocks of many owners, with a limit in bytes. Thread-safe.
-
-    An owner is a set of weights that never changes. Its blocks are dropped when the weights are.
-    """
+    """A least-recently-used cache of blocks of many owners, limited in bytes. Thread-safe. An owner
+    is a set of weights that never changes. Its blocks are dropped together with the weights."""
 
     def __init__(self, most: int = BYTES) -> None:
         self._most, self._held = most, 0
@@ -49,8 +47,8 @@ class Prefixes:
         return self._held
 
     def find(self, owner: int, parts: list[bytes]) -> list[Kept]:
-        """Return the cached blocks of a prompt from its start on without a gap. `parts` has the
-        tokens of each block."""
+        """Return the cached blocks at the start of a prompt, up to the first missing one. `parts`
+        has the tokens of each block."""
         matches, above = list[Kept](), _ROOT
         with self._lock:
             keys = list[_Key]()
@@ -62,7 +60,7 @@ class Prefixes:
                 keys.append(key)
                 matches.append(block)
                 above = block.number
-            for key in reversed(keys):  # evict a shared beginning last
+            for key in reversed(keys):  # so that a shared beginning is evicted last
                 self._blocks.move_to_end(key)
         return matches
 
@@ -74,7 +72,7 @@ class Prefixes:
         cache: list[tuple[Floats, Floats]],
         last: Floats,
     ) -> Kept:
-        """Cache the block that follows `above` (None: the first block). Return the cached
+        """Cache the block that follows `above` (None for the first block). Return the cached
         block."""
         with self._lock:
             key = owner, above.number if above else _ROOT, part

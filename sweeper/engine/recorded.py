@@ -1,5 +1,5 @@
-"""The sequences that samplers recorded (`record_stability_info`), for losses that train on what the
-sampler knew. Training requests name them by their `sequence_id`."""
+"""Sequences that samplers recorded (`record_stability_info`), for losses that need the sampler's
+probabilities. Training requests refer to them by `sequence_id`."""
 
 import threading
 from collections.abc import Callable
@@ -14,13 +14,13 @@ from sweeper.engine.losses import RECORDED
 from sweeper.engine.sampling import Sampled
 
 UNUSED_SECONDS = 86400.0
-"""How long a sequence is kept after it was sampled or last trained on, as by the service."""
+"""Seconds that a sequence is kept after it was sampled or last trained on, as on the service."""
 
 
 @dataclass
 class _Sequence:
     """A sampled sequence: the length of its prompt, its tokens, and the logprob of each in the
-    distribution that it was drawn from. `used` is a time of the clock."""
+    distribution that it was drawn from. `used` is the time of the last use."""
 
     prompt: int
     tokens: Ints
@@ -50,7 +50,7 @@ class Records:
             self._sessions.pop(session, None)
 
     def sweep(self) -> None:
-        """Forget the sequences that nobody has used for a day."""
+        """Forget the sequences that were not used for a day."""
         before = self._clock() - UNUSED_SECONDS
         with self._lock:
             for session, sequences in list(self._sessions.items()):
@@ -60,8 +60,8 @@ class Records:
                     del self._sessions[session]
 
     def completed(self, session: str, datum: Datum, number: int) -> Datum:
-        """Return a datum with what was recorded of its sampled tokens. Tokens that were not sampled
-        get no weight. Raises RequestError if its provenance is missing or wrong."""
+        """Return a datum with the recorded logprobs of its sampled tokens. Tokens that were not
+        sampled get no weight. Raises RequestError if its provenance is missing or wrong."""
         where = f"data[{number}]"
         targets = datum.inputs.get("target_tokens")
         if not datum.spans or targets is None or targets.ndim != 1:

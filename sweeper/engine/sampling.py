@@ -22,7 +22,7 @@ from sweeper.engine.net import (
 )
 from sweeper.engine.prefixes import BLOCK, Prefixes
 
-ROOM = 256  # positions by which a cache grows
+ROOM = 256  # a cache grows by this many positions
 _UNSEEN = causal(BLOCK, np.float32)
 
 Cache = tuple[Floats, Floats]
@@ -39,7 +39,7 @@ class Params(NamedTuple):
     seed: int | None = None
     stop_tokens: frozenset[int] = frozenset()
     stop_text: Callable[[list[int]], bool] | None = None
-    topk: int = 0  # how many of the likeliest tokens to report at each position
+    topk: int = 0  # the number of likeliest tokens to report at each position
 
 
 class Sampled(NamedTuple):
@@ -53,7 +53,7 @@ class Sampled(NamedTuple):
 
 
 EMPTY = 0, -99999.0
-"""The token and logprob that the protocol uses as padding for fewer than k entries."""
+"""The padding of the protocol for fewer than k entries: a token and a logprob."""
 
 
 class Prompt(NamedTuple):
@@ -62,7 +62,7 @@ class Prompt(NamedTuple):
     length: int
     x: Floats  # (T - first) x d: the last layer's output, before the final norm
     cache: list[Cache]  # for each layer: KV x T x h each
-    reused: int = 0  # positions taken from the cache of prompts
+    reused: int = 0  # how many positions came from the cache of prompts
 
     @property
     def first(self) -> int:
@@ -151,10 +151,8 @@ def _extend_layer(
 def _extend(
     network: Network, tokens: Ints, caches: list[Cache], at: int, length: int = 1
 ) -> Floats:
-    """Read `length` more tokens of each of n sequences, from position `at` on.
-
-    Writes their keys and values into the caches (n x KV x room x h). Returns (n length) x d.
-    """
+    """Read `length` more tokens of each of n sequences, from position `at` on. Write their keys and
+    values into the caches (n x KV x room x h). Return (n length) x d."""
     x, rotation = network.embed[tokens], network.rotation.at(slice(at, at + length))
     for block, cache in zip(network.blocks, caches, strict=True):
         x = _extend_layer(x, block, network.shape, cache, at, rotation)
@@ -162,7 +160,8 @@ def _extend(
 
 
 def _truncated(probabilities: Floats, params: Params) -> Floats:
-    """Set what top-k and top-p exclude to zero. Ties at the border of top-k all stay."""
+    """Set probabilities excluded by top-k and top-p to zero. All ties at the border of top-k
+    stay."""
     if 0 < params.top_k < probabilities.shape[-1]:
         border = np.partition(probabilities, -params.top_k, -1)[:, -params.top_k, None]
         probabilities = np.where(probabilities < border, 0.0, probabilities)
@@ -172,7 +171,7 @@ def _truncated(probabilities: Floats, params: Params) -> Floats:
         ranked = np.take_along_axis(probabilities, order, -1)
         before = np.cumsum(ranked, -1) - ranked
         nucleus = np.where(before < params.top_p * total, ranked, 0.0)
-        nucleus[:, 0] = ranked[:, 0]  # the likeliest always stays
+        nucleus[:, 0] = ranked[:, 0]  # the likeliest token always stays
         probabilities = np.zeros_like(probabilities)
         np.put_along_axis(probabilities, order, nucleus, -1)
     return probabilities
@@ -191,12 +190,9 @@ def likeliest(logprobs: Floats, k: int) -> tuple[Ints, Floats]:
 def _draw(
     scores: Floats, params: Params, uniform: Floats
 ) -> tuple[Ints, Floats, tuple[Ints, Floats] | None]:
-    """Draw a token for each row of n x V logits. Return the tokens, their logprobs at the
-    temperature, and the likeliest tokens if requested.
-
-    Uses inverse transform sampling with one uniform number per row, so that the rows are
-    independent of each other.
-    """
+    """Draw a token for each row of n x V logits, by inverse transform sampling with one uniform
+    number per row, so that rows are independent. Return the tokens, their logprobs at the
+    temperature, and the likeliest tokens if requested."""
     if not np.isfinite(scores).all():
         raise RequestError("the model's logits are not finite: its training has diverged")
     if params.temperature <= 0:
@@ -240,7 +236,7 @@ def sample(network: Network, prompt: Prompt, n: int, params: Params) -> list[Sam
     alive, scores = np.arange(n), logits(network, prompt.x[-1:]).repeat(n, 0)
     caches, end = prompt.cache, prompt.length
     for step in range(steps):
-        # draw for every sequence, ended or not, so that each has its own stream
+        # draw for ended sequences too, so that each sequence has its own stream
         tokens, logprobs, best = _draw(scores, params, rng.random(n)[alive])
         going = np.ones(len(alive), bool)
         for row, i in enumerate(alive):

@@ -1,5 +1,5 @@
-"""Schedules requests on a few worker threads, in one queue (lane) per training client or sampler,
-and keeps the promises of their results."""
+"""Schedules requests on a few worker threads, with one queue (lane) per training client or sampler,
+and stores the promises of their results."""
 
 import collections
 import heapq
@@ -21,7 +21,7 @@ from sweeper.engine.meter import Meter
 #
 # A sampler's newest request goes first, because the next turn of an episode begins with a prompt
 # that was just read (`prefixes.py`): few episodes are in progress at a time, and their prompts are
-# still cached. At intervals the oldest request is taken, so that none waits for ever.
+# still cached. At intervals the oldest request is taken, so that no request waits for ever.
 
 
 log = logging.getLogger("sweeper.engine")
@@ -34,7 +34,7 @@ class Reply(NamedTuple):
 
 
 def failure(message: str, category: str) -> Reply:
-    """Return the result of a failed request. The SDK distinguishes the `category` `user` from
+    """Return the result of a failed request. The SDK distinguishes the categories `user` and
     `server`."""
     return Reply({"error": message, "category": category})
 
@@ -50,12 +50,9 @@ Work = Callable[[], Reply]
 
 
 class Promises:
-    """Promises by id, kept until they are fetched and a while longer.
-
-    A client that lost an answer asks again. So a fetched promise stays for `linger` seconds, but
-    at most `most` of them do. A finished promise that nobody fetches is dropped after `forget`
-    seconds.
-    """
+    """Promises by id, kept for some time after they are fetched, because a client that lost a
+    response fetches it again. At most `most` fetched promises are kept, for `linger` seconds. A
+    finished promise that is never fetched is dropped after `forget` seconds."""
 
     def __init__(self, most: int = 2048, linger: float = 60.0, forget: float = 3600.0) -> None:
         self._most, self._linger, self._forget = most, linger, forget
@@ -70,7 +67,7 @@ class Promises:
         return len(self._open) + len(self._fetched)
 
     def create(self, name: str) -> Future[Reply] | None:
-        """Create a promise. Return None if the name exists, because the request was sent again."""
+        """Create a promise. Return None if the name exists, because the request was sent twice."""
         with self._lock:
             if name in self._open or name in self._fetched:
                 return None
@@ -125,7 +122,7 @@ class Promises:
 
 
 _OLDEST = 8
-"""One in this many requests of a sampler is the oldest instead of the newest."""
+"""One of this many requests of a sampler is the oldest instead of the newest."""
 
 
 class _Job(NamedTuple):
@@ -134,7 +131,7 @@ class _Job(NamedTuple):
 
 
 class Lane:
-    """A queue of requests. With `ordered`, they run by sequence number, from 1, one at a time.
+    """A queue of requests. With `ordered`, they run one at a time by sequence number, from 1.
     Otherwise the newest is first."""
 
     def __init__(self, *, ordered: bool) -> None:
@@ -142,14 +139,14 @@ class Lane:
         self.limit = 1 if ordered else 1_000_000
         self.next = 1
         self.early: list[tuple[int, int, _Job]] = []
-        self.early_since = 0.0  # since when it has waited for the next number
+        self.early_since = 0.0  # since when the lane has waited for the next number
         self.queue: collections.deque[_Job] = collections.deque()
         self.running = 0
         self.is_ready = False
         self.closed = False
 
     def take(self) -> _Job:
-        """Take the next job. There must be one."""
+        """Take the next job of a non-empty lane."""
         self._taken += 1
         oldest = self._ordered or self._taken % _OLDEST == 0
         return self.queue.popleft() if oldest else self.queue.pop()
@@ -173,16 +170,14 @@ class Scheduler:
     def submit(
         self, lane: Lane, future: Future[Reply], work: Work, sequence: int | None = None
     ) -> None:
-        """Queue a job. With a sequence number, it waits until all earlier numbers have been
-        queued.
-
-        A number that has already had its turn fails and does not run again: it belongs to a
-        request whose answer was fetched and dropped. A job for a closed lane fails too.
-        """
+        """Queue a job. With a sequence number, it waits until all earlier numbers have been queued.
+        A number that has already run fails and does not run again, because it belongs to a request
+        whose result was fetched and dropped. A job for a closed lane fails too."""
         job = _Job(future, work)
         with self._condition:
             if lane.closed or (sequence is not None and sequence < lane.next):
-                future.set_result(failure("this request is over and its answer gone", "user"))
+                message = "the result of this request was fetched and dropped"
+                future.set_result(failure(message, "user"))
                 return
             if sequence is None:
                 lane.queue.append(job)
@@ -202,8 +197,8 @@ class Scheduler:
 
     def pass_over(self, lane: Lane, seconds: float) -> None:
         """Skip a missing number that requests have waited for longer than `seconds`. The waiting
-        requests fail, and the lane continues with the number after them. A client that has lost a
-        request for good would wait for ever."""
+        requests fail, and the lane continues with the number after them. Otherwise a client that
+        lost a request would wait for ever."""
         with self._condition:
             if not lane.early or time.monotonic() - lane.early_since < seconds:
                 return
@@ -211,11 +206,13 @@ class Scheduler:
             lane.next = 1 + max(number for number, _, _ in lane.early)
             waiting = [job.future for _, _, job in lane.early]
             lane.early.clear()
-        fail(waiting, f"request {missing} of this training client, which goes before, never came")
+        fail(
+            waiting,
+            f"request {missing} of this training client, which must run first, never arrived",
+        )
 
     def close(self, lane: Lane) -> None:
-        """Fail the waiting requests of a lane, and refuse new ones. Running ones are not
-        affected."""
+        """Fail the waiting requests of a lane, and reject new ones. Running requests continue."""
         with self._condition:
             lane.closed = True
             waiting = [job.future for job in (*lane.queue, *(job for _, _, job in lane.early))]
@@ -224,7 +221,7 @@ class Scheduler:
         fail(waiting, "the session has ended")
 
     def stop(self, timeout: float) -> None:
-        """Start no more jobs, and wait at most `timeout` seconds for the running ones."""
+        """Start no more jobs, and wait at most `timeout` seconds for running ones."""
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
@@ -257,7 +254,7 @@ class Scheduler:
             lane, job = taken
             if job.future.set_running_or_notify_cancel():
                 job.future.set_result(_answer(job.work))
-            del job  # only the promise may keep the answer alive
+            del job  # only the promise may keep the result in memory
             with self._condition:
                 lane.running -= 1
                 self._mark_ready(lane)
@@ -268,7 +265,7 @@ def _answer(work: Work) -> Reply:
         return work()
     except RequestError as error:
         return failure(str(error), "user")
-    except Exception as error:  # one request must not end the service
+    except Exception as error:  # a failing request must not end the service
         log.exception("a request failed")
         return failure(f"{type(error).__name__}: {error}", "server")
 
@@ -293,13 +290,13 @@ class Admission:
     def _admit(
         self, gate: Gate, key: str, name: str, start: Callable[[], None], why: Paused
     ) -> None:
-        # pause before entering: a leaving job may start this one at any moment
+        # pause first: a leaving job may start this one at any moment
         self._promises.pause(name, why)
         if not gate.enter(key, start):
             self._meter.add(key.partition(":")[0], paused=1)
 
     def training_client(self, session: str, name: str, lane: Lane, job: Job) -> None:
-        """Promise a training client. It is created once its session has a seat."""
+        """Promise a training client, which is created once its session has a seat."""
         future = self._promises.create(name)
         if future is None:
             return
@@ -320,7 +317,7 @@ class Admission:
         return self._draws.full()
 
     def sample(self, name: str, lane: Lane, job: Job) -> None:
-        """Promise a sample. It is drawn once few enough others are being drawn."""
+        """Promise a sample, which is drawn once few enough others are being drawn."""
         future = self._promises.create(name)
         if future is None:
             return
@@ -329,7 +326,7 @@ class Admission:
             self._promises.resume(name)
             self._scheduler.submit(lane, future, job)
 
-        def done(_future: Future[Reply]) -> None:  # or cancelled while it waited
+        def done(_future: Future[Reply]) -> None:  # or it was cancelled while it waited
             self._promises.resume(name)
             self._draws.forget(name)
 
@@ -344,6 +341,6 @@ class Admission:
         fail(waiting, "the session has ended")
 
     def keep(self, sessions: Collection[str]) -> None:
-        """Free the seats of all other sessions. Waiting requests go on waiting."""
+        """Free the seats of all other sessions. Waiting requests continue to wait."""
         for session in self.seats.inside() - set(sessions):
             self.seats.leave(session)

@@ -27,7 +27,7 @@ from sweeper.errors import EngineError
 
 log = logging.getLogger("sweeper.engine")
 
-THREADS = min(2, os.cpu_count() or 1)  # more than two have not been measured (docs/engine.md)
+THREADS = min(2, os.cpu_count() or 1)  # more threads have not been measured (docs/engine.md)
 _LOCK_SECONDS = 3.0
 _LOG_BYTES = 1_000_000
 _DRAIN_SECONDS = 5.0
@@ -37,7 +37,7 @@ _SWITCH_SECONDS = 0.0005
 
 @contextlib.contextmanager
 def _locked(home: str) -> Generator[None]:
-    """Hold the home's lock. Retries for a while, because the last engine may be stopping."""
+    """Hold the home's lock. Retry for a while, because the previous engine may be stopping."""
     path = os.path.join(paths.engine(home), "lock")
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     deadline = time.monotonic() + _LOCK_SECONDS
@@ -74,7 +74,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 def _listen_as_before(host: str, port: int, home: str) -> socket.socket:
     """Listen on `port`. Port 0 takes the port of the home's last engine if it is free, so that
-    programs that were running when it went away find this one."""
+    programs that used it find this engine."""
     path = os.path.join(paths.engine(home), "port")
     listener = None
     if port == 0:
@@ -88,7 +88,7 @@ def _listen_as_before(host: str, port: int, home: str) -> socket.socket:
 
 
 def _log_to(home: str) -> None:
-    """Log to the terminal and to the home's log, which is emptied when it has grown large."""
+    """Log to the terminal and to the home's log. A large log is emptied first."""
     path = log_path(home)
     large = os.path.exists(path) and os.path.getsize(path) > _LOG_BYTES
     formatter = logging.Formatter("%(asctime)s %(levelname).1s %(message)s", "%Y-%m-%d %H:%M:%S")
@@ -147,7 +147,7 @@ def _run(host: str, port: int, home: str, settings: Settings) -> None:
             access_log=False,
             lifespan="off",
             ws="none",
-            timeout_graceful_shutdown=1,  # long polls would delay it
+            timeout_graceful_shutdown=1,  # long polls would delay the end
             timeout_keep_alive=75,
         )
         server = _Recorded(config, record_path(home), record)

@@ -1,5 +1,5 @@
 """The engine's requests, without HTTP: a JSON body in, a JSON document out. Slow work becomes a
-job, and the answer is a promise whose result the client fetches."""
+job, whose result the client fetches by a promise."""
 
 import contextlib
 import itertools
@@ -29,10 +29,10 @@ Body = dict[str, Any]
 _SWEEP_SECONDS, _PURGE_SECONDS = 10.0, 300.0
 _UNSUPPORTED = ("prompt_alt_tokens_k",)
 _TARGETS = "target_prompt_logprobs"
-# A client sends a heartbeat every 10 s. A client that was killed does not end its session, and
-# would block a seat until the session is swept.
+# A client sends a heartbeat every 10 s. A killed client does not end its session, which keeps its
+# seat until the session is swept.
 _SEAT_SECONDS = 35.0
-# The SDK tries to send a request for 5 minutes, and then continues with the next number.
+# The SDK tries for 5 minutes to send a request, and then continues with the next number.
 _MISSING_SECONDS = 600.0
 
 
@@ -67,7 +67,7 @@ class Service:
         limits: Limits = Limits(),  # noqa: B008 -- a tuple
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`spill` is a directory for idle samplers. It is emptied."""
+        """`spill` is a directory for idle samplers, which is emptied first."""
         self.models, self.vault = models, vault
         self.scheduler = Scheduler(threads)
         self.promises = Promises()
@@ -107,22 +107,22 @@ class Service:
         return {"request_id": name, "model_id": run.id}
 
     def refuse(self, body: Body, message: str) -> None:
-        """Release the sequence number of a rejected request, if it has one. The SDK counts it, and
-        later requests would wait for it for ever."""
+        """Release the sequence number of a rejected request, if any. The SDK counts it, so later
+        requests would wait for it for ever."""
         name, sequence = body.get("model_id"), body.get("seq_id")
         if not isinstance(name, str) or not isinstance(sequence, int):
             return
         with contextlib.suppress(Unknown):
             promised = self._queue_for(self._run(name), sequence, lambda: failure(message, "user"))
-            self.promises.fetched(promised["request_id"])  # nobody will ask for it
+            self.promises.fetched(promised["request_id"])  # the result will not be fetched
 
     def _run(self, name: str) -> Run:
         run = self.registry.run(name)
-        self.registry.session(_owner(name, "train"))  # a working client counts as alive
+        self.registry.session(_owner(name, "train"))  # a client that sends requests counts as alive
         return run
 
     def sweep(self) -> None:
-        """Free what is no longer needed. Called often, works every 10 s."""
+        """Free what is no longer needed. May be called often; works every 10 s."""
         now = self._clock()
         if now - self._swept < _SWEEP_SECONDS or not self._sweeping.acquire(blocking=False):
             return
@@ -177,7 +177,7 @@ class Service:
         return {"type": "session_heartbeat"}
 
     def finish_session(self, name: str, body: Body | None = None) -> Body:
-        """End a session at its client's request. Its memory is freed, its checkpoints stay."""
+        """End a session on its client's request. Its memory is freed; its checkpoints stay."""
         fields = body or {}
         reason = fields.get("reason") or {"type": "success"}
         status = {"type": "client_finished", "reason": reason, "detail": fields.get("detail")}
@@ -204,7 +204,7 @@ class Service:
         return self._seated(session.id, name, job)
 
     def get_info(self, body: Body) -> Body:
-        """Describe a training client. The tokenizer is given as a local directory."""
+        """Describe a training client. The tokenizer is named by a local directory."""
         adapter = self._run(body["model_id"]).adapter
         model = adapter.model
         return {
@@ -241,7 +241,7 @@ class Service:
         return self._queue_for(run, message.seq_id or None, job)
 
     def optim_step(self, body: Body) -> Body:
-        """Step by the accumulated gradients."""
+        """Step with the accumulated gradients."""
 
         def job(run: Run) -> Reply:
             given = body.get("adam_params")
@@ -365,12 +365,12 @@ class Service:
         return promise
 
     def join_sampling_session(self, body: Body) -> Body:
-        """Return a number for one more client of a sampler, which distinguishes its requests."""
+        """Return a number for another client of a sampler, which distinguishes its requests."""
         self.registry.sampler(body["sampling_session_id"])
         return {"type": "join_sampling_session", "client_counter": next(self._clients)}
 
     def sample(self, body: Body, *, may_refuse: bool = False) -> Body:
-        """Draw sequences. If too many are being drawn, raises Busy if the client accepts that
+        """Draw sequences. If too many are being drawn, raise Busy if the client accepts that
         (`may_refuse`); otherwise the request waits."""
         if not body.get("sampling_session_id"):
             raise RequestError("sampling needs a sampling session: use a SamplingClient")
@@ -420,7 +420,7 @@ class Service:
         return Reply(wire.encode_samples(result, request.targets))
 
     def cancel(self, body: Body) -> Body:
-        """Cancel a request that has not begun. A running one goes on."""
+        """Cancel a request that has not begun. A running request continues."""
         if (future := self.promises.get(body["request_id"])) is not None:
             future.cancel()
         return {}

@@ -22,20 +22,18 @@ from sweeper.engine.optimizer import Moments
 from sweeper.engine.scheduler import Lane
 
 NETWORKS = 64
-# Samplers kept per session, least recently used dropped first. A loop that makes one at every step
-# must not fill the memory, nor in the long run the disk.
+# Samplers kept per session; the least recently used is dropped first. A loop that makes a sampler
+# at every step must not fill the memory or the disk.
 SAMPLERS_IN_MEMORY, SAMPLERS = 16, 256
 IDLE_SECONDS = 1800.0  # a client sends a heartbeat every 10 s
-PAST = 1000  # ended sessions, and ended training runs, that can still be listed
-_LISTED = 100  # samplers that an ended session still lists
+PAST = 1000  # how many ended sessions, and ended training runs, are listed
+_LISTED = 100  # how many samplers an ended session lists
 
 
 class Adapter:
-    """An immutable adapter, and the network that it makes with its base.
-
-    A network is several times larger than its adapter, so only the most recently used ones are
-    kept. The arrays themselves can be moved to a file.
-    """
+    """An immutable adapter, and the network with the adapter merged into its base. A network is
+    several times larger than its adapter, so only the most recently used networks are kept. The
+    arrays can be moved to a file."""
 
     _recent: ClassVar["collections.OrderedDict[int, Adapter]"] = collections.OrderedDict()
     _lock: ClassVar[threading.Lock] = threading.Lock()
@@ -44,14 +42,14 @@ class Adapter:
     def __init__(self, model: Model, config: LoraConfig, arrays: Arrays) -> None:
         self.model, self.config = model, config
         self.serial = next(self._serials)
-        """Its id for caches. Never reused."""
+        """The id for caches, which is never reused."""
         self._arrays: Arrays | None = arrays
         self._file = ""
         self._network: Network | None = None
 
     @property
     def arrays(self) -> Arrays:
-        """The adapter's arrays, from their file if they were moved there."""
+        """The adapter's arrays, read from their file if they were moved there."""
         arrays = self._arrays
         if arrays is None:
             with np.load(self._file, allow_pickle=False) as file:
@@ -63,7 +61,7 @@ class Adapter:
         return Adapter(self.model, self.config, self.arrays)
 
     def spill(self, path: str) -> None:
-        """Move the arrays to a file, if there are any and they are still in memory."""
+        """Move the arrays to a file, unless there are none or they are in a file."""
         if not self._arrays:
             return
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -76,7 +74,7 @@ class Adapter:
 
     @property
     def network(self) -> Network:
-        """Base and adapter merged. Made on demand if not in memory."""
+        """The base with the adapter merged, computed if it is not in memory."""
         network = self._network
         if network is None:
             model, scale = self.model, self.config.scale
@@ -91,7 +89,7 @@ class Adapter:
 
 
 class RunSummary(NamedTuple):
-    """The listed facts of a training run, kept after its session ends. `used` is in Unix
+    """The facts about a training run for listings, kept after its session ends. `used` is in Unix
     seconds."""
 
     base: str
@@ -102,7 +100,7 @@ class RunSummary(NamedTuple):
 
 @dataclass
 class Run:
-    """A training client: an adapter in training, its accumulated gradients, its optimizer."""
+    """A training client: an adapter in training, its accumulated gradients, and its optimizer."""
 
     id: str
     adapter: Adapter
@@ -120,7 +118,7 @@ class Run:
 
 
 class Sampler(NamedTuple):
-    """The source of a sampling client: a snapshot, and the path it came from, if any."""
+    """The source of a sampling client: a snapshot, and the path that it was loaded from, if any."""
 
     id: str
     adapter: Adapter
@@ -130,8 +128,8 @@ class Sampler(NamedTuple):
 
 @dataclass
 class Session:
-    """One client process, as its SDK defines a session. `started` is in Unix seconds. `status` is
-    the protocol's description of its end; None while it is open, or if the end was not reported."""
+    """A client process, as its SDK defines a session. `started` is in Unix seconds. `status` is the
+    protocol's description of its end; None while it is open, or if the end was not reported."""
 
     id: str
     tags: list[str]
@@ -151,8 +149,8 @@ class Registry:
     def __init__(
         self, spill: str, on_drop: Callable[[Lane], None], on_idle: Callable[[Adapter], None]
     ) -> None:
-        """`on_drop` is called with a lane that is closed, `on_idle` with a sampler's adapter that
-        leaves the memory."""
+        """`on_drop` is called with a closed lane, `on_idle` with a sampler's adapter that leaves
+        the memory."""
         self._lock = threading.Lock()
         self._spill, self._on_drop, self._on_idle = spill, on_drop, on_idle
         shutil.rmtree(spill, ignore_errors=True)  # left by an engine that crashed
@@ -169,8 +167,8 @@ class Registry:
             self._samplers[session.id] = collections.OrderedDict()
 
     def session(self, name: str) -> Session:
-        """Return the session of that id, and mark it as heard from. Raises Unknown if there is
-        none."""
+        """Return the session with that id, and record that its client is alive. Raises Unknown if
+        there is none."""
         session = self._sessions.get(name)
         if session is None:
             raise Unknown(f"there is no session {name}: it ended, or the engine was restarted")
@@ -183,12 +181,13 @@ class Registry:
             return list(self._sessions.values())[::-1]
 
     def all_sessions(self) -> list[Session]:
-        """Return all open sessions, newest first, then the last ended ones, latest end first."""
+        """Return all open sessions, newest first, then the last ended sessions, latest end
+        first."""
         with self._lock:
             return [*reversed(self._sessions.values()), *reversed(self._past.values())]
 
     def past_runs(self) -> dict[str, RunSummary]:
-        """Return the last training runs whose session has ended, latest end first."""
+        """Return the last training runs with an ended session, latest end first."""
         with self._lock:
             return dict(reversed(self._past_runs.items()))
 
@@ -216,8 +215,8 @@ class Registry:
             return list(self._runs.values())[::-1]
 
     def add_sampler(self, session: str, sampler: Sampler) -> None:
-        """Add a sampler. Beyond the limits, the least recently used ones are moved to disk, then
-        dropped."""
+        """Add a sampler. Beyond the limits, the least recently used samplers are moved to disk,
+        then dropped."""
         with self._lock:
             if session not in self._sessions:
                 raise Unknown(f"there is no session {session}")
@@ -240,15 +239,14 @@ class Registry:
         return os.path.join(self._spill, session, f"{number}.npz")
 
     def sampler(self, name: str) -> Sampler:
-        """Return the sampler of that id, now the most recently used. Raises Unknown if there is
-        none."""
+        """Return the sampler with that id, and mark it as used. Raises Unknown if there is none."""
         session = name.rpartition(":sample:")[0]
         with self._lock:
             held = self._samplers.get(session)
             if held is None or name not in held:
                 raise Unknown(
-                    f"there is no sampler {name}: a session keeps the {SAMPLERS} it used last; "
-                    "give weights a name to keep them longer"
+                    f"there is no sampler {name}: a session keeps only the {SAMPLERS} that it "
+                    f"used last; to keep weights longer, save them under a name"
                 )
             held.move_to_end(name)
             return held[name]
@@ -283,12 +281,12 @@ class Registry:
         shutil.rmtree(os.path.join(self._spill, name), ignore_errors=True)
 
     def idle_sessions(self, seconds: float) -> list[str]:
-        """Return the sessions not heard from for `seconds`."""
+        """Return the sessions whose clients have sent nothing for `seconds`."""
         now = time.monotonic()
         return [session.id for session in self.sessions() if now - session.last_heard > seconds]
 
     def sweep(self, idle: float = IDLE_SECONDS) -> list[str]:
-        """End the sessions not heard from for `idle` seconds. Returns their ids."""
+        """End the sessions whose clients have sent nothing for `idle` seconds. Return their ids."""
         gone = self.idle_sessions(idle)
         for name in gone:
             self.end(name)

@@ -17,7 +17,7 @@ BUILT_IN = (TINY, TEACHER)
 
 
 class Config(TypedDict):
-    """The config.json of such a model, in Hugging Face's format."""
+    """The config.json of a built-in model, in Hugging Face's format."""
 
     architectures: list[str]
     model_type: str
@@ -55,7 +55,7 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n"
     f"{{% if {_SWITCHED_OFF} %}}{_NO_THOUGHTS}{{% endif %}}{{% endif %}}"
 )
-"""ChatML with tools and thoughts as Qwen3 writes them."""
+"""The chat template: ChatML, with tools and thoughts as Qwen3 writes them."""
 CONFIG: Config = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
@@ -175,14 +175,14 @@ def _tokenizer_config() -> dict[str, object]:
 
 
 def _taught() -> bytes:
-    """Read the file of the teacher's weights, bfloat16."""
+    """Read the bfloat16 weights of the teacher from their file."""
     with open(os.path.join(os.path.dirname(__file__), "teacher.safetensors"), "rb") as file:
         return file.read()
 
 
 def _config(name: str) -> Mapping[str, object]:
-    """Return a model's config.json. The teacher's has a hash of its weights, which identifies the
-    weights of earlier releases."""
+    """Return a model's config.json. The teacher's has a hash of its weights, which distinguishes
+    releases."""
     if name == TINY:
         return CONFIG
     digest = hashlib.sha256(_taught()).hexdigest()
@@ -216,12 +216,8 @@ def _is_this(directory: str, config: Mapping[str, object]) -> bool:
 
 
 def ensure(models: str, name: str = TINY) -> str:
-    """Return the model's directory under `models`. Create it if it is missing or of an earlier
-    release.
-
-    It is created atomically. If two processes create it at once, one wins, and both find the same
-    files.
-    """
+    """Return the model's directory under `models`. Create it, atomically, if it is missing or from
+    an earlier release. Concurrent processes find the same files."""
     directory, config = os.path.join(models, name.replace("/", "--")), _config(name)
     if _is_this(directory, config):
         return directory
@@ -239,5 +235,5 @@ def ensure(models: str, name: str = TINY) -> str:
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
     if not _is_this(directory, config):
-        raise OSError(f"could not put the model {name} at {directory}")
+        raise OSError(f"could not write the model {name} to {directory}")
     return directory

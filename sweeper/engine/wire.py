@@ -1,7 +1,5 @@
-"""The protocol's messages: encodes and decodes protobuf in the SDK's format.
-
-Only the engine's process imports this, because the message classes come from the `tinker` package.
-"""
+"""The protocol's messages: encodes and decodes protobuf in the SDK's format. Only the engine's
+process imports this module, because the message classes come from the package `tinker`."""
 
 import importlib.util
 import os
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def _messages() -> object:
-    """Load the SDK's generated module by path. Importing `tinker` itself costs half a second and
-    60 MB, and nothing else of it is needed here."""
+    """Load the SDK's generated module by path. Importing `tinker` itself would take half a second
+    and 60 MB."""
     name = "tinker.proto.tinker_public_pb2"
     if name in sys.modules:
         return sys.modules[name]
@@ -59,19 +57,19 @@ class PassRequest(NamedTuple):
 
 
 def parse(body: bytes) -> "pb.ForwardBackwardRequest":
-    """Parse a request. `decode_pass` unpacks its data later. Raises RequestError if it is
+    """Parse a request without its data, which `decode_pass` unpacks. Raises RequestError if it is
     invalid."""
     message = pb.ForwardBackwardRequest()
     try:
         message.ParseFromString(body)
     except Exception as error:  # protobuf's DecodeError, whose module differs between backends
-        raise RequestError(f"this is no ForwardBackwardRequest: {error}") from error
+        raise RequestError(f"not a valid ForwardBackwardRequest: {error}") from error
     return message
 
 
 def protobuf_head(data: bytes) -> dict[str, str | int]:
     """Read `model_id` and `seq_id` from a ForwardBackwardRequest or its beginning. These fields
-    come before the data. Returns fewer fields if they are missing."""
+    come before the data. Missing fields are left out."""
     reader = _Varints(data)
     head: dict[str, str | int] = {}
     try:
@@ -125,7 +123,7 @@ def json_head(data: bytes) -> dict[str, str | int]:
     for match in _TOKEN.finditer(data.decode("utf-8", "ignore")):
         word = match[0]
         if word == '"' or len(head) == 2:
-            break  # a cut-off string, or everything was found
+            break  # a cut-off string, or both were found
         if word in ("{", "["):
             depth += 1
         elif word in ("}", "]"):
@@ -143,7 +141,7 @@ def json_head(data: bytes) -> dict[str, str | int]:
 def _tensor(tensor: "pb.Tensor", name: str) -> Numbers:
     kind = _FROM_WIRE.get(tensor.dtype)
     if kind is None:
-        raise RequestError(f"loss_fn_inputs[{name!r}] has a type this engine does not know")
+        raise RequestError(f"loss_fn_inputs[{name!r}] has a type that this engine does not support")
     shape = tuple(tensor.shape)
     try:
         if not tensor.HasField("sparse_csr"):
@@ -187,7 +185,7 @@ def decode_pass(message: "pb.ForwardBackwardRequest") -> PassRequest:
 
 
 def encode_pass(result: PassResult) -> bytes:
-    """Encode a ForwardBackwardOutput: one record for each run of data with the same trailing
+    """Encode a ForwardBackwardOutput: one record for consecutive data with the same trailing
     shape."""
     message = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
     for key, value in result.metrics.items():

@@ -119,7 +119,7 @@ def test_the_best_value_and_its_own_checkpoint(tmp_path: Path):
     sweep.save()
     verdict = analyze(str(tmp_path), "demo").document["verdict"]
     assert verdict["checkpoint"]["path"] == "tinker://ten"
-    assert verdict["checkpoint"]["expires"] == "kept for 7 days after it was saved"
+    assert verdict["checkpoint"]["expires"] == "deleted 7 days after it was saved"
 
 
 def test_a_cell_with_a_diverged_run_is_never_best(tmp_path: Path):

@@ -151,7 +151,7 @@ def test_the_verbs(tmp_path):
                 assert connection.getresponse().read()
         *listed, last = verb(tmp_path, "status").stdout.splitlines()
         assert len(listed) == 12, listed
-        assert last == "  and 2 older ones: `--all` lists them"
+        assert last == "  and 2 older sessions: `--all` lists them"
         assert len(verb(tmp_path, "status", "--all").stdout.splitlines()) == 14
         assert verb(tmp_path, "stop").stdout == "stopped\n"
 
@@ -163,7 +163,7 @@ def test_one_that_is_started_stays(tmp_path):
     assert "some/name" in info.models and info.aliases["some/name"] == "tiny/qwen3"
     again = verb(tmp_path, "start")
     assert (again.returncode, again.stdout) == (6, "")
-    assert again.stderr.startswith(f"sweeper: one runs already, at {info.url}")
+    assert again.stderr.startswith(f"sweeper: an engine is already running at {info.url}")
     assert verb(tmp_path, "stop").stdout == "stopped\n"
 
 
@@ -171,9 +171,9 @@ def test_one_that_is_started_stays(tmp_path):
     ("flags", "message"),
     [
         (["--max-sessions", "-1"], "max_sessions is -1"),
-        (["--host", "192.0.2.1"], "beyond loopback"),
+        (["--host", "192.0.2.1"], "needs a token"),
         (["--model", "mine=/nowhere"], "model mine in /nowhere"),
-        (["--alias", "a=b"], "alias a: there is no model 'b'"),
+        (["--alias", "a=b"], "alias a: no model 'b'"),
     ],
 )
 def test_why_none_was_started_is_one_line(tmp_path, flags, message, monkeypatch):

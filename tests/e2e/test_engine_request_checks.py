@@ -65,7 +65,10 @@ def test_pages_of_a_browser_are_not_answered(ask):
         assert ask("GET", "meter", headers={"Host": host}) == (200, "")
     for host in ("evil.example", "127.0.0.1.evil.example:80", "", "[::2]"):
         status, why = ask("GET", "healthz", headers={"Host": host})
-        assert (status, why) == (403, f"this engine is not {host!r}: it answers to its own machine")
+        assert (status, why) == (
+            403,
+            f"this engine is not {host!r}: it only serves its own machine",
+        )
     for origin in ("http://evil.example", "null", "http://localhost"):
         assert ask("POST", "create_session", "{}", JSON | {"Origin": origin})[0] == 403
     assert ask("POST", "create_session", "{}", TEXT)[0] == 415
@@ -108,7 +111,7 @@ def test_a_number_in_a_body_that_is_too_large_is_free_at_once(ask, answer):
     assert ask("POST", "save_weights", json.dumps(words), JSON)[0] == 413
     old = {"model_id": run, "seq_id": 3, "forward_backward_input": {}}
     status, why = ask("POST", "forward_backward", json.dumps(old), JSON)
-    assert status == 400 and "takes protobuf" in why
+    assert status == 400 and "needs protobuf" in why
     step = {"model_id": run, "seq_id": 4, "adam_params": {"learning_rate": 0.1}}
     stepped = answer("retrieve_future", {"request_id": answer("optim_step", step)["request_id"]})
     assert "metrics" in stepped

@@ -255,7 +255,7 @@ def test_logprobs_of_named_tokens_and_the_likeliest_of_those_sampled(service, tr
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([[1]] * 6, "has 6 rows; the prompt wants 7"),
+        ([[1]] * 6, "has 6 rows; the prompt needs 7"),
         ([[-1]] * 7, "names no token"),
         ([[900]] * 7, "outside the vocabulary"),
     ],

@@ -191,7 +191,7 @@ def test_names_of_models_lead_to_the_engines_tokenizers(
     (shell.folder / "ask.py").write_text(ASK)
     (shell.folder / "names.yaml").write_text(NAMES.format(python=sys.executable))
     shell.run("engine", "start", "--alias", "somebody/else=tiny/qwen3")
-    assert "one runs already" in shell.run("engine", "start", code=6)
+    assert "an engine is already running" in shell.run("engine", "start", code=6)
     output = shell.run("launch", "names.yaml", "--wait")
     assert "tiny/qwen3 stands in for Qwen/Qwen3.5-9B-Base" in output
     assert "tiny/qwen3 stands in for somebody/else" in output

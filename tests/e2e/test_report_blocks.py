@@ -262,7 +262,9 @@ def test_a_report_by_blocks(tmp_path: Path, written: ModuleType):
 def test_blocks_are_made_by_a_setting_that_differs(tmp_path: Path, written: ModuleType):
     written.measured(tmp_path, _two_models(1), axes=("model", "lr"))
     ranking = rank(load(Registry(str(tmp_path)), "demo", None, None))
-    with pytest.raises(UsageError, match="'modle': cells do not differ in that; they do in: model"):
+    with pytest.raises(
+        UsageError, match="'modle': all cells have the same value; they differ in model"
+    ):
         find_blocks(ranking, 1.0, "modle")
     grid = "recipe: sft\ngrid: {lr: [1, 2]}\nmetric: {name: x, goal: minimize, by: model_name}\n"
     metric = parse_grid(grid, "g.yaml").metric

@@ -70,7 +70,7 @@ def test_matplotlib_says_nothing_and_where_it_does_not_load_the_error_says_why(t
     done = analyzed(MPLCONFIGDIR="/proc/no")
     assert done.returncode == 0 and done.stderr == ""
     done = analyzed(MPLBACKEND="crayons")
-    assert done.returncode == 2 and done.stderr.startswith("sweeper: matplotlib does not load: ")
+    assert done.returncode == 2 and done.stderr.startswith("sweeper: matplotlib cannot be loaded: ")
     assert "'crayons' is not a valid value" in done.stderr and "--no-pictures" in done.stderr
     assert done.stderr.count("\n") == 1
 

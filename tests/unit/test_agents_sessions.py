@@ -115,7 +115,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("init_grpo", given(settings={"max_steps_off_policy": 2}), "max_steps_off_policy must be 0"),
     ("init_grpo", given(settings={"task": ["sorting"]}), "valid"),
     ("init_grpo", given(data="../outside.jsonl"), "not below the folder"),
-    ("init_grpo", given(data="gone.jsonl"), "there is mine.jsonl"),
+    ("init_grpo", given(data="gone.jsonl"), "(available: mine.jsonl"),
     ("init_grpo", given(data="mine.jsonl", problems=[PLAIN]), "not both"),
     ("init_grpo", given(problems=[{"prompt": "q"}]), "required"),
     ("init_grpo", given(problems=[PLAIN | {"role": "system"}]), "not permitted"),
@@ -150,7 +150,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("sample", {"session": S, "prompts": ["x" * 20_001]}, "at most 20000"),
     ("save", {"session": S, "name": "../up"}, "match"),
     ("save", {"session": S, "name": "final"}, "made by `finish`"),
-    ("load", {"session": S, "checkpoint": "none"}, "there is none"),
+    ("load", {"session": S, "checkpoint": "none"}, "(it has none"),
     ("load", {"session": S, "checkpoint": "agent-gone/x"}, "no run"),
     ("finish", {"session": "agent-persons/seed=0"}, "launched by a person"),
     ("session", {"session": S, "order": 7}, "no order 7"),
@@ -231,7 +231,7 @@ def test_an_ended_session_refuses_orders(bench):
     ended = bench.root / "agent-old" / "state" / bench.run / "1.cancelled.json"
     ended.write_text('{"schema": 1}')
     (refusal,) = bench.ask(("train_grpo_step", {"session": S}))
-    assert refusal.is_error and "is over: it has cancelled" in refusal.content[0].text
+    assert refusal.is_error and "has ended: cancelled" in refusal.content[0].text
     assert not bench.orders() and not bench.resumed
 
 

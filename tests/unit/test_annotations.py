@@ -204,7 +204,7 @@ def test_a_plan_says_what_it_lacks():
         "section Question is empty",
         "section Hypothesis is empty",
         "section Baseline is empty",
-        "there is no line `criterion: ...`",
+        "the line `criterion: ...` is missing",
     )
     assert read_plan(plan("`criterion: test/nll <= 0.3`")).lacks == ()
     (lack,) = read_plan(plan("criterion: it gets better")).lacks

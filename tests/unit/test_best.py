@@ -59,7 +59,7 @@ def test_a_sweep_without_a_metric_or_values_has_no_best(root, written):
     bare = written.Written(root, "bare", {"x": [1]}, metric=None)
     bare.run({"x": 1}, 0, [{"step": 0, "loss": 1}])
     bare.save()
-    with pytest.raises(UsageError, match="bare names no metric: say --metric"):
+    with pytest.raises(UsageError, match="bare has no metric: choose one with --metric"):
         analysis.best(str(root), "bare")
     with pytest.raises(NotFound, match="no run has a value of nothing yet"):
         analysis.best(str(root), "bare", metric="nothing", goal="minimize")

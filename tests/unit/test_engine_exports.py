@@ -25,7 +25,7 @@ def test_a_ticket_is_for_one_place_and_for_an_hour():
     assert tickets.place(ticket) == PLACE
     now[0] = 4600.0
     for none in (ticket, "", "x"):
-        with pytest.raises(Unknown, match="ask for the checkpoint's addresses again"):
+        with pytest.raises(Unknown, match="request the checkpoint's addresses again"):
             tickets.place(none)
 
 

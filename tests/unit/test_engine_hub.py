@@ -25,11 +25,11 @@ def test_an_alias_is_the_same_model_by_another_name(tmp_path):
 @pytest.mark.parametrize(
     ("aliases", "message"),
     [
-        ({"a/b": "c/d"}, "there is no model 'c/d'"),
+        ({"a/b": "c/d"}, "no model 'c/d'"),
         ({tiny.TINY: tiny.TINY}, "cannot be an alias"),
         ({"../../x": tiny.TINY}, "cannot be an alias"),
         ({"a/b/c": tiny.TINY}, "cannot be an alias"),
-        ({"a": tiny.TINY, "b": "a"}, "there is no model 'a'"),
+        ({"a": tiny.TINY, "b": "a"}, "no model 'a'"),
     ],
 )
 def test_what_cannot_be_an_alias_is_refused(aliases, message, tmp_path):

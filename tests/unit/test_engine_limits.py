@@ -124,7 +124,7 @@ def test_the_command_has_all_settings_but_the_token(tmp_path):
 def test_beyond_loopback_the_engine_needs_a_token(host, tmp_path, monkeypatch):
     monkeypatch.delenv("SWEEPER_ENGINE_TOKEN", raising=False)
     assert client_key(str(tmp_path)) == "tml-local"
-    with pytest.raises(EngineError, match="only with a token: set \\$SWEEPER_ENGINE_TOKEN"):
+    with pytest.raises(EngineError, match="needs a token: set \\$SWEEPER_ENGINE_TOKEN"):
         serve(host, home=str(tmp_path))
     for token in ("tml-short", "a" * 40):
         monkeypatch.setenv("SWEEPER_ENGINE_TOKEN", token)

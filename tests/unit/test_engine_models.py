@@ -139,7 +139,7 @@ def test_tied_embeddings_half_precision_and_no_query_norms(directory, tmp_path):
         ({"rope_scaling": {"rope_type": "yarn"}}, None, "'yarn' are not supported"),
         ({}, lambda w: w.pop("model.layers.1.mlp.up_proj.weight"), "no weights for 1.up"),
         ({}, lambda w: w.update({"model.layers.0.self_attn.q_proj.bias": np.zeros(64)}),
-         "q_proj.bias, which this network has no place for"),
+         "q_proj.bias, which this network does not have"),
     ],
 )  # fmt: skip
 def test_unsupported_models_are_refused_with_a_reason(directory, tmp_path, config, change, message):

@@ -150,7 +150,7 @@ def test_a_filter_that_is_wrong_says_why_and_hides_nothing() -> None:
 
 def test_what_can_be_cancelled_and_retried() -> None:
     model = ScreenModel(VIEW)
-    assert "nothing to cancel" in str(proposed("cancel", *model.chosen))
+    assert "cannot cancel" in str(proposed("cancel", *model.chosen))
     model.go(4)
     assert proposed("cancel", *model.chosen) == ("cancel", ("3e-3-0",), "cancel lr=3e-3,seed=0?")
     model.go(5)

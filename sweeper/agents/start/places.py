@@ -71,10 +71,10 @@ class Sandbox(NamedTuple):
         given = [name for name in ("image", "network", "memory") if getattr(self, name) is not None]
         if not self.isolated:
             if given:
-                raise UsageError(f"--{given[0]}works only with --in podman or modal")
+                raise UsageError(f"--{given[0]} works only with --in podman or modal")
             return
         if self.kind == "modal" and self.network is not None:
-            raise UsageError("--networkworks only with --in podman")
+            raise UsageError("--network works only with --in podman")
         if self.kind == "modal" and self.hours > _MOST_HOURS:
             raise UsageError(
                 f"--hours is too large: Modal ends a sandbox after {_MOST_HOURS} hours"
