@@ -58,7 +58,7 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("launch", {"grid": "mine.yaml", "tokens": -1}, "greater than or equal to 0"),
     ("launch", {"grid": "mine.yaml", "usd": "many"}, "number"),
     ("launch", {"grid": "mine.yaml", "budget": "runs=1000"}, "not permitted"),
-    ("launch", {"grid": "mine.yaml", "overrides": ["seeds=1000"]}, "exceed the rest: runs 100"),
+    ("launch", {"grid": "mine.yaml", "overrides": ["seeds=1000"]}, "of the budget: runs 100"),
     ("launch", {"grid": "s.yaml", "overrides": ["lr=[7]"]}, "launched by a person"),
     ("launch", {"grid": "mine.yaml", "why": LONG}, "at most 5000"),
     ("status", {"sweep": "gone"}, "no sweep 'gone'"),
