@@ -163,7 +163,7 @@ def test_a_sweep_is_renamed_while_nothing_is_at_work_on_it(sweep):
     other.run({"lr": 1}, 0, state="running")
     other.save()
     annotations.note("s/lr=1,seed=0", tag=["kept"])
-    with pytest.raises(UsageError, match="exists already"):
+    with pytest.raises(UsageError, match="already has a sweep"):
         annotations.rename("s", "other")
     with pytest.raises(UsageError, match="is not a valid name"):
         annotations.rename("s", "../s")
