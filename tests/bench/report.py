@@ -10,7 +10,6 @@ the figures are medians.
 """
 
 import argparse
-import json
 import math
 import os
 import random
@@ -20,6 +19,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.written import Written
 
 PLAIN = """
 import json, sys
@@ -57,19 +60,13 @@ TITLES = {
 
 def generate(root: Path, runs: int, steps: int) -> None:
     """Write a sweep of `runs` runs, five seeds per cell, each with `steps` lines of 20 keys."""
-    folder = root / "bench"
-    rng = random.Random(1)
+    rng, sweep = random.Random(1), Written(root, "bench")
     noise = [rng.gauss(0, 1) for _ in range(4096)]
-    planned = []
     for number in range(runs):
         rate, rank, seed = number // 5 % 20, number // 100, number % 5
         final = 0.3 + 0.05 * abs(rate - 7) + 0.02 * rank + 0.01 * noise[number]
-        identity = f"{number:012x}"
         config = {"learning_rate": 1e-4 * 1.5**rate, "lora_rank": 4 * (rank + 1)}
-        cell = f"lr={config['learning_rate']:.3g},rank={config['lora_rank']}"
-        names = {"id": identity, "name": f"{cell},seed={seed}", "cell": cell, "seed": seed}
-        planned.append({**names, "config": {**config, "seed": seed}})
-        lines = []
+        rows = []
         for step in range(steps):
             level = final + 2 * math.exp(-5 * step / steps)
             row = {
@@ -83,35 +80,10 @@ def generate(root: Path, runs: int, steps: int) -> None:
                 "time/total": 0.25,
             }
             row |= {f"time/part_{part}": noise[(step + part) % 4096] for part in range(12)}
-            lines.append(json.dumps(row))
-        log = folder / "runs" / f"{identity}.1"
-        log.mkdir(parents=True)
-        (log / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-        events(folder / "state" / identity)
-    document = {
-        "schema": 1,
-        "name": "bench",
-        "created": "2026-11-21T01:02:03Z",
-        "grid": "name: bench\n",
-        "recipe": {"reference": "sft"},
-        "launch": {},
-        "metric": {"name": "test/nll", "goal": "minimize", "at": "last"},
-        "axes": {},
-        "runs": planned,
-        "provenance": {},
-    }
-    (folder / "sweep.json").write_text(json.dumps(document))
-
-
-def events(folder: Path) -> None:
-    """Return the events of a run that succeeded in four minutes."""
-    folder.mkdir(parents=True)
-    when = {"schema": 1, "time": "2026-11-21T01:02:04Z"}
-    ended = {"started": "2026-11-21T01:02:05Z", "ended": "2026-11-21T01:06:15Z", "wall_s": 250.0}
-    for name in ("intent", "submitted"):
-        (folder / f"1.{name}.json").write_text(json.dumps(when))
-    (folder / "1.claimed.json").write_text(json.dumps(when | {"host": "h", "pid": 1}))
-    (folder / "1.succeeded.json").write_text(json.dumps(when | ended | {"code": 0}))
+            rows.append(row)
+        cell = f"lr={config['learning_rate']:.3g},rank={config['lora_rank']}"
+        sweep.run(config, seed, rows, cell=cell)
+    sweep.save()
 
 
 def seconds(cache: Path, code: str, *arguments: str) -> tuple[float, float]:

@@ -18,7 +18,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from report import events
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.written import Written, dump
 
 CELLS, RUNS, SAMPLES = 5, 2, 5
 
@@ -26,18 +28,18 @@ OURS = """
 import json, resource, sys, time
 from pathlib import Path
 from sweeper import analysis
-from sweeper.analysis import report
-own, whole = report.read_transcripts, []
+from sweeper.analysis.page import report
+read, whole = report.read_transcripts, []
 def timed(*given):
     clock, used = time.perf_counter(), time.process_time()
-    found = own(*given) if sys.argv[3] == "with" else []
+    pairs = read(*given) if sys.argv[3] == "with" else []
     whole.extend((time.perf_counter() - clock, time.process_time() - used))
-    return found
+    return pairs
 report.read_transcripts = timed
 clock, used = time.perf_counter(), time.process_time()
 made = analysis.analyze(sys.argv[1], "bench", out=sys.argv[2], pictures=False)
 print(json.dumps({
-    "own": whole, "report": [time.perf_counter() - clock, time.process_time() - used],
+    "pairs": whole, "report": [time.perf_counter() - clock, time.process_time() - used],
     "page": Path(made.html_path).stat().st_size,
     "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
 }))
@@ -46,21 +48,13 @@ print(json.dumps({
 
 def generate(root: Path, answers: int, characters: int) -> None:
     """Write a sweep of ten runs with this many answers in total."""
-    folder, chance = root / "bench", random.Random(1)
+    metric = {"name": "eval/gsm", "goal": "maximize", "at": "last"}
+    sweep, chance = Written(root, "bench", metric=metric), random.Random(1)
     words = [f"{chance.getrandbits(30):x}" for _ in range(5000)]
     items = answers // (CELLS * RUNS * SAMPLES)
     hard = [chance.random() for _ in range(items)]
-    planned = []
     for number in range(CELLS * RUNS):
         cell, seed = divmod(number, RUNS)
-        identity = f"{number:012x}"
-        names = {
-            "id": identity,
-            "name": f"lr={cell},seed={seed}",
-            "cell": f"lr={cell}",
-            "seed": seed,
-        }
-        planned.append({**names, "config": {"learning_rate": cell, "seed": seed}})
         lines = []
         for item in range(items):
             solves = hard[item] < 0.3 + 0.1 * cell + 0.2 * chance.random()
@@ -69,18 +63,11 @@ def generate(root: Path, answers: int, characters: int) -> None:
                 text = " ".join(chance.choices(words, k=characters // 9))
                 scored = {"item": f"{item:032x}", "task": "gsm", "sample": sample, "score": score}
                 texts = {"prompt": f"Question {item}: what is it?", "text": text, "answer": "42"}
-                lines.append(json.dumps({**scored, **texts}))
-        log = folder / "runs" / f"{identity}.1"
-        log.mkdir(parents=True)
-        (log / "items.jsonl").write_text("\n".join(lines) + "\n")
-        (log / "metrics.jsonl").write_text(json.dumps({"step": 1, "eval/gsm": 0.3 + 0.1 * cell}))
-        events(folder / "state" / identity)
-    document = {
-        "schema": 1, "name": "bench", "created": "2026-11-21T01:02:03Z", "grid": "name: bench\n",
-        "recipe": {"reference": "eval"}, "launch": {}, "axes": {}, "runs": planned,
-        "metric": {"name": "eval/gsm", "goal": "maximize", "at": "last"}, "provenance": {},
-    }  # fmt: skip
-    (folder / "sweep.json").write_text(json.dumps(document))
+                lines.append({**scored, **texts})
+        rows = [{"step": 1, "eval/gsm": 0.3 + 0.1 * cell}]
+        run = sweep.run({"learning_rate": cell}, seed, rows)
+        (root / "bench" / "runs" / f"{run}.1" / "items.jsonl").write_text(dump(lines))
+    sweep.save()
 
 
 def main() -> int:
@@ -107,7 +94,7 @@ def main() -> int:
     print(f"{given.answers:,} answers, {size / 1e6:.0f} MB; load {os.getloadavg()[0]:.0f}\n")
     print("| | by the clock, s | processor, s | page, kB | memory, MB |\n|---|---|---|---|---|")
     for title, kind, key in (
-        ("finding the pairs, reading what is shown", "with", "own"),
+        ("finding the pairs, reading what is shown", "with", "pairs"),
         ("the whole report", "with", "report"),
         ("the same without", "without", "report"),
     ):

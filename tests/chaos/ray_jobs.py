@@ -6,7 +6,6 @@ ledger is checked. `make ray` makes the environment.
 """
 
 import argparse
-import json
 import os
 import random
 import signal
@@ -14,21 +13,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from harness.ledger import judge, read_ledger
-
-from sweeper.store.local import LocalStore
-from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.states import fold
+from harness.toys import Toys
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from support.ray_cluster import TOKEN, Cluster
 
-HERE = Path(__file__).resolve().parent
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 MOST_TIMES = 10.0
 """How much longer than on `local` quick runs may take, on an otherwise idle machine."""
@@ -39,68 +33,13 @@ ROWS = 60
 """Rows of the ledger between two disturbances."""
 
 
-class Sweep:
-    """Toys in a folder of their own."""
+def _toys(top: Path, name: str, cluster: Cluster, **grid: Any) -> Toys:
+    return Toys(top / name, cluster.environment, name=name, **grid)
 
-    def __init__(self, top: Path, name: str, cluster: Cluster, **grid: object) -> None:
-        self.folder, self.name, self.cluster = top / name, name, cluster
-        self.folder.mkdir()
-        self.steps = int(str(grid.pop("steps")))
-        seconds, mode = str(grid.pop("seconds")), str(grid.pop("mode"))
-        toy = [sys.executable, str(HERE / "harness" / "toy.py"), str(self.folder / "ledger")]
-        whole = {
-            "name": name,
-            "command": [*toy, str(self.steps), seconds, mode, "{log_path}"],
-            "service": "none",
-            **({} if "grid" in grid else {"base": {"a": 1}}),
-            **grid,
-        }
-        (self.folder / "grid.yaml").write_text(json.dumps(whole))
 
-    def launch(self) -> "subprocess.Popen[bytes]":
-        environment = self.cluster.environment | {
-            "SWEEPER_HOME": str(self.folder / "home"),
-            "SWEEPER_ROOT": str(self.folder / "sweeps"),
-            "XDG_CONFIG_HOME": str(self.folder / "config"),
-        }
-        command = [sys.executable, "-P", "-m", "sweeper", "launch", "grid.yaml", "--wait"]
-        made = subprocess.Popen(
-            command, cwd=self.folder, env=environment, stdout=subprocess.DEVNULL
-        )
-        LAUNCHERS.append(made)
-        return made
-
-    def done(self) -> int:
-        return len(read_ledger(self.folder / "ledger"))
-
-    def unreachable(self) -> str | None:
-        """Return the platform's state as the launcher publishes it."""
-        path = self.folder / "sweeps" / self.name / "launcher" / "observations.json"
-        try:
-            return json.loads(path.read_text())["unreachable"]
-        except (OSError, ValueError):
-            return None
-
-    def most_attempts(self) -> int:
-        return max(attempt for _, attempt, _ in read_ledger(self.folder / "ledger"))
-
-    def agreed(self, *, once: bool) -> bool:
-        """Return whether the ledger agrees with the events; prints the counts."""
-        store = LocalStore(str(self.folder / "sweeps"))
-        rows = read_ledger(self.folder / "ledger")
-        verdict = judge(store, self.name, rows, self.steps, once=once, resumes=not once)
-        events = SweepFolder(store, self.name).read_events()
-        states = Counter(fold(recorded).state.value for recorded in events.values())
-        attempts = Counter(fold(recorded).attempt for recorded in events.values())
-        print(
-            f"{self.name}: states {dict(states)}, attempts {dict(attempts)}, rows {len(rows)}; "
-            f"lost {len(verdict.lost)}, doubled {len(verdict.doubled)}, "
-            f"wrong {len(verdict.wrong)}",
-            flush=True,
-        )
-        if not verdict.good:
-            print(verdict)
-        return verdict.good
+def _launch(sweep: Toys) -> "subprocess.Popen[bytes]":
+    LAUNCHERS.append(sweep.launch())
+    return LAUNCHERS[-1]
 
 
 def quick(top: Path, cluster: Cluster, runs: int) -> bool:
@@ -110,9 +49,9 @@ def quick(top: Path, cluster: Cluster, runs: int) -> bool:
     for backend in ("local", "ray"):
         launch = {"backend": backend, "max_parallel": 8, "ray": cluster.options}
         grid = {"steps": 1, "seconds": 0.1, "mode": "plain", "seeds": runs, "launch": launch}
-        sweep = Sweep(top, f"quick-{backend}", cluster, **grid)
+        sweep = _toys(top, f"quick-{backend}", cluster, **grid)
         begun = time.monotonic()
-        code = sweep.launch().wait()
+        code = _launch(sweep).wait()
         took[backend] = time.monotonic() - begun
         good = sweep.agreed(once=True) and code == 0 and good
     times = took["ray"] / took["local"]
@@ -127,13 +66,13 @@ def quick(top: Path, cluster: Cluster, runs: int) -> bool:
 class Trouble:
     """Disturbs a sweep, one disturbance after the other."""
 
-    def __init__(self, sweep: Sweep, cluster: Cluster, outage: float, kills: int) -> None:
+    def __init__(self, sweep: Toys, cluster: Cluster, outage: float, kills: int) -> None:
         self.sweep, self.cluster, self.outage = sweep, cluster, outage
         self.kills, self.unreachable = 0, ""
         self._left: list[Callable[[], None]] = [self._lost, self._drained, self._away]
         self._rows = 0
         self._most = kills
-        self._launcher = sweep.launch()
+        self._launcher = _launch(sweep)
 
     def drive(self, chance: random.Random) -> int:
         """Launch until a launcher ends by itself; returns its exit code."""
@@ -147,9 +86,9 @@ class Trouble:
                 self._kill()
                 due = time.monotonic() + chance.uniform(5, 20)
             due = due or time.monotonic() + chance.uniform(1, 5)
-            if self._left and self.sweep.done() >= self._rows + ROWS:
+            if self._left and len(self.sweep.rows()) >= self._rows + ROWS:
                 self._left.pop(0)()
-                self._rows = self.sweep.done()
+                self._rows = len(self.sweep.rows())
         self._launcher.kill()
         return -1
 
@@ -157,16 +96,16 @@ class Trouble:
         self._launcher.kill()
         self._launcher.wait()
         self.kills += 1
-        self._launcher = self.sweep.launch()
+        self._launcher = _launch(self.sweep)
 
     def _away(self) -> None:
-        rows = self.sweep.done()
+        rows = len(self.sweep.rows())
         with self.cluster.head_away():
             until = time.monotonic() + self.outage
             while time.monotonic() < until:
                 self.unreachable = self.sweep.unreachable() or self.unreachable
                 time.sleep(0.5)
-        print(f"head away for {self.outage:.0f} s, {self.sweep.done() - rows} rows meanwhile")
+        print(f"head away for {self.outage:.0f} s, {len(self.sweep.rows()) - rows} rows meanwhile")
         print(f"the launcher: {self.unreachable}", flush=True)
 
     def _lost(self) -> None:
@@ -186,12 +125,13 @@ def trouble(top: Path, cluster: Cluster, options: argparse.Namespace) -> bool:
     launch |= {"ray": {**cluster.options, "overrides": [second]}}
     grid = {"steps": 40, "seconds": 40.0, "mode": "resume:say-{a}", "seeds": 8, "launch": launch}
     grid |= {"grid": {"a": [2, 1]}}
-    sweep = Sweep(top, "trouble", cluster, **grid)
+    sweep = _toys(top, "trouble", cluster, **grid)
     done = Trouble(sweep, cluster, options.outage, options.kills)
     begun = time.monotonic()
     code = done.drive(random.Random(options.seed))
     print(f"{time.monotonic() - begun:.0f} s, launcher killed {done.kills} times, code {code}")
-    disturbed = sweep.most_attempts() > 1 and bool(done.unreachable or not options.outage)
+    attempts = max(attempt for _, attempt, _ in sweep.rows())
+    disturbed = attempts > 1 and bool(done.unreachable or not options.outage)
     return sweep.agreed(once=False) and code == 0 and disturbed
 
 

@@ -17,23 +17,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from harness.ledger import judge, read_ledger
+from harness.toys import Toys
 
 from sweeper.errors import EnvironmentFailure
-from sweeper.store.local import LocalStore
-from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.states import fold
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from support.slurm import Cluster
 
-HERE = Path(__file__).resolve().parent
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 AWAY_AT = 60.0
 """Time when the controller is stopped."""
@@ -42,8 +37,8 @@ AWAY_AT = 60.0
 class Outage:
     """One absence of the controller, for this many seconds, and the observations meanwhile."""
 
-    def __init__(self, cluster: Cluster, folder: Path, seconds: float) -> None:
-        self._cluster, self._folder, self._seconds = cluster, folder, seconds
+    def __init__(self, cluster: Cluster, sweep: Toys, seconds: float) -> None:
+        self._cluster, self._sweep, self._seconds = cluster, sweep, seconds
         self._from = time.monotonic() + AWAY_AT
         self._still: list[psutil.Process] = []
         self._rows = 0
@@ -58,13 +53,13 @@ class Outage:
         if not self.away:
             self.away = True
             self._cluster.kill("slurmctld", signal.SIGTERM)
-            self._rows = self._done()
+            self._rows = len(self._sweep.rows())
             self._still = self._cluster.steps()[0].children(recursive=True)
             for process in self._still:
                 process.suspend()
-        self._listen()
+        self.unreachable = self._sweep.unreachable() or self.unreachable
         if now > self._from + self._seconds:
-            rows = self._done() - self._rows
+            rows = len(self._sweep.rows()) - self._rows
             print(f"controller away for {now - self._from:.0f} s, {rows} rows meanwhile")
             print(f"the launcher: {self.unreachable}")
             self._cluster.start_controller()
@@ -73,37 +68,20 @@ class Outage:
                     process.resume()
             self.away, self.over = False, True
 
-    def _listen(self) -> None:
-        """Return the state that the launcher publishes."""
-        with suppress(OSError, ValueError):
-            path = self._folder / "sweeps" / "toys" / "launcher" / "observations.json"
-            self.unreachable = json.loads(path.read_text())["unreachable"] or self.unreachable
-
-    def _done(self) -> int:
-        return len(read_ledger(self._folder / "ledger"))
-
 
 class Driver:
-    """Launches the sweep in `folder` until it is over, and disturbs it meanwhile."""
+    """Launches the sweep until it is over, and disturbs it meanwhile."""
 
-    def __init__(self, cluster: Cluster, folder: Path, outage: Outage, kills: list[float]) -> None:
-        self.cluster, self.folder, self.outage = cluster, folder, outage
+    def __init__(self, cluster: Cluster, sweep: Toys, outage: Outage, kills: list[float]) -> None:
+        self.cluster, self.sweep, self.outage = cluster, sweep, outage
         self.due = sorted(time.monotonic() + seconds for seconds in kills)
         self.most = self.kills = 0
 
     def drive(self) -> None:
         """Launch until a launcher ends by itself."""
         refused = 0
-        environment = self.cluster.environment | {
-            "SWEEPER_HOME": str(self.folder / "home"),
-            "SWEEPER_ROOT": str(self.folder / "sweeps"),
-            "XDG_CONFIG_HOME": str(self.folder / "config"),
-        }
-        command = [sys.executable, "-P", "-m", "sweeper", "launch", "grid.yaml", "--wait"]
         while True:
-            launcher = subprocess.Popen(
-                command, cwd=self.folder, env=environment, stdout=subprocess.DEVNULL
-            )
+            launcher = self.sweep.launch()
             self._disturb(launcher)
             if launcher.returncode == EnvironmentFailure.exit_code and refused < 5:
                 # The controller was away, or about to be; a user would try again, too.
@@ -128,27 +106,8 @@ class Driver:
 
     def _submitted(self) -> bool:
         """Return whether everything is recorded as submitted: from then on there is one array."""
-        waiting = json.loads((self.folder / "grid.yaml").read_text())["seeds"]
-        state = self.folder / "sweeps" / "toys" / "state"
-        return len(list(state.glob("*/1.submitted.json"))) >= waiting
-
-
-def write_grid(folder: Path, options: argparse.Namespace) -> None:
-    """Write a sweep of this many runs of the toy."""
-    toy = [sys.executable, str(HERE / "harness" / "toy.py"), str(folder / "ledger")]
-    grid = {
-        "name": "toys",
-        "command": [*toy, str(options.steps), str(options.seconds), "plain", "{log_path}"],
-        "service": "none",
-        "base": {"a": 1},
-        "seeds": options.runs,
-        "launch": {
-            "backend": "slurm",
-            "max_parallel": options.runs,
-            "slurm": {"throttle": options.throttle},
-        },
-    }
-    (folder / "grid.yaml").write_text(json.dumps(grid))
+        submitted = list((self.sweep.sweep_path / "state").glob("*/1.submitted.json"))
+        return len(submitted) >= json.loads((self.sweep.folder / "grid.yaml").read_text())["seeds"]
 
 
 def main() -> int:
@@ -166,36 +125,24 @@ def main() -> int:
     kills = [chance.uniform(5, AWAY_AT + options.outage) for _ in range(options.kills)]
     with tempfile.TemporaryDirectory() as top, Cluster(nodes=4, cpus=8) as cluster:
         folder = Path(top)
-        write_grid(folder, options)
+        slurm = {"throttle": options.throttle}
+        launch = {"backend": "slurm", "max_parallel": options.runs, "slurm": slurm}
+        size = {"steps": options.steps, "seconds": options.seconds, "seeds": options.runs}
+        sweep = Toys(folder, cluster.environment, launch=launch, **size)
         begun = time.monotonic()
-        outage = Outage(cluster, folder, options.outage)
-        driver = Driver(cluster, folder, outage, kills)
+        outage = Outage(cluster, sweep, options.outage)
+        driver = Driver(cluster, sweep, outage, kills)
         driver.drive()
         took = time.monotonic() - begun
         print(f"{options.runs} runs, throttle {options.throttle}, {took:.0f} s")
         print(f"launcher killed {driver.kills} times")
         print(f"at most {driver.most} jobs at work at once")
-        good = agreed(folder, options.steps, options.runs)
+        arrays = len(list((sweep.sweep_path / "slurm").glob("*.json")))
+        print(f"{arrays} submissions, {options.steps * options.runs} rows due")
+        good = sweep.agreed(once=True)
         disturbed = outage.over and (outage.unreachable or not options.outage)
         disturbed = disturbed and driver.kills == options.kills
         return 0 if good and disturbed and driver.most <= options.throttle else 1
-
-
-def agreed(folder: Path, steps: int, runs: int) -> bool:
-    """Return whether the ledger agrees with the events; prints the counts."""
-    store = LocalStore(str(folder / "sweeps"))
-    done = read_ledger(folder / "ledger")
-    verdict = judge(store, "toys", done, steps, once=True)
-    states = Counter(
-        fold(recorded).state.value for recorded in SweepFolder(store, "toys").read_events().values()
-    )
-    arrays = len(list((folder / "sweeps" / "toys" / "slurm").glob("*.json")))
-    print(
-        f"{arrays} submissions, states {dict(states)}, rows in the ledger {len(done)} of "
-        f"{steps * runs}; lost {len(verdict.lost)}, doubled {len(verdict.doubled)}, "
-        f"wrong {len(verdict.wrong)}"
-    )
-    return verdict.good
 
 
 if __name__ == "__main__":

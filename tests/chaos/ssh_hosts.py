@@ -7,62 +7,29 @@ Prints what was done, and which runs were lost, executed twice or ended wrongly.
 """
 
 import argparse
-import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-from harness.ledger import judge, read_ledger
-
-from sweeper.store.opening import open_store
+from harness.toys import Toys
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from support import ssh
-
-_TOY = Path(__file__).parent / "harness" / "toy.py"
-_STEPS = 10
-_GRID = """
-name: toys
-command: [{python}, {toy}, '{ledger}', '{steps}', '6', resume, '{{log_path}}']
-service: none
-grid: {{x: {xs}}}
-metric: {{name: loss, goal: minimize}}
-launch: {{backend: ssh, max_parallel: 12, lease: 15s, retries: 0, ssh: {options}}}
-"""
 
 
 class Sweep:
     """A sweep on the hosts, and its launcher, which is started again when it was killed."""
 
     def __init__(self, folder: Path, hosts: ssh.SshHosts, runs: int) -> None:
-        self.folder, self.hosts, self.ledger = folder, hosts, folder / "ledger"
-        values = {"toy": _TOY, "steps": _STEPS}
-        options = json.dumps(hosts.options(6))
-        text = _GRID.format(
-            python=sys.executable,
-            ledger=self.ledger,
-            xs=list(range(runs)),
-            options=options,
-            **values,
-        )
-        (folder / "grid.yaml").write_text(text)
-        self.launcher = self._start()
-
-    def _start(self) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "sweeper", "launch", "grid.yaml", "--wait"]
-        environment = {**os.environ, "SWEEPER_HOME": str(self.folder / "home")}
-        return subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        self.hosts = hosts
+        launch = {"backend": "ssh", "max_parallel": 12, "lease": "15s", "retries": 0}
+        grid = {"grid": {"x": list(range(runs))}, "launch": launch | {"ssh": hosts.options(6)}}
+        self.toys = Toys(folder, os.environ, steps=10, seconds=6, mode="resume", **grid)
+        self.launcher = self.toys.launch()
 
     def is_over(self) -> bool:
         """Return whether all runs have ended; start a launcher if there is none."""
@@ -70,7 +37,7 @@ class Sweep:
         if code in (0, 3):
             return True
         if code is not None:
-            self.launcher = self._start()
+            self.launcher = self.toys.launch()
         return False
 
     def disturb(self, what: str, chosen: random.Random) -> None:
@@ -110,14 +77,13 @@ def main() -> int:
                     sweep.disturb(what, chosen)
                     done[what] += 1
                     due = time.monotonic() + chosen.uniform(3, 7)
-            store = open_store(f"{name}/sweeps")
-            verdict = judge(store, "toys", read_ledger(sweep.ledger), _STEPS, resumes=True)
+            good = sweep.toys.agreed(once=False)
         finally:
             hosts.close()
     seconds = time.monotonic() - begun
     print(f"{given.runs} runs in {seconds:.0f} s; launchers killed {done['kill']}, power cut "
-          f"{done['cut']}, connections cut {done['unplug']}: {verdict}")  # fmt: skip
-    return 0 if verdict.good else 1
+          f"{done['cut']}, connections cut {done['unplug']}")  # fmt: skip
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

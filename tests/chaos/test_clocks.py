@@ -7,18 +7,16 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.real import NAME, Sweep, until
+from harness.real import NAME, Sweeps, until
 
 from sweeper import Registry
 from sweeper.alarms.records import read as read_alarms
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import Event
 
-Sweeps = Callable[..., Sweep]
 HOUR = 3600.0
 FAKETIME = next(iter(glob.glob("/usr/lib/*/faketime/libfaketimeMT.so.1")), "")
 OF_THE_LAUNCHER = ("+1h", "-1h", "+0", "+1y", "-1y", "-2s", "+90s")
@@ -43,8 +41,7 @@ def test_the_time_of_day_decides_nothing(
     first = sweep.start(worker=settings, **launcher)
     until(lambda: len(sweep.rows()) >= 3)
     first.kill()
-    assert sweep.finish(worker=settings, **launcher) == 0
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(worker=settings, **launcher, once=True)
     for record in Registry(str(sweep.root)).records(NAME):
         assert record["state"] == "succeeded"
         assert 0 < record["wall_s"] < 60  # by the monotonic clock
@@ -65,8 +62,7 @@ def test_a_lost_worker_is_found_whatever_the_time_is(
     for process in sweep.workers():
         process.kill()
     Path(f"{sweep.ledger}.go").touch()
-    assert sweep.finish(**clock) == 0
-    assert sweep.verdict().good
+    sweep.finish_well(**clock)
     assert all(
         (1, Event.LOST) in events
         for events in SweepFolder(sweep.store, NAME).read_events().values()

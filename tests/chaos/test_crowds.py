@@ -4,17 +4,14 @@ blamed, and a waiting launcher says why."""
 import os
 import shutil
 import sys
-from collections.abc import Callable
 
 import pytest
-from harness.real import HERE, NAME, Sweep
+from harness.real import HERE, NAME, Sweeps
 from harness.zombies import Sampled
 
 from sweeper.store.documents import read_json
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import ENDED, Event
-
-Sweeps = Callable[..., Sweep]
 
 
 def test_quick_runs_leave_no_zombies(make_sweep: Sweeps) -> None:

@@ -3,18 +3,15 @@ the store does not answer for a while, or at launch; it vanishes and comes back.
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from harness.disk import Disk
-from harness.real import Sweep, until
+from harness.real import Sweeps, until
 from harness.simulation import World
 
 from sweeper.store.local import LocalStore
 from sweeper.testing import Faults, Killed
-
-Sweeps = Callable[..., Sweep]
 
 
 def _power_cut(root: Path, number: int, *, jobs_survive: bool) -> tuple[World, Disk]:
@@ -79,8 +76,7 @@ def test_the_disk_is_full_in_every_write_of_the_launcher(make_sweep: Sweeps) -> 
         if "No space left" not in log:
             assert number > 8
             break
-        assert sweep.finish() == 0, sweep.log.read_text()
-        assert sweep.verdict(once=True).good
+        sweep.finish_well(once=True)
         code = 1
 
 
@@ -89,8 +85,7 @@ def test_the_disk_is_full_in_every_write_of_a_worker(make_sweep: Sweeps) -> None
     configuration, ends, and the next attempt succeeds; one that trains continues to its end."""
     for number in (1, 3, 6):
         sweep = make_sweep(runs=2, steps=2, mode="say-hello", seconds=0.05, launch={"retries": 3})
-        assert sweep.finish(worker={"beat": 0.05, "no_space": number}) == 0
-        assert sweep.verdict().good, number
+        sweep.finish_well(worker={"beat": 0.05, "no_space": number})
         assert not [path for path in sweep.root.rglob("*.json") if not _is_json(path)]
 
 
@@ -106,16 +101,14 @@ def test_a_store_that_does_not_answer_for_a_while(make_sweep: Sweeps) -> None:
         faults = {str(number): "fail" for number in range(first, first + 30)}
         code = sweep.start(faults=faults).wait()
         assert code == 0 or "injected" in sweep.log.read_text()
-        assert sweep.finish() == 0
-        assert sweep.verdict(once=True).good, first
+        sweep.finish_well(once=True)
 
 
 def test_a_store_that_does_not_answer_a_worker(make_sweep: Sweeps) -> None:
     """Eight of a worker's calls in a row fail after its claim: the run is not stopped."""
     sweep = make_sweep(runs=2, seconds=0.6)
     faults = {str(number): "fail" for number in range(5, 13)}
-    assert sweep.finish(worker={"beat": 0.1, "faults": faults}) == 0
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(worker={"beat": 0.1, "faults": faults}, once=True)
 
 
 def test_a_store_that_is_not_there_at_launch(make_sweep: Sweeps) -> None:
@@ -146,5 +139,4 @@ def test_a_store_that_vanishes_and_comes_back(make_sweep: Sweeps) -> None:
     sweep.root.rmdir()
     away.rename(sweep.root)
     launching.wait()
-    assert sweep.finish() == 0
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(once=True)

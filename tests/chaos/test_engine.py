@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
-from harness.real import HERE, NAME, Sweep, until
+from harness.real import HERE, NAME, Sweeps, until
 
 from sweeper.engine import lifecycle
 from sweeper.store.documents import read_json
@@ -25,7 +25,7 @@ STEPS = 6
 class Served:
     """A sweep of three trainers, two at once, and its engine."""
 
-    def __init__(self, make_sweep: Callable[..., Sweep], home: Path, **launch: Any) -> None:
+    def __init__(self, make_sweep: Sweeps, home: Path, **launch: Any) -> None:
         self.home = str(home)
         trainer = [sys.executable, "-P", str(HERE / "trainer.py"), "{ledger}", str(STEPS), "2"]
         self.sweep = make_sweep(
@@ -76,7 +76,7 @@ class Served:
 
 
 @pytest.fixture
-def serve(make_sweep: Callable[..., Sweep], tmp_path: Path) -> Iterator[Callable[..., Served]]:
+def serve(make_sweep: Sweeps, tmp_path: Path) -> Iterator[Callable[..., Served]]:
     made: list[Served] = []
 
     def make(**launch: Any) -> Served:

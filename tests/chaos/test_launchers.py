@@ -5,21 +5,18 @@ import random
 import re
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
 from harness.memory import memory_group
-from harness.real import NAME, Sweep, until
+from harness.real import NAME, Sweeps, until
 
 from sweeper.backends import open_backend
 from sweeper.launcher import annotations
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.states import Event, State
-
-Sweeps = Callable[..., Sweep]
 
 
 @pytest.mark.timeout(1200)  # on a slow machine each launch takes longer, and has more calls
@@ -32,8 +29,7 @@ def test_sigkill_at_calls_of_store_and_backend(make_sweep: Sweeps, kind: str) ->
         sweep = make_sweep()
         code = sweep.start(faults={number: kind}).wait()
         assert code in (0, -9), sweep.log.read_text()
-        assert sweep.finish() == 0
-        assert sweep.verdict(once=True).good, f"{kind} at call {number}"
+        sweep.finish_well(once=True)
         number += 11
     assert number > 25  # a launch has more calls, the more the slower
 
@@ -45,8 +41,7 @@ def test_sigkill_again_and_again(make_sweep: Sweeps) -> None:
         fault = chance.choice(["kill", "kill_after"])
         if sweep.start(faults={chance.randint(1, 40): fault}).wait() == 0:
             break
-    assert sweep.finish() == 0
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(once=True)
 
 
 def test_sigkill_at_any_moment(make_sweep: Sweeps) -> None:
@@ -57,8 +52,7 @@ def test_sigkill_at_any_moment(make_sweep: Sweeps) -> None:
         launching = sweep.start(fork=False)
         time.sleep(chance.uniform(0.1, 0.7))
         launching.kill()
-    assert sweep.finish() == 0
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(once=True)
 
 
 def test_out_of_memory(make_sweep: Sweeps) -> None:
@@ -72,8 +66,7 @@ def test_out_of_memory(make_sweep: Sweeps) -> None:
         procs.write_text(str(launching.pid))  # from now on it uses too much memory
         assert launching.wait() == -9
     Path(f"{sweep.ledger}.go").touch()
-    assert sweep.finish() == 0
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(once=True)
 
 
 def test_two_launches_at_once(make_sweep: Sweeps) -> None:
@@ -111,8 +104,7 @@ def test_a_launch_during_a_deletion(make_sweep: Sweeps, monkeypatch: pytest.Monk
     assert code in (0, 6), sweep.log.read_text()
     assert (sweep.root / NAME).exists() is (code == 0), sweep.log.read_text()
     assert (code == 0) is bool(sweep.rows())
-    assert sweep.finish() == 0
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(once=True)
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "twice", "fail"])
@@ -120,8 +112,7 @@ def test_submissions_that_go_wrong(make_sweep: Sweeps, fault: str) -> None:
     """Each submission is accepted and times out, or starts two jobs, or is not accepted."""
     sweep = make_sweep(runs=4)
     faults = dict.fromkeys(range(1, 50) if fault != "fail" else range(1, 4), fault)
-    assert sweep.finish(faults=faults, only="backend.submit") == 0
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(faults=faults, only="backend.submit", once=True)
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "twice", "fail"])
@@ -134,8 +125,7 @@ def test_the_reply_to_an_exclusive_create_is_lost(
     faults = dict.fromkeys(range(1, 40, 2), fault)
     # A launcher gives up, and says so, only if its very first round fails.
     assert sweep.start(faults=faults, only=f"{event}.json").wait() in (0, 6)
-    assert sweep.finish() == 0
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(once=True)
 
 
 @pytest.mark.parametrize("fault", ["lose_reply", "twice", "fail"])
@@ -146,8 +136,7 @@ def test_the_reply_to_a_workers_create_is_lost(make_sweep: Sweeps, fault: str, e
     worker = {"beat": 0.2, "faults": {"1": fault}, "only": f"store.create {NAME}/state/"}
     if event == "succeeded":
         worker["only"] = f"{event}.json"
-    assert sweep.finish(worker=worker) == 0
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(worker=worker, once=True)
 
 
 def test_a_plan_that_is_added_to_while_launchers_are_killed(make_sweep: Sweeps) -> None:

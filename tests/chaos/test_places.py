@@ -3,18 +3,16 @@ namespace of its launcher, or the next one. By the ledger, there is no second at
 worker lives there, however long it is silent."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.real import NAME, Sweep, until
+from harness.real import NAME, Sweep, Sweeps, until
 
 from sweeper.store.documents import read_json
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import Event
-
-Sweeps = Callable[..., Sweep]
 
 NAMESPACES = {
     "bind": ["--mount"],
@@ -69,9 +67,7 @@ def test_a_worker_that_is_silent_is_found_by_another_name(
     second = sweep.start(**_other_name(sweep, way, other_socket))
     until(lambda: "stale" in _seen(sweep) or len(sweep.rows()) > 1, why="nobody misses it")
     sweep.folder.joinpath("ledger.go").touch()
-    assert second.wait() == 0, sweep.log.read_text()
-    sweep.rest()
-    assert sweep.verdict(once=True).good
+    sweep.end_well(second, once=True)
 
 
 def test_a_job_at_work_is_stopped_by_another_name(make_sweep: Sweeps, other_socket: str) -> None:

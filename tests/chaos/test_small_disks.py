@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from harness.real import NAME, Sweep, until
+from harness.real import NAME, Sweep, Sweeps, until
 from harness.small_disk import SmallDisk, small_disk
 from support import written
 
 from sweeper.cli import main
 from sweeper.metrics import sources
 
-Sweeps = Callable[..., Sweep]
 Typed = Callable[..., tuple[int, str, str]]
 FULL = "No space left on device"
 READ_ONLY = "Read-only file system"
@@ -52,8 +51,7 @@ def _waiting(make_sweep: Sweeps) -> Sweep:
 
 def _is_over_as_it_should_be(sweep: Sweep, disk: SmallDisk) -> None:
     """Check that all succeeded, at the first attempt."""
-    assert sweep.finish() == 0, sweep.log.read_text()
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(once=True)
     unfinished = {path for path in sweep.folder.rglob(".tmp-*") if ".filler" not in path.parts}
     left = unfinished - disk.cut
     assert not left, f"left behind: {left}"

@@ -3,17 +3,15 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness.real import NAME, Sweep, until
+from harness.real import NAME, Sweep, Sweeps, until
 
 from sweeper.store.documents import encode
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import Event
 
-Sweeps = Callable[..., Sweep]
 DAMAGE = {
     "empty": b"",
     "torn": b'{"schema": 1, "ti',
@@ -48,8 +46,7 @@ def test_a_damaged_event_still_tells_its_name(done: Sweep, damage: str) -> None:
     reports the damage."""
     for path in done.root.glob(f"{NAME}/state/*/*.json"):
         path.write_bytes(DAMAGE[damage])
-    assert done.finish() == 0
-    assert done.verdict(once=True).good
+    done.finish_well(once=True)
     for verb in ("status", "ls"):
         code, output = _say(done, verb, NAME, "--json")
         assert code == 6, output
@@ -97,8 +94,7 @@ def test_names_that_are_no_events(make_sweep: Sweeps) -> None:
             path = sweep.root / NAME / "state" / run / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(b"?")
-    assert sweep.finish() == 0
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(once=True)
 
 
 @pytest.mark.parametrize("damage", ["empty", "binary", "newer", "types"])
@@ -118,8 +114,7 @@ def test_what_may_be_lost_is_made_again(make_sweep: Sweeps, damage: str) -> None
         path.write_bytes(DAMAGE[damage])
     _, output = _say(sweep, "status", NAME)
     assert "toys" in output
-    assert sweep.finish() == 0, sweep.log.read_text()
-    assert sweep.verdict(once=True).good
+    sweep.finish_well(once=True)
 
 
 @pytest.mark.parametrize("damage", ["empty", "torn", "newer"])

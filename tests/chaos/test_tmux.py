@@ -4,21 +4,18 @@ and a worker that wakes up when a newer attempt has taken its place."""
 import os
 import signal
 import subprocess
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
-from harness.real import NAME, Sweep, until
+from harness.real import NAME, Sweep, Sweeps, until
 
 from sweeper.backends.tmux.server import TmuxServer
 from sweeper.errors import NotFound, Unreachable
 from sweeper.store.documents import read_json
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import Event
-
-Sweeps = Callable[..., Sweep]
 
 
 def _tmux(socket: str, *arguments: str) -> str:
@@ -65,9 +62,7 @@ def test_the_server_is_killed(make_sweep: Sweeps, tmux_socket: str) -> None:
     until(lambda: _at_work(sweep))
     _tmux(tmux_socket, "kill-server")
     _go_on(sweep)
-    assert launching.wait() == 0, sweep.log.read_text()
-    sweep.rest()
-    assert sweep.verdict(once=True).good
+    sweep.end_well(launching, once=True)
 
 
 def test_the_server_is_killed_and_so_are_its_jobs(make_sweep: Sweeps, tmux_socket: str) -> None:
@@ -80,9 +75,7 @@ def test_the_server_is_killed_and_so_are_its_jobs(make_sweep: Sweeps, tmux_socke
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
     _go_on(sweep)
-    assert launching.wait() == 0, sweep.log.read_text()
-    sweep.rest()
-    assert sweep.verdict().good
+    sweep.end_well(launching)
     assert (
         sum(
             (1, Event.LOST) in events
@@ -100,9 +93,7 @@ def test_the_socket_is_deleted(make_sweep: Sweeps, tmux_socket: str) -> None:
     server, path = _tmux(tmux_socket, "display-message", "-p", "#{pid} #{socket_path}").split()
     Path(path).unlink()
     try:
-        assert launching.wait() == 0, sweep.log.read_text()
-        sweep.rest()
-        assert sweep.verdict(once=True).good
+        sweep.end_well(launching, once=True)
     finally:
         os.kill(int(server), signal.SIGTERM)
 
@@ -125,9 +116,7 @@ def test_a_window_is_closed_by_the_user(make_sweep: Sweeps, tmux_socket: str) ->
             closed += 1
     assert closed >= 1
     _go_on(sweep)
-    assert launching.wait() == 0, sweep.log.read_text()
-    sweep.rest()
-    assert sweep.verdict(once=True).good
+    sweep.end_well(launching, once=True)
 
 
 def _signal(pids: list[int], number: signal.Signals) -> None:

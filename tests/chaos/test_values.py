@@ -5,20 +5,18 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from harness.real import NAME, Sweep, until
+from harness.real import NAME, Sweep, Sweeps, until
 
 from sweeper.errors import GridError
 from sweeper.planner.plan import plan
 from sweeper.store.documents import read_json
 from sweeper.sweep.states import Event
 
-Sweeps = Callable[..., Sweep]
 HOSTILE = [
     "$(touch pwn)",
     "`touch pwn`",

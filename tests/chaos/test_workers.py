@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from harness.memory import memory_group
-from harness.real import NAME, Sweep, until
+from harness.real import NAME, Sweep, Sweeps, until
 
 from sweeper import Registry
 from sweeper.backends import open_backend
@@ -22,7 +22,6 @@ from sweeper.store.documents import read_json
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.states import Event, State
 
-Sweeps = Callable[..., Sweep]
 STEPS = 4
 
 
@@ -39,8 +38,7 @@ def test_sigkill_at_calls_of_the_workers_store(make_sweep: Sweeps, kind: str) ->
     number, killed = (1 if kind == "kill" else 3), True
     while killed:
         sweep = make_sweep(runs=2, seconds=0.05, launch={"retries": 2})
-        assert sweep.finish(worker={"beat": 0.2, "faults": {str(number): kind}}) == 0
-        assert sweep.verdict().good, f"{kind} at call {number}"
+        sweep.finish_well(worker={"beat": 0.2, "faults": {str(number): kind}})
         killed = any(attempt > 1 for events in _events(sweep) for attempt, _ in events)
         number += 4
     assert number > 8
@@ -64,8 +62,7 @@ def test_workers_are_struck_at_any_moment(make_sweep: Sweeps, kind: str, tmp_pat
         launch={"retries": 4, "max_parallel": 5},
         spec={"worker": {"beat": 0.2, "strikes": strikes}},
     )
-    assert sweep.finish() == 0
-    assert sweep.verdict(resumes=True).good
+    sweep.finish_well(resumes=True)
     assert len(diary.read_text().splitlines()) >= 3
     _each_step_once(sweep)
 
@@ -87,8 +84,7 @@ def test_a_launcher_and_its_workers_are_killed_together(make_sweep: Sweeps, tmp_
     for process in sweep.workers():
         process.kill()
     Path(f"{sweep.ledger}.go").touch()
-    assert sweep.finish() == 0
-    assert sweep.verdict().good
+    sweep.finish_well()
     assert sum((1, Event.LOST) in events for events in _events(sweep)) == 2
 
 
@@ -100,9 +96,7 @@ def test_a_stopped_worker_goes_on(make_sweep: Sweeps, tmp_path: Path) -> None:
     launching = sweep.start(worker={"beat": 0.2, "strikes": strikes})
     until(diary.exists)
     Path(f"{sweep.ledger}.go").touch()  # else a run may be over before the assassin is there
-    assert launching.wait() == 0
-    sweep.rest()
-    assert sweep.verdict(once=True).good
+    sweep.end_well(launching, once=True)
 
 
 def test_exit_0_without_the_final_record(make_sweep: Sweeps) -> None:

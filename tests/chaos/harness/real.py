@@ -163,6 +163,22 @@ class Sweep:
         self.rest()
         return code
 
+    def finish_well(self, *, once: bool = False, resumes: bool = False, **changes: Any) -> None:
+        """Finish, and check the runs by the ledger."""
+        assert self.finish(**changes) == 0, self.log.read_text()
+        self.check(once=once, resumes=resumes)
+
+    def end_well(self, launching: Launching, **options: Any) -> None:
+        """Wait for the end of a launcher, and check the runs by the ledger."""
+        assert launching.wait() == 0, self.log.read_text()
+        self.rest()
+        self.check(**options)
+
+    def check(self, **options: Any) -> None:
+        """Check that nothing is lost, doubled or wrong (see `judge`)."""
+        verdict = self.verdict(**options)
+        assert verdict.good, (self.folder, verdict)
+
     def states(self) -> dict[str, State]:
         """Return run id -> state, of every run of the plan."""
         events = SweepFolder(self.store, NAME).read_events()
@@ -208,6 +224,10 @@ class Sweep:
         for process in self.workers():
             with suppress(psutil.Error):
                 process.kill()
+
+
+Sweeps = Callable[..., Sweep]
+"""Makes a sweep in a folder of its own (the fixture `make_sweep`)."""
 
 
 def until(condition: Callable[[], object], seconds: float = 120, why: str = "") -> None:
