@@ -11,9 +11,7 @@ cells are equal, unless it says otherwise.
 
 import argparse
 import functools
-import importlib
 import itertools
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -25,7 +23,7 @@ import numpy as np
 import statistics_axes
 from numpy.typing import NDArray
 from statistics_coverage import alone
-from statistics_worlds import WORLDS, make, through_files
+from statistics_worlds import WORLDS, Written, make, through_files
 
 from sweeper.analysis.comparison.cells import rank
 from sweeper.analysis.comparison.tasks import interquartile_mean, interval
@@ -143,8 +141,6 @@ def next_grids(trials: int) -> Iterator[Row]:
 def rounds(trials: int) -> Iterator[Row]:
     """Yield how often three rounds that repeat all cells are not one study with one cell for each
     setting, and how often they name a lone winner."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-    written: Any = importlib.import_module("written")
     names = ["a", "a-confirm", "a-confirm-confirm"]
     for cells in (2, 6):
         rng = np.random.default_rng([56, cells])
@@ -152,7 +148,7 @@ def rounds(trials: int) -> Iterator[Row]:
         for _ in range(trials):
             with tempfile.TemporaryDirectory() as folder:
                 for number, name in enumerate(names):
-                    sweep = written.Written(Path(folder), name, {"lr": list(range(cells))})
+                    sweep = Written(Path(folder), name, {"lr": list(range(cells))})
                     for lr in range(cells):
                         for seed in range(3 * number, 3 * number + 3):
                             value = 20 + float(rng.normal())

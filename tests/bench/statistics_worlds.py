@@ -8,7 +8,6 @@ many both readings gave the same sentences.
 """
 
 import argparse
-import importlib
 import itertools
 import json
 import sys
@@ -21,6 +20,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import statistics_axes
 from numpy.typing import NDArray
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from support.written import Written
 
 from sweeper.analysis.comparison.contrasts import usable
 from sweeper.analysis.findings.study import Study, study
@@ -364,9 +367,6 @@ def all_sentences(counts: Counts) -> tuple[int, int]:
 
 def through_files(data: SweepData, folder: Path) -> Study:
     """Write a simulated sweep into a store, and analyze it as the command does."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-    written: Any = importlib.import_module("written")
-
     from sweeper.analysis.reading.frames import load
     from sweeper.analysis.reading.last_values import settle
     from sweeper.results.registry import Registry
@@ -374,7 +374,7 @@ def through_files(data: SweepData, folder: Path) -> Study:
     assert data.metric is not None
     axes = {key: sorted({run.config[key] for run in data.runs}) for key in data.axes}
     metric = {"name": data.metric.name, "goal": data.metric.goal, "at": data.metric.at}
-    sweep = written.Written(folder, "s", axes, metric)
+    sweep = Written(folder, "s", axes, metric)
     for run in data.runs:
         curve = run.curves.get(data.metric.name)
         values: Sequence[float] = [] if curve is None else curve.values.tolist()

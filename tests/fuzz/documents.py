@@ -215,8 +215,8 @@ class World:
         record = {"url": "http://127.0.0.1:9", "pid": 1, "started": "2026-01-01T00:00:00Z"}
         record |= {"version": "0", "models": ["m"], "aliases": {"a": "m"}}
         engine.write_text(json.dumps(record))
-        self.kept = top.parent / f"{top.name}.kept"
-        shutil.copytree(top, self.kept, symlinks=True)
+        self.original = top.parent / f"{top.name}.original"
+        shutil.copytree(top, self.original, symlinks=True)
         self.documents = documents(top)
         _, out, _ = self._type("ls", "--json")
         self.good = self._good(out)
@@ -251,7 +251,7 @@ class World:
         try:
             self._change(path, kind, before, rng)
             verbs = [("ls", "--json"), *rng.sample(VERBS_OF_ALL, VERBS)]
-            verbs += [(_ASKED[kind],)] if kind in _ASKED else []
+            verbs += [(_EXTRA_VERB[kind],)] if kind in _EXTRA_VERB else []
             verbs += [SELDOM] if rng.random() < 0.02 else []
             for words in verbs:
                 typed[:] = [" ".join(words)]
@@ -285,7 +285,7 @@ class World:
     def _restore(self) -> None:
         for name in ("root", "home", "vault"):
             shutil.rmtree(self.top / name, ignore_errors=True)
-            shutil.copytree(self.kept / name, self.top / name, symlinks=True)
+            shutil.copytree(self.original / name, self.top / name, symlinks=True)
 
     def _judge(self, words: tuple[str, ...], rng: random.Random, codes: Counter[int]) -> str | None:
         """What is wrong with how a verb ends."""
@@ -408,8 +408,13 @@ _OTHERS: dict[str, Callable[[World, random.Random], None]] = {
 }
 
 
-_ASKED = {"jobs": "WORKER", "vault": "VAULT", "heartbeats": "LAUNCHER", "service": "LAUNCHER"}
-"""What is asked in each case of a kind of document that few verbs read."""
+_EXTRA_VERB = {
+    "jobs": "WORKER",
+    "vault": "VAULT",
+    "heartbeats": "LAUNCHER",
+    "service": "LAUNCHER",
+}
+"""What is typed in each case of a kind of document that few verbs read."""
 
 
 def _cached(data: bytes, rng: random.Random) -> bytes:

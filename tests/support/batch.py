@@ -68,7 +68,7 @@ class Batch:
         self.contain: Callable[[list[str], dict[str, str]], list[str]] | None = None
         self.waiting: list[Any] = []
         self.processes: list[subprocess.Popen[bytes]] = []
-        self.asked = threading.local()
+        self.answering = threading.local()
         self._saved: list[tuple[Any, str, Any]] = []
         self.recover()
 
@@ -172,7 +172,7 @@ class Batch:
             _Execution(batch, job).run()
 
         def started(job: Any) -> None:
-            job.retry = getattr(batch.asked, "retry", None) or {}
+            job.retry = getattr(batch.answering, "retry", None) or {}
             job.host_gone, job.reason = None, None
             if batch.held:
                 batch.waiting.append(job)
@@ -224,7 +224,7 @@ class Batch:
                 error = (f"{code}Exception", why) if colon else ("ClientException", code)
                 raise JsonRESTError(*error)
             if name == "submitjob":
-                batch.asked.retry = response._get_param("retryStrategy")
+                batch.answering.retry = response._get_param("retryStrategy")
                 answered = answer(response)
                 if batch.lose_replies > 0:
                     batch.lose_replies -= 1
