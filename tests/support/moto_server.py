@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -24,7 +25,7 @@ def serving(log: Callable[[str], object] = lambda _: None) -> Iterator[tuple[str
         starts = (re.search(r"Running on (http://127\.0\.0\.1:\d+)", line) for line in lines)
         match = next(filter(None, starts), None)
         assert match, "moto did not start"
-        drain = threading.Thread(target=lambda: [log(line) for line in lines], daemon=True)
+        drain = threading.Thread(target=lambda: deque(map(log, lines), 0), daemon=True)
         drain.start()
         try:
             yield match[1], process.pid
