@@ -90,6 +90,7 @@ def _answer(home: Path, question: Callable[[], str]) -> str:
     try:
         return question()
     finally:
+        cache.wait_for_writers()  # or a thread fills the empty cache after it was removed
         if before is None:
             del os.environ["SWEEPER_HOME"]
         else:
