@@ -1,4 +1,4 @@
-"""What every backend must do, whatever it starts jobs with: the suite that is published."""
+"""The published contract of backends, for each built-in one."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -162,8 +162,7 @@ def _stand_in(
     nowhere: Mapping[str, object],
     shut_down: Callable[[str], None],
 ) -> Site:
-    """A site of a stand-in with real processes. `nowhere`: resources that nothing there has;
-    `shut_down` takes the node of a job away, with notice."""
+    """Return a site of a stand-in; nothing has the resources `nowhere`, `shut_down` drains a node."""
 
     @contextmanager
     def hold() -> Iterator[Mapping[str, object]]:
@@ -247,11 +246,10 @@ def _ssh(
 
 
 class TestBackends(BackendContract):
-    """Local, tmux, hosts of a real sshd, a real Slurm, an emulated AWS Batch, stand-ins for
-    Kubernetes, Beaker and Modal; and what tests wrap a backend with."""
+    """The published contract, for all built-in backends and the faulty wrapper."""
 
 
-def test_names(tmp_path: Path) -> None:
+def test_an_unknown_backend_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     assert {"aws-batch", "beaker", "local", "ray", "slurm", "ssh", "tmux"} <= set(backend_names())
     with pytest.raises(
         UsageError, match=r"no backend 'slrum': use aws-batch, beaker, .*; did you mean 'slurm'\?"

@@ -1,4 +1,4 @@
-"""What Beaker (a stand-in) refuses, and what becomes of jobs beside the contract."""
+"""What Beaker (a stand-in) refuses, and jobs beyond the contract."""
 
 import json
 import os
@@ -59,10 +59,9 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "service", "message"), REFUSED, ids=[t for _, _, t in REFUSED])
-def test_what_is_refused(
+def test_preflight_refuses_in_one_line_and_makes_nothing(
     beaker: Any, tmp_path: Path, options: dict[str, Any], service: Mapping[str, Any], message: str
 ) -> None:
-    """Before anything is made, in one line."""
     before = set(beaker.experiments)
     for name, value in service.items():
         setattr(beaker, name, value)
@@ -73,8 +72,8 @@ def test_what_is_refused(
     assert set(beaker.experiments) == before
 
 
-def test_what_jobs_of_some_runs_ask_for(beaker: Any, tmp_path: Path) -> None:
-    """Each is looked for, and what may not be looked at stops nothing."""
+def test_options_of_single_runs_are_checked(beaker: Any, tmp_path: Path) -> None:
+    """What may not be looked up is accepted."""
     backend = _open(beaker, tmp_path)
     backend.preflight([{}, {"docker_image": "registry/sweeper:1"}, {"priority": "low"}])
     with pytest.raises(EnvironmentFailure, match="the cluster lab/cpus: it does not exist"):
@@ -89,7 +88,9 @@ def _settings(beaker: Any, **changes: Any) -> str:
     return json.dumps({**beaker.settings, **changes})
 
 
-def test_who_cannot_be_asked(beaker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_login_is_refused(
+    beaker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tmp_path / "config.yml"
     texts = {
         _settings(beaker, user_token=CANARY): "the token has expired or is not valid",
@@ -116,8 +117,9 @@ def test_who_cannot_be_asked(beaker: Any, tmp_path: Path, monkeypatch: pytest.Mo
         _open(beaker, tmp_path)
 
 
-def test_a_token_that_expires(beaker: Any, tmp_path: Path, beaker_support: Any) -> None:
-    """The jobs go on, and nothing is said of them; a new one need not be refused for good."""
+def test_an_expired_token_is_a_passing_error(
+    beaker: Any, tmp_path: Path, beaker_support: Any
+) -> None:
     backend = _open(beaker, tmp_path)
     backend.submit([a_job(1)])
     until_state(backend, a_job(1).token, JobState.RUNNING)
@@ -131,8 +133,7 @@ def test_a_token_that_expires(beaker: Any, tmp_path: Path, beaker_support: Any) 
     backend.cancel([a_job(1).token])
 
 
-def test_a_quota_that_is_full(beaker: Any, tmp_path: Path) -> None:
-    """What has room goes in, and the rest later."""
+def test_a_full_quota_delays_submissions(beaker: Any, tmp_path: Path) -> None:
     backend, jobs = _open(beaker, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     until(lambda: not beaker.going)  # what tests before have left
@@ -149,7 +150,7 @@ def test_a_quota_that_is_full(beaker: Any, tmp_path: Path) -> None:
     backend.cancel(tokens)
 
 
-def test_what_is_refused_for_good(beaker: Any, tmp_path: Path) -> None:
+def test_a_job_refused_for_good_is_not_retried(beaker: Any, tmp_path: Path) -> None:
     backend = _open(beaker, tmp_path)
     wrong = {"permission": READ["permission"], "denied": {"create"}}
     for name, value in wrong.items():
@@ -163,7 +164,7 @@ def test_what_is_refused_for_good(beaker: Any, tmp_path: Path) -> None:
     assert backend.find([a_job(1).token, a_job(2).token]) == {}
 
 
-def test_what_a_job_waits_for(beaker: Any, tmp_path: Path) -> None:
+def test_the_reason_of_a_waiting_job(beaker: Any, tmp_path: Path) -> None:
     backend = _open(beaker, tmp_path)
     jobs = [a_job(1, hostnames=["n9.lab.org"]), a_job(2)]
     tokens = [job.token for job in jobs]
@@ -208,8 +209,10 @@ def test_how_jobs_end(beaker: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("preemptible", [True, False])
-def test_nothing_is_started_again_by_beaker(beaker: Any, tmp_path: Path, preemptible: bool) -> None:
-    """Which would do so, where the spec does not say that it is not to."""
+def test_beaker_does_not_restart_preempted_jobs(
+    beaker: Any, tmp_path: Path, preemptible: bool
+) -> None:
+    """It would, if the spec did not say otherwise."""
     backend, job = _open(beaker, tmp_path, preemptible=preemptible), a_job(1)
     backend.submit([job])
     until_state(backend, job.token, JobState.RUNNING)
@@ -221,10 +224,8 @@ def test_nothing_is_started_again_by_beaker(beaker: Any, tmp_path: Path, preempt
     assert len(beaker.experiments[experiment].jobs) == 1
 
 
-def test_an_answer_that_is_lost_and_a_service_that_is_busy(
-    beaker: Any, tmp_path: Path, beaker_support: Any
-) -> None:
-    """An experiment is made once, whatever becomes of the answers; what passes is asked again."""
+def test_lost_answers_and_a_busy_service(beaker: Any, tmp_path: Path, beaker_support: Any) -> None:
+    """An experiment is made once, whatever becomes of the answers."""
     fault = beaker_support.Fault
     backend, jobs = _open(beaker, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
@@ -250,10 +251,10 @@ def test_an_answer_that_is_lost_and_a_service_that_is_busy(
     _open(beaker, tmp_path).cancel([*tokens, lost[0]])
 
 
-def test_one_that_does_not_answer_at_all(
+def test_a_hanging_service_is_given_up(
     beaker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client would wait for ever; then it is left alone for a while."""
+    """The client itself would wait forever."""
     monkeypatch.setattr("sweeper.backends.beaker.client._SECONDS", 0.5)
     backend = _open(beaker, tmp_path)
     beaker.hangs = True
@@ -270,8 +271,9 @@ def test_one_that_does_not_answer_at_all(
     until(answers)
 
 
-def test_others_at_work_while_one_fails(beaker: Any, tmp_path: Path, beaker_support: Any) -> None:
-    """Who finds that nobody answers tries a new connection, and leaves others theirs."""
+def test_a_new_connection_leaves_others_open(
+    beaker: Any, tmp_path: Path, beaker_support: Any
+) -> None:
     backend, job = _open(beaker, tmp_path), a_job(1, "printf", "%s\\n", "one", "two", "three")
     backend.submit([job])
     until_state(backend, job.token, JobState.ENDED)
@@ -283,26 +285,11 @@ def test_others_at_work_while_one_fails(beaker: Any, tmp_path: Path, beaker_supp
     assert list(lines) == ["two", "three"]
 
 
-def test_what_a_sweep_that_was_there_before_has_left(beaker: Any, tmp_path: Path) -> None:
+def test_jobs_of_an_earlier_sweep_in_the_folder_are_not_ours(beaker: Any, tmp_path: Path) -> None:
     judge_earlier_sweep(partial(_open, beaker), tmp_path / "sweep", "experiment")
 
 
-def test_a_sweep_that_was_there_before(beaker: Any, tmp_path: Path) -> None:
-    """Of another sweep in the same folder there is an experiment of the same name, which has
-    ended."""
-    backend, job = _open(beaker, tmp_path), a_job(1, "true")
-    backend.submit([job])
-    until_state(backend, job.token, JobState.ENDED)
-    (first,) = backend.find([job.token]).values()
-    later = _open(beaker, tmp_path)
-    later.submit([a_job(1, "sleep", "600")])
-    assert until_state(later, job.token, JobState.RUNNING)
-    assert later.find([job.token]) != {job.token: first}
-    assert beaker.experiments[first].message.experiment.name == f"earlier-{first}"
-    later.cancel([job.token])
-
-
-def test_the_name_of_another_workspace(beaker: Any, tmp_path: Path) -> None:
+def test_a_sweep_in_another_workspace_is_refused(beaker: Any, tmp_path: Path) -> None:
     backend = _open(beaker, tmp_path)
     backend.submit([a_job(1, "true")])
     (there,) = backend.find([a_job(1).token]).values()
@@ -311,7 +298,7 @@ def test_the_name_of_another_workspace(beaker: Any, tmp_path: Path) -> None:
         _open(beaker, tmp_path).submit([a_job(1, "true")])
 
 
-def test_no_secret_is_in_what_is_made(
+def test_experiments_and_logs_contain_no_secrets(
     beaker: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")  # what the client itself would print

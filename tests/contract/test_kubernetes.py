@@ -1,4 +1,4 @@
-"""What a Kubernetes cluster (a stand-in) refuses, and what becomes of jobs beside the contract."""
+"""What a Kubernetes cluster (a stand-in) refuses, and jobs beyond the contract."""
 
 import json
 import sys
@@ -61,7 +61,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "cluster", "message"), REFUSED, ids=[t for _, _, t in REFUSED])
-def test_what_the_cluster_refuses(
+def test_preflight_refuses_in_one_line_and_makes_nothing(
     kube: Any, tmp_path: Path, options: dict[str, Any], cluster: dict[str, Any], message: str
 ) -> None:
     before = set(kube.things["jobs"])
@@ -77,7 +77,9 @@ def _config(kube: Any, **changes: Any) -> str:
     return json.dumps({**json.loads(kube.config.read_text()), **changes})
 
 
-def test_who_cannot_be_asked(kube: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_kubeconfig_is_refused(
+    kube: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tmp_path / "kubeconfig"
     gone = {"name": "here", "cluster": {"server": "http://127.0.0.1:9"}}
     texts = {
@@ -102,9 +104,8 @@ def test_who_cannot_be_asked(kube: Any, tmp_path: Path, monkeypatch: pytest.Monk
         _open(kube, tmp_path)
 
 
-def test_what_may_not_be_looked_at_stops_nothing(kube: Any, tmp_path: Path) -> None:
-    """Whoever may make jobs need not be let make pods, or see what they name; a quota has room
-    later."""
+def test_what_may_not_be_looked_up_is_accepted(kube: Any, tmp_path: Path) -> None:
+    """Users may make jobs without permission to make pods, and a quota has room later."""
     kube.denied = {("create", "pods"), ("get", "secrets"), ("list", "events")}
     kube.denied |= {("create", "selfsubjectaccessreviews"), ("get", "localqueues")}
     kube.denied |= {("get", "serviceaccounts"), ("get", "priorityclasses")}
@@ -115,8 +116,7 @@ def test_what_may_not_be_looked_at_stops_nothing(kube: Any, tmp_path: Path) -> N
     _open(kube, tmp_path).preflight([{}])
 
 
-def test_a_quota_that_is_full(kube: Any, tmp_path: Path) -> None:
-    """Of jobs: what has room goes in, and the rest later. Of pods: why a job has none is said."""
+def test_a_full_quota_delays_submissions(kube: Any, tmp_path: Path) -> None:
     backend, jobs = _open(kube, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     kube.most_jobs = 1 + len(kube.things["jobs"])
@@ -137,7 +137,7 @@ def test_a_quota_that_is_full(kube: Any, tmp_path: Path) -> None:
     backend.cancel(tokens)
 
 
-def test_what_a_job_waits_for(kube: Any, tmp_path: Path) -> None:
+def test_the_reason_of_a_waiting_job(kube: Any, tmp_path: Path) -> None:
     backend = _open(kube, tmp_path, secrets={"A": "keys/a"})
     by_reason = {
         "0/4 nodes are available": {"node_selector": {"pool": "none"}},
@@ -175,11 +175,8 @@ def test_how_jobs_end(kube: Any, tmp_path: Path) -> None:
     assert printed == LITERAL  # which Kubernetes would have replaced
 
 
-def test_an_answer_that_is_lost_and_a_server_that_is_busy(
-    kube: Any, tmp_path: Path, kubernetes_support: Any
-) -> None:
-    """A job is made once, whatever becomes of the replies, and a listing is begun again whose
-    next page is forgotten."""
+def test_lost_answers_and_a_busy_server(kube: Any, tmp_path: Path, kubernetes_support: Any) -> None:
+    """A job is made once, and a listing starts again if its next page is forgotten."""
     fault = kubernetes_support.Fault
     backend, jobs = _open(kube, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
@@ -210,23 +207,11 @@ def test_an_answer_that_is_lost_and_a_server_that_is_busy(
     backend.cancel([*tokens, a_job(8).token])
 
 
-def test_what_a_sweep_that_was_there_before_has_left(kube: Any, tmp_path: Path) -> None:
+def test_jobs_of_an_earlier_sweep_in_the_folder_are_not_ours(kube: Any, tmp_path: Path) -> None:
     judge_earlier_sweep(partial(_open, kube), tmp_path / "sweep", "job")
 
 
-def test_a_sweep_that_was_there_before(kube: Any, tmp_path: Path) -> None:
-    """Of another sweep in the same folder there is a job of the same name, which has ended."""
-    backend, job = _open(kube, tmp_path), a_job(1, "true")
-    backend.submit([job])
-    until_state(backend, job.token, JobState.ENDED)
-    later = _open(kube, tmp_path)
-    later.submit([a_job(1, "sleep", "600")])
-    assert until_state(later, job.token, JobState.RUNNING)
-    later.cancel([job.token])
-
-
-def test_the_queue_takes_a_job_back(kube: Any, tmp_path: Path) -> None:
-    """Kueue says why it waits; then the job is preempted, and withdrawn when the next is there."""
+def test_a_job_taken_back_by_its_queue_is_preempted(kube: Any, tmp_path: Path) -> None:
     kube.open_queues.clear()
     backend = _open(kube, tmp_path, queue="team")
     first = a_job(1)
@@ -245,8 +230,7 @@ def test_the_queue_takes_a_job_back(kube: Any, tmp_path: Path) -> None:
     backend.cancel([a_job(1, attempt=2).token])
 
 
-def test_a_node_that_is_silent(kube: Any, tmp_path: Path) -> None:
-    """Its pod is to end, and nobody says that it has: then it counts as lost."""
+def test_a_pod_on_a_silent_node_is_lost(kube: Any, tmp_path: Path) -> None:
     kube.lost_seconds = 90
     backend = _open(kube, tmp_path)
     backend.submit([a_job(1)])
@@ -261,7 +245,7 @@ def test_a_node_that_is_silent(kube: Any, tmp_path: Path) -> None:
     backend.cancel([a_job(1).token])
 
 
-def test_no_secret_is_in_what_is_made(kube: Any, tmp_path: Path) -> None:
+def test_objects_contain_no_secrets(kube: Any, tmp_path: Path) -> None:
     kube.add("secrets", "keys", values={"a": CANARY})
     backend = _open(kube, tmp_path, secrets={"A": "keys/a"})
     job = a_job(1, "sh", "-c", 'test -n "$A" || exit 9')
@@ -273,8 +257,7 @@ def test_no_secret_is_in_what_is_made(kube: Any, tmp_path: Path) -> None:
     assert CANARY not in shown
 
 
-def test_conditions_that_give_no_message() -> None:
-    """It is optional in Kubernetes."""
+def test_conditions_without_a_message() -> None:
     about: Metadata = {
         "name": "sweeper-a",
         "uid": "1",

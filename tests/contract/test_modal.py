@@ -1,4 +1,4 @@
-"""What Modal (a stand-in) refuses, and what becomes of jobs beside the contract."""
+"""What Modal (a stand-in) refuses, and jobs beyond the contract."""
 
 import gc
 import os
@@ -45,10 +45,9 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "service", "message"), REFUSED, ids=[t for _, _, t in REFUSED])
-def test_what_is_refused(
+def test_preflight_refuses_in_one_line_and_makes_nothing(
     modal: Any, tmp_path: Path, options: dict[str, Any], service: Mapping[str, Any], message: str
 ) -> None:
-    """Before anything is made, in one line."""
     before = set(modal.sandboxes)
     for name, value in service.items():
         setattr(modal, name, value)
@@ -59,7 +58,7 @@ def test_what_is_refused(
     assert set(modal.sandboxes) == before
 
 
-def test_a_secret_that_may_not_be_looked_at_stops_nothing(modal: Any, tmp_path: Path) -> None:
+def test_a_secret_that_may_not_be_looked_up_is_accepted(modal: Any, tmp_path: Path) -> None:
     modal.secrets["keys"] = {"A": CANARY}
     modal.denied = {"SecretGetOrCreate"}
     _open(modal, tmp_path, secrets={"A": "keys"}).preflight([{}])
@@ -74,7 +73,7 @@ def test_a_secret_that_may_not_be_looked_at_stops_nothing(modal: Any, tmp_path: 
         ({"MODAL_SERVER_URL": "ftp://127.0.0.1:9"}, "ftp://127.0.0.1:9 does not answer"),
     ],
 )
-def test_who_cannot_be_asked(
+def test_an_unusable_login_is_refused(
     modal: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -94,7 +93,9 @@ def test_who_cannot_be_asked(
     assert not [line for line in caplog.records if line.levelname == "ERROR"]
 
 
-def test_what_is_missing_here(modal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_image_or_package_is_refused(
+    modal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(UsageError, match="no image is given: write"):
         capabilities_of("modal", {})
     (image,) = [check for check in backend_type("modal").checks({}) if check.name == "image"]
@@ -126,10 +127,10 @@ except EnvironmentFailure as error:
     ],
     ids=["a broken file", "no level of logs", "variable", "file"],
 )
-def test_a_configuration_of_which_nothing_can_come(
+def test_an_unusable_configuration_is_refused(
     modal: Any, tmp_path: Path, changes: Mapping[str, str], text: str, message: str
 ) -> None:
-    """The client reads it as it is imported: here by a process of its own."""
+    """The client reads it at import: here in its own process."""
     file = tmp_path / "modal.toml"
     file.write_text(text)
     ran = subprocess.run(
@@ -144,15 +145,14 @@ def test_a_configuration_of_which_nothing_can_come(
 
 
 def _left_alone_by(clock: FakeClock, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have a while in which nobody is asked pass by this clock."""
+    """Let the waits of a module pass by this clock."""
     module = f"sweeper.backends.modal.{module}"
     monkeypatch.setattr(f"{module}.Backoff", partial(Backoff, clock=clock))
 
 
-def test_a_token_that_is_taken_back(
+def test_a_revoked_token_is_a_passing_error(
     modal: Any, tmp_path: Path, modal_support: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The jobs go on, and nothing is said of them; a new one need not be refused for good."""
     clock = FakeClock()
     _left_alone_by(clock, "client", monkeypatch)
     backend = _open(modal, tmp_path)
@@ -187,8 +187,9 @@ def test_a_token_that_is_taken_back(
     backend.cancel([a_job(1).token])
 
 
-def test_when_there_is_no_room(modal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has room goes in, and the rest later."""
+def test_no_capacity_delays_submissions(
+    modal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _left_alone_by(FakeClock(), "backend", monkeypatch)
     backend, jobs = _open(modal, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
@@ -211,7 +212,7 @@ def _until_quiet(modal: Any) -> None:
     until(lambda: not modal.going())
 
 
-def test_what_is_refused_for_good(modal: Any, tmp_path: Path) -> None:
+def test_a_job_refused_for_good_is_not_retried(modal: Any, tmp_path: Path) -> None:
     backend = _open(modal, tmp_path)
     modal.denied = {"SandboxCreateV2"}
     with pytest.raises(EnvironmentFailure, match="not allowed: SandboxCreateV2") as caught:
@@ -230,7 +231,7 @@ def test_what_is_refused_for_good(modal: Any, tmp_path: Path) -> None:
 
 
 def test_how_jobs_end(modal: Any, tmp_path: Path) -> None:
-    """As another launcher finds them, too, which was not there."""
+    """Also as a new launcher sees them."""
     backend = _open(modal, tmp_path)
     ends = {"exit 7": 7, "exit 0": 0, "kill -9 $$": -9, "echo one; echo two; exit 3": 3}
     jobs = [a_job(number, "sh", "-c", text) for number, text in enumerate(ends)]
@@ -246,17 +247,10 @@ def test_how_jobs_end(modal: Any, tmp_path: Path) -> None:
     assert list(backend.logs(a_job(9).token)) == []
 
 
-def test_one_that_is_terminated_is_preempted(modal: Any, tmp_path: Path) -> None:
-    backend, job = _open(modal, tmp_path), a_job(1)
-    backend.submit([job])
-    modal.terminate(backend.find([job.token])[job.token])
-    ended = until_state(backend, job.token, JobState.ENDED)
-    assert ended.preempted and "its machine was taken away" in str(ended.reason)
-
-
 @pytest.mark.parametrize(
     ("status", "code", "why", "expected"),
     [
+        ("TERMINATED", 137, "", (None, "its machine was taken away", True)),
         ("INTERNAL_FAILURE", 0, "lost\nit", (None, "Modal itself failed: lost it", True)),
         ("MEMORY_MANAGER_EVICTION", 137, "", (None, "its machine ran out of memory", True)),
         ("KERNEL_OOM_KILL", 137, "out of it", (None, "oom", False)),
@@ -267,7 +261,7 @@ def test_one_that_is_terminated_is_preempted(modal: Any, tmp_path: Path) -> None
         ("FAILURE", 143, "", (-15, None, False)),
     ],
 )
-def test_what_modal_says_of_an_end(
+def test_reasons_of_modal_are_translated(
     modal: Any, tmp_path: Path, status: str, code: int, why: str, expected: Any
 ) -> None:
     backend, job = _open(modal, tmp_path), a_job(1)
@@ -278,8 +272,7 @@ def test_what_modal_says_of_an_end(
     assert ended.reason == expected[1] or str(expected[1]) in str(ended.reason)
 
 
-def test_one_whose_worker_is_not_there_yet(modal: Any, tmp_path: Path) -> None:
-    """It cannot be told to stop yet, and is asked for again."""
+def test_a_sandbox_without_its_worker_is_cancelled_later(modal: Any, tmp_path: Path) -> None:
     backend, job = _open(modal, tmp_path), a_job(1)  # whose command is no worker's
     backend.submit([job])
     assert backend.cancel([job.token]) == [job.token]
@@ -288,7 +281,7 @@ def test_one_whose_worker_is_not_there_yet(modal: Any, tmp_path: Path) -> None:
 
 
 def _as_worker(folder: Path, number: int, does: str = "sleep 60") -> JobSpec:
-    """A job with the command line of a worker, which its folder and its token end."""
+    """Return a job with the command line of a worker, which ends with folder and token."""
     job = a_job(number)
     argv = ["sh", "-c", f"trap 'exit 5' TERM; {does} & wait $!", "sh", str(folder), job.token]
     return job._replace(argv=argv)
@@ -298,7 +291,7 @@ def _cancelled(backend: Backend, token: str) -> bool:
     return not backend.cancel([token])  # its shell may be about to begin
 
 
-def test_one_that_a_listing_lacks_is_told_to_stop(modal: Any, tmp_path: Path) -> None:
+def test_a_sandbox_missing_in_a_late_listing_is_cancelled(modal: Any, tmp_path: Path) -> None:
     job = _as_worker(tmp_path, 1)
     _open(modal, tmp_path).submit([job])
     modal.lags = True
@@ -310,10 +303,9 @@ def test_one_that_a_listing_lacks_is_told_to_stop(modal: Any, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("status", ["FAILED_PRECONDITION", "ABORTED", "NOT_FOUND"])
-def test_one_that_cannot_be_told_to_stop(
+def test_a_refused_command_does_not_mean_that_the_sandbox_ended(
     modal: Any, tmp_path: Path, modal_support: Any, status: str
 ) -> None:
-    """That a command is refused does not say that the sandbox has ended."""
     backend, job = _open(modal, tmp_path), _as_worker(tmp_path, 1)
     backend.submit([job])
     modal.faults.append(modal_support.Fault("SandboxGetCommandRouterAccess", status))
@@ -327,7 +319,7 @@ def test_one_that_cannot_be_told_to_stop(
     assert until_state(backend, job.token, JobState.ENDED).code == 5
 
 
-def test_one_whose_image_cannot_tell_it(modal: Any, tmp_path: Path) -> None:
+def test_a_sandbox_without_python_is_not_cancelled(modal: Any, tmp_path: Path) -> None:
     job = _as_worker(tmp_path, 1)
     backend = _open(modal, tmp_path, python="/bin/false")
     backend.submit([job])
@@ -335,8 +327,8 @@ def test_one_whose_image_cannot_tell_it(modal: Any, tmp_path: Path) -> None:
     assert backend.poll([job.token])[job.token].state is JobState.RUNNING
 
 
-def test_those_that_are_starting_do_not_hold_the_others(modal: Any, tmp_path: Path) -> None:
-    """Of more than are told at a time, those that time did not suffice for are told next."""
+def test_starting_sandboxes_do_not_hold_up_the_others(modal: Any, tmp_path: Path) -> None:
+    """Those for which time did not suffice are cancelled first the next time."""
     modal.starting = True
     backend, jobs = _open(modal, tmp_path), [a_job(number) for number in range(24)]
     backend.submit(jobs)
@@ -358,7 +350,7 @@ def test_those_that_are_starting_do_not_hold_the_others(modal: Any, tmp_path: Pa
     _until_quiet(modal)
 
 
-def test_one_that_is_forgotten_is_absent(modal: Any, tmp_path: Path) -> None:
+def test_a_forgotten_sandbox_is_absent(modal: Any, tmp_path: Path) -> None:
     backend, job = _open(modal, tmp_path), a_job(1, "true")
     backend.submit([job])
     (identity,) = backend.find([job.token]).values()
@@ -368,10 +360,8 @@ def test_one_that_is_forgotten_is_absent(modal: Any, tmp_path: Path) -> None:
     assert list(backend.logs(job.token)) == []
 
 
-def test_an_answer_that_is_lost_and_a_service_that_is_busy(
-    modal: Any, tmp_path: Path, modal_support: Any
-) -> None:
-    """A sandbox is made once, whatever becomes of the answers; what passes is asked again."""
+def test_lost_answers_and_a_busy_service(modal: Any, tmp_path: Path, modal_support: Any) -> None:
+    """A sandbox is made once, whatever becomes of the answers."""
     fault = modal_support.Fault
     jobs = [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
@@ -392,8 +382,8 @@ def test_an_answer_that_is_lost_and_a_service_that_is_busy(
     assert set(_open(modal, tmp_path).find(tokens)) == {*tokens}
 
 
-def test_one_that_does_not_answer_at_all(modal: Any, tmp_path: Path) -> None:
-    """The client would wait for ever; then it is left alone for a while."""
+def test_a_hanging_service_is_given_up(modal: Any, tmp_path: Path) -> None:
+    """The client itself would wait forever."""
     backend = _open(modal, tmp_path)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("sweeper.backends.modal.client._SECONDS", 0.5)
@@ -424,7 +414,7 @@ def test_many_are_listed_page_by_page(modal: Any, tmp_path: Path) -> None:
     _until_quiet(modal)
 
 
-def test_what_a_sweep_that_was_there_before_has_left(modal: Any, tmp_path: Path) -> None:
+def test_jobs_of_an_earlier_sweep_in_the_folder_are_not_ours(modal: Any, tmp_path: Path) -> None:
     def opened(folder: Path) -> Backend:
         backend = _open(modal, folder)
         # Its jobs are no workers, which could be told.
@@ -436,7 +426,7 @@ def test_what_a_sweep_that_was_there_before_has_left(modal: Any, tmp_path: Path)
     judge_earlier_sweep(opened, tmp_path / "sweep", "sandbox")
 
 
-def test_no_secret_is_in_what_is_made(
+def test_sandboxes_and_logs_contain_no_secrets(
     modal: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")  # what the client itself would print
@@ -452,12 +442,12 @@ def test_no_secret_is_in_what_is_made(
     assert os.environ.get("A") is None
 
 
-def test_a_job_without_a_title_has_tags_that_are_taken(modal: Any, tmp_path: Path) -> None:
+def test_a_job_without_a_title_is_accepted(modal: Any, tmp_path: Path) -> None:
     backend, job = _open(modal, tmp_path), a_job(1)._replace(title="")
     backend.submit([job])
     assert set(backend.find([job.token])) == {job.token}
 
 
-def test_the_same_place_is_known_again(modal: Any, tmp_path: Path) -> None:
+def test_the_location_depends_on_the_app(modal: Any, tmp_path: Path) -> None:
     locations = [_open(modal, tmp_path, **more).location() for more in ({}, {}, {"app": "another"})]
     assert locations[0] == locations[1] != locations[2]

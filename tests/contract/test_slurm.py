@@ -39,10 +39,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(
     ("options", "message"), REFUSED, ids=[str(options) for options, _ in REFUSED]
 )
-def test_what_is_refused(
+def test_preflight_refuses_in_one_line_with_the_options(
     slurm: Any, tmp_path: Path, options: Mapping[str, object], message: str
 ) -> None:
-    """In one line: Slurm's word, and what it was asked for, which it does not say itself."""
     backend = open_backend("slurm", "sweep", str(tmp_path / "sweep"))
     backend.preflight([{}])
     before = slurm.run("squeue", "-h", "-o", "%i").split()

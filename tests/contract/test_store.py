@@ -1,4 +1,4 @@
-"""What every store must do, whatever it is made of."""
+"""The contract of every store."""
 
 import errno
 import multiprocessing
@@ -64,7 +64,7 @@ def _shared(request: pytest.FixtureRequest) -> SharedStore:
     return shared
 
 
-def test_what_is_elsewhere_has_no_path_here(store: Store) -> None:
+def test_only_local_stores_have_paths(store: Store) -> None:
     assert store.is_remote == (store.local_path("a/b") is None)
 
 
@@ -103,7 +103,7 @@ def test_a_create_race_has_one_winner(store: Store) -> None:
 
 
 def _race_of_threads(store: Store) -> None:
-    """Each with a client of its own, or with a connection to the shared one."""
+    """Race with one client per thread, or one connection to the shared store."""
     together, won = threading.Barrier(8), list[tuple[int, int]]()
 
     def race(number: int) -> None:
@@ -128,7 +128,7 @@ def test_replace_makes_and_overwrites(store: Store) -> None:
     assert store.read("x") == b"two"
 
 
-def test_append(store: Store) -> None:
+def test_only_local_stores_append(store: Store) -> None:
     if store.is_remote:
         with pytest.raises(StoreError, match="cannot append to a file"):
             store.append("d/log", b"hello ")
@@ -138,7 +138,7 @@ def test_append(store: Store) -> None:
     assert store.read("d/log") == b"hello world"
 
 
-def test_ranges(store: Store) -> None:
+def test_ranges_of_a_file_are_read(store: Store) -> None:
     store.replace("d/log", b"hello world")
     assert store.read_range("d/log", 6, 8) == b"wo"
     assert store.read_range("d/log", 6, 999) == b"world"
@@ -148,7 +148,7 @@ def test_ranges(store: Store) -> None:
     assert store.read("d/empty") == store.read_range("d/empty", 0, 9) == b""
 
 
-def test_what_is_missing(store: Store) -> None:
+def test_missing_files_are_reported(store: Store) -> None:
     assert not store.exists("nothing")
     assert list(store.list("nothing")) == []
     assert list(store.folders_with("x")) == []
@@ -158,7 +158,7 @@ def test_what_is_missing(store: Store) -> None:
         store.read_range("nothing", 0, 1)
 
 
-def test_listing_goes_all_the_way_down(store: Store) -> None:
+def test_listings_are_recursive(store: Store) -> None:
     for path in ("s/a", "s/b/c", "s/b/d/e", "t/f"):
         store.create(path, path.encode())
     assert {e.path: e.size for e in store.list("s")} == {"s/a": 3, "s/b/c": 5, "s/b/d/e": 7}
@@ -177,7 +177,7 @@ def test_the_stamp_follows_the_content(store: Store) -> None:
     assert len(stamps) == 4
 
 
-def test_a_listing_is_never_an_old_one(store: Store) -> None:
+def test_listings_are_never_stale(store: Store) -> None:
     if isinstance(store, Snapshot):
         pytest.skip("a snapshot is as of one moment")
     other = open_store(store.root)
@@ -239,7 +239,7 @@ def test_half_written_files_are_never_seen(store: Store) -> None:
     assert list(store.names("s")) == ["s/a"]
 
 
-def test_nothing_outside_the_root(store: Store) -> None:
+def test_paths_outside_the_root_are_refused(store: Store) -> None:
     for path in ("../x", "a/../../x", "/etc/passwd"):
         with pytest.raises(StoreError, match="outside the store"):
             store.read(path)
@@ -281,14 +281,14 @@ def test_a_disk_without_links_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         ("gs://bucket/x", "needs the package gcsfs: `pip install gcsfs`"),
     ],
 )
-def test_roots_that_cannot_be(root: str, message: str) -> None:
+def test_malformed_roots_are_refused(root: str, message: str) -> None:
     with pytest.raises(StoreError) as caught:
         open_store(root)
     assert message in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
-def test_a_bucket_that_is_not_there_is_no_store_without_files(s3_root: str) -> None:
+def test_a_missing_bucket_is_an_error(s3_root: str) -> None:
     store = open_store("s3://there-is-no-such-bucket/x")
     for ask in (
         lambda: list(store.names("a")),
@@ -300,13 +300,13 @@ def test_a_bucket_that_is_not_there_is_no_store_without_files(s3_root: str) -> N
             ask()
 
 
-def test_a_store_that_does_not_answer_says_so(
+def test_an_unreachable_store_is_an_error(
     s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(StoreError, match="Could not connect"):
         open_store(s3_root).read("a")
-    # Nor is it one without sweeps: the environment of one there may be needed.
+    # The environment of a sweep there is kept.
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     environment = environment_file.write(f"{s3_root}/s", {})
     os.utime(environment, (1, 1))
@@ -321,7 +321,7 @@ def test_the_probe_leaves_nothing(store: Store) -> None:
 
 
 class Forgetful(LocalStore):
-    """A launcher knows its runs by listings: without them it would wait for ever."""
+    """A store whose listings are empty."""
 
     def names(self, prefix: str) -> Iterator[str]:
         del prefix
@@ -329,7 +329,7 @@ class Forgetful(LocalStore):
 
 
 class Overwriting(LocalStore):
-    """As S3 behind a server that drops If-None-Match."""
+    """A store like S3 behind a server that drops If-None-Match."""
 
     def create(self, path: str, data: bytes) -> None:
         self.replace(path, data)
@@ -348,8 +348,8 @@ def test_a_store_that_breaks_its_contract_is_refused(
 
 
 @pytest.mark.parametrize("session", ["", "sso_session = s\n"])
-def test_a_login_that_is_missing_costs_one_line(tmp_path: Path, session: str) -> None:
-    """AWS's client logs a traceback of its own, which is no answer."""
+def test_a_missing_login_is_one_line(tmp_path: Path, session: str) -> None:
+    """The client of AWS would log a traceback."""
     (tmp_path / "config").write_text(
         f"[profile work]\nregion = us-east-1\nsso_account_id = 1\nsso_role_name = r\n{session}"
         "sso_start_url = https://example.invalid/start\nsso_region = us-east-1\n"
@@ -384,7 +384,7 @@ def _serving(root: str) -> set[str]:
     return pids
 
 
-def test_changed_settings_are_not_served_by_a_process_from_before(
+def test_changed_settings_start_a_new_serving_process(
     s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

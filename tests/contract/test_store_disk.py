@@ -1,4 +1,4 @@
-"""A local store on a disk that fails: at every call to the system, one after the other."""
+"""A local store on a disk that fails at each system call in turn."""
 
 import errno
 import os
@@ -18,8 +18,7 @@ CALLS = ("open", "write", "fsync", "link", "replace", "mkdir")
 
 
 class Disk:
-    """Counts the store's calls to the system; the one numbered `fails` finds the disk full. Of a
-    write that fails the first half is written."""
+    """Counts the store's system calls; at call number `fails` the disk is full."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -49,7 +48,9 @@ def _files(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("operation", ["create", "replace", "append"])
-def test_a_full_disk_leaves_the_old_or_the_new(tmp_path: Path, disk: Disk, operation: str) -> None:
+def test_a_full_disk_leaves_the_old_or_the_new_file(
+    tmp_path: Path, disk: Disk, operation: str
+) -> None:
     old = b"" if operation == "create" else b"before\n"
     new = b"something longer\n" if operation != "append" else old + b"something longer\n"
     failed = 0
@@ -91,7 +92,7 @@ for operation in (store.create, store.replace, store.append):
 """
 
 
-def test_a_real_limit_on_a_file_s_size(tmp_path: Path) -> None:
+def test_a_limit_on_file_size_leaves_no_half_files(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", WRITE, str(tmp_path)],
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
@@ -103,7 +104,7 @@ def test_a_real_limit_on_a_file_s_size(tmp_path: Path) -> None:
     assert _files(tmp_path) == {"append": b""}
 
 
-def test_a_store_that_cannot_be_asked_is_no_store_without_files(tmp_path: Path) -> None:
+def test_an_unreadable_path_is_an_error_not_an_absence(tmp_path: Path) -> None:
     loop = tmp_path / "loop"
     loop.symlink_to(loop)
     with pytest.raises(StoreError):

@@ -1,4 +1,4 @@
-"""What only tmux does: windows of sweeper's own, panes in groups, servers that come and go."""
+"""What only tmux does: windows, groups of panes, and servers that come and go."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def test_a_window_that_ended_is_started_again_in_its_place(tmux_socket: str) -> 
     assert server.panes(session) == [pane]  # it runs: left alone
 
 
-def test_names_that_two_folders_share(tmux_socket: str) -> None:
+def test_two_folders_of_one_name_have_two_sessions(tmux_socket: str) -> None:
     server = TmuxServer()
     first = server.ensure_window("s.1", "/one", "sweep", ["sleep", "600"])
     second = server.ensure_window("s.1", "/two", "sweep", ["sleep", "600"])
@@ -39,11 +39,10 @@ def test_names_that_two_folders_share(tmux_socket: str) -> None:
     assert (server.session("/one"), server.session("/two")) == (first, second)
 
 
-def test_programs_have_the_home_of_who_opened_their_window(
+def test_programs_have_the_home_of_the_launcher(
     tmux_socket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not of who started the server, which homes share: a launcher would look for its engine, and
-    for the environment of its runs, in the wrong one."""
+    """Not of who started the server, which several homes may share."""
     homes = tmp_path / "told"
     say = ["sh", "-c", f'echo "$SWEEPER_HOME" >> {homes}; sleep "$0"']
     opened = [("one", "sweep", "600"), ("two", "sweep", "0"), ("two", "more", "600")]
@@ -56,10 +55,8 @@ def test_programs_have_the_home_of_who_opened_their_window(
     assert homes.read_text().split() == ["/homes/one", *["/homes/two"] * 3]
 
 
-def test_a_window_has_the_variables_that_its_program_is_given(
-    tmux_socket: str, tmp_path: Path
-) -> None:
-    """What the server does not have, as the place of the user's quota."""
+def test_windows_have_the_given_variables(tmux_socket: str, tmp_path: Path) -> None:
+    """Variables that the server lacks, such as the place of the quota."""
     server, file = TmuxServer(), tmp_path / "told"
     given = {"SWEEPER_QUOTA": "/some where"}
     for number, end in ((1, "0"), (2, "0"), (3, "600")):
@@ -70,7 +67,7 @@ def test_a_window_has_the_variables_that_its_program_is_given(
             until(lambda s=session: server.panes(s)[0].dead)
 
 
-def test_a_path_that_the_locale_cannot_spell(
+def test_a_path_outside_the_locale_is_accepted(
     tmux_socket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LC_ALL", "C")
@@ -79,17 +76,17 @@ def test_a_path_that_the_locale_cannot_spell(
     assert server.session("/\u672c") == session
 
 
-def test_without_a_server_there_is_nothing(tmux_socket: str) -> None:
+def test_without_a_server_there_is_no_session(tmux_socket: str) -> None:
     assert TmuxServer().session("/f") is None
 
 
-def test_a_socket_that_cannot_be_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_socket_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SWEEPER_TMUX_SOCKET", "a/b")
     with pytest.raises(EnvironmentFailure, match="SWEEPER_TMUX_SOCKET is 'a/b': use a name"):
         TmuxServer()
 
 
-def test_a_server_that_does_not_answer_is_not_an_absent_one(
+def test_an_unreachable_server_is_not_absent(
     tmux_socket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path))
@@ -143,7 +140,7 @@ def test_windows_are_named_for_their_runs(tmux: Tmux) -> None:
     assert tmux.windows() == ["sweep", "lr=1e-4,#{pid} #S", "x.y"]
 
 
-def test_groups_fill_windows_one_after_the_other(tmux: Tmux) -> None:
+def test_groups_fill_windows_in_order(tmux: Tmux) -> None:
     tokens = _tokens(3 * MOST_PANES)
     first, rest = tokens[: MOST_PANES + 3], tokens[MOST_PANES + 3 :]
     tmux.backend.submit([tmux.job(t, f"seed={n}", group="a.b:c") for n, t in enumerate(first)])
@@ -157,16 +154,7 @@ def test_groups_fill_windows_one_after_the_other(tmux: Tmux) -> None:
     assert tmux.states(tokens) == {JobState.RUNNING: len(tokens)}
 
 
-def test_a_window_without_room_costs_no_job(tmux: Tmux) -> None:
-    tokens = _tokens(MOST_PANES)
-    tmux.backend.submit([tmux.job(tokens[0], "one", group="g")])
-    tmux.run("resize-window", "-t", "s:g", "-x", "20", "-y", "4")
-    tmux.backend.submit([tmux.job(token, "more", group="g") for token in tokens[1:]])
-    assert tmux.states(tokens) == {JobState.RUNNING: len(tokens)}
-    assert tmux.windows() == ["sweep", "g", "g-2"]
-
-
-def test_a_window_too_small_after_all_costs_no_job_and_no_title(tmux: Tmux) -> None:
+def test_a_window_too_small_loses_no_job_and_no_title(tmux: Tmux) -> None:
     tokens = _tokens(8)
     tmux.backend.submit([tmux.job(tokens[0], "0", group="g")])
     tmux.run("split-window", "-t", "s:g", "sleep 600")  # of which the backend knows nothing
@@ -182,13 +170,13 @@ def test_a_window_too_small_after_all_costs_no_job_and_no_title(tmux: Tmux) -> N
             assert line.rpartition(" ")[2] == str(n)
 
 
-def test_small_windows_get_few_panes() -> None:
+def test_small_windows_have_few_panes() -> None:
     assert panes_in(200, 50) == panes_in(80, 23) == MOST_PANES
     assert panes_in(40, 12) == 2
     assert panes_in(10, 3) == 1
 
 
-def test_a_small_terminal_gets_more_windows(tmux: Tmux) -> None:
+def test_a_small_terminal_has_more_windows(tmux: Tmux) -> None:
     tokens = _tokens(7)
     tmux.backend.submit([tmux.job("eeeeeeeeeeee-a1", "alone")])
     for window in ("sweep", "alone"):
@@ -198,7 +186,7 @@ def test_a_small_terminal_gets_more_windows(tmux: Tmux) -> None:
     assert tmux.states(tokens) == {JobState.RUNNING: len(tokens)}
 
 
-def test_what_is_shown_of_jobs_and_the_sweep(tmux: Tmux) -> None:
+def test_borders_show_the_states_of_jobs(tmux: Tmux) -> None:
     tokens = _tokens(3)
     tmux.backend.show("nobody is there", {tokens[0]: "running"})  # no session: nothing to do
     tmux.backend.submit([tmux.job(token, f"y={n}", group="g") for n, token in enumerate(tokens)])
@@ -214,7 +202,7 @@ def test_what_is_shown_of_jobs_and_the_sweep(tmux: Tmux) -> None:
     assert windows[-1].strip() == "g [.-!]"
 
 
-def test_what_a_user_closes_is_absent_and_the_rest_is_not(tmux: Tmux) -> None:
+def test_only_panes_closed_by_the_user_are_absent(tmux: Tmux) -> None:
     tokens = _tokens(4)
     tmux.backend.submit([tmux.job(token, token[:12], group="g") for token in tokens[:3]])
     tmux.backend.submit([tmux.job(tokens[3], "alone")])
@@ -237,7 +225,7 @@ def test_what_a_user_closes_is_absent_and_the_rest_is_not(tmux: Tmux) -> None:
         ("true", "kill -9 $$", "ended"),  # and never said a word
     ],
 )
-def test_ended_jobs_stay_with_their_last_screen_and_word(
+def test_ended_jobs_keep_their_screen_and_state(
     tmux: Tmux, tmp_path: Path, say: str, end: str, word: str
 ) -> None:
     token = "abcabcabcabc-a1"
@@ -259,15 +247,8 @@ def test_ended_jobs_stay_with_their_last_screen_and_word(
         assert plain == (f"{sign} x##1 ({word})" if "border" in form else f"g [{sign}]")
 
 
-def test_many_jobs_that_end_at_once_are_all_found(tmux: Tmux) -> None:
-    tokens = _tokens(200)
-    tmux.backend.submit([tmux.job(token, "quick", run="0") for token in tokens])
-    assert set(tmux.backend.find(tokens)) == set(tokens)
-    until(lambda: tmux.states(tokens) == {JobState.ENDED: 200})
-
-
-def test_of_many_that_are_over_the_newest_stay(tmux: Tmux) -> None:
-    """Those that did not succeed before those that did; and one whose end is not on record."""
+def test_of_many_ended_jobs_the_newest_stay(tmux: Tmux) -> None:
+    """Unsuccessful jobs go last, and a job without a recorded end stays."""
     gone = 4
     tokens = _tokens(MOST_ENDED + gone + 1)
     tmux.backend.submit([tmux.job(token, f"x={n}", run="0") for n, token in enumerate(tokens)])
@@ -278,7 +259,7 @@ def test_of_many_that_are_over_the_newest_stay(tmux: Tmux) -> None:
     assert set(tmux.backend.find(tokens)) == {*tokens[:2], *tokens[2 + gone :]}
 
 
-def test_it_works_from_inside_another_tmux(tmux: Tmux, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_launching_inside_another_tmux_works(tmux: Tmux, monkeypatch: pytest.MonkeyPatch) -> None:
     tmux.backend.submit([tmux.job("aaaaaaaaaaaa-a1", "outer")])
     (path,) = tmux.run("display-message", "-p", "#{socket_path}")
     (pid,) = tmux.run("display-message", "-p", "#{pid}")
@@ -295,7 +276,7 @@ def test_it_works_from_inside_another_tmux(tmux: Tmux, monkeypatch: pytest.Monke
     assert tmux.windows() == ["sweep", "outer"]
 
 
-def test_a_server_that_was_killed_has_no_jobs(tmux: Tmux) -> None:
+def test_a_killed_server_has_no_jobs(tmux: Tmux) -> None:
     token = "aaaaaaaaaaaa-a1"
     tmux.backend.submit([tmux.job(token, "x")])
     (pid,) = tmux.run("display-message", "-p", "#{pid}")
@@ -312,7 +293,7 @@ def test_a_server_that_was_killed_has_no_jobs(tmux: Tmux) -> None:
     assert tmux.states([token]) == {JobState.RUNNING: 1}
 
 
-def test_a_socket_that_was_deleted_is_made_again(tmux: Tmux) -> None:
+def test_a_deleted_socket_is_made_again(tmux: Tmux) -> None:
     token = "aaaaaaaaaaaa-a1"
     tmux.backend.submit([tmux.job(token, "x")])
     (path,) = tmux.run("display-message", "-p", "#{socket_path}")
@@ -321,17 +302,17 @@ def test_a_socket_that_was_deleted_is_made_again(tmux: Tmux) -> None:
     assert tmux.windows() == ["sweep", "x"]
 
 
-def test_what_ends_in_a_semicolon_is_one_argument(tmux: Tmux) -> None:
+def test_an_argument_may_end_in_a_semicolon(tmux: Tmux) -> None:
     server = TmuxServer()
     session = server.ensure_window("s", "/f", "odd", ["sh", "-c", "sleep 600", "x;"])
     assert [pane.command for pane in server.panes(session)] == ['sh -c "sleep 600" "x;"']
 
 
 @pytest.mark.parametrize("way", ["name", "folder", "open to all"])
-def test_a_socket_that_tmux_cannot_have_is_refused_before_anything_starts(
+def test_an_impossible_socket_is_refused_at_the_start(
     tmux_socket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """The launcher would wait for it, for ever."""
+    """A launcher would wait for it forever."""
     hint = "a socket's path has at most 107 bytes; set TMUX_TMPDIR"
     if way == "name":
         monkeypatch.setenv("SWEEPER_TMUX_SOCKET", "x" * 120)
@@ -352,10 +333,7 @@ def test_a_socket_that_tmux_cannot_have_is_refused_before_anything_starts(
     assert (check.good, check.found) == (False, str(refused.value))
 
 
-def test_a_server_that_is_stopped_is_named_and_not_waited_for(
-    tmux_socket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A launcher that waits for it without end would look as if it worked."""
+def test_a_stopped_server_is_given_up(tmux_socket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     server = TmuxServer()
     session = server.ensure_window("s", "/f", "sweep", ["sleep", "600"])
     ask = ["tmux", "-L", tmux_socket, "display-message", "-p", "#{pid}"]

@@ -1,4 +1,4 @@
-"""What a recipe uses of the SDK is counted in its own process, and never to its harm."""
+"""The meter counts what a recipe uses of the SDK in its own process, without harm."""
 
 import concurrent.futures
 import importlib.util
@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -31,7 +31,7 @@ def meter() -> ModuleType:
 
 
 class Answer:
-    """A future of the SDK's, answered by whoever made it."""
+    """A future of the SDK, which a test answers."""
 
     def __init__(self) -> None:
         self._future: concurrent.futures.Future[Any] = concurrent.futures.Future()
@@ -41,7 +41,7 @@ class Answer:
 
 
 def sdk() -> Any:
-    """A module with the clients of the SDK that matter. `waiting` are the futures handed out."""
+    """Return a module with the clients of the SDK; `waiting` are the futures handed out."""
     waiting: list[Answer] = []
 
     def answer() -> Answer:
@@ -130,7 +130,7 @@ def test_answers_are_counted_by_kind_and_model(meter: ModuleType, tmp_path: Path
 
 
 def test_the_imports_of_a_run_are_listed_once_it_trains(meter: ModuleType, tmp_path: Path) -> None:
-    """What the recipe imports between its session and its first request would be missing."""
+    """Imports between the session and the first request would be missing."""
     listed = threading.Event()
     tinker, made = sdk(), meter.Meter(str(tmp_path), listed.set)
     meter.wrap(tinker, made, {})
@@ -144,7 +144,9 @@ def test_the_imports_of_a_run_are_listed_once_it_trains(meter: ModuleType, tmp_p
     assert listed.wait(60)
 
 
-def test_what_fails_or_is_given_up_counts_nothing(meter: ModuleType, tmp_path: Path) -> None:
+def test_only_answered_requests_count_as_they_were_submitted(
+    meter: ModuleType, tmp_path: Path
+) -> None:
     tinker, made = sdk(), meter.Meter(str(tmp_path))
     meter.wrap(tinker, made, {})
     client = tinker.TrainingClient()
@@ -152,13 +154,14 @@ def test_what_fails_or_is_given_up_counts_nothing(meter: ModuleType, tmp_path: P
     client.forward_backward(data(3), "x").future().cancel()
     client.forward_backward(data(3), "x")  # no answer yet
     assert counted(tmp_path, made) == {"models": {}}
-    client.forward_backward(data(4), "x").future().set_result(None)
-    assert counted(tmp_path, made)["models"]["asked/for"]["train"] == 4
+    batch = data(5, 6)
+    future = client.forward_backward(batch, "x").future()
+    batch.clear()  # recipes may empty a batch once it is submitted
+    future.set_result(None)
+    assert counted(tmp_path, made)["models"]["asked/for"]["train"] == 11
 
 
-def test_an_sdk_that_is_not_as_expected_is_told_and_left_alone(
-    meter: ModuleType, tmp_path: Path
-) -> None:
+def test_an_unexpected_sdk_is_reported_and_left_alone(meter: ModuleType, tmp_path: Path) -> None:
     tinker, made = sdk(), meter.Meter(str(tmp_path))
     del tinker.SamplingClient.compute_logprobs
     before = tinker.TrainingClient.forward
@@ -177,31 +180,20 @@ def test_an_sdk_that_is_not_as_expected_is_told_and_left_alone(
 
 
 @pytest.fixture
-def hook(meter: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+def hook(meter: ModuleType) -> Iterator[Callable[..., Any]]:
     """A function that installs a hook for the import of a module."""
+    before = sys.meta_path[:]
 
     def install(*given: Any) -> Any:
         finder = meter.ImportHook(*given)
-        monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+        sys.meta_path.insert(0, finder)
         return finder
 
-    return install
+    yield install
+    sys.meta_path[:] = before
 
 
-def test_it_waits_for_the_import(
-    hook: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "made_up_sdk.py").write_text("class TrainingClient: pass\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    seen: list[ModuleType] = []
-    finder = hook("made_up_sdk", seen.append)
-    importlib.import_module("made_up_sdk")
-    assert [module.TrainingClient.__name__ for module in seen] == ["TrainingClient"]
-    assert finder not in sys.meta_path
-    sys.modules.pop("made_up_sdk")
-
-
-def test_each_process_has_a_file_of_its_own(meter: ModuleType, tmp_path: Path) -> None:
+def test_each_process_writes_its_own_file(meter: ModuleType, tmp_path: Path) -> None:
     tinker, made = sdk(), meter.Meter(str(tmp_path))
     meter.wrap(tinker, made, {})
     client = tinker.TrainingClient()
@@ -218,7 +210,7 @@ def test_each_process_has_a_file_of_its_own(meter: ModuleType, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"models": 3}', '{"models": {"m": {"train": "x"}}}'])
-def test_a_file_that_is_no_count_changes_nothing(tmp_path: Path, text: str) -> None:
+def test_a_malformed_file_of_counts_is_ignored(tmp_path: Path, text: str) -> None:
     files = UsageFiles(str(tmp_path))
     good = {"models": {"m": {"train": 5}}}
     (tmp_path / "1.json").write_text(json.dumps(good))
@@ -228,35 +220,25 @@ def test_a_file_that_is_no_count_changes_nothing(tmp_path: Path, text: str) -> N
     assert UsageFiles(str(tmp_path / "none")).read().models == {}
 
 
-def test_who_only_asks_whether_the_sdk_is_there_does_not_switch_it_off(
+def test_the_hook_waits_for_the_import_itself(
     hook: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "made_up_probe.py").write_text("")
+    """A program that only looks whether the SDK is installed does not switch the hook off."""
+    (tmp_path / "made_up_sdk.py").write_text("class TrainingClient: pass\n")
     seen: list[ModuleType] = []
-    hook("made_up_probe", seen.append)
-    assert importlib.util.find_spec("made_up_probe") is None  # the path comes later
+    finder = hook("made_up_sdk", seen.append)
+    assert importlib.util.find_spec("made_up_sdk") is None  # the path comes later
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert importlib.util.find_spec("made_up_probe") is not None
-    importlib.import_module("made_up_probe")
-    assert len(seen) == 1
-    sys.modules.pop("made_up_probe")
+    assert importlib.util.find_spec("made_up_sdk") is not None
+    importlib.import_module("made_up_sdk")
+    assert [module.TrainingClient.__name__ for module in seen] == ["TrainingClient"]
+    assert finder not in sys.meta_path
+    sys.modules.pop("made_up_sdk")
 
 
-def test_what_is_counted_is_what_was_asked_for(meter: ModuleType, tmp_path: Path) -> None:
-    """A recipe may empty its batch once it is submitted."""
-    tinker, made = sdk(), meter.Meter(str(tmp_path))
-    meter.wrap(tinker, made, {})
-    batch = data(5, 6)
-    future = tinker.TrainingClient().forward_backward(batch, "x").future()
-    batch.clear()
-    future.set_result(None)
-    assert counted(tmp_path, made)["models"]["asked/for"]["train"] == 11
-
-
-def test_a_pause_is_known_before_the_sdk_prints_it(
+def test_pauses_are_read_from_the_sdks_own_observers(
     meter: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By what it tells its own clients and loggers, which hear of it as before."""
     tinker, clock, files = sdk(), FakeClock(), UsageFiles(str(tmp_path))
     made = meter.Meter(str(tmp_path), clock=clock)
     heard: list[tuple[str, object]] = []
@@ -289,7 +271,7 @@ def test_a_pause_is_known_before_the_sdk_prints_it(
     assert tell(sampling, "active") is None  # nobody has repeated the other one
 
 
-def test_a_pause_of_a_process_that_is_gone_is_over(tmp_path: Path) -> None:
+def test_a_pause_of_a_dead_process_ends(tmp_path: Path) -> None:
     now = [0.0]
     files = UsageFiles(str(tmp_path), lambda: now[0])
     (tmp_path / "1.json").write_text('{"models": {}, "paused": "capacity"}')

@@ -27,7 +27,7 @@ def rows(text: str | bytes, name: str = "metrics.csv") -> list[dict[str, Any]]:
     return MetricsFile(name).parse(text if isinstance(text, bytes) else text.encode()).rows
 
 
-def test_empty_cells_were_not_recorded():
+def test_empty_cells_are_skipped():
     assert rows(LIGHTNING) == [
         {"epoch": 0, "step": 49, "train_loss": 0.5},
         {"epoch": 0, "step": 99, "train_loss": 0.25},
@@ -35,7 +35,7 @@ def test_empty_cells_were_not_recorded():
     ]
 
 
-def test_cells_are_numbers_booleans_or_texts_and_the_step_is_found():
+def test_cells_are_typed_and_the_step_is_recognised():
     first, second = rows(RLLIB, "progress.csv")
     assert first == {
         "timesteps_total": 4000, "training_iteration": 1, "step": 1,
@@ -47,7 +47,7 @@ def test_cells_are_numbers_booleans_or_texts_and_the_step_is_found():
     ]  # fmt: skip
 
 
-def test_a_header_may_grow_within_a_file():
+def test_the_header_may_grow_within_a_file():
     assert rows(GROWN) == [
         {"loss": 0.5, "time/iterations": 1, "step": 1},
         {"loss": 0.25, "reward": 2.0, "time/iterations": 2, "step": 2},
@@ -67,14 +67,14 @@ def test_a_header_may_grow_within_a_file():
         (b"\xef\xbb\xbfstep,a\n1,2\n", 0, 0),
     ],
 )
-def test_lines_that_cannot_be_read_are_counted(text: bytes, malformed: int, torn: int):
+def test_malformed_and_torn_lines_are_counted(text: bytes, malformed: int, torn: int):
     parsed = MetricsFile("metrics.csv").parse(text)
     assert (parsed.malformed, parsed.torn) == (malformed, torn)
     assert all(row["step"] in (1, 2) for row in parsed.rows)
 
 
 class Desk:
-    """A store with one run, whose attempts a test writes."""
+    """A store with one run; tests write its attempts."""
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -116,7 +116,7 @@ def test_a_csv_file_is_followed(desk: Desk, most: int):
     assert read() == [(49, False), (99, False), (99, False)]
 
 
-def test_the_preferred_file_takes_the_place_of_another(desk: Desk):
+def test_a_preferred_file_replaces_another(desk: Desk):
     read = desk.tail()
     desk.write("progress.csv", "step,a\n1,1\n")
     assert read() == [(1, False)]
@@ -126,16 +126,13 @@ def test_the_preferred_file_takes_the_place_of_another(desk: Desk):
     assert read() == []
 
 
-def test_rows_that_a_resumed_attempt_has_copied_are_marked(desk: Desk):
+def test_rows_copied_by_a_resumed_attempt_are_marked(desk: Desk):
     desk.write("metrics.csv", "step,a\n1,1\n2,1\n")
     desk.write("metrics.csv", "step,a\n1,1\n2,1\n3,1\n", attempt=2)
     assert desk.tail(2)() == [(1, True), (2, True), (3, False)]
 
 
-def test_the_registry_reads_a_folder_that_only_holds_a_csv_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+def test_the_registry_reads_folders_with_only_a_csv_file(tmp_path: Path, home: Path):
     texts = {"a/metrics.csv": LIGHTNING, "b/progress.csv": RLLIB + "1,2,3,4,5,6\n"}
     for name, text in texts.items():
         path = tmp_path / "root" / name

@@ -1,5 +1,4 @@
-"""What a plan says of the service that its runs will ask: that there is none, or that it lacks a
-model."""
+"""Warnings of a plan about the service of its runs: none is set up, or it lacks a model."""
 
 from pathlib import Path
 from typing import Any
@@ -27,8 +26,7 @@ if __name__ == "__main__":
 
 
 @pytest.fixture
-def warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+def warnings(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("TINKER_API_KEY", "TINKER_BASE_URL", "TINKER_CREDENTIAL_CMD"):
         monkeypatch.delenv(name, raising=False)
@@ -41,7 +39,7 @@ def warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return ask
 
 
-def test_a_recipe_without_a_service_and_a_key_is_warned_of(
+def test_a_recipe_without_a_service_or_key_gets_a_warning(
     warnings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [warning] = warnings()
@@ -56,7 +54,7 @@ def test_a_recipe_without_a_service_and_a_key_is_warned_of(
     assert warnings() == []
 
 
-def test_a_model_that_the_engine_does_not_have_is_refused(warnings: Any) -> None:
+def test_a_model_unknown_to_the_engine_is_refused(warnings: Any) -> None:
     grid = {"service": "local", "grid": {"model_name": ["gpt2", "Qwen/Qwen3-8B", "tiny/qwen3"]}}
     with pytest.raises(GridError) as caught:
         warnings(**grid)
@@ -75,7 +73,7 @@ def test_a_model_that_the_engine_does_not_have_is_refused(warnings: Any) -> None
     assert warnings(service="local", base={"model_name": "tinker://x/weights"}) == []
 
 
-def test_a_cause_does_not_repeat_that_it_is_an_error() -> None:
+def test_a_cause_drops_the_prefix_error() -> None:
     assert cause(b"error: no key\n") == last_line(b"x\nerror: no key") == "no key"
     assert last_line(b"error:\n") == "error:"
     assert last_line(b"Error: x") == "Error: x"  # the name of an exception

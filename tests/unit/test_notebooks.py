@@ -1,5 +1,4 @@
-"""What Python and notebooks have besides the verbs: names that are listed, tables, plots, waits
-that leave room for other work."""
+"""What Python and notebooks offer beside the verbs: listed names, tables, plots, waiting."""
 
 import asyncio
 import html.parser
@@ -18,8 +17,7 @@ HOSTILE = "<script>alert(1)</script>"
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+def root(tmp_path: Path, home: Path) -> str:
     made = written.Written(tmp_path / "root", "s", {"word": [HOSTILE, 2]})
     for word in (HOSTILE, 2):
         rows = [{"step": n, "test/nll": 3.0 - n, "text": "t"} for n in range(3)]
@@ -38,14 +36,14 @@ class Tags(html.parser.HTMLParser):
         self.seen.append(tag)
 
 
-def test_everything_is_listed() -> None:
+def test_dir_lists_all_public_names() -> None:
     assert {"status", "cancel", "retry", "wait", "logs", "note", "plan", "launch", "Registry"} <= {
         *dir(sweeper)
     }
     assert {*sweeper.__all__} <= {*dir(sweeper)}
 
 
-def test_a_notebook_shows_tables_in_which_nothing_runs(root: str) -> None:
+def test_tables_of_notebooks_contain_no_scripts(root: str) -> None:
     from sweeper.analysis.findings.verdict import Verdict
 
     registry = Registry(root)
@@ -59,7 +57,7 @@ def test_a_notebook_shows_tables_in_which_nothing_runs(root: str) -> None:
     assert "and 10 more" in many._repr_html_()
 
 
-def test_a_curve_is_drawn_of_what_a_run_has_recorded(root: str) -> None:
+def test_plot_draws_recorded_metrics(root: str) -> None:
     run = Registry(root).run("s/word=2")
     (curve,) = run.plot("test/nll").data
     assert (list(curve.x), list(curve.y)) == ([0, 1, 2], [3.0, 2.0, 1.0])
@@ -68,13 +66,13 @@ def test_a_curve_is_drawn_of_what_a_run_has_recorded(root: str) -> None:
         run.plot("nll")
 
 
-def test_the_last_lines_of_runs(root: str) -> None:
+def test_logs_returns_the_last_lines(root: str) -> None:
     assert sweeper.logs("s", ["word=2"], root=root, lines=2) == {"word=2,seed=0": ["two", "three"]}
     with pytest.raises(UsageError, match="a number from 1"):
         sweeper.logs("s", root=root, lines=0)
 
 
-def test_a_wait_leaves_room_for_other_work(root: str) -> None:
+def test_waiting_does_not_block_the_event_loop(root: str) -> None:
     async def both() -> tuple[Any, Any]:
         return await asyncio.gather(
             sweeper.wait_async("s", root=root), _awaited(Launched("s", root, None))

@@ -1,4 +1,4 @@
-"""Who is told of a sweep: what a launcher puts on record, and how it reaches people, once each."""
+"""Notifications of a sweep: what a launcher records, and that each arrives once."""
 
 import os
 import signal
@@ -7,8 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -45,22 +45,15 @@ def store(tmp_path: Path, written: ModuleType) -> LocalStore:
 
 def sender(store: LocalStore, notify: Notify, url: str = "", **more: Any) -> Sender:
     environment = {"HOOK": url, "SLACK": url, "PATH": "/usr/bin:/bin"}
-    return Sender(
-        SweepFolder(store, "s"),
-        notify,
-        environment,
-        sleep=more.pop("sleep", lambda _: None),
-        **more,
-    )
+    more.setdefault("sleep", lambda _: None)
+    return Sender(SweepFolder(store, "s"), notify, environment, **more)
 
 
 def put(store: LocalStore, key: str, kind: str = "alarm", text: str = "a <b> & c") -> None:
     messages.put(SweepFolder(store, "s"), Message(key, kind, text, "2026-11-22T00:00:00Z"))
 
 
-def test_each_message_arrives_once_however_often_it_is_sent(
-    store: LocalStore, receiver: Any
-) -> None:
+def test_each_message_arrives_once(store: LocalStore, receiver: Any) -> None:
     put(store, "one")
     put(store, "end-1", "end", "has ended: 2 succeeded")
     receiver.faults = [500, 302, 0, 429]
@@ -72,10 +65,8 @@ def test_each_message_arrives_once_however_often_it_is_sent(
     assert all(sent.delivered for sent in deliver(way))
     hooks = [sent for sent in receiver.taken if "schema" in sent]
     slack = [sent for sent in receiver.taken if "schema" not in sent]
-    assert sorted(sent["text"] for sent in hooks) == [
-        "s has ended: 2 succeeded\nlr=1 won",
-        "s: a <b> & c",
-    ]
+    texts = sorted(sent["text"] for sent in hooks)
+    assert texts == ["s has ended: 2 succeeded\nlr=1 won", "s: a <b> & c"]
     assert {sent["text"] for sent in slack} >= {"s: a &lt;b&gt; &amp; c"} and len(slack) == 2
     assert {sent["verdict"] for sent in hooks} == {None, "lr=1 won"}
     assert len({sent["id"] for sent in hooks}) == 2
@@ -83,7 +74,7 @@ def test_each_message_arrives_once_however_often_it_is_sent(
     assert not any(SECRET in text for text in files)
 
 
-def test_two_who_send_at_once_send_it_once(store: LocalStore, receiver: Any) -> None:
+def test_concurrent_senders_send_a_message_once(store: LocalStore, receiver: Any) -> None:
     for number in range(5):
         put(store, f"m{number}")
     way = sender(store, Notify(webhook="$HOOK"), receiver.url)
@@ -95,15 +86,7 @@ def test_two_who_send_at_once_send_it_once(store: LocalStore, receiver: Any) -> 
     assert len(receiver.taken) == 5
 
 
-def test_one_that_was_cut_off_is_not_sent_again(store: LocalStore, receiver: Any) -> None:
-    """It may have arrived."""
-    put(store, "one")
-    assert messages.begin(SweepFolder(store, "s"), "one", "webhook", 1)
-    (delivery,) = deliver(sender(store, Notify(webhook="$HOOK"), receiver.url))
-    assert delivery.delivered is None and not receiver.taken
-
-
-def test_a_receiver_out_of_reach_is_tried_for_a_while_and_named_without_its_secret(
+def test_an_unreachable_receiver_is_retried_and_its_secret_hidden(
     store: LocalStore,
 ) -> None:
     put(store, "one")
@@ -129,7 +112,7 @@ def mail_pem(certificate: tuple[bytes, bytes], tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("tls", ["starttls", "ssl"])
-def test_mail_goes_by_a_server_that_wants_a_login_over_tls(
+def test_mail_is_sent_over_tls_with_a_login(
     store: LocalStore,
     receivers: ModuleType,
     mail_pem: Path,
@@ -141,7 +124,7 @@ def test_mail_goes_by_a_server_that_wants_a_login_over_tls(
         email = email_of(box.address, user="me", password="$SMTP_PASSWORD", tls=tls)
         way = sender(store, Notify(email=email))
         right = way._replace(environment={"SMTP_PASSWORD": PASSWORD})
-        # Nobody vouches for it: neither mail nor password goes there.
+        # Its certificate is not trusted: neither mail nor password goes there.
         (delivery,) = deliver(right, most=1)
         assert "CERTIFICATE_VERIFY_FAILED" in (delivery.error or "") and not box.taken
         monkeypatch.setenv("SSL_CERT_FILE", str(mail_pem))
@@ -154,9 +137,7 @@ def test_mail_goes_by_a_server_that_wants_a_login_over_tls(
     assert mail["Subject"] == "s: a <b> & c" and mail["To"] == "me@example.org"
 
 
-def test_mail_that_a_server_refuses_at_first_arrives_once(
-    store: LocalStore, receivers: ModuleType
-) -> None:
+def test_mail_refused_at_first_arrives_once(store: LocalStore, receivers: ModuleType) -> None:
     for number in range(3):
         put(store, f"m{number}")
     with receivers.mailbox("none") as box:
@@ -167,7 +148,9 @@ def test_mail_that_a_server_refuses_at_first_arrives_once(
     assert len(box.taken) == 3 == len({mail["Message-ID"] for mail in box.taken})
 
 
-def test_mail_and_commands(store: LocalStore, receivers: ModuleType, tmp_path: Path) -> None:
+def test_mail_and_commands_get_the_text_and_the_verdict(
+    store: LocalStore, receivers: ModuleType, tmp_path: Path
+) -> None:
     put(store, "end-1", "end", "has ended: 2 succeeded")
     put(store, "budget-1", "budget", "spent")
     file = tmp_path / "said"
@@ -186,10 +169,8 @@ def test_mail_and_commands(store: LocalStore, receivers: ModuleType, tmp_path: P
     assert errors == {"sh ended with 3: no ***"}
 
 
-def test_a_command_that_leaves_a_process_behind_tells_once(
-    store: LocalStore, tmp_path: Path
-) -> None:
-    """Its process is waited for, and not what holds its output open."""
+def test_a_command_that_leaves_a_process_runs_once(store: LocalStore, tmp_path: Path) -> None:
+    """Its process is waited for, not the one that keeps its output open."""
     put(store, "one")
     file, pid = tmp_path / "said", tmp_path / "pid"
     left = f"sleep 600 & echo $! > {pid}"
@@ -202,7 +183,7 @@ def test_a_command_that_leaves_a_process_behind_tells_once(
         os.kill(int(pid.read_text()), signal.SIGKILL)
 
 
-def test_a_command_that_takes_too_long_is_ended_with_its_children(
+def test_a_slow_command_is_ended_with_its_children(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, "one")
@@ -217,54 +198,53 @@ def test_a_command_that_takes_too_long_is_ended_with_its_children(
         time.sleep(0.05)
 
 
-def test_a_server_that_never_ends_its_answer_is_left(
+@contextmanager
+def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Serve one connection with `answer`; yield the address."""
+
+    def serve(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            answer(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join()
+
+
+def test_a_server_that_never_ends_its_answer_is_given_up(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each read of a socket is in time if a byte comes now and then."""
     put(store, "one")
     monkeypatch.setattr(receivers_module, "SECONDS", 2.0)
-    over = threading.Event()
 
-    def drip(server: socket.socket) -> None:
-        connection, _ = server.accept()
-        with connection, suppress(OSError):
-            connection.sendall(b"HTTP/1.1 200 OK\r\n")
-            while not over.wait(0.2):
-                connection.sendall(b"X: y\r\n")
+    def drip(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n")
+        while True:  # until the client closes the connection
+            time.sleep(0.2)
+            connection.sendall(b"X: y\r\n")
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=drip, args=(server,))
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{server.getsockname()[1]}"
-            (delivery,) = deliver(sender(store, Notify(webhook="$HOOK"), url), most=1)
-        finally:
-            over.set()
-            thread.join()
+    with serving(drip) as url:
+        (delivery,) = deliver(sender(store, Notify(webhook="$HOOK"), url), most=1)
     assert not delivery.delivered and "no complete answer within 2 s" in str(delivery.error)
 
 
-def test_a_server_that_speaks_something_else_is_no_bug(store: LocalStore) -> None:
+def test_a_server_of_another_protocol_is_an_error(store: LocalStore) -> None:
     put(store, "one")
 
-    def answer(server: socket.socket) -> None:
-        connection, _ = server.accept()
-        with connection:
-            connection.sendall(b"220 mail\r\n")
-            connection.recv(65_536)
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(b"220 mail\r\n")
+        connection.recv(65_536)
 
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=answer, args=(server,))
-        thread.start()
-        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    with serving(answer) as url:
         (delivery,) = deliver(sender(store, Notify(webhook="$HOOK"), url), most=1)
-        thread.join()
     assert not delivery.delivered and "220 mail" in str(delivery.error)
 
 
-def test_a_message_that_is_being_sent_is_not_called_cut_off(
-    store: LocalStore, tmp_path: Path
-) -> None:
+def test_a_message_being_sent_is_reported_as_such(store: LocalStore, tmp_path: Path) -> None:
     put(store, "one")
     file = tmp_path / "go"
     way = sender(store, Notify(command=("sh", "-c", f"until [ -e {file} ]; do sleep 0.05; done")))
@@ -284,7 +264,8 @@ def test_a_message_that_is_being_sent_is_not_called_cut_off(
     assert (delivery.delivered, delivery.sending) == (True, False)
 
 
-def test_a_message_whose_sender_died_is_called_cut_off(store: LocalStore) -> None:
+def test_a_message_whose_sender_died_is_not_sent_again(store: LocalStore, receiver: Any) -> None:
+    """It may have arrived."""
     put(store, "one")
     code = (
         "import sys; from sweeper.sweep import messages; "
@@ -292,15 +273,16 @@ def test_a_message_whose_sender_died_is_called_cut_off(store: LocalStore) -> Non
         "messages.begin(SweepFolder.at_address(sys.argv[1]), 'one', 'webhook', 1)"
     )
     subprocess.run([sys.executable, "-c", code, SweepFolder(store, "s").address], check=True)
-    (delivery,) = deliver(sender(store, Notify(webhook="$HOOK")))
+    (delivery,) = deliver(sender(store, Notify(webhook="$HOOK"), receiver.url))
     assert (delivery.delivered, delivery.tries, delivery.sending) == (None, 1, False)
+    assert not receiver.taken
 
 
 # What a launcher puts on record
 
 
 class Notified:
-    """A launcher's notifier on a scene, whose program is not started but counted."""
+    """A launcher's notifier on a scene; starts of its program are counted."""
 
     def __init__(self, scene: Any) -> None:
         self.scene, self.started = scene, 0
@@ -328,13 +310,12 @@ def alarm(number: int) -> Alarm:
     return Alarm(f"{number:012x}", f"x={number}", 1, "nan", "", *no, "the loss is NaN", "")
 
 
-def test_an_end_is_told_once_and_another_after_a_retry(make_scene: Any) -> None:
+def test_each_end_of_a_sweep_is_reported_once(make_scene: Any) -> None:
     scene = make_scene(1)
     made = Notified(scene)
     made.put(scene.scheduler)
     scene.step()
-    scene.worker(scene.ids[0], 1, Event.CLAIMED)
-    scene.worker(scene.ids[0], 1, Event.FAILED)
+    scene.finish(scene.ids[0], 1, Event.FAILED)
     scene.scheduler.run()
     assert (made.keys, made.started) == (["end"], 1)
     again = scene.new_scheduler()  # as after the launcher was killed
@@ -342,15 +323,14 @@ def test_an_end_is_told_once_and_another_after_a_retry(make_scene: Any) -> None:
     again.run()
     assert made.keys == ["end"]
     scene.worker(scene.ids[0], 1, Event.RETRY)
-    scene.worker(scene.ids[0], 2, Event.CLAIMED)
-    scene.worker(scene.ids[0], 2, Event.SUCCEEDED)
+    scene.finish(scene.ids[0], 2)
     last = scene.new_scheduler()
     made.put(last)
     last.run()
     assert made.keys == ["end", "end"]
 
 
-def test_alarms_are_told_one_by_one_until_there_are_many(make_scene: Any) -> None:
+def test_many_alarms_are_summarised(make_scene: Any) -> None:
     scene = make_scene(1)
     made = Notified(scene)
     notifier = made.notifier()
@@ -376,7 +356,7 @@ def test_an_alarms_stacks_are_shortened(make_scene: Any) -> None:
     assert lines[-1] == "..." and len(lines) == 26
 
 
-def test_a_store_that_does_not_answer_stops_no_launcher(make_scene: Any) -> None:
+def test_a_failing_store_does_not_stop_the_notifier(make_scene: Any) -> None:
     scene = make_scene(1)
     made, failing = Notified(scene), [True]
     faults = Faults(lambda _, call: Fault.FAIL if failing and "create" in call else None)
@@ -405,21 +385,17 @@ def test_a_store_that_does_not_answer_stops_no_launcher(make_scene: Any) -> None
         ("{email: {to: [a@b], server: h, sender: a@b, password: hunter2}}", "the variable with"),
     ],
 )
-def test_a_section_that_is_wrong(section: str, message: str) -> None:
+def test_a_malformed_section_is_refused(section: str, message: str) -> None:
     with pytest.raises(GridError, match="notify") as caught:
         parse_grid(f"recipe: sft\nnotify: {section}\n", "g.yaml")
     assert message in str(caught.value) and "hunter2" not in str(caught.value)
 
 
-def test_a_grids_section_goes_before_the_configuration(
-    make_scene: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+def test_a_grids_section_precedes_the_configuration(make_scene: Any, config_file: Path) -> None:
     scene = make_scene(1)
     plan = scene.folder.read_plan()
     assert notify_of(plan) is None
-    (tmp_path / "sweeper").mkdir()
-    (tmp_path / "sweeper" / "config.toml").write_text('[notify]\nslack = "$SLACK_HOOK"\n')
+    config_file.write_text('[notify]\nslack = "$SLACK_HOOK"\n')
     assert notify_of(plan) == Notify(slack="$SLACK_HOOK")
     with pytest.raises(EnvironmentFailure, match="the variable SLACK_HOOK is not set"):
         require_variables(notify_of(plan))

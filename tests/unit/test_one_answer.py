@@ -1,5 +1,4 @@
-"""One answer to each question, by whatever way it is asked: the command line, Python, the view of
-`sweeper watch`, the report."""
+"""The command line, Python, `sweeper watch` and the report give the same answers."""
 
 import json
 import math
@@ -29,20 +28,13 @@ NAN = math.nan
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
+def root(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "root"))
     return tmp_path / "root"
 
 
-def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    capsys.readouterr()
-    main([*arguments, "--json"])
-    return json.loads(capsys.readouterr().out)
-
-
 def view_of(root: Path, sweep: str) -> SweepView:
-    """As the view has it once it has read all that there was."""
+    """Return the view once it has read everything."""
     return _settled(Poller(SweepFolder(LocalStore(str(root)), sweep)))
 
 
@@ -54,7 +46,7 @@ def _settled(poller: Poller) -> SweepView:
 
 
 def exported(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
-    """W&B as far as `export` uses it; gives the summaries of runs, which fill as they are made."""
+    """Replace W&B by a fake; return the summaries of runs, which fill as they are made."""
     made: dict[str, dict[str, Any]] = {}
 
     def init(name: str, **_: Any) -> Any:
@@ -118,14 +110,14 @@ ROWS: dict[str, tuple[list[dict[str, Any]], *tuple[float | None, ...]]] = {
 
 @pytest.mark.parametrize("at", AT)
 @pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
-def test_what_a_run_is_judged_by(
+def test_all_readers_give_the_same_value_of_a_run(
     at: str,
     long: bool,
     root: Path,
-    capsys: pytest.CaptureFixture[str],
+    ask: Any,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """`long`: files from which on other readers are used."""
+    """`long`: large files, which other readers read."""
     more = {"x": "x" * 60_000} if long else {}
     metric = {"name": "m", "goal": "minimize", "at": at}
     sweep = written.Written(root, "s", {"case": list(ROWS)}, metric)
@@ -137,14 +129,14 @@ def test_what_a_run_is_judged_by(
     assert main(["export", "s", "--format", "wandb"]) == 0
     everybody = {
         "W&B": {run: summary.get("m") for run, summary in logged.items()},
-        "ls": {run["name"]: run["value"] for run in ask(capsys, "ls", "s")["runs"]},
+        "ls": {run["name"]: run["value"] for run in ask("ls", "s")["runs"]},
         "watch": {run.name: run.value for run in view_of(root, "s").runs},
         "report": {run.name: run.value for run in load(Registry(str(root)), "s", None, None).runs},
         "Registry": {
             run["name"]: run["value"] for run in Registry(str(root), cache=False).records("s")
         },
     }
-    shown = ask(capsys, "show", "s/case=a row without a step beside one with")
+    shown = ask("show", "s/case=a row without a step beside one with")
     assert shown["last_metrics"]["m"] == {"step": 0, "value": 5}
     names = {"nan": NAN, "inf": math.inf, "NaN": NAN, "Infinity": math.inf}
     for who, values in everybody.items():
@@ -157,8 +149,8 @@ def test_what_a_run_is_judged_by(
 
 @pytest.mark.parametrize("at", AT)
 @pytest.mark.parametrize("case", ROWS)
-def test_a_run_that_is_watched_is_judged_as_one_that_is_read(case: str, at: str, root: Path):
-    """Each row comes while somebody looks."""
+def test_a_watched_run_gets_the_same_value(case: str, at: str, root: Path):
+    """Each row arrives while the view looks."""
     rows, *judged = ROWS[case]
     metric = {"name": "m", "goal": "minimize", "at": at}
     sweep = written.Written(root, "s", metric=metric)
@@ -174,8 +166,8 @@ def test_a_run_that_is_watched_is_judged_as_one_that_is_read(case: str, at: str,
     assert same(shown, expected), shown
 
 
-def test_how_far_a_run_is(root: Path, capsys: pytest.CaptureFixture[str]):
-    """By its newest attempt, which may have begun anew, and the last row that has a step."""
+def test_all_readers_give_the_same_progress(root: Path, capsys: pytest.CaptureFixture[str]):
+    """By the newest attempt, which may have begun anew, and its last row with a step."""
     sweep = written.Written(root, "s", {"case": [1, 2, 3]})
     sweep.run({"case": 1}, None, [{"step": step} for step in range(50)], "preempted")
     sweep.run({"case": 1}, None, [{"step": step} for step in range(4)], "running", attempt=2)
@@ -192,9 +184,8 @@ def test_how_far_a_run_is(root: Path, capsys: pytest.CaptureFixture[str]):
     assert [row[3] for row in rows] == ["3", "7", "-"]
 
 
-def test_the_mean_of_a_cell(root: Path):
-    """Values that spread as they grow are compared by their logarithms, and by geometric means.
-    What failed, diverged or was dropped from the grid takes no part."""
+def test_all_readers_give_the_same_mean_of_a_cell(root: Path):
+    """Values that spread as they grow get geometric means; failed and dropped runs are left out."""
     sweep = written.Written(root, "s", {"lr": [1, 2, 3]}, {"name": "m", "goal": "minimize"})
     for lr, ends in ((1, (0.05, 0.08, 0.13)), (2, (0.6, 1.0, 1.7)), (3, (5.0, 8.0, 14.0))):
         for seed, end in enumerate(ends):
@@ -240,17 +231,17 @@ def rates(root: Path) -> Path:
     ("selector", "count"),
     [("lr=", 4), ("g/lr=0.03", 2), ("lr=3e-2*", 2), ("rank=16,lr=.3", 1), ("g", 4), ("g/*", 4)],
 )
-def test_which_runs_a_selector_means(
-    selector: str, count: int, rates: Path, capsys: pytest.CaptureFixture[str]
+def test_a_selector_means_the_same_runs_everywhere(
+    selector: str, count: int, rates: Path, ask: Any, capsys: pytest.CaptureFixture[str]
 ):
-    listed = [run["id"] for run in ask(capsys, "ls", selector)["runs"]]
+    listed = [run["id"] for run in ask("ls", selector)["runs"]]
     assert len(listed) == count
     assert [run.id for run in Registry(str(rates)).choose([selector])] == listed
-    cancelled = [run["id"] for run in ask(capsys, "cancel", "g", selector)["runs"]]
+    cancelled = [run["id"] for run in ask("cancel", "g", selector)["runs"]]
     assert sorted(cancelled) == sorted(listed)
     assert main(["alarms", "g", selector]) == 0
     query = "select run from runs order by run"
-    queried = ask(capsys, "sql", query, "--run", selector)["rows"]
+    queried = ask("sql", query, "--run", selector)["rows"]
     assert sorted(run for [run] in queried) == sorted(listed)
     capsys.readouterr()
     code = main(["show", selector])
@@ -260,7 +251,7 @@ def test_which_runs_a_selector_means(
 
 
 @pytest.mark.usefixtures("rates")
-def test_which_cell_is_compared(capsys: pytest.CaptureFixture[str]):
+def test_compare_finds_cells_in_any_spelling(capsys: pytest.CaptureFixture[str]):
     for first, second in (
         ("lr=0.03,rank=8", "lr=0.3,rank=8"),
         ("rank=8,lr=3e-2", "lr=3E-1,rank=8.0"),
@@ -277,7 +268,7 @@ def test_which_cell_is_compared(capsys: pytest.CaptureFixture[str]):
     "verb",
     [["ls"], ["logs", "g"], ["status", "g"], ["alarms", "g"], ["cancel", "g"], ["retry", "g"]],
 )
-def test_which_states_there_are(verb: list[str], capsys: pytest.CaptureFixture[str]):
+def test_all_verbs_accept_the_same_states(verb: list[str], capsys: pytest.CaptureFixture[str]):
     assert main([*verb, "--state", "unknown"]) == 0
     capsys.readouterr()
     with pytest.raises(SystemExit) as caught:
@@ -303,19 +294,17 @@ CONDITIONS = {
 
 
 @pytest.mark.parametrize("condition", CONDITIONS)
-def test_which_runs_a_condition_means(
-    condition: str, rates: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_a_condition_means_the_same_runs_everywhere(condition: str, rates: Path, ask: Any):
     count = CONDITIONS[condition]
-    listed = ask(capsys, "ls", "--where", condition)["runs"]
+    listed = ask("ls", "--where", condition)["runs"]
     assert len(listed) == count
-    assert len(ask(capsys, "status", "g", "--where", condition)["runs"]) == count
+    assert len(ask("status", "g", "--where", condition)["runs"]) == count
     assert len(Registry(str(rates)).records(where=condition)) == count
     matches, problem = matching(view_of(rates, "g").runs, condition)
     assert (len(matches), problem) == (count, "")
 
 
-def test_a_filter_of_words_is_none_of_conditions(rates: Path):
+def test_the_filter_accepts_words_beside_conditions(rates: Path):
     runs = view_of(rates, "g").runs
     for words, count in (("rank=16", 2), ("succeeded", 4), ("lr=3e-2 succ", 2), ("nothing", 0)):
         assert (len(matching(runs, words)[0]), matching(runs, words)[1]) == (count, "")
@@ -323,11 +312,11 @@ def test_a_filter_of_words_is_none_of_conditions(rates: Path):
     assert len(matches) == 4 and "nothing follows" in problem
 
 
-def test_which_runs_a_sweep_has(rates: Path, capsys: pytest.CaptureFixture[str]):
-    """Those that the grid has no more are counted nowhere, and found by who asks for them."""
-    [every] = ask(capsys, "status")["sweeps"]
-    listed = ask(capsys, "status", "g")["runs"]
-    assert every["runs"] == len(listed) == len(ask(capsys, "ls")["runs"]) == 4
+def test_dropped_runs_are_counted_nowhere(rates: Path, ask: Any):
+    """Runs that the grid dropped count nowhere, and are found on request."""
+    [every] = ask("status")["sweeps"]
+    listed = ask("status", "g")["runs"]
+    assert every["runs"] == len(listed) == len(ask("ls")["runs"]) == 4
     assert every["states"] == {"succeeded": 4}
     registry = Registry(str(rates))
     assert len(registry.records("g")) == len(registry.runs("g")) == len(registry.handles()) == 4
@@ -335,10 +324,10 @@ def test_which_runs_a_sweep_has(rates: Path, capsys: pytest.CaptureFixture[str])
     assert len(load(registry, "g", None, None).runs) == 4
     dropped = ["lr=9,rank=9,seed=0"]
     for words in (("ls", "--where", "retired = true"), ("ls", "g/lr=9,rank=9,seed=0")):
-        assert [run["name"] for run in ask(capsys, *words)["runs"]] == dropped
+        assert [run["name"] for run in ask(*words)["runs"]] == dropped
     assert [run["name"] for run in registry.records(where="retired = true")] == dropped
     assert registry.run("lr=9,rank=9,seed=0").retired
-    assert ask(capsys, "show", "lr=9")["run"]["name"] == dropped[0]
+    assert ask("show", "lr=9")["run"]["name"] == dropped[0]
 
 
 # What a launcher observes
@@ -360,8 +349,8 @@ OBSERVED = {
 }
 
 
-def test_what_was_published_in_words_is_read_as_what_it_meant():
-    """A launcher of an earlier version may be at work."""
+def test_observations_in_words_are_still_read():
+    """A launcher of an earlier version may be running."""
     newer = {words: seen.document() for words, seen in OBSERVED.items()}
     older = {words: words for words in OBSERVED}
     for document in (newer, older):

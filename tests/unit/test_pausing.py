@@ -1,5 +1,4 @@
-"""A sweep that is paused, goes on, has more or fewer jobs at once, loses its launcher, gets another
-plan: what a launcher makes of each request, and that whoever is killed leaves nothing undone."""
+"""Requests to a running launcher, and launchers that are killed meanwhile."""
 
 import itertools
 from collections.abc import Callable
@@ -25,21 +24,11 @@ from sweeper.testing import FAKE, FakeBackend, Fault, Faults, FaultyStore, Kille
 Scene = Any
 
 
-@pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
-    return tmp_path
-
-
-def _root(scene: Scene) -> str:
-    return scene.store.root
-
-
-def test_a_pause_starts_nothing_and_stops_nothing(make_scene: Any) -> None:
+def test_a_pause_starts_and_stops_no_jobs(make_scene: Any) -> None:
     scene = make_scene(4)
     scene.step()
-    assert pausing.pause("s", root=_root(scene)) == ("s", False, False, True)
-    assert not pausing.pause("s", root=_root(scene)).changed
+    assert pausing.pause("s", root=scene.store.root) == ("s", False, False, True)
+    assert not pausing.pause("s", root=scene.store.root).changed
     scene.finish(scene.ids[0])
     summary = scene.step()
     assert len(scene.backend.submitted) == 2
@@ -60,7 +49,7 @@ def test_a_pause_starts_nothing_and_stops_nothing(make_scene: Any) -> None:
     assert not scene.folder.read_observations().paused
 
 
-def test_what_runs_can_be_stopped_and_goes_on_later(make_scene: Any) -> None:
+def test_a_pause_with_runs_stops_them_until_resume(make_scene: Any) -> None:
     scene = make_scene(3)
     scene.step()
     for run in scene.ids[:2]:
@@ -79,7 +68,7 @@ def test_what_runs_can_be_stopped_and_goes_on_later(make_scene: Any) -> None:
     assert scene.backend.submitted[2:] == [token(run, 2) for run in scene.ids[:2]]
 
 
-def test_a_pause_is_shown_whether_a_launcher_is_there_or_not(scene: Scene) -> None:
+def test_a_pause_is_shown_with_and_without_a_launcher(scene: Scene) -> None:
     sweep_requests.ask_pause(scene.folder, on=True)
     assert "paused by" in (held_of(scene.folder.read_observations()) or "")
     scene.step()
@@ -87,7 +76,7 @@ def test_a_pause_is_shown_whether_a_launcher_is_there_or_not(scene: Scene) -> No
     assert held_of(scene.folder.read_observations()) is None
 
 
-def test_a_sweep_that_is_over_ends_though_it_is_paused(make_scene: Any) -> None:
+def test_a_finished_sweep_ends_while_paused(make_scene: Any) -> None:
     scene = make_scene(1)
     scene.step()
     sweep_requests.ask_pause(scene.folder, on=True)
@@ -95,15 +84,15 @@ def test_a_sweep_that_is_over_ends_though_it_is_paused(make_scene: Any) -> None:
     assert scene.step().finished
 
 
-def test_more_and_fewer_jobs_at_once(make_scene: Any) -> None:
+def test_the_number_of_parallel_jobs_can_be_changed(make_scene: Any) -> None:
     scene = make_scene(6)
     scene.step()
     assert len(scene.backend.submitted) == 2
-    assert pausing.parallel("s", 4, root=_root(scene)).changed
+    assert pausing.parallel("s", 4, root=scene.store.root).changed
     summary = scene.step()
     assert (summary.limit, summary.limit_by) == (4, "asked")
     assert len(scene.backend.submitted) == 4
-    pausing.parallel("s", 1, root=_root(scene))
+    pausing.parallel("s", 1, root=scene.store.root)
     scene.finish(scene.ids[0])
     scene.step()
     assert len(scene.backend.submitted) == 4  # none of those at work is stopped for it
@@ -115,19 +104,19 @@ def test_more_and_fewer_jobs_at_once(make_scene: Any) -> None:
 
 
 @pytest.mark.parametrize("jobs", [0, -1, 10**9])
-def test_a_number_of_jobs_that_is_none(scene: Scene, jobs: int) -> None:
+def test_an_impossible_number_of_jobs_is_refused(scene: Scene, jobs: int) -> None:
     with pytest.raises(UsageError, match=f"^{jobs} jobs at once: use a number from 1 to 1000000$"):
-        pausing.parallel("s", jobs, root=_root(scene))
+        pausing.parallel("s", jobs, root=scene.store.root)
 
 
 @pytest.mark.parametrize("verb", [pausing.pause, pausing.resume, pausing.stop])
-def test_a_sweep_that_is_not_there(verb: Callable[..., object], tmp_path: Path) -> None:
+def test_a_missing_sweep_is_refused(verb: Callable[..., object], tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no sweep 'nope'"):
         verb("nope", root=str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_launcher_that_is_to_end_leaves_its_runs_alone(make_scene: Any) -> None:
+def test_a_stopped_launcher_leaves_its_jobs_running(make_scene: Any) -> None:
     scene = make_scene(3)
     scene.step()
     sweep_requests.ask_stop(scene.folder)
@@ -143,7 +132,7 @@ def test_a_launcher_that_is_to_end_leaves_its_runs_alone(make_scene: Any) -> Non
 
 
 def test_stop_waits_until_the_launcher_has_ended(scene: Scene) -> None:
-    assert not pausing.stop("s", root=_root(scene)).changed
+    assert not pausing.stop("s", root=scene.store.root).changed
     launcher, clock, lines = ExitStack(), scene.clock, list[str]()
 
     def sleep(seconds: float) -> None:
@@ -152,33 +141,33 @@ def test_stop_waits_until_the_launcher_has_ended(scene: Scene) -> None:
             launcher.close()
 
     launcher.enter_context(lock.holding_sweep(scene.folder))
-    assert pausing.stop("s", root=_root(scene), tell=lines.append, clock=clock, sleep=sleep).changed
+    assert pausing.stop(
+        "s", root=scene.store.root, tell=lines.append, clock=clock, sleep=sleep
+    ).changed
     assert lines == ["waiting for the launcher to end"]
     assert sweep_requests.asked_stop(scene.folder) is None
     with (
         lock.holding_sweep(scene.folder),
         pytest.raises(EnvironmentFailure, match="the launcher of 's' has not ended"),
     ):
-        pausing.stop("s", root=_root(scene), clock=clock, sleep=clock.sleep)
+        pausing.stop("s", root=scene.store.root, clock=clock, sleep=clock.sleep)
     assert sweep_requests.asked_stop(scene.folder) is not None
 
 
-def test_resume_starts_a_launcher_where_none_is(
+def test_resume_starts_a_launcher_if_none_runs(
     scene: Scene, resumed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.seal(monkeypatch)
     sweep_requests.ask_pause(scene.folder, on=True)
-    assert pausing.resume("s", root=_root(scene)).started
+    assert pausing.resume("s", root=scene.store.root).started
     assert resumed == ["s"]
     assert sweep_requests.asked_pause(scene.folder) is None
     with lock.holding_sweep(scene.folder):
-        assert pausing.resume("s", root=_root(scene)) == ("s", True, False, False)
+        assert pausing.resume("s", root=scene.store.root) == ("s", True, False, False)
     assert resumed == ["s"]
 
 
-def test_resume_that_cannot_start_one_leaves_the_pause(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_resume_leaves_the_pause(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> FakeBackend:
         raise EnvironmentFailure("fake: the secret X is not set")
 
@@ -188,13 +177,13 @@ def test_resume_that_cannot_start_one_leaves_the_pause(
         registered(FAKE._replace(open=refuse)),
         pytest.raises(EnvironmentFailure, match="the secret X is not set"),
     ):
-        pausing.resume("s", root=_root(scene))
+        pausing.resume("s", root=scene.store.root)
     assert sweep_requests.asked_pause(scene.folder) is not None
 
 
 @pytest.mark.parametrize("name", ["pause", "parallel", "stop"])
 @pytest.mark.parametrize("text", [b"", b"\0\0", b"[]", b'{"max_parallel": "x", "on": 3}'])
-def test_a_damaged_request_is_none(scene: Scene, name: str, text: bytes) -> None:
+def test_a_damaged_request_is_ignored(scene: Scene, name: str, text: bytes) -> None:
     scene.store.replace(scene.folder.request(name), text)
     summary = scene.step()
     assert len(scene.backend.submitted) == 2
@@ -203,16 +192,15 @@ def test_a_damaged_request_is_none(scene: Scene, name: str, text: bytes) -> None
 
 
 def _wider(scene: Scene, **more: Any) -> dict[str, object]:
-    """The plan with one more run, as another launch of the grid would have it."""
+    """Return the plan with one more run, as a launch of a larger grid makes it."""
     document: Any = read_json(scene.store, scene.folder.plan)
     run = {"id": "f" * 12, "name": "x=9", "cell": "x=9", "seed": None, "config": {"x": 9}}
     came = {"provenance": {"time": "later", "command": ["launch"]}}
     return document | came | {"runs": [*document["runs"], run]} | more
 
 
-def test_another_plan_is_taken_up_whoever_is_killed(make_scene: Any, home: Path) -> None:
-    """A launcher that finds another plan ends, and goes on with that one. It is killed at each of
-    its calls in turn."""
+def test_another_plan_is_taken_up_despite_kills(make_scene: Any, home: Path) -> None:
+    """The launcher is killed at each of its calls in turn."""
     scene = make_scene(1)
     scene.step()
     before = scene.store.read(scene.folder.plan)
@@ -237,7 +225,7 @@ def test_another_plan_is_taken_up_whoever_is_killed(make_scene: Any, home: Path)
     assert scene.backend.submitted == [token(scene.ids[0], 1), token("f" * 12, 1)]
 
 
-def test_a_plan_that_somebody_else_has_put_there_is_not_taken(scene: Scene, home: Path) -> None:
+def test_a_plan_of_another_user_is_not_taken_up(scene: Scene, home: Path) -> None:
     sweep_requests.propose_plan(scene.folder, _wider(scene, seal="0" * 64))
     background.take_up(scene.folder)
     assert len(scene.folder.read_plan().runs) == 3
@@ -246,16 +234,11 @@ def test_a_plan_that_somebody_else_has_put_there_is_not_taken(scene: Scene, home
 
 def _offer(scene: Scene, document: dict[str, Any]) -> bool:
     launch = background.Offer(None, capabilities_of("fake", {}), [{"backend": "fake"}])
-    return background.offer(
-        SweepFolder(scene.store, read(document, "plan").name),
-        read(document, "plan"),
-        launch,
-        lambda _: None,
-    )
+    return background.offer(scene.folder, read(document, "plan"), launch, lambda _: None)
 
 
 def test_a_launch_of_the_same_grid_joins_the_launcher_at_work(scene: Scene, home: Path) -> None:
-    """It needs no other plan. A launcher that was asked to end, or a `cancel`, is not joined."""
+    """A launcher that was asked to end, or a `cancel`, is not joined."""
     same = read_json(scene.store, scene.folder.plan)
     assert _offer(scene, same)
     assert sweep_requests.asked_plan(scene.folder) is None
@@ -268,11 +251,9 @@ def test_a_launch_of_the_same_grid_joins_the_launcher_at_work(scene: Scene, home
 
 
 @pytest.mark.parametrize("change", [{"service": "local"}, {"launch": {"backend": "local"}}])
-def test_what_a_launcher_at_work_cannot_change(
+def test_changes_that_need_a_new_launcher_are_refused(
     scene: Scene, home: Path, change: dict[str, Any]
 ) -> None:
-    with pytest.raises(
-        AnotherLauncher, match=r"or end it with `sweeper stop s --root .*`: a running"
-    ):
+    with pytest.raises(AnotherLauncher, match=r"or end it with `sweeper stop s --root .*`: a runn"):
         _offer(scene, _wider(scene, **change))
     assert sweep_requests.asked_plan(scene.folder) is None
