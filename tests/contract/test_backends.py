@@ -162,7 +162,7 @@ def _stand_in(
     nowhere: Mapping[str, object],
     shut_down: Callable[[str], None],
 ) -> Site:
-    """Return a site of a stand-in; nothing has the resources `nowhere`, `shut_down` drains a node."""
+    """Return a site of a stand-in, where nothing has the resources `nowhere`."""
 
     @contextmanager
     def hold() -> Iterator[Mapping[str, object]]:

@@ -1,5 +1,4 @@
-"""`sweeper plan --manifest`: what a launch would submit, in each backend's own format. That it is
-what really is submitted, tests of the backends show."""
+"""`sweeper plan --manifest`: what a launch would submit, in the format of each backend."""
 
 import json
 import shlex
@@ -54,8 +53,8 @@ ROOT = "memory://manifests"
 
 
 @pytest.fixture(autouse=True)
-def nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No cluster is there, nor the way to one; the secret is, as for a launch."""
+def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No cluster is reachable; the secrets of a launch are set."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/nowhere")
@@ -67,7 +66,7 @@ def nobody_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
-    """A function: the grid's manifests for a backend, as they are printed."""
+    """A function that returns the printed manifests of the grid for a backend."""
 
     def of(backend: str, *more: str, code: int = 0, root: str = ROOT) -> str:
         path = tmp_path / "g.json"
@@ -82,13 +81,13 @@ def manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def _documents(text: str) -> list[Any]:
-    """As a program of YAML 1.1 reads them: kubectl is one."""
+    """Read documents as a YAML 1.1 program does, such as kubectl."""
     yaml = YAML(typ="safe", pure=True)
     yaml.version = (1, 1)
     return list(yaml.load_all(text))
 
 
-def test_jobs_of_kubernetes(manifests: Any) -> None:
+def test_manifests_of_kubernetes_are_jobs(manifests: Any) -> None:
     text = manifests("kubernetes")
     jobs = _documents(text)
     assert len(jobs) == 4
@@ -110,7 +109,7 @@ def test_jobs_of_kubernetes(manifests: Any) -> None:
     }
 
 
-def test_experiments_of_beaker(manifests: Any) -> None:
+def test_manifests_of_beaker_are_experiments(manifests: Any) -> None:
     text = manifests("beaker")
     experiments = _documents(text)
     assert [experiment["version"] for experiment in experiments] == ["v2"] * 4
@@ -121,7 +120,7 @@ def test_experiments_of_beaker(manifests: Any) -> None:
     assert f"-{token}: lr=0.1,word=on\n" in text  # the name, which is beside the spec
 
 
-def test_submissions_to_aws_batch(manifests: Any) -> None:
+def test_manifests_of_aws_batch_are_submissions(manifests: Any) -> None:
     """Three are submitted at once, as an array; then the fourth."""
     definition, array, alone = _documents(manifests("aws-batch"))
     assert definition["containerProperties"]["secrets"][0]["name"] == "KEY"
@@ -131,9 +130,8 @@ def test_submissions_to_aws_batch(manifests: Any) -> None:
     assert alone["containerOverrides"]["command"][-2] == f"{ROOT}/toys"
 
 
-def test_the_script_of_slurm(manifests: Any, tmp_path: Path) -> None:
-    """A shell makes of it what sbatch is called with. By what jobs ask for there are three: two
-    at once with 2G, one with 8G, and one more with 8G later."""
+def test_the_manifest_of_slurm_is_a_script(manifests: Any, tmp_path: Path) -> None:
+    """A shell runs it: two jobs with 2G at once, one with 8G, and one more later."""
     sbatch = tmp_path / "sbatch"
     sbatch.write_text('#!/bin/sh\nprintf "%s\\n" "$@" > "$0.$$.args"\n/bin/cat > "$0.$$.script"\n')
     sbatch.chmod(0o755)
@@ -157,7 +155,7 @@ def test_the_script_of_slurm(manifests: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "toys").exists()  # nothing is written
 
 
-def test_one_without_a_format_says_so(manifests: Any) -> None:
+def test_a_backend_without_manifests_is_refused(manifests: Any) -> None:
     have = {backend.name for backend in every_backend() if backend.manifests is not None}
     for backend in every_backend():
         if backend.manifests is None:
@@ -178,7 +176,7 @@ def _at_several(*places: str | dict[str, Any]) -> dict[str, Any]:
     return GRID | {"launch": {"env": sections["env"], "backends": shares}}
 
 
-def test_of_several_places_each_is_shown(tmp_path: Path, capsys: Any) -> None:
+def test_each_of_several_places_has_its_manifests(tmp_path: Path, capsys: Any) -> None:
     """By itself, with its own options; at once goes what its share has room for."""
     path = tmp_path / "g.json"
     aws = {"aws_batch": {"max_parallel": 2, "array": 2}}
@@ -218,7 +216,7 @@ def test_of_several_places_each_is_shown(tmp_path: Path, capsys: Any) -> None:
         (("--json",), ROOT, "use either --manifest or --json"),
     ],
 )
-def test_what_a_launch_would_refuse(
+def test_what_a_launch_refuses_has_no_manifest(
     manifests: Any, tmp_path: Path, more: tuple[str, ...], root: str, message: str
 ) -> None:
     where = str(tmp_path / root) if root == "here" else root
@@ -226,7 +224,7 @@ def test_what_a_launch_would_refuse(
     assert message in line
 
 
-def test_what_is_left_alone_is_left_out(manifests: Any, tmp_path: Path) -> None:
+def test_finished_runs_have_no_manifest(manifests: Any, tmp_path: Path) -> None:
     planned = plan(GRID | {"launch": {}})
     store, (first, *_) = LocalStore(str(tmp_path)), planned.runs
     for event in (Event.INTENT, Event.SUBMITTED, Event.CLAIMED, Event.SUCCEEDED):

@@ -1,14 +1,12 @@
-"""Grid -> runs: the exact expansion of each construct, and what is wrong with one."""
+"""Expansion of grids to runs, and their mistakes."""
 
 import json
 
 import pytest
 
 from sweeper.errors import GridError
-from sweeper.fields.nodes import Problems
-from sweeper.grid import grid_from_mapping
 from sweeper.planner.plan import plan
-from sweeper.planner.product import MAX_RUNS, Product, count_points
+from sweeper.planner.product import MAX_RUNS
 
 ECHO = ["echo", "{log_path}"]
 
@@ -27,7 +25,7 @@ def problems(**grid):
     return list(caught.value.problems)
 
 
-def test_a_product_with_the_last_axis_fastest_and_seeds_innermost():
+def test_the_last_axis_varies_fastest_and_seeds_innermost():
     planned = make(base={"c": 0, "a": 9}, grid={"a": [1, 2], "b": ["x", "y"]}, seeds=[5, 6])
     assert [run.config for run in planned.runs] == [
         {"c": 0, "a": a, "b": b, "seed": s} for a in (1, 2) for b in ("x", "y") for s in (5, 6)
@@ -46,7 +44,7 @@ def test_zipped_axes_move_together():
     ]
 
 
-def test_exclude_takes_out_what_has_all_its_values():
+def test_exclude_removes_cells_with_all_its_values():
     left = configs(
         base={"k": 1},
         grid={"a": [1, 2], "b": [1, 2]},
@@ -55,12 +53,12 @@ def test_exclude_takes_out_what_has_all_its_values():
     assert left == [{"k": 1, "a": 1, "b": 1}, {"k": 1, "a": 2, "b": 2}]
 
 
-def test_an_exclusion_that_takes_nothing_out_is_warned_of():
+def test_an_exclude_without_effect_gets_a_warning():
     warnings = make(command=[*ECHO, "{a}"], grid={"a": [1, 2]}, exclude=[{"a": 3}]).warnings
     assert warnings == ("exclude[0].a: exclude removes no cell",)
 
 
-def test_exclude_of_an_unknown_axis_is_a_mistake_but_not_of_a_dropped_one():
+def test_exclude_of_an_unknown_axis_is_refused_but_not_of_a_dropped_one():
     grid = {"grid": {"rank": [1, 2], "b": [1, 2]}, "exclude": [{"rnk": 1}]}
     assert problems(**grid) == [
         "exclude[0].rnk: exclude: there is no axis 'rnk'; did you mean 'rank'?"
@@ -71,7 +69,7 @@ def test_exclude_of_an_unknown_axis_is_a_mistake_but_not_of_a_dropped_one():
     assert "exclude names rank, which the command line dropped" in planned.warnings[0]
 
 
-def test_included_cells_stand_over_base_after_the_others():
+def test_included_cells_override_base_and_come_last():
     assert configs(base={"a": 0, "o": {"p": 1}}, grid={"b": [1]}, include=[{"o": None}]) == [
         {"a": 0, "o.p": 1, "b": 1},
         {"a": 0, "o": None},
@@ -85,7 +83,7 @@ def test_an_axis_over_mappings_sets_several_values():
     assert planned.axes == {"opt": [{"lr": 1}, {"lr": 2, "wd": 0}]}
 
 
-def test_one_configuration_twice_is_a_mistake_that_names_both():
+def test_equal_configurations_are_refused():
     assert problems(grid={"a": [1, 2]}, include=[{"a": 2.0}]) == [
         "include[0].a: cells 'a=2' and 'a=2' have the same configuration"
     ]
@@ -94,17 +92,16 @@ def test_one_configuration_twice_is_a_mistake_that_names_both():
     ]
 
 
-def test_an_axis_given_twice_with_a_reference_that_leads_nowhere_is_two_mistakes_at_most():
-    """The configuration holds one of the two values: the other's reference is resolved as well."""
+def test_an_axis_given_twice_is_refused_despite_broken_references():
     twice = {"a": [0, "${b}"]}
     assert problems(zip=[twice, twice])[0] == "zip[1].a[0]: axis 'a' is given twice"
 
 
-def test_an_empty_sweep_is_a_mistake():
+def test_an_empty_sweep_is_refused():
     assert problems(grid={"a": [1]}, exclude=[{"a": 1}]) == ["exclude: exclude leaves no cell"]
 
 
-def test_too_many_runs_are_refused_before_they_are_made():
+def test_too_many_runs_are_refused_before_expansion():
     axes = {f"a{n}": list(range(100)) for n in range(50)}
     assert problems(grid=axes) == [f"grid: {100**50} runs; a sweep has at most {MAX_RUNS}"]
     assert problems(grid={"a": list(range(1000))}, seeds=101) == [
@@ -112,16 +109,7 @@ def test_too_many_runs_are_refused_before_they_are_made():
     ]
 
 
-def test_points_are_made_one_at_a_time():
-    axes = {f"a{n}": list(range(100)) for n in range(50)}
-    grid = grid_from_mapping({"name": "g", "command": ["echo"], "grid": axes})
-    assert count_points(grid) == 100**50
-    points = Product(grid, Problems(), []).points()
-    assert next(points).config == dict.fromkeys(axes, 0)
-    assert next(points).config["a49"] == 1
-
-
-def test_warnings_worth_having():
+def test_axes_without_effect_get_warnings():
     assert make(command=[*ECHO, "{a}{seed}"], grid={"a": [1], "seed": [1, 2]}).warnings == (
         "grid.a[0]: the axis a has only one value",
         "grid.seed[0]: the axis seed counts as replicates: use seeds",
@@ -162,22 +150,22 @@ def test_warnings_worth_having():
         ({"launch": {"cwd": "/no/where"}}, "launch.cwd: launch.cwd: no folder /no/where"),
     ],
 )
-def test_mistakes(grid, message):
+def test_mistakes_are_refused_at_their_place(grid, message):
     assert problems(**grid) == [message]
 
 
-def test_a_seed_that_is_no_integer_is_a_value_of_the_configuration():
+def test_a_seed_that_is_not_an_integer_is_a_plain_value():
     (run,) = make(command=["echo", "{seed}"], base={"seed": "abc"}).runs
     assert (run.seed, run.config) == (None, {"seed": "abc"})
 
 
-def test_a_plan_without_validation_says_so():
+def test_a_plan_without_validation_gets_a_warning():
     planned = plan({"name": "g", "recipe": "not.imported"}, validate=False)
     assert planned.warnings == ("recipe: not validated: the recipe may read values differently",)
     assert plan({"name": "g", "command": ECHO}, validate=False).warnings == ()
 
 
-def test_the_document_is_json_and_has_all_that_a_launch_needs():
+def test_the_document_of_a_plan_is_json_for_a_launch():
     planned = make(
         grid={"a": [1, 2]},
         seeds=1,

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from sweeper.grid.naming import canonical
 from sweeper.planner.plan import plan
 
-# The text whose SHA-256 begins with the id. Whoever changes one of these lines makes every sweep
-# that anyone has launched run again.
+# Texts and the first digits of their SHA-256. A change makes all existing sweeps run again.
 VECTORS = [
     ({"recipe": "sft"}, '{"recipe":"sft","seed":null,"values":{}}', "f4ff4dbb6488"),
     (
@@ -62,7 +61,7 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("mapping", "text", "expected"), VECTORS, ids=range(len(VECTORS)))
-def test_published_vectors(mapping, text, expected):
+def test_published_ids_do_not_change(mapping, text, expected):
     assert hashlib.sha256(text.encode()).hexdigest()[:12] == expected
     assert run_ids(mapping) == [expected]
 
@@ -78,12 +77,12 @@ def test_published_vectors(mapping, text, expected):
         {"base": {"a": 1e-4, "b": 1}, "launch": {"retries": 3, "backend": "local"}, "name": "w"},
     ],
 )
-def test_how_it_was_given_does_not_count(other):
+def test_an_id_depends_only_on_values(other):
     command = {"command": ["echo"]}
     assert run_ids({**command, **other}) == run_ids({**command, "base": {"a": 1e-4, "b": 1}})
 
 
-def test_nested_and_dotted_keys_are_one():
+def test_nested_and_dotted_keys_give_one_id():
     command = {"command": ["echo"]}
     nested = run_ids({**command, "base": {"o": {"p": {"q": 1}, "r": 2}}})
     assert nested == run_ids({**command, "base": {"o.p.q": 1, "o.r": 2}})
@@ -91,7 +90,7 @@ def test_nested_and_dotted_keys_are_one():
     assert nested == run_ids({**command, "grid": {"o": [{"p": {"q": 1}, "r": 2}]}})
 
 
-def test_a_seed_is_a_seed_wherever_it_was_given():
+def test_a_seed_gives_one_id_wherever_it_is_given():
     command = {"command": ["echo"]}
     by_seeds = run_ids({**command, "seeds": [3, 4]})
     assert run_ids({**command, "grid": {"seed": [3, 4]}}) == by_seeds
@@ -111,7 +110,7 @@ def test_distinct_values_have_distinct_ids(values):
     assert len(set(run_ids({"command": ["echo"], "grid": {"a": values}}))) == 2
 
 
-def test_another_axis_with_the_default_left_out_keeps_no_id_but_more_values_keep_all():
+def test_more_values_keep_all_ids():
     before = {"command": ["echo"], "grid": {"a": [1, 2]}, "seeds": 2}
     after = {"command": ["echo"], "grid": {"a": [0, 1, 2]}, "include": [{"b": 1}], "seeds": 3}
     assert set(run_ids(before)) < set(run_ids(after))
@@ -140,12 +139,12 @@ def meaning(value):
 
 
 @given(data, data)
-def test_canonical_texts_are_equal_exactly_for_equal_values(value, other):
+def test_canonical_texts_are_equal_for_equal_values_only(value, other):
     assert (canonical(value) == canonical(other)) == (meaning(value) == meaning(other))
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_a_number_is_known_by_its_value(value):
+def test_equal_numbers_have_one_canonical_text(value):
     assert canonical(value) == canonical(float(repr(value)))
     if value.is_integer():
         assert canonical(value) == canonical(int(value))

@@ -21,38 +21,34 @@ def cells(**grid):
     return [run.cell for run in plan({"name": "n", "command": ["echo"], **grid}).runs]
 
 
-def test_only_what_varies_stands_in_a_name():
+def test_a_name_contains_only_what_varies():
     run_names = names(
         base={"model_name": "x"},
         grid={"learning_rate": [1e-4, 3e-4], "lora_rank": [8], "opt.name": ["adam", "sgd"]},
         seeds=2,
     )
     assert run_names == [
-        "lr=1e-4,name=adam,seed=0",
-        "lr=1e-4,name=adam,seed=1",
-        "lr=1e-4,name=sgd,seed=0",
-        "lr=1e-4,name=sgd,seed=1",
-        "lr=3e-4,name=adam,seed=0",
-        "lr=3e-4,name=adam,seed=1",
-        "lr=3e-4,name=sgd,seed=0",
-        "lr=3e-4,name=sgd,seed=1",
+        f"lr={lr},name={name},seed={seed}"
+        for lr in ("1e-4", "3e-4")
+        for name in ("adam", "sgd")
+        for seed in (0, 1)
     ]
 
 
-def test_without_axes():
+def test_names_without_axes():
     assert (names(), cells()) == (["base"], ["base"])
     assert (names(seeds=1), cells(seeds=1)) == (["seed=0"], ["base"])
     assert names(seeds={"field": "shuffle", "values": [7]}) == ["seed=7"]
 
 
-def test_an_included_cell_is_named_by_all_that_it_has():
+def test_an_included_cell_is_named_by_all_its_values():
     run_names = names(
         base={"a": 1, "b": 2}, grid={"a": [1, 3]}, include=[{"b": 5}, {"c": 0}, {"a": 3, "b": 4}]
     )
     assert run_names == ["a=1", "a=3", "a=1,b=5", "a=1,b=2,c=0", "a=3,b=4"]
 
 
-def test_a_cell_has_one_name_whatever_its_seed():
+def test_a_cell_has_one_name_for_all_seeds():
     grid = {"grid": {"lr": [1, 2]}, "include": [{"lr": 1, "warmup": 10}], "seeds": 3}
     assert cells(**grid) == [c for c in ("lr=1", "lr=2", "lr=1,warmup=10") for _ in range(3)]
     grid["include"] = [{"lr": 3, "warmup": 10}, {"lr": 1, "warmup": 10}]
@@ -61,7 +57,7 @@ def test_a_cell_has_one_name_whatever_its_seed():
     assert cells(include=[{"a": 1, "b": 3}, {"a": 2, "b": 3}]) == ["a=1", "a=2"]
 
 
-def test_a_seed_in_a_zip_or_in_included_cells_is_no_part_of_the_cell():
+def test_a_seed_in_zip_or_include_is_not_part_of_the_cell():
     def shown(**grid):
         planned = plan({"name": "n", "command": ["echo"], **grid})
         return [(run.cell, run.seed, run.name) for run in planned.runs], list(planned.axes)
@@ -95,16 +91,9 @@ def test_a_seed_in_a_zip_or_in_included_cells_is_no_part_of_the_cell():
     ]
 
 
-def test_replicates_without_a_seed_are_runs_of_their_own():
-    """They have a number, and an id, but nothing in their configuration."""
-    planned = plan(
-        {
-            "name": "n",
-            "command": ["echo", "{lr}"],
-            "grid": {"lr": [1, 2]},
-            "seeds": {"field": "none", "values": 2},
-        }
-    )
+def test_replicates_without_a_seed_are_separate_runs():
+    grid = {"name": "n", "command": ["echo", "{lr}"], "grid": {"lr": [1, 2]}}
+    planned = plan(grid | {"seeds": {"field": "none", "values": 2}})
     assert [(run.name, run.cell, run.seed, run.config) for run in planned.runs] == [
         ("lr=1,replicate=0", "lr=1", 0, {"lr": 1}),
         ("lr=1,replicate=1", "lr=1", 1, {"lr": 1}),
@@ -117,7 +106,7 @@ def test_replicates_without_a_seed_are_runs_of_their_own():
     assert not seeded.unseeded
 
 
-def test_an_axis_called_seed_beside_other_replicates():
+def test_an_axis_called_seed_beside_replicates():
     # Only a recipe may have both: what a command calls {seed} is the replicates'.
     def shown(field, **axes):
         grid = {"name": "n", "recipe": "a.b", "grid": axes, "seeds": {"field": field, "values": 1}}
@@ -161,20 +150,19 @@ def test_an_axis_called_seed_beside_other_replicates():
         ([1, 2], "1_2~49a647"),
     ],
 )
-def test_labels(value, label):
+def test_labels_of_values(value, label):
     (shown,) = value_labels([value]).values()
     assert shown == label
 
 
-def test_the_end_of_a_path_is_its_label_unless_another_value_has_it():
-    labels = list(
-        value_labels(["Qwen/Qwen3-8B", "mine/Qwen3-8B", "Qwen/Qwen3-4B", "b", "a/b"]).values()
-    )
+def test_a_path_is_labelled_by_its_end_if_that_is_unique():
+    values = ["Qwen/Qwen3-8B", "mine/Qwen3-8B", "Qwen/Qwen3-4B", "b", "a/b"]
+    labels = list(value_labels(values).values())
     assert labels[2:] == ["Qwen3-4B", "b", "a_b~f5effa"]
     assert labels[0].startswith("Qwen_Qwen3-8B~") and labels[1].startswith("mine_Qwen3-8B~")
 
 
-def test_case_twins_are_told_apart():
+def test_values_that_differ_in_case_get_distinct_labels():
     labels = list(value_labels(["adam", "Adam", "ADAM"]).values())
     assert labels[0] == "adam"
     assert len({label.casefold() for label in labels}) == 3
@@ -190,7 +178,7 @@ def test_case_twins_are_told_apart():
         (["data.seed"], ["data.seed"]),
     ],
 )
-def test_keys_are_short_where_that_is_clear(keys, short):
+def test_keys_are_shortened_if_unambiguous(keys, short):
     assert list(key_labels(keys).values()) == short
 
 
@@ -276,7 +264,7 @@ def test_names_of_any_grid_are_distinct_and_safe(axes, base, include, when, rand
     )
 
 
-def test_cells_that_only_conditions_tell_apart_from_included_ones_have_other_names():
+def test_cells_made_by_conditions_and_by_include_have_distinct_names():
     grid = {
         "grid": {"o": [1, 2]},
         "when": [{"if": {"o": 1}, "base": {"m": 5}}, {"if": {"o": 2}, "grid": {"k": [7]}}],
@@ -285,7 +273,7 @@ def test_cells_that_only_conditions_tell_apart_from_included_ones_have_other_nam
     assert cells(**grid) == ["o=1", "o=2,k=7", "o=1~b1b959297a", "o=2", "o=3,k=7"]
 
 
-def test_long_values_and_many_axes_keep_a_name_within_its_limit():
+def test_names_of_long_values_keep_the_limit():
     long = ["x" * 10_000, "x" * 9_999 + "y"]
     run_names = names(grid={f"a_rather_long_name_{n}": long for n in range(6)}, seeds=2)
     assert len(set(run_names)) == 128

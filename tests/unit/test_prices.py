@@ -14,8 +14,8 @@ from sweeper.sweep.usage import Counts, Usage
 
 
 @pytest.fixture(autouse=True)
-def own_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+def own_configuration(config_file: Path) -> None:
+    """The configuration of a user without prices."""
 
 
 def table(**row: object) -> bytes:
@@ -30,7 +30,7 @@ def test_an_amount_is_the_sum_of_its_kinds() -> None:
     assert cost.basis == "prices of 2026-11-01"
 
 
-def test_the_newer_of_two_prices_counts_and_a_sum_has_the_dates_of_its_prices() -> None:
+def test_the_newer_of_two_prices_counts() -> None:
     document = {
         "date": "2026-10",
         "models": [
@@ -50,10 +50,10 @@ def test_the_newer_of_two_prices_counts_and_a_sum_has_the_dates_of_its_prices() 
 
 
 @pytest.mark.parametrize(("date", "price"), [("2026-05", 0.195), ("2026-10-02", 9.5), (None, 9.5)])
-def test_a_price_of_ones_own_counts_unless_the_package_has_a_newer_one(
+def test_a_user_price_counts_unless_the_package_has_a_newer_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], date: str | None, price: float
 ) -> None:
-    """A table without a date is of the day on which it was given to sweeper."""
+    """A table without a date has the date on which the user gave it."""
     row = {"tinker_id": "Qwen/Qwen3-8B", "prefill": 9.5}
     file = tmp_path / "models.json"
     file.write_text(json.dumps({"models": [row]} | ({"date": date} if date else {})))
@@ -63,7 +63,7 @@ def test_a_price_of_ones_own_counts_unless_the_package_has_a_newer_one(
     assert rows["Qwen/Qwen3-8B"]["dates"]["train"] == "2026-10"
 
 
-def test_the_package_s_table_has_the_models_of_tinker() -> None:
+def test_the_packaged_table_has_the_models_of_tinker() -> None:
     table = prices.load()
     assert len(table.models) == 24
     assert all(price.prefill and price.sample for price in table.models.values())
@@ -72,7 +72,7 @@ def test_the_package_s_table_has_the_models_of_tinker() -> None:
     ]
 
 
-def test_what_has_no_price_is_said_and_not_counted_as_nothing() -> None:
+def test_unpriced_usage_is_reported() -> None:
     price_table = prices.read(table(prefill="$1"), "p.json")
     usage = Usage({"m": Counts(train=5), "other": Counts(prefill=5)})
     assert prices.amount(usage, price_table) == prices.Amount(0.0, ("m", "other"))
@@ -93,13 +93,13 @@ def test_what_has_no_price_is_said_and_not_counted_as_nothing() -> None:
         (table(train=True), 'models[0].train: should be dollars, such as "$1.87"'),
     ],
 )
-def test_a_table_with_a_mistake_is_refused_with_its_place(data: bytes, message: str) -> None:
+def test_a_malformed_table_is_refused_with_its_place(data: bytes, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         prices.read(data, "p.json")
     assert message in str(caught.value)
 
 
-def test_a_table_of_ones_own_counts_until_it_is_forgotten(
+def test_a_user_table_counts_until_it_is_reset(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["costs", "--prices"]) == 0
@@ -124,8 +124,7 @@ def test_a_table_of_ones_own_counts_until_it_is_forgotten(
 def test_costs_of_a_sweep_by_run_cell_day_and_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From the outcome of each attempt, also of one that was begun again; else from what the run
-    recorded itself."""
+    """From the outcome of each attempt, else from what the run recorded itself."""
     file = tmp_path / "models.json"
     file.write_bytes(table(prefill=1, sample=1, train=1))
     assert main(["costs", "--prices", "--refresh", str(file)]) == 0
@@ -157,21 +156,15 @@ def test_costs_of_a_sweep_by_run_cell_day_and_model(
     assert "no price known for unknown" in printed and "dollars by prices of 20" in printed
 
 
-def test_costs_by_combinations_of_settings_days_and_models(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_costs_by_combinations_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = str(tmp_path / "root")
     sweep = written.Written(tmp_path / "root", "s", {"rank": [8, 32], "lr": [1, 2]})
     for rank in (8, 32):
         for lr in (1, 2):
             counts = {name: {"train": rank * size} for name, size in (("m", lr), ("judge", 10))}
             sweep.run({"rank": rank, "lr": lr}, 0, usage={"models": counts})
-            sweep.run(
-                {"rank": rank, "lr": lr},
-                1,
-                usage={"models": counts},
-                ended=f"2026-11-2{lr}T23:00:00Z",
-            )
+            ended = f"2026-11-2{lr}T23:00:00Z"
+            sweep.run({"rank": rank, "lr": lr}, 1, usage={"models": counts}, ended=ended)
     sweep.save()
 
     def tokens_by(by: str) -> dict[object, int]:

@@ -1,4 +1,4 @@
-"""What people are shown of a sweep while it goes on: in its backend's windows, line by line."""
+"""What a launcher shows while it runs: in windows of its backend, and line by line."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from sweeper.sweep.states import Event
 
 @pytest.fixture
 def running(make_scene: Callable[..., Any]) -> Any:
-    """Three runs, two at once, which `run` of the launcher drives until a step is asked to stop."""
+    """Three runs, two at once; `run_steps` runs the launcher for some steps."""
     scene = make_scene(3)
 
     left = [0]
@@ -36,7 +36,7 @@ def running(make_scene: Callable[..., Any]) -> Any:
     return scene
 
 
-def test_a_backend_that_shows_something_hears_what_has_changed(running: Any) -> None:
+def test_a_backend_is_shown_only_changes(running: Any) -> None:
     scene, first = running, token(running.ids[0], 1)
     scene.run_steps()
     ((status, words),) = scene.backend.shown
@@ -56,7 +56,7 @@ def test_a_backend_that_shows_something_hears_what_has_changed(running: Any) -> 
     assert scene.backend.shown[-1][1] == {token(scene.ids[1], 1): "succeeded"}
 
 
-def test_what_could_not_be_shown_is_shown_later(running: Any) -> None:
+def test_what_an_unreachable_backend_missed_is_shown_later(running: Any) -> None:
     scene = running
     scene.run_steps()
     scene.backend.shown.clear()
@@ -75,7 +75,7 @@ def _run(
     return {"state": state, "attempts": attempts, "reason": reason, "observed": observed}
 
 
-def test_only_what_changed_is_told() -> None:
+def test_only_changes_are_printed() -> None:
     seen: Any = {"launcher": True, "held": None, "limit": None, "unreachable": None}
     slowed = {"limit": 2, "limit_why": "the service holds runs back"}
     before = {"a": _run("running"), "b": _run("running")}
@@ -95,7 +95,7 @@ def test_only_what_changed_is_told() -> None:
     ]
 
 
-def test_words() -> None:
+def test_states_are_described_in_words() -> None:
     assert describe(None, _run("running")) == "running"
     assert describe(_run("failed"), _run("running", 2)) == "running (attempt 2)"
     assert describe(_run("running"), _run("failed", reason="oom")) == "failed (oom)"
@@ -103,7 +103,7 @@ def test_words() -> None:
     assert describe(_run("running", 2), paused) == "running: paused: 429"
 
 
-def test_a_log_that_nobody_can_write_ends_no_launcher(running: Any) -> None:
+def test_a_full_disk_of_the_log_does_not_end_the_launcher(running: Any) -> None:
     """A full disk, where the launcher's own log lies too."""
 
     def refuse(_: object) -> None:
@@ -116,8 +116,7 @@ def test_a_log_that_nobody_can_write_ends_no_launcher(running: Any) -> None:
 
 @pytest.mark.parametrize("doing", ["alarms", "ending"])
 def test_a_retry_while_the_launcher_ends_is_taken_up(running: Any, doing: str) -> None:
-    """The last look for alarms and the last uploads may take minutes, and the sweep is the
-    launcher's until then."""
+    """The last alarms and uploads may take minutes, and the launcher still owns the sweep."""
     scene = running
     times: list[bool] = []
 
@@ -145,7 +144,7 @@ def test_a_retry_while_the_launcher_ends_is_taken_up(running: Any, doing: str) -
     assert token(scene.ids[0], 2) in scene.backend.submitted
 
 
-def test_a_table_and_what_is_below_it_fit_a_screen() -> None:
+def test_a_table_is_cut_to_fit_the_screen() -> None:
     table = [f"\x1b[1mx={n}\x1b[0m running" for n in range(9)]
     below = ["", "many: 9 running", "held: " + "why " * 4, "alarm: x=1: " + "nan " * 20]
     whole = fitted([*table, *below], 20, 14)

@@ -8,7 +8,7 @@ from sweeper.tui.charts import plot, sparkline
 from sweeper.tui.text import ASCII, UNICODE, Glyphs, age, fit_middle, short
 
 
-def test_drawings() -> None:
+def test_sparklines_plots_and_times() -> None:
     assert sparkline([0, 1, 2, 3], 4, UNICODE) == "▁▃▆█"
     assert sparkline([1, 1], 3, UNICODE) == "▃▃ "
     assert sparkline([0, math.nan, 2], 3, UNICODE) == "▁ █"
@@ -22,7 +22,7 @@ def test_drawings() -> None:
 
 
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
-def test_drawings_of_any_numbers(glyphs: Glyphs) -> None:
+def test_any_numbers_can_be_drawn(glyphs: Glyphs) -> None:
     numbers = [1.5e308, -1.5e308, 1.5e308, math.nan, math.inf, -math.inf, 5e-324, 0.0]
     for several in ([1.5e308] * 4, [0.0, 5e-324], numbers, numbers[:3]):
         for width in (1, 2, 5, 20):
@@ -34,9 +34,8 @@ def test_drawings_of_any_numbers(glyphs: Glyphs) -> None:
     assert sparkline([-1.5e308, 0.0, 1.5e308], 3, ASCII) == "_+@"
 
 
-def test_a_logarithmic_scale() -> None:
-    """Powers of ten stand where they belong, a straight line is drawn for what shrinks by a factor,
-    and what has no logarithm is left out."""
+def test_plots_on_a_logarithmic_scale() -> None:
+    """Powers of ten are at their places; numbers without a logarithm are left out."""
     points = [(float(x), 10.0**-x) for x in range(5)]
     lines = plot([*points, (5.0, 0.0), (6.0, -1.0)], 21, 10, ASCII, log=True)
     labels = {row: line[:7].strip() for row, line in enumerate(lines[:-1]) if line[:6].strip()}

@@ -11,7 +11,7 @@ from sweeper.tui.run_page import PageReader
 Watched = Any
 
 
-def test_a_page_reads_what_was_added(watched: Watched) -> None:
+def test_a_page_reads_only_what_was_added(watched: Watched) -> None:
     first = watched.scene.ids[0]
     watched.scene.worker(first, 1, Event.CLAIMED)
     watched.rows(first, 0, 1, note="text")
@@ -28,7 +28,7 @@ def test_a_page_reads_what_was_added(watched: Watched) -> None:
     assert page.log[-1] == "three"
 
 
-def test_a_page_has_the_curves_of_the_best_of_the_others(watched: Watched) -> None:
+def test_a_page_has_the_curves_of_the_best_other_run(watched: Watched) -> None:
     first, second = watched.scene.ids[:2]
     for run, steps in ((first, (0, 1)), (second, (0, 1, 2))):
         watched.scene.worker(run, 1, Event.CLAIMED)
@@ -45,7 +45,7 @@ def test_a_page_has_the_curves_of_the_best_of_the_others(watched: Watched) -> No
     assert not reader.read(None).best_curves
 
 
-def test_a_page_without_what_cannot_be_read(watched: Watched) -> None:
+def test_a_page_is_shown_without_unreadable_parts(watched: Watched) -> None:
     first, second = watched.scene.ids[:2]
     for run, steps in ((first, (0, 1)), (second, (0, 1, 2))):
         watched.scene.worker(run, 1, Event.CLAIMED)
@@ -69,7 +69,7 @@ def test_a_page_without_what_cannot_be_read(watched: Watched) -> None:
     assert not page.problem and len(page.best_curves["loss"]) == 3
 
 
-def test_a_page_lists_a_remote_store_once_a_look(scene: Any, make_watched: Any) -> None:
+def test_a_page_lists_a_remote_store_once_per_look(scene: Any, make_watched: Any) -> None:
     (first, second, third), calls = scene.ids, list[str]()
     watched = make_watched(scene, scene.at(calls.append, remote=True))
     for run, steps in ((first, (0, 1)), (second, (0, 1, 2)), (third, (0, 1, 2, 3))):

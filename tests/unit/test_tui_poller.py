@@ -60,7 +60,7 @@ def test_the_same_view_when_nothing_changes(watched: Watched) -> None:
     assert after is not view and after.runs[1] is view.runs[1]
 
 
-def test_a_heartbeat_that_stops_and_a_quota(watched: Watched) -> None:
+def test_runs_are_shown_as_silent_or_waiting(watched: Watched) -> None:
     first, second = watched.scene.ids[:2]
     for run in (first, second):
         watched.scene.worker(run, 1, Event.CLAIMED)
@@ -79,7 +79,9 @@ def test_a_heartbeat_that_stops_and_a_quota(watched: Watched) -> None:
     assert watched.run().shown_state == "running"
 
 
-def test_a_clock_of_this_place(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_shown_in_the_local_zone(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = watched.scene.ids[0]
     watched.scene.worker(first, 1, Event.CLAIMED)
     watched.scene.beat(first, paused={"reason": "capacity", "since": "2026-11-21T12:01:03Z"})
@@ -97,7 +99,7 @@ def test_a_clock_of_this_place(watched: Watched, monkeypatch: pytest.MonkeyPatch
     time.tzset()
 
 
-def test_a_run_stalls_as_long_as_its_launcher_says_so(watched: Watched) -> None:
+def test_a_run_is_stalled_as_long_as_its_launcher_says(watched: Watched) -> None:
     first, store = watched.scene.ids[0], watched.scene.store
     watched.scene.worker(first, 1, Event.CLAIMED)
     watched.scene.beat(first)
@@ -126,7 +128,7 @@ def test_a_run_stalls_as_long_as_its_launcher_says_so(watched: Watched) -> None:
         assert watched.run(seconds=100.0).shown_state == "silent"
 
 
-def test_all_that_failed_say_why_at_once(make_watched: Any, make_scene: Any) -> None:
+def test_all_failed_runs_show_their_reason_at_once(make_watched: Any, make_scene: Any) -> None:
     watched = make_watched(make_scene(8))
     for run in watched.scene.ids:
         watched.scene.worker(run, 1, Event.CLAIMED)
@@ -135,7 +137,7 @@ def test_all_that_failed_say_why_at_once(make_watched: Any, make_scene: Any) -> 
     assert {run.remark for run in watched.poller.look().runs} == {"error: boom"}
 
 
-def test_a_file_that_cannot_be_read_is_read_later(watched: Watched, unreadable: set[str]) -> None:
+def test_an_unreadable_file_is_read_later(watched: Watched, unreadable: set[str]) -> None:
     first, second, third = watched.scene.ids
     for run in (first, second, third):
         watched.scene.worker(run, 1, Event.CLAIMED)
@@ -156,8 +158,8 @@ def test_a_file_that_cannot_be_read_is_read_later(watched: Watched, unreadable: 
     assert [run.value for run in view.runs] == [1.0] * 3 and not view.problem
 
 
-def test_an_outcome_that_cannot_be_read_is_not_the_one_before(watched: Watched) -> None:
-    """It is read as soon as it can be, though no event has come since."""
+def test_an_unreadable_outcome_does_not_show_the_earlier_one(watched: Watched) -> None:
+    """It is read once it can be, though no event has come since."""
     first, store = watched.scene.ids[0], watched.scene.store
     watched.scene.worker(first, 1, Event.CLAIMED)
     watched.scene.worker(first, 1, Event.FAILED, reason="oom", detail="no memory")
@@ -173,7 +175,7 @@ def test_an_outcome_that_cannot_be_read_is_not_the_one_before(watched: Watched) 
     assert not watched.poller.look().problem
 
 
-def test_what_is_still_to_be_started(watched: Watched) -> None:
+def test_the_head_tells_whether_runs_are_still_to_start(watched: Watched) -> None:
     first, second, third = watched.scene.ids
 
     def head() -> str:
@@ -202,7 +204,7 @@ def test_what_is_still_to_be_started(watched: Watched) -> None:
     assert head() == "ended"
 
 
-def test_what_the_quota_ended_waits_and_what_failed_says_why(watched: Watched) -> None:
+def test_runs_ended_by_the_quota_are_shown_as_waiting(watched: Watched) -> None:
     first, second = watched.scene.ids[:2]
     for run, reason in ((first, "quota"), (second, "error")):
         watched.scene.worker(run, 1, Event.CLAIMED)
@@ -219,7 +221,7 @@ def test_what_the_quota_ended_waits_and_what_failed_says_why(watched: Watched) -
     assert watched.run(1).remark == "to start again; error: no tokenizer there"
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_stays(scene: Any, make_watched: Any) -> None:
+def test_an_unreadable_store_keeps_the_last_view(scene: Any, make_watched: Any) -> None:
     gone: list[str] = []
 
     def fail(call: str) -> None:
@@ -233,7 +235,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_stays(scene: Any, make_watched
     assert view.problem == "the disk is gone" and len(view.runs) == 3
 
 
-def test_the_launchers_observations_count_while_it_is_at_work(watched: Watched) -> None:
+def test_the_view_tells_whether_a_launcher_runs(watched: Watched) -> None:
     watched.scene.step()
     with holding_sweep(watched.scene.folder):
         assert watched.poller.look().launcher
@@ -241,7 +243,7 @@ def test_the_launchers_observations_count_while_it_is_at_work(watched: Watched) 
     assert not view.launcher and view.eta is None
 
 
-def test_a_remote_view_misses_no_row_when_a_run_begins(make_watched: Any, scene: Any) -> None:
+def test_a_remote_view_misses_no_row(make_watched: Any, scene: Any) -> None:
     first, second = scene.ids[:2]
     watched = make_watched(scene, scene.at(None, remote=True))
     watched.scene.worker(first, 1, Event.CLAIMED)
@@ -254,7 +256,7 @@ def test_a_remote_view_misses_no_row_when_a_run_begins(make_watched: Any, scene:
     assert [watched.run().step for _ in range(2)] == [2, 2]
 
 
-def test_alarms_on_record(watched: Watched) -> None:
+def test_recorded_alarms_are_shown(watched: Watched) -> None:
     first, folder = watched.scene.ids[0], watched.scene.folder
     body = {"schema": 1, "message": "loss is NaN", "advice": "lower it", "time": "2026"}
     watched.scene.store.create(folder.alarm(first, 1, "nan"), encode(body))
@@ -262,7 +264,7 @@ def test_alarms_on_record(watched: Watched) -> None:
     assert alarm == ("nan", "loss is NaN; lower it")
 
 
-def test_a_sweep_that_is_removed_is_said_to_be(watched: Watched) -> None:
+def test_a_removed_sweep_is_reported(watched: Watched) -> None:
     watched.run()
     os.remove(watched.scene.store.local_path(watched.scene.folder.plan))
     for _ in range(2):  # and not only once
@@ -270,7 +272,7 @@ def test_a_sweep_that_is_removed_is_said_to_be(watched: Watched) -> None:
             watched.poller.look()
 
 
-def test_a_plan_that_changes_is_read_again(watched: Watched) -> None:
+def test_a_changed_plan_is_read_again(watched: Watched) -> None:
     watched.run()
     plan: Any = read_json(watched.scene.store, watched.scene.folder.plan)
     plan["runs"].append(plan["runs"][0] | {"id": "f" * 12, "name": "x=new"})

@@ -54,15 +54,13 @@ def test_groups_of_numbers_too_large_to_add() -> None:
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
 def test_every_line_fits_the_screen(width: int, glyphs: Any) -> None:
     lines = list_lines(ScreenModel(VIEW), width, 20, 0, glyphs)
-    assert list_lines(
-        ScreenModel(VIEW._replace(metric=None)), 0, 1, 0, glyphs
-    )  # before there is room
+    assert list_lines(ScreenModel(VIEW._replace(metric=None)), 0, 1, 0, glyphs)  # without room
     assert {cell_len(joined(line)) for line in lines} == {width}
     if glyphs is ASCII:
         assert all(joined(line).isascii() for line in lines)
 
 
-def test_the_list_tells_states_steps_values_and_ranks() -> None:
+def test_the_list_shows_states_steps_values_and_ranks() -> None:
     first, second = (joined(line) for line in head_lines(VIEW, UNICODE))
     assert first.startswith("demo 6 runs: 1 running, 1 waiting, 1 failed, 2 succeeded, 1 plan")
     assert second == "paused: 1 by rate limit · launcher running"
@@ -77,7 +75,7 @@ def test_the_list_tells_states_steps_values_and_ranks() -> None:
     assert any("waiting" in line and "seed=0" in line for line in lines)
 
 
-def test_sort_group_and_fold() -> None:
+def test_the_list_is_sorted_grouped_and_folded() -> None:
     model = ScreenModel(VIEW)
     assert names(model)[:3] == ["lr=1e-3", "seed=0", "seed=1"]
     assert [model.sort_by() for _ in range(2)] == ["sorted by state", "sorted by metric"]
@@ -127,7 +125,7 @@ def test_the_cursor_stays_on_its_run() -> None:
         ("nothing at all", []),
     ],
 )
-def test_the_filter(typed: str, left: list[str]) -> None:
+def test_the_filter_selects_runs(typed: str, left: list[str]) -> None:
     model = ScreenModel(VIEW)
     model.group_by("none")
     model.filter(typed)
@@ -139,7 +137,7 @@ def test_the_filter(typed: str, left: list[str]) -> None:
     assert len(names(model)) == 6
 
 
-def test_a_filter_that_is_wrong_says_why_and_hides_nothing() -> None:
+def test_a_malformed_filter_hides_nothing() -> None:
     model = ScreenModel(VIEW)
     model.filter("learning_rte < 1")
     assert "did you mean 'learning_rate'" in model.problem
@@ -148,7 +146,7 @@ def test_a_filter_that_is_wrong_says_why_and_hides_nothing() -> None:
     assert not model.problem
 
 
-def test_what_can_be_cancelled_and_retried() -> None:
+def test_actions_are_proposed_for_the_chosen_line() -> None:
     model = ScreenModel(VIEW)
     assert "cannot cancel" in str(proposed("cancel", *model.chosen))
     model.go(4)
@@ -160,7 +158,7 @@ def test_what_can_be_cancelled_and_retried() -> None:
     assert action == ("cancel", ("9e-3-0", "9e-3-1"), "cancel 2 of lr=9e-3?")
 
 
-def test_alarms_are_marked_and_told() -> None:
+def test_alarms_are_marked_and_described() -> None:
     alarm = Alarm("nan", "loss is NaN at step 4; lower the learning rate")
     view = VIEW._replace(runs=(*RUNS[:2], RUNS[2]._replace(alarms=(alarm,)), *RUNS[3:]))
     model = ScreenModel(view)
@@ -175,7 +173,7 @@ def test_alarms_are_marked_and_told() -> None:
     assert names(model) == ["lr=3e-3", "seed=0"]
 
 
-def test_a_run_without_numbers_tells_its_story_in_their_place() -> None:
+def test_a_run_without_numbers_shows_its_error_instead() -> None:
     failed = RUNS[3]._replace(reason="error", said="no tokenizer there")
     for width in (80, 200):
         lines = shown(ScreenModel(VIEW._replace(runs=(*RUNS[:3], failed))), width)
@@ -187,15 +185,14 @@ def test_a_run_without_numbers_tells_its_story_in_their_place() -> None:
 
 
 def test_a_silent_run_has_no_heartbeat_now() -> None:
-    """Its launcher knows that it is silent; a view that has just begun to look does not know for
-    how long."""
+    """A view that has just begun does not know for how long a run has been silent."""
     for beat, age in ((0.0, ""), (30.0, "30s"), (90.0, "1m")):
         quiet = RUNS[2]._replace(silent=True, beat=beat, rank=None)
         line = shown(ScreenModel(VIEW._replace(runs=(quiet,))))[-1]
         assert "silent" in line and "now" not in line and line.endswith(age)
 
 
-def test_nothing_to_show() -> None:
+def test_an_empty_sweep_is_shown() -> None:
     model = ScreenModel(SweepView("empty", ()))
     for do in (model.fold, model.fold_all, model.sort_by, model.group_by, model.reverse):
         do()

@@ -22,7 +22,7 @@ def test_a_long_series_is_downsampled(at: str, expected: float) -> None:
     assert series.points[-1] == (9999, 7.0)
 
 
-def test_a_series_takes_anything() -> None:
+def test_a_series_accepts_any_values() -> None:
     series = Series("x")
     series.load([Point(None, math.nan)], Reached().after({"step": "no", "progress/done_frac": 7}))
     series.add([{"x": True}, {"x": None}, {"x": 10**400}, {}])
