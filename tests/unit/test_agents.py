@@ -1,5 +1,4 @@
-"""What agents may do by the Model Context Protocol, driven by the SDK's own client: what they are
-answered, what they are refused, and that nothing runs beyond what a person allowed."""
+"""Tools of agents, called with the SDK's client: answers, refusals, and marked text."""
 
 import asyncio
 import json

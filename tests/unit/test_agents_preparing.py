@@ -1,5 +1,4 @@
-"""What agents look up before they write a grid: datasets of the grids folder and of a stand-in for
-the Hugging Face Hub, models with prices, and which leads seeds find."""
+"""What agents look up before a grid: datasets, models, prices, recipes and power."""
 
 import json
 from collections.abc import Iterator

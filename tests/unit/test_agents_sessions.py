@@ -1,5 +1,4 @@
-"""Training sessions as agents' tools know them: what is refused, and that orders come one by one.
-What becomes of orders is in tests/e2e/test_sessions.py."""
+"""Training sessions of agents: refusals, and one order at a time (orders: tests/e2e)."""
 
 import asyncio
 import json

@@ -45,8 +45,7 @@ def test_the_p_of_a_task_is_that_of_an_analysis_of_variance():
 
 @pytest.fixture
 def episodes_study(tmp_path):
-    """Two cells of two runs. `easy` is solved by all, `hard` by nobody, `telling` by the second
-    cell, `once` by the first one in the beginning only."""
+    """Two cells of two runs; the names of the tasks say which cells solve them."""
     metric = {"name": "env/all/reward/total", "goal": "maximize", "at": "last"}
     sweep = written.Written(tmp_path, "shells", {"rate": [1, 2]}, metric)
     for rate in (1, 2):

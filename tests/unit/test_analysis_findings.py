@@ -406,8 +406,7 @@ def test_an_end_of_two_values_claims_nothing_and_is_advice_beside_a_winner(judge
 
 
 def _looked_at(tmp_path: Path, name: str, open_: int, before: int) -> Ranking:
-    """Two cells with a clear lead; `open_` runs of either are planned, and an earlier launch had
-    `before` seeds."""
+    """Two cells with a clear lead, `open_` runs to come, `before` seeds of an earlier launch."""
     launches = [{"seeds": before}] if before else None
     sweep = written.Written(tmp_path, name, {"lr": [1, 2]}, launches=launches)
     for lr, level in ((1, 0.5), (2, 0.62)):

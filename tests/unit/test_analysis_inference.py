@@ -1,5 +1,4 @@
-"""The other comparisons against independent figures: scipy's, brute force. Those of
-statsmodels are in tests/e2e/test_report_statistics.py."""
+"""Tests and intervals against scipy and brute force (statsmodels: tests/e2e)."""
 
 import itertools
 import math

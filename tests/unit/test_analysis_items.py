@@ -150,8 +150,7 @@ def test_of_many_cells_p_pays_for_all_their_pairs():
 
 
 def test_the_best_by_items_has_an_interval_that_allows_for_its_choice():
-    """Of 12 equal cells on 100 questions the best one's holds in 95 % (below 85 of 100 has a
-    chance of 1 in 10,000), where that of a cell that nobody chose would hold in 80 %."""
+    """Of 12 equal cells: fewer than 86 of 100 have a chance of 1 in 10,000."""
     rng = np.random.default_rng(8)
     held = 0
     for _ in range(100):

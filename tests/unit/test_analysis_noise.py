@@ -58,8 +58,7 @@ def test_the_statistic_is_bartletts():
 
 
 def test_the_test_refuses_equal_noise_as_often_as_its_level_says():
-    """Of 400 sweeps of 6 cells with two seeds, where chi-squared would refuse another share: 8 are
-    expected at 2 %, and more than 18 have a chance below 1 in 1,000."""
+    """8 of 400 are expected at 2 %; more than 18 have a chance below 1 in 1,000."""
     refused = sum(fit_noise(cells(6, 2, seed=seed)).kind == "own" for seed in range(1000, 1400))
     assert 1 <= refused <= 18
 
@@ -117,8 +116,7 @@ def test_a_contrast_takes_the_noise_of_each_cell():
 
 
 def test_a_sum_of_many_cells_with_moderated_noise_has_the_variance_of_what_it_sums():
-    """Else it is too sure: moderated variances are below their mean, by what their own degrees of
-    freedom make up for where one cell is looked at alone."""
+    """Moderated variances are below their mean, so that a plain sum is too sure."""
     groups = cells(40, 3, spread=3.0, seed=3)
     noise = fit_noise(groups)
     seventh = noise.of("7")
@@ -201,8 +199,7 @@ def test_noise_that_grows_along_an_axis_is_larger_at_its_end():
 
 
 def test_the_noise_of_shares_follows_from_their_mean():
-    """Of 50 questions, 2 to 20 % right: noise of all cells alike would be far too small for the
-    best of them, and a cell without a right answer would have none."""
+    """Of 50 questions, 2 to 20 % right: the noise differs by cell, and is never 0."""
     rng = np.random.default_rng(5)
     shares = np.linspace(0.02, 0.2, 10)
     groups = {str(i): (rng.binomial(50, p, 3) / 50).tolist() for i, p in enumerate(shares)}

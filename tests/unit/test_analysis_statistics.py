@@ -71,8 +71,7 @@ def test_the_bounds_of_cells_that_share_their_noise_are_tukeys_and_kramers():
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_cell_may_be_the_best_if_the_nearest_means_that_make_it_so_are_near_enough(seed):
-    """Those means by least squares under constraints, the p value by F with as many degrees of
-    freedom as constraints that they touch."""
+    """The nearest means by constrained least squares, the p value by an F test."""
     rng = np.random.default_rng(seed)
     sizes = rng.integers(2, 6, 9)
     groups = {str(i): list(rng.normal(rng.normal(0, 1), 1, size)) for i, size in enumerate(sizes)}
@@ -106,8 +105,7 @@ def test_cells_with_noise_of_their_own_are_compared_as_in_welchs_test():
 
 
 def test_the_bounds_of_a_difference_say_what_the_test_says():
-    """Of thirty cells at the top any may be the best; one behind all of them is told less surely
-    than Tukey's bounds have it, and those behind a single one are told more surely."""
+    """The interval excludes 0 exactly when the test tells two cells apart."""
     some = [0.0, 0.5, -0.5]
     groups = {str(i): [i / 1e3 + x for x in some] for i in range(30)}
     groups["last"] = [1.75 + x for x in some]
@@ -127,8 +125,7 @@ def test_two_cells_are_compared_two_sided():
 
 
 def test_the_best_is_alone_where_it_is_ahead_of_the_second_as_if_there_were_but_two():
-    """Many cells far behind cost it nothing: the second is told apart by a test of two, and would
-    not be by one that pays for all pairs of thirty."""
+    """Many cells far behind do not weaken the test against the second."""
     groups = {str(i): [9.0 + i, 9.5 + i, 8.5 + i] for i in range(28)}
     groups |= {"best": [0.0, 0.5, -0.5], "second": [0.95, 1.45, 0.45]}
     by_cell = compared(groups, "best")
@@ -139,8 +136,7 @@ def test_the_best_is_alone_where_it_is_ahead_of_the_second_as_if_there_were_but_
 
 
 def test_a_best_that_is_noisier_than_the_others_is_alone_by_its_own_noise_only():
-    """Six cells share their noise by Bartlett's test; the runs of the best lie 2.4 times as far
-    apart as those of the others (p = 0.02 by an F test), and its mean as far ahead as would do."""
+    """Bartlett's test lets six cells share noise, an F test makes the best noisier (p = 0.02)."""
     groups = {str(i): [5.0 + i, 5.5 + i, 4.5 + i] for i in range(5)}
     groups["best"] = [2.9, 4.1, 1.7]
     noise = fit_noise(groups)
@@ -161,8 +157,7 @@ def test_a_best_that_is_noisier_than_the_others_is_alone_by_its_own_noise_only()
 def test_the_differences_from_a_lone_winner_are_bounded_for_all_cells_at_once(
     noise_rule, second_mean
 ):
-    """It wins by tests of two cells, which reach less far than Tukey's and Bonferroni's bounds:
-    those are kept, and end at no difference where they would deny what the test says."""
+    """Simultaneous bounds reach further than the tests of two, and end at 0 if they disagree."""
     groups = {str(i): [9.0 + i, 9.5 + i, 8.5 + i] for i in range(28)}
     groups |= {"best": [0.0, 0.5, -0.5], "second": [second_mean + d for d in (0, 0.5, -0.5)]}
     by_cell = compared(groups, "best", noise_rule)

@@ -1,7 +1,4 @@
-"""The AWS Batch backend's requests, exactly, by botocore's Stubber. What is made of refusals is in
-test_aws_batch_errors.py, of what jobs come to in test_aws_batch_polling.py; what really runs is in
-tests/contract and tests/e2e.
-"""
+"""Requests of the AWS Batch backend, exactly, by botocore's Stubber."""
 
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,4 @@
-"""What the AWS Batch backend makes of AWS's errors: what is sent again, what ends a launch, and
-what may have been done all the same. By botocore's Stubber."""
+"""Errors of AWS: what is sent again, what ends a launch, what may have been done."""
 
 import pytest
 from botocore import exceptions

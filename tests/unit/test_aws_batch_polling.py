@@ -1,5 +1,4 @@
-"""What the AWS Batch backend makes of what jobs come to, and in how few requests: by botocore's
-Stubber."""
+"""States of AWS Batch jobs, and in how few requests they are read (botocore's Stubber)."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,8 +14,7 @@ ENDED = JobState.ENDED
 
 
 def test_restarts_stand_for_the_attempts_after(stubbed):
-    """A token that nobody has submitted is that of the run's last job, while that goes on, or if it
-    came so far."""
+    """A token that was never submitted stands for the run's last job that came so far."""
     backend = stubbed.backend()
     first, second, third = (f"aaaaaaaaaaaa-a{n}" for n in (1, 2, 3))
     stubbed.learn(backend, ("1", first))
@@ -209,8 +207,7 @@ def test_an_array_that_succeeded_had_children_that_were_started_again(stubbed):
 
 
 def test_a_child_that_nobody_asked_about_is_not_absent(stubbed):
-    """Its turn comes while another job is asked about: only with its array is it known whether one
-    that Batch does not describe is gone, or was not made yet."""
+    """Only with its array is it known whether a child is gone or not made yet."""
     turn = MOST_CALLS * A_CALL
     backend, tokens = stubbed.array(turn + 2)
     stubbed.learn(backend, ("1", stubbed.TOKEN))

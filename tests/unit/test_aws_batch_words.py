@@ -1,5 +1,4 @@
-"""What is made of AWS Batch's words, without a request; and the permissions in docs/, held against
-the calls in the code."""
+"""Words of AWS Batch, and the documented permissions against the calls in the code."""
 
 import json
 import os

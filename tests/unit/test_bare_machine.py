@@ -1,6 +1,4 @@
-"""Environments as jobs make them where there is Python alone: once, whole or not at all. The
-installer is a stand-in for uv, which says when it has begun and waits; real ones are in
-tests/e2e/test_bare_jobs.py."""
+"""Environments that jobs build: once, whole or not at all. The installer stands in for uv."""
 
 import base64
 import os
@@ -248,8 +246,7 @@ def test_older_interpreters_report_themselves(version, tmp_path):
 
 
 def test_the_packed_builder_equals_its_source():
-    """Python from 3.12 on writes a tree as text that 3.11 cannot read, so that nothing is written
-    anew: each line but what only people read is in it."""
+    """Each line of the source is in the packed text, except what only people read."""
     first = job_bundle.bare_command("python", "s3://b", ALONG)[3]
     packed = max(re.findall(r"[A-Za-z0-9+/=]+", first), key=len)
     text = zlib.decompress(base64.b64decode(packed)).decode()

@@ -1,5 +1,4 @@
-"""Captured tokens that cannot be read as they should. Stores that tinker-cookbook wrote are in
-tests/e2e/test_cookbook.py."""
+"""Captured tokens that cannot be read (stores of tinker-cookbook: tests/e2e)."""
 
 import json
 import sqlite3

@@ -1,5 +1,4 @@
-"""The time of day is told and decides nothing: hosts differ in it, and it is set forward and back.
-What lasts is measured by the monotonic clock of who measures."""
+"""The time of day decides nothing: hosts differ in it, and clocks are set."""
 
 import json
 import os

@@ -1,5 +1,4 @@
-"""What `plan` says of a grid with a command: values, seeds and folders that do not reach the
-program, and overrides that mean something else."""
+"""Warnings of `plan` for commands: unused values, seeds and folders, odd overrides."""
 
 import json
 import sys

@@ -277,8 +277,7 @@ def test_tables_are_exported_as_csv_and_parquet(root, capsys):
 
 
 def test_exported_csv_contains_no_formulas(tmp_path, written, monkeypatch):
-    """A metric's text, its key and a setting come from whoever wrote the folder: a spreadsheet that
-    opens the export must not start what they name. A machine gets all of it as it was."""
+    """A spreadsheet that opens the export must not execute what a metric or setting says."""
     import csv
 
     formulas = ["=cmd|'/C calc'!A0", "+1+1", "-2+3", "@SUM(A1)", "\t=1", "\r=1", " =1", "\uff1d1"]

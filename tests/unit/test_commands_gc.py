@@ -192,8 +192,7 @@ def test_gc_removes_unused_environments_of_jobs(store, capsys, top):
 
 @pytest.mark.parametrize("kind", ["snapshots", "built", "sources"])
 def test_gc_keeps_files_of_living_processes_only(store, capsys, kind):
-    """In whatever root its sweep is, and with `--days 0`. Nobody unregisters after a SIGKILL, so
-    it must be the kernel that knows."""
+    """The kernel releases what a killed process held."""
     folder = Path(home(), kind, "0123456789abcdef-01")
     folder.mkdir(parents=True)
     (folder / "requirements.txt").write_text("a==1\n")

@@ -1,5 +1,4 @@
-"""The text of a starter grid, and what it does not overwrite. That it plans for real recipes is in
-tests/e2e/test_init.py."""
+"""The text of a starter grid, and that nothing is overwritten (real recipes: tests/e2e)."""
 
 import errno
 import json

@@ -109,8 +109,7 @@ def test_what_one_run_solves_and_another_fails_is_shown_with_both_answers(root, 
 
 
 def test_ambiguous_rollout_texts_are_marked(root, written, capsys):
-    """Of the first group two answers have the same reward; of the second nothing tells whose each
-    is; of the third there was only one."""
+    """Two equal rewards, nothing that tells whose text it is, and a single rollout."""
     sweep = written.Written(root, "rl", {"lr": [1]})
     run = sweep.run({"lr": 1}, 0)
     sweep.save()

@@ -1,5 +1,4 @@
-"""The commands that README.md and docs/*.md show can be typed as they stand: those in the text, and
-those that stand by themselves. What is run of them besides is in `tests/e2e/test_readme.py`."""
+"""The commands that README.md and docs/*.md show can be typed as they stand."""
 
 import argparse
 import re
@@ -45,8 +44,7 @@ def words_of(command: str) -> list[str]:
 
 @pytest.fixture
 def parse(capsys: pytest.CaptureFixture[str]) -> Parse:
-    """Parses a command as the program does. Of a verb that is only named (`sweeper logs`) what has
-    to follow is made up."""
+    """Parse a command as the program does; missing arguments of a bare verb are made up."""
 
     def parsed(command: str) -> argparse.Namespace:
         words = words_of(command)

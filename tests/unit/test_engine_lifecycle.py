@@ -70,8 +70,7 @@ def test_only_the_engine_of_this_home_and_record_is_found(tmp_path, impostor):
 
 
 def test_an_impostor_without_the_token_is_not_found(tmp_path, impostor):
-    """Another user's program on the port of an engine that died would be sent the token next. It
-    cannot answer a challenge that takes the token."""
+    """Another user's program on the port of an engine that died must not get the token."""
     url, answer = impostor
     record(tmp_path, url=url, proves=True)
     access_token.keep(str(tmp_path), access_token.new())

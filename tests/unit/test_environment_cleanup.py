@@ -1,5 +1,4 @@
-"""Secrets do not stay on a machine whose launcher another's has taken the sweep over from; and they
-stay as long as a job there has not read them."""
+"""Secrets stay on a machine only as long as a job there has not read them."""
 
 import os
 from pathlib import Path

@@ -25,8 +25,7 @@ def plan(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Any:
-    """`plan(steps, size)`: what `sweeper plan` says of an estimate, as JSON and in words, where two
-    runs of 10 steps and size 1 have been made, of 1,000 and 3,000 tokens in an hour each."""
+    """Plan with earlier runs of 10 steps and size 1 (1,000 and 3,000 tokens)."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     row = {"tinker_id": "m", "prefill": 1, "sample": 1, "train": 1000}
     (tmp_path / "models.json").write_text(json.dumps([row]))

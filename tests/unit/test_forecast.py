@@ -26,8 +26,7 @@ from sweeper.tui.poller import Poller
 
 @pytest.fixture
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Of four runs alike one has succeeded (1,000 tokens), one at its second attempt (1,000 after
-    400), one is at work (600 so far), one is still to start, as is one of another size."""
+    """Runs that succeeded, were retried, are at work, and are to come; one of another size."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     row = {"tinker_id": "m", "prefill": 1, "sample": 1, "train": 1000}
     (tmp_path / "models.json").write_text(json.dumps([row]))

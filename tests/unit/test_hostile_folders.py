@@ -1,5 +1,4 @@
-"""A sweep folder that somebody else made, whose ids and links lead elsewhere: nothing is written,
-removed or read as an environment there. What lies beyond is counted before and after."""
+"""Ids and links of a hostile sweep folder: nothing beyond it is written, removed or read."""
 
 import json
 import os

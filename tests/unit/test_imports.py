@@ -55,9 +55,7 @@ _LINE = re.compile(
 
 @functools.cache
 def _imports(path: Path) -> list[ast.stmt]:
-    """Each import. Only the lines that import are parsed (no statement shares its line with
-    another: the linter sees to that), but the whole file where a line of its texts looks as if it
-    imported."""
+    """Each import. Only lines that import are parsed, unless a text looks like one."""
     text = path.read_text()
     matches = [*_LINE.finditer(text)]
     try:
@@ -138,8 +136,7 @@ def _mistakes(path: Path) -> Iterator[str]:
 
 
 def test_no_import_goes_in_a_circle():
-    """Neither of those at the top of a module, nor of those that wait in its functions, nor of
-    those for types alone. `sweeper` itself is left out: its face leads to everything, by name."""
+    """Imports at the top, in functions and for types alone; `sweeper` itself is left out."""
     assert [sorted(circle) for circle in _circles(_graph(ROOT))] == []
 
 
@@ -177,9 +174,7 @@ MOST_SINGLE = 40
 
 
 def test_few_modules_have_one_importer():
-    """A module that only one other of its package imports is a room to look into for nothing. Not
-    counted: those that a table lists (verbs, backends, tools), those that only the package itself
-    shows, and those that run in a process of their own."""
+    """A module with one importer in its package is a file too many, unless a table lists it."""
     graph = _graph(ROOT)
     importers = {name: [other for other in graph if name in graph[other]] for name in graph}
     verbs = {load(name).run.__module__ for name in VERBS if name not in PARENTS}
@@ -224,8 +219,7 @@ def test_the_engine_stands_alone():
 
 
 def test_a_verb_has_its_arguments_and_what_it_does_in_one_file():
-    """And none lies elsewhere: nothing else adds to a parser but what several verbs share, and
-    programs of ours that are started by others."""
+    """Nothing else adds arguments but what verbs share and programs that are started."""
     verbs = [load(name) for name in VERBS if name not in PARENTS]
     assert all(verb.add_arguments.__module__ == verb.run.__module__ for verb in verbs)
     adding = {path for path in FILES if ".add_argument(" in path.read_text()}
@@ -235,8 +229,7 @@ def test_a_verb_has_its_arguments_and_what_it_does_in_one_file():
 
 
 def test_only_backends_name_a_backend():
-    """What reads a grid, plans it and executes a run has no word of any, so that a backend in
-    somebody else's package can do what a built-in one can. Docstrings may give examples."""
+    """A backend in another package can do what a built-in one can."""
     named = re.compile(r"slurm|sbatch|\baws|tmux", re.IGNORECASE)
     mentions: list[str] = []
     for package in ("fields", "grid", "planner", "worker"):
@@ -252,8 +245,7 @@ def test_only_backends_name_a_backend():
 
 
 def test_one_module_knows_the_kinds_of_remote_stores():
-    """All others take whatever it opens. `doctor` has hints about packages, and AWS Batch is no
-    store."""
+    """`doctor` has hints about packages, and AWS Batch is no store."""
     client = re.compile(r"\b(s3fs|boto3|botocore|aiobotocore|gcsfs|adlfs)\b")
     scheme = re.compile(r"""["'](s3a?|gs|gcs|az|abfss?)(://)?["']""")
     clients, schemes = set[str](), set[str]()
