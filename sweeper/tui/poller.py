@@ -386,8 +386,10 @@ class Poller:
         """Rank the runs, each among those of its stage."""
         values: dict[str | None, dict[str, float | None]] = {}
         for run, series in self._series.items():
-            if run in self._stage_of and self._counts(run, series):
-                values.setdefault(self._stage_of[run], {})[run] = series.value
+            if run in self._stage_of:
+                value = series.value
+                if self._counts(run, value, series.diverged):
+                    values.setdefault(self._stage_of[run], {})[run] = value
         rank_of: dict[str, int] = {}
         for stage, mine in values.items():
             metric = self._metrics.get(stage)
@@ -400,13 +402,13 @@ class Poller:
         names = {metric.name for metric in self._metrics.values() if metric is not None}
         return name if len(names) <= 1 else "metric"
 
-    def _counts(self, run: str, series: Series) -> bool:
+    def _counts(self, run: str, value: float | None, diverged: bool) -> bool:
         """Return whether a run has a rank."""
         state = self._states.known.get(run, _PLANNED).state
         if run in self._retired and state not in OPEN:
             return False
         wants = run not in self._retired and self._states.wants(run)
-        return counts_so_far(state.value, wants, series.value, series.diverged)
+        return counts_so_far(state.value, wants, value, diverged)
 
     def _is_open(self, run: str) -> bool:
         return self._states.known.get(run, _PLANNED).state in OPEN

@@ -1,5 +1,6 @@
 """Renders the list of runs as lines of styled text, for any width. Pure."""
 
+import functools
 import math
 import re
 from collections import Counter
@@ -138,7 +139,7 @@ def table(view: SweepView, width: int, need: int, glyphs: Glyphs) -> Table:
         wide = 24 if width >= 160 else 8
         cells += [
             Column(_last(view.metric, 9), 9, _value, _mean, right=True),
-            Column("curve", wide, lambda run: (sparkline(run.curve, wide, glyphs), "info")),
+            Column("curve", wide, lambda run: (_curve(run.curve, wide, glyphs), "info")),
             Column("place", 5, _rank, _group_rank, right=True),
         ]
     cells.append(Column("beat", 4, _beat, right=True))
@@ -240,6 +241,12 @@ def own_name(run: RunView, inside: str) -> str:
     if inside and run.name.startswith(f"{inside},"):
         return run.name[len(inside) + 1 :]
     return run.name
+
+
+@functools.lru_cache(maxsize=512)
+def _curve(numbers: tuple[float, ...], width: int, glyphs: Glyphs) -> str:
+    """Draw the curve of a run. Few of those on the screen change between two refreshes."""
+    return sparkline(numbers, width, glyphs)
 
 
 def _state(run: RunView) -> Span:
