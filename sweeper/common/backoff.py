@@ -127,7 +127,7 @@ class Freshness:
 
     @contextmanager
     def renewed(self) -> Generator[None]:
-        """Wrap the making of a new listing."""
+        """Measure how long the block takes to make a new listing, and start its lifetime."""
         begun = self._clock()
         yield
         now = self._clock()

@@ -91,7 +91,7 @@ class Text:
 
 
 class Choice:
-    """One of some strings."""
+    """One of the given strings."""
 
     def __init__(self, *choices: str) -> None:
         self.choices = choices

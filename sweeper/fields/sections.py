@@ -185,5 +185,4 @@ class Nested:
         return None if node.entries is None else reading.values
 
     def schema(self) -> dict[str, object]:
-        """Return the section's schema."""
         return self.section.schema()

@@ -41,7 +41,6 @@ class GridBaseline(NamedTuple):
 
     @property
     def is_base_model(self) -> bool:
-        """Whether the baseline is the base model."""
         return self.cell is None and self.sweep is None
 
 

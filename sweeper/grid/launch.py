@@ -164,8 +164,8 @@ def _check_gpus(reading: Reading, where: str, chosen: Iterable[BackendType]) -> 
     pinning = [kind.name for kind in every_backend() if kind.pins_gpus]
     for kind in chosen:
         if not kind.pins_gpus:
-            message = f"{where}.gpus is for {', '.join(pinning)}: {kind.name} assigns GPUs itself, "
-            reading.problem("gpus", f"{message}as its own options say")
+            message = f"{where}.gpus is for {', '.join(pinning)}: {kind.name} assigns GPUs itself: "
+            reading.problem("gpus", f"{message}use launch.{kind.key}")
     if VISIBLE in reading.values.get("env", {}):
         reading.problem("env", f"{where}.env: {VISIBLE} is set by `gpus`: remove one of them")
 

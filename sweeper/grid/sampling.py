@@ -35,8 +35,6 @@ class Drawn(NamedTuple):
 
 
 class Random(NamedTuple):
-    """The section `random`."""
-
     samples: int
     seed: int
     axes: dict[str, Drawn]

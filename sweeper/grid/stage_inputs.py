@@ -50,14 +50,13 @@ FROM: dict[str, object] = {
 
 
 class Taking(NamedTuple):
-    """A source, its place, and the place of each of its takes."""
+    """A source of parents with its place in the grid, and the place of each of its takes."""
 
     source: Source
     place: Place
     places: tuple[Place, ...] = ()
 
     def placed_takes(self) -> Iterator[tuple[Take, Place]]:
-        """Yield each take with its place."""
         return zip(self.source.takes, self.places, strict=True)
 
 

@@ -177,7 +177,7 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
     prices = load()
     settings = [settings_of(run.config, plan.recipe_of(run.stage)) for run in wanted]
     settings += not_known_yet(plan)
-    from_runs = [one for one in map(Guesses(examples).of, settings) if one is not None]
+    from_runs = [guess for guess in map(Guesses(examples).of, settings) if guess is not None]
     reckoned = _reckoned(plan, Guesses(examples), settings)
     guesses = [*from_runs, *reckoned]
     if not guesses:
@@ -196,7 +196,7 @@ def estimate(plan: Plan, wanted: Sequence[Run], store: Store) -> Estimate | None
         amount=cost,
         least=sum(map(min, dollars)) if spread else None,
         most=sum(map(max, dollars)) if spread else None,
-        hours=None if reckoned else _schedule([one.hours for one in from_runs], abreast),
+        hours=None if reckoned else _schedule([each.hours for each in from_runs], abreast),
         abreast=abreast,
         prices=cost.basis,
     )

@@ -65,11 +65,9 @@ class Class:
         return chz.Blueprint(self.cls).make_from_argv(arguments)
 
     def read(self, made: object, key: str) -> tuple[object, str]:
-        """Return the object that holds a key, and the key in it."""
         return made, key
 
     def annotation(self, field: str) -> object:
-        """Return the type of a field."""
         return chz.chz_fields(self.cls)[field].x_type
 
 

@@ -55,16 +55,12 @@ class Found(TypedDict):
 
 
 class InFile(Found):
-    """A recipe that is a file."""
-
     kind: Literal["file"]
     module: None
     file: str
 
 
 class InModule(Found):
-    """A recipe that is a module."""
-
     kind: Literal["module"]
     module: str
     file: None

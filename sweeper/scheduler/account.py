@@ -345,8 +345,6 @@ class PrivateRecord:
 
 
 class StoredRecord:
-    """The record of an account in a store."""
-
     is_shared = True
 
     def __init__(self, store: Store, account: str) -> None:

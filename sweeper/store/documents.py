@@ -59,17 +59,17 @@ def read_each(
     cache = {} if cache is None else cache
     documents: list[T] = []
     for path, read in readers.items():
-        one = cache.get(path)
+        document = cache.get(path)
         try:
-            one = one or read_as(store, path, read)
+            document = document or read_as(store, path, read)
         except NotFound:
             continue
         except StoreError as error:
             if on_error is not None:
                 on_error(error)
             continue
-        cache[path] = one
-        documents.append(one)
+        cache[path] = document
+        documents.append(document)
     return documents
 
 

@@ -1,4 +1,5 @@
-"""The runs of a sweep that races for seeds, as far as its rounds have decided."""
+"""Determines the runs of a sweep that races for seeds (worse cells get fewer), after the rounds
+that were decided so far."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -101,7 +101,6 @@ class Chosen(NamedTuple):
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The ids of the runs."""
         return tuple(run for run, _ in self.taken)
 
     def document(self, choice: Choice) -> dict[str, object]:

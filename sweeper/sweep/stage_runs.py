@@ -47,7 +47,6 @@ def grown(plan: Plan, taken: Taken) -> Plan:
 
 
 def grow(plan: Plan, taken: Taken) -> Growth:
-    """Make the runs of all stages."""
     return _Growing(plan, taken).all()
 
 

@@ -33,8 +33,6 @@ but limits a run that kills its machine."""
 
 
 class State(StrEnum):
-    """The state of a run."""
-
     PLANNED = "planned"
     SUBMITTED = "submitted"
     RUNNING = "running"

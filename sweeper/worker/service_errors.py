@@ -22,7 +22,7 @@ _MEANING = {
     "401": "the service rejects the key: check TINKER_API_KEY where you launch",
     "402": "the account has no credit or no valid payment: settle it in the service's console, "
     "then `sweeper retry`",
-    "403": "this key may not use that: check which account it belongs to, TINKER_PROJECT_ID, and "
+    "403": "this key may not use the requested resource: check its account, TINKER_PROJECT_ID, and "
     "who owns the checkpoint",
     "404": "the service has no such model or checkpoint, or has removed it: `sweeper doctor "
     "--service` lists the models, `sweeper checkpoints` what is left",

@@ -134,8 +134,6 @@ class LogEvents(TypedDict):
 
 
 class Image(TypedDict, total=False):
-    """An image in ECR."""
-
     imagePushedAt: object
 
 
@@ -151,8 +149,6 @@ class Role(TypedDict):
 
 
 class FoundRole(TypedDict):
-    """The answer of GetRole."""
-
     Role: Role
 
 

@@ -92,8 +92,6 @@ class Pod(TypedDict):
 
 
 class Event(TypedDict):
-    """An event that concerns an object."""
-
     involvedObject: Owner
     message: str
 
