@@ -163,7 +163,11 @@ RULES: dict[str, Rule] = {
         {
             "after": _after(30.0, 1.0, "at least so long"),
             "factor": Threshold(10.0, 1.0, 1e6, "times the longest of the last 50 steps"),
-            "first": _after(1800.0, 1.0, "without a first step (recipes; commands may write none)"),
+            "first": _after(
+                1800.0,
+                1.0,
+                "without a first step (for recipes only, since commands may record no steps)",
+            ),
         },
         "read `sweeper logs`, and `sweeper logs RUN --stacks` for what its threads do: "
         "does the service answer, does the recipe wait for a lock? `sweeper cancel` and "

@@ -153,7 +153,7 @@ class Harbor:
     def exec(self, command: str, seconds: float, keep: int = 65_536) -> Result:
         output = Output(keep)
         if "\0" in command:
-            raise ValueError("a command has no NUL")
+            raise ValueError("a command must not contain NUL")
         self.put({f"{_KEEP}/command": command.encode(errors="replace")})
         limited = f"timeout -k 1 {max(seconds, 0.1):.2f} bash -c {shlex.quote(_COMMAND)}"
         try:

@@ -165,7 +165,7 @@ class Shell:
         """Execute a command, with `data` as its standard input. Raises `Died`, and ValueError for
         a command with a NUL."""
         if "\0" in command:
-            raise ValueError("a command has no NUL")
+            raise ValueError("a command must not contain NUL")
         word = secrets.token_hex(_WORD // 2)
         kind = "run" if data is None else "data"
         request = self._first + "\0".join((word, kind, command, "")).encode(errors="replace")

@@ -148,7 +148,8 @@ SECTION = _PROGRAM.extended(
     Field(
         "order",
         Choice("depth", "breadth"),
-        "Which stages' runs start first: those of the last, or those of the first.",
+        "Which runs start first if there is room: those of later stages, or those of "
+        "earlier stages.",
         "depth",
     ),
     elsewhere=belongs,

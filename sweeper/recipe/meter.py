@@ -44,7 +44,8 @@ if TYPE_CHECKING:
         on_queue_state_change: Callable[..., object]
 
     class Client(Protocol):
-        """A client. One of these methods returns its model."""
+        """A client of the SDK. Its methods return the name of its model; different clients have
+        different ones."""
 
         def get_base_model(self) -> str: ...
         def get_info(self) -> GetInfoResponse: ...

@@ -123,7 +123,8 @@ class Snapshot:
             self._expected = deque(tops)
 
     def _add(self, top: str) -> None:
-        """List a sweep, and the next ones that are expected: twice as many each time."""
+        """List a sweep together with the next expected ones. The number of sweeps doubles with each
+        call."""
         batch = {top: None}
         if top in self._expected:
             while self._expected and len(batch) < self._listed_at_once:

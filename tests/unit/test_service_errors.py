@@ -13,7 +13,7 @@ BAD = "tinker.BadRequestError: Error code: 400 - "
 ADVICE = {
     "tinker.BillingError: Error code: 402 - {'detail': 'no credit'}": NO_CREDIT,
     "tinker.AuthenticationError: Error code: 401 - {}": "rejects the key",
-    "tinker.PermissionDeniedError: Error code: 403 - {}": "this key may not use the requested resource",
+    "tinker.PermissionDeniedError: Error code: 403 - {}": "may not use the requested resource",
     "tinker._exceptions.NotFoundError: Error code: 404 - {'detail': 'x'}": NOT_THERE,
     "tinker.NotFoundError: no such model": NOT_THERE,
     "tinker.ConflictError: Error code: 409 - {'detail': 'busy'}": "conflicts with another",
