@@ -405,7 +405,7 @@ def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
     failed = history.vitals.failed
     if failed is None or (failed.reason != "service" and not _NO_ANSWER.search(failed.line)):
         return None
-    return Evidence(None, history.step, None, None, f"it has failed: {failed.line}")
+    return Evidence(None, history.step, None, None, f"the run has failed: {failed.line}")
 
 
 def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:
@@ -425,7 +425,7 @@ def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:
         rows = f"last {series.after} rows have" if series.after > 1 else "last row has"
         text = (
             f"the {rows} no {wanted}: the value may have become NaN, which some programs do "
-            f"not write"
+            "not write"
         )
         return Evidence(wanted, history.step, None, None, text)
     return None

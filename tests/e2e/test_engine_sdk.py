@@ -347,7 +347,7 @@ def test_a_diverging_run_sees_its_infinities(training):
 
 
 def test_what_cannot_be_done_is_said_clearly(service, training):
-    with pytest.raises(tinker.NotFoundError, match="no base model 'x/y' here; use tiny/qwen3"):
+    with pytest.raises(tinker.NotFoundError, match="no base model 'x/y' here: use tiny/qwen3"):
         service.create_lora_training_client("x/y").result()
     with pytest.raises(tinker.RequestFailedError, match="there is no checkpoint"):
         service.create_training_client_from_state("tinker://gone:train:0/weights/x").result()

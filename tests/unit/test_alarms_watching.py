@@ -357,7 +357,8 @@ def test_heartbeats_report_free_disk_and_memory(tmp_path):
         ('{"step": 1, "loss": "0.5"}\n', 'loss is never a number: it was recorded as "0.5"'),
         ('{"step": 1, "loss": [1, 2]}\n', "loss is never a number: it was recorded as a list"),
         (rows(1, 2) + '{"step": 3, "loss": null}\n{"step": 4, "loss": null}\n',
-         "the last 2 rows have no loss: the value may have become NaN"),
+         "the last 2 rows have no loss: the value may have become NaN, which some programs do "
+         "not write"),
         (rows(1, 2) + '{"step": 3, "time": 1}\n', None),
         (rows(1, 2) + '{"step": 3, "loss": "NaN"}\n', None),
     ],

@@ -148,7 +148,7 @@ def test_a_time_to_live_can_be_given_and_taken(vault):
     ],
 )  # fmt: skip
 def test_invalid_checkpoint_paths_are_refused(vault, path):
-    with pytest.raises(RequestError, match="no checkpoint's path"):
+    with pytest.raises(RequestError, match="not a checkpoint's path"):
         parse(path)
 
 

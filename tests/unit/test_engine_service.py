@@ -202,7 +202,7 @@ def test_a_request_sent_again_is_not_done_again(service):
         (lambda c: c.service.forward_backward(c.raw([[1, 2]], loss="gspo")), "not supported"),
         (lambda c: c.service.optim_step(c.body(optimizer_params={})), "only AdamW"),
         (lambda c: c.service.optim_step(c.body(adam_params={"eps": -1})), "eps is -1"),
-        (lambda c: c.service.save_weights(c.body(path="a/b")), "no checkpoint's path"),
+        (lambda c: c.service.save_weights(c.body(path="a/b")), "not a checkpoint's path"),
         (lambda c: c.service.save_weights(c.body(path="a", ttl_seconds=60)), "from 3600 to"),
         (lambda c: c.service.load_weights(c.body(path="tinker://x/weights/y")), "no checkpoint"),
     ],
@@ -245,9 +245,9 @@ LARGE = {"x": "y" * app.JSON_BYTES}
         *(("PUT", "optim_step", kind, None, 404, NOT_THERE) for kind in KINDS),
         *(("POST", "sample", kind, None, 404, NOT_THERE) for kind in KINDS),
         *(("POST", "copy_weights", kind, None, 400, NO_PROJECTS) for kind in KINDS),
-        ("POST", "optim_step", PROTOBUF, None, 400, "/api/v1/optim_step takes JSON"),
-        ("POST", "save_weights", PROTOBUF, None, 400, "/api/v1/save_weights takes JSON"),
-        ("POST", "asample", PROTOBUF, None, 400, "/api/v1/asample takes JSON"),
+        ("POST", "optim_step", PROTOBUF, None, 400, "/api/v1/optim_step needs a JSON body"),
+        ("POST", "save_weights", PROTOBUF, None, 400, "/api/v1/save_weights needs a JSON body"),
+        ("POST", "asample", PROTOBUF, None, 400, "/api/v1/asample needs a JSON body"),
         ("POST", "optim_step", JSON, b'{"a": ', 400, "the body is not JSON: "),
         ("POST", "optim_step", JSON, b"{", 400, "the body is not JSON: "),
         ("POST", "forward_backward", JSON, None, 400, "forward_backward needs protobuf"),
@@ -315,7 +315,7 @@ def test_a_pass_that_fails_leaves_the_gradients(service):
 
 def test_unknown_models_and_sessions_are_named(service):
     session = {"session_id": service.create_session({})["session_id"], "model_seq_id": 0}
-    with pytest.raises(Unknown, match="no base model 'x' here; use tiny/qwen3"):
+    with pytest.raises(Unknown, match="no base model 'x' here: use tiny/qwen3"):
         service.create_model({**session, "base_model": "x"})
     with pytest.raises(RequestError, match="rank 0"):
         service.create_model({**session, "base_model": "tiny/qwen3", "lora_config": {"rank": 0}})
@@ -350,7 +350,7 @@ def test_the_least_recently_used_samplers_are_dropped(service, tmp_path):
     client.sample(samplers[0])
     samplers.append(client.snapshot())
     assert client.sample(samplers[0], 1) and client.sample(samplers[-1])
-    with pytest.raises(Unknown, match=f"the {SAMPLERS} it used last"):
+    with pytest.raises(Unknown, match=f"the {SAMPLERS} that it used last"):
         client.sample(samplers[1])
     assert len(list((tmp_path / "spill").rglob("*.npz"))) <= SAMPLERS - SAMPLERS_IN_MEMORY + 2
 
