@@ -22,13 +22,9 @@ TIMEOUT = 1.0
 
 _LOADED = (
     *("pandas", "s3fs", "sweeper.backends.local", "sweeper.cli", "sweeper.launcher.control"),
-    *(
-        "sweeper.launcher.launching",
-        "sweeper.planner.plan",
-        "sweeper.results.registry",
-        "sweeper.sweep.lease",
-    ),
-    *("sweeper.store.remote", "sweeper.metrics.tables.frames", "sweeper.worker.main"),
+    *("sweeper.launcher.launching", "sweeper.planner.plan", "sweeper.results.registry"),
+    *("sweeper.sweep.lease", "sweeper.store.remote", "sweeper.metrics.tables.frames"),
+    "sweeper.worker.main",
 )
 
 
