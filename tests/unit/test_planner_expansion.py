@@ -107,6 +107,10 @@ def test_too_many_runs_are_refused_before_expansion():
     assert problems(grid={"a": list(range(1000))}, seeds=101) == [
         f"grid: 101000 runs; a sweep has at most {MAX_RUNS}"
     ]
+    few = {name: axes[name] for name in ("a1", "a2", "a3")}
+    assert problems(grid={"a": [0, 1]}, when=[{"if": {"a": 1}, "grid": few}]) == [
+        f"when: more than {MAX_RUNS} cells; a sweep has at most {MAX_RUNS} runs"
+    ]
 
 
 def test_axes_without_effect_get_warnings():

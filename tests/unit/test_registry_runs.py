@@ -160,11 +160,16 @@ def test_an_unreadable_outcome_is_read_again_later(tmp_path: Path, written: Modu
     assert [record["reason"] for record in registry.records()] == [None]
 
 
+@pytest.fixture
+def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let caches rely on the times of files that were written just now."""
+    monkeypatch.setattr(sources, "MOMENT", 0)
+
+
 @pytest.mark.parametrize("aged", [True, False])
 def test_a_sweep_made_anew_is_not_shown_from_the_cache(
-    tmp_path: Path, written: ModuleType, home: Path, monkeypatch: pytest.MonkeyPatch, aged: bool
+    tmp_path: Path, written: ModuleType, home: Path, trusting: None, aged: bool
 ):
-    monkeypatch.setattr(sources, "MOMENT", 0)
     root = tmp_path / "root"
     for reason, wall in (("timeout", 3.0), ("started", 1.0)):
         shutil.rmtree(root, ignore_errors=True)
@@ -180,9 +185,8 @@ def test_a_sweep_made_anew_is_not_shown_from_the_cache(
 
 
 def test_a_malformed_event_is_not_cached(
-    tmp_path: Path, written: ModuleType, home: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, written: ModuleType, home: Path, trusting: None
 ):
-    monkeypatch.setattr(sources, "MOMENT", 0)
     sweep = written.Written(tmp_path / "root", "s")
     sweep.run({}, 0, [], "preempted", cell="")
     run = sweep.run({}, 0, [], "failed", cell="", reason="oom", attempt=2)
