@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_functions(items: Iterable[Item], own: graders.Graders) -> None:
-    """Load each grader, and call functions on right answers before the model is asked anything."""
+    """Load each grader, and try user functions on correct answers before the model is asked."""
     checked: set[str] = set()
     for item in items:
         name = item.grader
@@ -39,8 +39,8 @@ def check_functions(items: Iterable[Item], own: graders.Graders) -> None:
 
 
 class Answers:
-    """The answers recorded in `items.jsonl`, by item and sample. `rows` are those to start with;
-    each new row also gets the fields `more`."""
+    """The answers recorded in `items.jsonl`, by item and sample. `rows` are the initial rows; each
+    new row also gets the fields `more`."""
 
     def __init__(
         self,
@@ -74,11 +74,8 @@ class Answers:
             self._rows.setdefault(row["item"], {})[row["sample"]] = row
 
     def keep(self, items: Iterable[Item], others: Iterable[dict[str, Any]] = ()) -> None:
-        """Drop items that are no longer in the suite, and regrade answers of another grader.
-
-        The file then holds exactly the suite's items, so that readers see this suite, after
-        `others`: rows of earlier steps.
-        """
+        """Drop items that are no longer in the suite, and regrade answers of another grader. The
+        file then has exactly the suite's items, after `others`: rows of earlier steps."""
         known = {item.key: item for item in items}
         answers: dict[str, dict[int, dict[str, Any]]] = {}
         for key, rows in self._rows.items():
@@ -134,7 +131,8 @@ class Asked(NamedTuple):
 
 
 class Asker:
-    """Asks the questions of items: they are pending while answers are graded, in order."""
+    """Asks the questions of items. Requests are pending while earlier answers are graded in
+    order."""
 
     def __init__(
         self, how: settings.Answering, run_seed: int, answers: Answers, model: Model | None
@@ -142,8 +140,8 @@ class Asker:
         self.how, self.run_seed, self.answers, self.model = how, run_seed, answers, model
 
     def under_way(self, items: Iterable[Item], stop: service.Stop | None = None) -> Iterator[Asked]:
-        """Yield the items in order, with `in_flight` asked ahead. None begins after a signal to
-        `stop`."""
+        """Yield the items in order, with `in_flight` requests pending. None begins after a signal
+        to `stop`."""
         waiting: deque[Asked] = deque()
         for item in items:
             if stop is not None and stop.signum is not None:
@@ -175,11 +173,11 @@ class Asker:
         return Asked(item, first, request)
 
     def seed(self, item: Item, sample: int) -> int:
-        """Return the seed of an item's samples, starting with this one."""
+        """Return the seed of an item's samples from this one on."""
         return samplers.seed_of(f"eval/{self.run_seed}/{item.key}/{sample}")
 
     def answered(self, question: Asked) -> list[dict[str, Any]]:
-        """Wait for an item's answers, grade and record them."""
+        """Wait for an item's answers, then grade and record them."""
         item, model = question.item, self.model
         if question.request is not None and model is not None:
             answer = model.connection.wait(question.request)

@@ -16,14 +16,14 @@ from .service import RecipeError
 from .suites import Item
 
 PREFIX = "cookbook:"
-"""Prefix of a suite's name that is a benchmark."""
+"""The prefix of a suite's name that means a benchmark."""
 
 GRADER = "tinker-cookbook"
-"""Grader of these items in their rows."""
+"""The grader of these items, in their rows."""
 
 
 class Played(NamedTuple):
-    """The result of an example: its first prompt, the answers and their tokens. `ended` says
+    """The result of an example: its first prompt, the answers and their tokens. `ended` tells
     whether the model ended the last answer."""
 
     prompt: str
@@ -35,7 +35,7 @@ class Played(NamedTuple):
     error: str | None = None
 
     def row(self) -> dict[str, Any]:
-        """Return the fields of its row in `items.jsonl`, apart from those of its item."""
+        """Return the fields of its row in `items.jsonl`, without those of its item."""
         row: dict[str, Any] = {
             "sample": 0,
             "text": self.text,
@@ -70,14 +70,14 @@ def split(suite: str) -> tuple[str, list[str]]:
 
 
 def _cookbook(module: str) -> Any:
-    """Import a module of the package, which few have installed."""
+    """Import a module of tinker-cookbook, which few have installed."""
     return importlib.import_module(f"tinker_cookbook.{module}")
 
 
 def _not_installed(name: str) -> str:
     return (
-        f"{PREFIX}{name} needs tinker-cookbook, which this interpreter does not have: `pip install "
-        "tinker-cookbook` beside sweeper, or name an interpreter that has it by launch.python"
+        f"{PREFIX}{name} needs tinker-cookbook, which this interpreter does not have: run `pip "
+        f"install tinker-cookbook`, or set launch.python to an interpreter that has it"
     )
 
 
@@ -89,7 +89,7 @@ def check(suite: str) -> Checked:
 
 
 def found(name: str) -> Any:
-    """Return the benchmark of that name. Raises RecipeError if there is none, or no package."""
+    """Return the benchmark of that name. Raises RecipeError if it or the package does not exist."""
     try:
         package = _cookbook("eval.benchmarks")
     except ImportError as error:
@@ -131,7 +131,7 @@ def _renderer_of(about: About) -> str:
 
 
 class Benchmarks:
-    """The benchmarks of an evaluation, played on an event loop of their own."""
+    """The benchmarks of an evaluation, which run on their own event loop."""
 
     def __init__(
         self,

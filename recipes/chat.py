@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AT_ONCE = 256
-"""Texts that are tokenized together. The tokenizer's own results are much larger than tokens."""
+"""How many texts are tokenized together: the tokenizer's results are much larger than tokens."""
 
 Learned = Literal[
     "all_assistant_messages",
@@ -31,7 +31,7 @@ Learned = Literal[
 
 
 class _Turn(NamedTuple):
-    """The texts of a prompt and of its answer, which may go on after its end token."""
+    """The texts of a prompt and of its answer, which may continue after the end token."""
 
     prompt: str
     answer: str
@@ -59,20 +59,17 @@ class Example(NamedTuple):
 def render(
     tokenizer: Any, conversation: Conversation, learn: Learned = "all_assistant_messages"
 ) -> list[Example]:
-    """Return the example, or examples, of a conversation.
-
-    There is one for each of the assistant's turns to learn; a turn is joined with the one
-    before if it begins with all of its tokens. Not every template allows that: some write past
-    turns differently from the last.
-    """
+    """Return the example, or examples, of a conversation. There is one for each of the assistant's
+    turns to learn; a turn is joined with the previous one if it begins with all of its tokens. Some
+    templates do not allow that, because they write past turns differently from the last."""
     return _render_each(tokenizer, [conversation], learn)
 
 
 def _render_each(
     tokenizer: Any, conversations: Sequence[Conversation], learn: Learned
 ) -> list[Example]:
-    """Return the examples of all conversations. Their texts are tokenized together, which takes a
-    fraction of the time."""
+    """Return the examples of all conversations. Tokenizing their texts together takes a fraction of
+    the time."""
     turns = [_turns(tokenizer, conversation, learn) for conversation in conversations]
     encoded = iter(_encode(tokenizer, [turn for some in turns for turn in some]))
     examples: list[Example] = []
@@ -131,8 +128,8 @@ def render_prompt(tokenizer: Any, messages: Conversation) -> tuple[list[int], in
 
 def render_reply(tokenizer: Any, text: str) -> list[int]:
     """Return the tokens between the end token of an answer and the next answer, with the message
-    `text` between them. Raises RecipeError for a template that writes an answer differently once
-    something follows it."""
+    `text` between them. Raises RecipeError for a template that changes an answer once a message
+    follows."""
     if tokenizer.chat_template is None:
         return _tokens(tokenizer, [f"\nuser: {text}\nassistant:"])[0]
     before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
@@ -150,7 +147,7 @@ def render_reply(tokenizer: Any, text: str) -> list[int]:
 
 
 def without_special(tokenizer: Any, text: str) -> str:
-    """Change a text so that nothing in it reads as a special token: an environment's output must
+    """Change a text so that no part of it reads as a special token: an environment's output must
     not end a message."""
     for special in tokenizer.all_special_tokens:
         text = text.replace(special, f"{special[0]} {special[1:]}")
@@ -278,8 +275,8 @@ def _by_template(tokenizer: Any, messages: Conversation, **options: bool) -> str
 
 
 def _check_message(rendered: str, message: Message, what: str) -> None:
-    """Raise RecipeError if a template has left out a part of a message, as some do with thoughts,
-    tool calls or roles that they do not know."""
+    """Raise RecipeError if a template has left out a part of a message, such as thoughts, tool
+    calls, or an unknown role."""
     _check_whole(rendered, [message["content"]], what)
     for key in ("reasoning_content", "name"):
         if key in message:

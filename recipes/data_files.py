@@ -1,5 +1,5 @@
 """Reads JSONL data files. Nothing in a line is ignored silently: a mistake is a RecipeError with
-file and line, and keys that are not used are refused or printed."""
+file and line, and unused keys are rejected or printed."""
 
 import json
 import os
@@ -23,7 +23,8 @@ _MEANT = ("tools", "functions", "tool_calls", "system", "images", "videos", "aud
 _MARKS = ("trainable", "reasoning_content", "tool_calls")
 _OF_TOOLS = ("tool_call_id", "name")
 _MEANT_WEIGHTS = ("weight", "weights", "trainable")
-"""Keys of a line that change what an example means: ignoring them would train something else."""
+"""Keys of a line that change the meaning of an example. If they were ignored, the run would train
+on something else."""
 
 MOST_LINES, MOST_BYTES = 10_000, 20_000_000
 """How much of a file is read while a grid is planned."""
@@ -31,7 +32,7 @@ _SHOWN = 8
 
 
 class Row:
-    """The object in a line. It remembers which keys were read."""
+    """The object in a line. It records which keys were read."""
 
     def __init__(self, values: Any, where: str) -> None:
         self.where = where
@@ -48,13 +49,13 @@ class Row:
         return key in self._values
 
     def get(self, key: str) -> Any:
-        """Return a value; None if there is none."""
+        """Return a value; None if the key is missing."""
         self._used.add(key)
         return self._values.get(key)
 
     def unused(self) -> list[str]:
-        """Return the keys that were not read. Raises RecipeError for keys with a meaning that
-        would be lost."""
+        """Return the keys that were not read. Raises RecipeError for keys whose meaning would be
+        lost."""
         unused = [key for key in self._values if key not in self._used]
         for key in unused:
             if key in _MEANT:
@@ -77,7 +78,7 @@ class Row:
         return value
 
     def answer(self, value: Any, name: str) -> str:
-        """Check that a value is a text with something to learn in it."""
+        """Check that a value is a text that is not empty."""
         if not self.text(value, name).strip():
             raise self.wrong(f"{name} is empty: nothing can be learned from it")
         return value
@@ -184,14 +185,14 @@ def read(path: str, parse: Callable[[Row], T]) -> list[T]:
 
 
 def _function_of(entry: Any) -> dict[str, Any] | None:
-    """Return the function of a tool or a tool call; None if it has none with a name."""
+    """Return the function of a tool or a tool call; None if it has no name."""
     function = entry.get("function") if isinstance(entry, dict) else None
     named = isinstance(function, dict) and isinstance(function.get("name"), str)
     return function if named else None
 
 
 def sample(path: str, parse: Callable[[Row], T]) -> tuple[list[T], float]:
-    """Return the first lines of a file, and about how many times as many it has."""
+    """Return the first lines of a file, and the estimated ratio of all lines to these."""
     chosen: list[T] = []
     for row, end in _rows(path):
         chosen.append(parse(row))
@@ -209,7 +210,7 @@ Split = Callable[[list[Any], int, str], object]
 
 
 class Checked(NamedTuple):
-    """What is wrong with a data file, if anything, and what to say about it otherwise."""
+    """The result of checking a data file: a mistake, if any, and notes."""
 
     mistake: str | None
     notes: tuple[str, ...] = ()
@@ -270,7 +271,7 @@ def _unreadable(path: str, error: OSError) -> str:
 
 
 def _rows(path: str) -> Iterator[tuple[Row, int]]:
-    """Yield the object of each line, and where the line ends, in bytes."""
+    """Yield the object of each line, and the offset of the line's end in bytes."""
     end = 0
     try:
         # In bytes a line ends only at \n: texts may hold other line breaks.

@@ -53,7 +53,7 @@ class Config(rl.Config):
         doc="base model, log_path or tinker://...; several: 0.7*one,0.3*another",
     )
     mode: Literal["on_policy", "off_policy"] = chz.field(
-        default="on_policy", doc="who answers: the student, or the teacher"
+        default="on_policy", doc="which model answers: the student or the teacher"
     )
     kl_penalty_coef: float = chz.field(
         default=1.0, doc="on-policy: factor of the advantages, which are log teacher - log student"
@@ -117,7 +117,7 @@ def examples(values: Mapping[str, Any], count: int) -> preview.Document:
 
 
 def samples(values: Mapping[str, Any], count: int, checkpoint: str) -> preview.Document:
-    """Return the same, each with samples of a checkpoint and their rewards."""
+    """Return the questions of `examples`, each with samples of a checkpoint and their rewards."""
     from .sampled_preview import of_groups  # imports this module
 
     return of_groups(settings.made(Config, values), count, checkpoint)
@@ -149,9 +149,8 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
 
 def teachers_of(text: str) -> list[tuple[float, str]]:
-    """Return the teachers' weights, which add up to 1, and names. Raises ValueError for invalid
-    text.
-    """
+    """Return the teachers' weights, which add up to 1, and names. Raises ValueError for an invalid
+    text."""
     teachers: list[tuple[float, str]] = []
     for part in text.split(","):
         before, star, name = part.strip().rpartition("*")
@@ -197,13 +196,12 @@ class OnPolicy(rl.GroupTrainer):
 
     @property
     def drops_constant(self) -> bool:
-        """Whether groups of equal rewards are dropped; by default not, because rewards play no
-        part.
-        """
+        """Whether groups of equal rewards are dropped. The default is no, because rewards are not
+        used."""
         return bool(self.config.remove_constant_reward_groups)
 
     def token_advantages(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
-        """Return how much likelier each token is to the teachers than to the student."""
+        """Return how much likelier each token is under the teachers than under the student."""
         config = self.config
         if config.kl_top_k:
             return self.top_k(groups)
@@ -293,7 +291,7 @@ class OffPolicy(sft.SupervisedTrainer):
 
     @property
     def learn(self) -> chat.Learned:
-        """The teacher's answers alone."""
+        """Learn only the teacher's answers."""
         return "all_assistant_messages"
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:

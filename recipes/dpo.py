@@ -41,12 +41,11 @@ if TYPE_CHECKING:
     import tinker
 
 Baseline = Callable[[], list[tuple[float, float]]]
-"""Waits for the baselines of each pair: of its chosen answer and of its rejected one."""
+"""A function that waits for the baselines of each pair: those of the chosen and of the rejected
+answer."""
 
 EVEN = 1e-4
-"""Smaller differences of log ratios, in nats, are rounding errors: neither answer is preferred
-then.
-"""
+"""Smaller differences of log ratios, in nats, are rounding errors, and count as ties."""
 
 
 @chz.chz
@@ -123,18 +122,16 @@ def tally_pairs(
 
 
 def slopes(ratios: Sequence[tuple[float, float]], beta: float) -> list[float]:
-    """Return the loss's negative derivative by the log ratio of each pair's chosen answer, which
-    is its derivative by that of the rejected one. `ratios` holds both of each pair: log p - log
-    ref, summed over tokens.
-    """
+    """Return the negative derivative of the loss by the log ratio of each pair's chosen answer,
+    which is its derivative by that of the rejected answer. `ratios` has both of each pair: log p -
+    log ref, summed over tokens."""
     count = len(ratios)
     return [beta / count * _sigmoid(-beta * (chosen - rejected)) for chosen, rejected in ratios]
 
 
 def preference_metrics(ratios: Sequence[tuple[float, float]], beta: float) -> dict[str, float]:
-    """Return loss, accuracy, margin and rewards, by tinker-cookbook's names. Accuracy is the share
-    of pairs whose chosen answer has gained more than the rejected one; ties count half.
-    """
+    """Return loss, accuracy, margin and rewards, with tinker-cookbook's names. Accuracy is the
+    fraction of pairs whose chosen answer has gained more than the rejected one; ties count half."""
     count = len(ratios)
     apart = [chosen - rejected for chosen, rejected in ratios]
     right = [0.5 if abs(gap) < EVEN else float(gap > 0) for gap in apart]
@@ -213,7 +210,7 @@ class PairTrainer(Trainer):
 
     @abstractmethod
     def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
-        """Request the baseline logprobs. The function returned waits for them."""
+        """Request the baseline logprobs. Return a function that waits for them."""
 
     def measures(self, ratios: Sequence[tuple[float, float]]) -> dict[str, float]:
         """Return the metrics of a batch."""

@@ -72,9 +72,7 @@ class Played(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Result of an episode: None if no environment lived long enough, and the number of failed
-    ones.
-    """
+    """The result of an episode: None if every environment died, and the number that died."""
 
     played: Played | None
     failures: int
@@ -139,8 +137,8 @@ def shown(result: Result, most: int) -> str:
 
 
 class Player:
-    """A player of episodes. `sample` returns the model's next answer, given the turn's number and
-    the prompt."""
+    """Plays episodes. `sample` returns the model's next answer, from the turn's number and the
+    prompt."""
 
     def __init__(self, tokenizer: Any, agent: str, limits: Limits) -> None:
         self.tokenizer, self.agent, self.limits = tokenizer, agent, limits
@@ -208,7 +206,7 @@ class _Episode:
 
     @property
     def over(self) -> bool:
-        """Whether a limit rules out any further turn."""
+        """Return whether a limit prevents another turn."""
         return self.ended in ("context_limit", "max_turns", "time")
 
     def tell(self, text: str) -> None:

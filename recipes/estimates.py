@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from . import chat, data_files, pairs, rewards, settings, suites, tasks
 
 SOME = 128
-"""Number of texts whose mean length stands for all."""
+"""The number of texts whose mean length is used for all."""
 
 _SPECIAL = re.compile(r"(<\|im_start\|>|<\|im_end\|>)")
 _END = 1
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Ruler:
-    """A substitute for a model's tokenizer that only counts tokens."""
+    """A replacement for a model's tokenizer that only counts tokens."""
 
     chat_template = "ChatML"
     all_special_ids = (_END,)
@@ -151,7 +151,7 @@ def pair_sizes(config: pairs.Settings, judged: bool = False) -> tuple[Sizes, Siz
 
 
 def judged_size(config: settings.Settings) -> float:
-    """Return the tokens that a preference model reads of a question with its right answer."""
+    """Return how many tokens a preference model reads of a question with its right answer."""
 
     def measure() -> float:
         if config.data is None:
@@ -240,7 +240,7 @@ def sampled_size(config: settings.Policy, train: Sizes) -> float:
 
 
 def model_of(config: settings.Place, name: str | None) -> str:
-    """Return the model meant by a name: a base model, or the run's own model if the name is a
+    """Return the model that a name means: a base model, or the run's model if the name is a
     checkpoint's."""
     base = (
         name is not None and "/" in name and "://" not in name and not name.startswith((".", "/"))

@@ -44,10 +44,11 @@ FREE = settings.FREE | {
     *("suite", "grader", "samples", "in_flight", "max_items"),
     *("task", "digits", "length", "letters", "test_size", "function_seconds", "function_megabytes"),
 }
-"""Settings that may change between starts: those that select items and those that judge them."""
+"""Settings that may change when a run is started again: those that select items and those that
+judge them."""
 
 ENOUGH = 16
-"""Answers after which an evaluation ends if its grader has failed on all of them."""
+"""An evaluation ends if its grader has failed on all of this many answers."""
 
 LINES = 10
 """Lines of metrics in an evaluation."""
@@ -137,9 +138,9 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
 
 def weights_of(config: Config, directory: rundir.RunDirectory) -> str | None:
-    """Return the address of the weights to evaluate; None for the base model. Raises RecipeError
-    if the recorded answers come from other weights: `log_path` of another run may have new
-    checkpoints."""
+    """Return the address of the weights to evaluate; None for the base model. Raises RecipeError if
+    the recorded answers come from other weights, because the run in `load_checkpoint_path` may have
+    new checkpoints."""
     given = config.load_checkpoint_path
     path = None if given is None else rundir.sampler_path(given)
     before = (directory.last_record or {}).get(rundir.PARENT, path)

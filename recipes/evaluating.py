@@ -118,7 +118,7 @@ class Suites:
 def _renamed(
     by_suite: dict[str, list[Item]], other: Tier, items: int | None
 ) -> dict[str, list[Item]]:
-    """Give suites that are in the other tier too a name of their own."""
+    """Rename suites that are in the other tier too."""
     part = "all" if items is None else items
     return {
         f"{name}-{part}" if name in other.items else name: own for name, own in by_suite.items()
@@ -167,8 +167,8 @@ def _checked(values: Mapping[str, Any]) -> list[Checked]:
 
 
 def tally(tally: estimates.Tally, config: Any) -> None:
-    """Count the questions and answers of all evaluations of suites. Those of benchmarks are not
-    known."""
+    """Count the questions and answers of all evaluations of suites. Those of benchmarks are
+    unknown."""
     how: settings.Suites | None = config.eval
     if how is None:
         return

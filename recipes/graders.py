@@ -62,7 +62,7 @@ def numeric(question: Question, text: str) -> Grade:
 
 
 def regex(question: Question, text: str) -> Grade:
-    """Return 1.0 if the answer, a pattern, is found in the text."""
+    """Return 1.0 if the answer, a pattern, matches a part of the text."""
     return Grade(float(re.search(question.answer, text[:_LONGEST]) is not None))
 
 
@@ -73,8 +73,8 @@ def choice(question: Question, text: str) -> Grade:
 
 
 def chosen(text: str, choices: Sequence[str]) -> int | None:
-    """Return the index of the choice that a text means: the one that it equals, else the letter
-    that it gives, else the only one that it names."""
+    """Return the index of the choice that a text means: the choice that equals it, else the letter
+    that it gives, else the only choice that it contains."""
     plain = text.strip()
     folded = [option.strip().casefold() for option in choices]
     if plain.casefold() in folded:
@@ -101,7 +101,7 @@ def number_in(text: str) -> float | None:
 
 
 def check(name: str, answer: str, choices: Sequence[str]) -> str | None:
-    """Return why a grader cannot judge by this answer, or None."""
+    """Return why a grader cannot judge with this answer, or None."""
     if name == "regex":
         try:
             re.compile(answer)

@@ -35,7 +35,7 @@ from .service import RecipeError
 from .trainer import run
 
 _SAMPLED_SECONDS = 24 * 3600
-"""How long the service keeps the weights that a step samples from."""
+"""Seconds that the service keeps the weights from which a step samples."""
 _CANCEL_SECONDS = 30.0
 
 
@@ -76,7 +76,7 @@ def main(config: Config) -> None:
 
 
 class _Running:
-    """A trial in progress on the loop of all trials."""
+    """A trial in progress on the event loop that all trials share."""
 
     def __init__(self, trial: Coroutine[Any, Any, Trial], loop: asyncio.AbstractEventLoop) -> None:
         self._begun, self._over = False, threading.Event()
@@ -144,12 +144,12 @@ class TrialTrainer(terminal.EpisodeTrainer):
         )
 
     def ask_first(self, sampler: Any, problem: Problem, key: terminal.Key, size: int) -> None:
-        """Request nothing: the agents do."""
+        """Request nothing, because the agents send the requests."""
 
     def attempt(
         self, key: terminal.Key, task: Task, problem: Problem, sampler: Any, first: Any
     ) -> Played:
-        """Run one trial. Raises `Died` if it failed for a reason that is not the agent's."""
+        """Run one trial. Raises `Died` if it failed for a reason other than the agent."""
         del problem, first
         config = self.config
         temperature = self.params(key.split)["temperature"]

@@ -16,20 +16,21 @@ from .service import RecipeError, errors_in_one_line
 
 _PROGRAM, _FILE, _ASKED = "/app/sandboxed.py", "/app/function.py", "/app/asked"
 _MORE_SECONDS, _MORE_MEGABYTES = 30.0, 64
-"""Allowance for the interpreter, added to the function's limits."""
+"""Seconds and megabytes for the interpreter, added to the function's limits."""
 _KEEP, _KEEP_EACH = 1 << 20, 4096
 Asked = tuple[str, str, str]
 
 
 @cache
 def missing() -> str | None:
-    """Return what this machine lacks for it and how to install it; None: nothing."""
+    """Return what this machine lacks for isolation and how to install it; None if nothing is
+    missing."""
     return environments.missing("bubblewrap")
 
 
 class IsolatedFunction(Function):
-    """A user function in an environment of its own. Pending calls are made all at once, when the
-    first score is waited for."""
+    """A user function in its own environment. Pending calls are made together, when the first score
+    is waited for."""
 
     def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
         """`function` is `path/to/file.py:name`. Raises RecipeError if there is no such function or
@@ -125,7 +126,7 @@ class IsolatedFunction(Function):
         return [answers[0] | {"ended": ended}, *answers[1:]]
 
     def _again(self) -> Result:
-        """Open a new environment in place of one that a function has ended."""
+        """Open a new environment to replace one that a function has ended."""
         self._place.stop()
         try:
             self._open()

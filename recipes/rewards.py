@@ -101,7 +101,7 @@ class TextReward:
         self.failures: list[Failure] = []
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
-        """Judge at once."""
+        """Judge the answer immediately."""
         reward = float(self._measure(problem.answer, text, ended))
         return lambda: reward
 

@@ -86,7 +86,7 @@ class RunDirectory:
         replace_file(os.path.join(self.path, ITEMS), text.encode())
 
     def drop_items_after(self, step: int) -> None:
-        """Drop the answers of later steps: they come from weights that are lost."""
+        """Drop the answers of later steps, because they come from weights that are lost."""
         _keep_lines(os.path.join(self.path, ITEMS), lambda line: line.get("step", step) <= step)
 
     def read_episodes(self) -> list[dict[str, Any]]:

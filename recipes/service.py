@@ -71,11 +71,8 @@ class Service:
     key: str | None = None
 
     def wait(self, request: "tinker.APIFuture[T]") -> T:
-        """Return the result of a request.
-
-        Raises RecipeError if the address is unreachable for `patience_seconds`: the SDK itself
-        would wait for a result for ever.
-        """
+        """Return the result of a request. Raises RecipeError if the address is unreachable for
+        `patience_seconds`, because the SDK would wait for a result for ever."""
         silent_since: float | None = None
         while self.url:
             try:
@@ -93,17 +90,14 @@ class Service:
         return request.result()
 
     def close(self) -> None:
-        """Tell the service that the session is over; a service that is gone does not matter."""
+        """Tell the service that the session has ended, if it still answers."""
         with suppress(Exception):
             self.client.close("success").result(timeout=CONNECT_SECONDS)
 
 
 def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
-    """Connect to `base_url`, else $TINKER_BASE_URL, else the hosted service.
-
-    Raises RecipeError at once if there is no key or nobody listens: the SDK by itself would retry
-    for minutes.
-    """
+    """Connect to `base_url`, else $TINKER_BASE_URL, else the hosted service. Raises RecipeError at
+    once if there is no key or no service answers, because the SDK would retry for minutes."""
     # Both are read when transformers is first imported, by the SDK's get_tokenizer.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -184,12 +178,9 @@ def _silence(url: str) -> str | None:
 
 
 class Stop:
-    """A handler that remembers a SIGTERM or SIGINT, so that a loop can end at the next good
-    moment.
-
-    Before `graceful` is set there is nothing to save, and a signal ends the program at once; so
-    does a second signal.
-    """
+    """A handler that records a SIGTERM or SIGINT, so that a loop can end after its step. Before
+    `graceful` is set there is nothing to save, and a signal ends the program at once; so does a
+    second signal."""
 
     def __init__(self) -> None:
         self.graceful = False

@@ -34,7 +34,7 @@ _REWARD = "env/all/reward/total"
 
 
 class Refused(service.RecipeError):
-    """An order that cannot be carried out and has changed nothing."""
+    """An order that cannot be executed and has changed nothing."""
 
 
 class Orders:
@@ -89,13 +89,13 @@ def session_folder(environment: Mapping[str, str]) -> str:
 
 
 class Session(Trainer):
-    """Session loop: waits for orders and carries them out, until one is `finish`."""
+    """The loop of a session: waits for orders and executes them, until one is `finish`."""
 
     advance: Callable[[int], None]
     """Saves a checkpoint if one is due, then runs the recipe's step."""
 
     def train_steps(self) -> int:
-        """Carry out orders. A run without orders for `idle_minutes` finishes by itself."""
+        """Execute orders. A run without orders for `idle_minutes` finishes by itself."""
         self.orders = Orders(session_folder(os.environ))
         last = self.run.last_state or {}
         self.number, self.step = int(last.get("order", 1)), self.run.start_step
@@ -129,7 +129,7 @@ class Session(Trainer):
 
     @abstractmethod
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
-        """Set the data of the next steps; None: the session's own data."""
+        """Set the data of the next steps; None for the session's data."""
 
     @abstractmethod
     def sampler_now(self) -> Any:
@@ -144,7 +144,7 @@ class Session(Trainer):
         self.orders.put_progress(**now, step=self.step, metrics=shown, pid=os.getpid())
 
     def carry_out(self, order: Mapping[str, Any]) -> None:
-        """Carry out an order and answer it. An order that was refused before is skipped."""
+        """Execute an order and answer it. An order that was refused before is skipped."""
         before = self.orders.answer(self.number)
         if before is not None and ("error" in before or order["kind"] == "sample"):
             return
@@ -234,7 +234,7 @@ class Session(Trainer):
         return {"samples": [[self.said(one) for one in self.wait(r).sequences] for r in requests]}
 
     def said(self, sequence: "tinker.SampledSequence") -> dict[str, Any]:
-        """Return a sampled answer as it is reported."""
+        """Return a sampled answer as plain data."""
         text = self.tokenizer.decode(sequence.tokens, skip_special_tokens=True).strip()
         return {"text": text, "ended": sequence.stop_reason == "stop"}
 

@@ -59,7 +59,7 @@ class Problems(Place):
     """Generated problems: which task, and how many are held out."""
 
     task: Literal["addition", "reversal", "sorting"] = chz.field(
-        default="sorting", doc="which problems to generate"
+        default="sorting", doc="the kind of problems to generate"
     )
     digits: int = chz.field(default=1, doc="addition: digits of each number, 1 to 8")
     length: int = chz.field(default=5, doc="reversal, sorting: letters of a word, 1 to 12")
@@ -317,8 +317,8 @@ def check_tier(tier: Suites | Infrequent) -> None:
 
 
 def due(every: int, step: int) -> bool:
-    """Return whether something that happens every so many steps happens before a step. It happens
-    before the first one too."""
+    """Return whether something that happens every `every` steps happens before a step. It happens
+    before the first step too."""
     return step == 0 or bool(every and step % every == 0)
 
 

@@ -162,7 +162,7 @@ def _is_set(setting: str) -> bool:
 
 @contextmanager
 def _harmless(otherwise: str, tracker: str = "W&B") -> Iterator[None]:
-    """Turn any failure of a tracker in the block into a line on standard error."""
+    """Report any failure of a tracker in the block on standard error, in one line."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  what trackers raise has no common base

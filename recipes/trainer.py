@@ -51,7 +51,7 @@ def run(recipe: str, trainer: type["Trainer"], config: settings.Training) -> Non
 
 
 class Diverged(service.RecipeError):
-    """Training has gone to NaN or infinity."""
+    """A metric of the training is NaN or infinite."""
 
 
 class Trainer(ABC):
@@ -165,7 +165,7 @@ class Trainer(ABC):
         return step > self.run.start_step and bool(every and step % every == 0)
 
     def close(self) -> None:  # noqa: B027  most have nothing to do
-        """Close what the run alone has opened, except the connection."""
+        """Close everything that the run has opened, except the connection."""
 
     def is_saved(self, step: int) -> bool:
         """Return whether the last checkpoint has the weights that a step begins with."""
@@ -198,7 +198,7 @@ class Trainer(ABC):
 
     @property
     def about(self) -> dict[str, str]:
-        """What is recorded with each checkpoint, also at the service."""
+        """Return the facts that are recorded with each checkpoint, also at the service."""
         return {thinking.KEY: self.thinking} if self.thinking else {}
 
     @property
