@@ -25,7 +25,6 @@ from sweeper.common.codec import SCHEMA, Check, Default
 from sweeper.common.decoding import decode
 from sweeper.engine.array_types import Arrays
 from sweeper.engine.errors import RequestError, Unknown
-from sweeper.engine.expiry import SureClock
 from sweeper.engine.lora import LoraConfig
 from sweeper.engine.optimizer import Moments
 from sweeper.errors import StoreError
@@ -324,3 +323,24 @@ class Vault:
                     except RequestError as error:  # list the others anyway
                         log.warning("%s", error)
         return sorted(out, key=lambda entry: entry.document.created)
+
+
+def _running() -> float:
+    """Return elapsed seconds, including the time in which the machine sleeps."""
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if boot is None else time.clock_gettime(boot)
+
+
+class SureClock:
+    """Unix seconds by the system clock, but never further ahead than the time that has elapsed
+    since this object was made. If the clock is set forward by an hour or a year, nothing expires or
+    is deleted. If it is set back, expiry is delayed."""
+
+    def __init__(
+        self, wall: Callable[[], float] = time.time, running: Callable[[], float] = _running
+    ) -> None:
+        self._wall, self._running = wall, running
+        self._began = wall() - running()
+
+    def __call__(self) -> float:
+        return min(self._wall(), self._began + self._running())

@@ -7,9 +7,8 @@ import threading
 from collections.abc import Callable
 
 from sweeper.engine import lora
-from sweeper.engine.checkpoints import Checkpoint, Place
+from sweeper.engine.checkpoints import Checkpoint, Place, SureClock
 from sweeper.engine.errors import Unknown
-from sweeper.engine.expiry import SureClock
 from sweeper.engine.models import published_names
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

@@ -10,9 +10,8 @@ from support.answering import answering
 
 from sweeper.alarms.records import read as read_alarms
 from sweeper.commands.status_table import print_status
-from sweeper.engine.checkpoints import Checkpoint, Place, Vault
+from sweeper.engine.checkpoints import Checkpoint, Place, SureClock, Vault
 from sweeper.engine.errors import Unknown
-from sweeper.engine.expiry import SureClock
 from sweeper.engine.lora import LoraConfig
 from sweeper.errors import StoreError
 from sweeper.results.status import read_status
