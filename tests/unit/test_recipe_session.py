@@ -11,8 +11,7 @@ import pytest
 from sweeper.recipes import rundir, session_rl
 from sweeper.recipes.service import RecipeError, Stop
 from sweeper.recipes.session import Orders, Session, session_folder
-from sweeper.recipes.timing import Stopwatch
-from sweeper.recipes.trainer import Diverged
+from sweeper.recipes.trainer import Diverged, Stopwatch
 
 REWARD = "env/all/reward/total"
 
