@@ -74,7 +74,7 @@ def _steps(arguments: Namespace, models: list[Model]) -> Iterator[Step]:
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     yield _step("models", begun, f"{len(names)}: {', '.join(names[:_SHOWN])}{more}")
     if plan is not None:
-        from sweeper.launcher.models import models_of
+        from sweeper.launcher.preflight import models_of
 
         needed = models_of(plan)
         if missing := sorted(needed - set(names)):

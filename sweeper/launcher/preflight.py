@@ -1,7 +1,8 @@
 """Checks before a launch is recorded that its jobs can reach the store, the engine, their secrets
-and their code. Finds or starts the engine that the runs get."""
+and their code, and that the service has their models. Finds or starts the engine of the runs."""
 
 import os
+import re
 import subprocess
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -11,13 +12,13 @@ from sweeper.backends.base import Backend
 from sweeper.backends.secret_references import where_to_say
 from sweeper.engine.access_token import TOKEN
 from sweeper.engine.model_aliases import STAND_INS, TEACHER, TINY
-from sweeper.errors import EnvironmentFailure, GridError, UsageError, is_silence
-from sweeper.launcher import models
+from sweeper.errors import EnvironmentFailure, GridError, NotFound, UsageError, is_silence
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.hint import hint
 from sweeper.sweep.labels import first_of
 from sweeper.sweep.launch_settings import Launch
-from sweeper.sweep.plan import Plan, Run
+from sweeper.sweep.plan import MODEL_KEYS, Plan, Run
 
 if TYPE_CHECKING:
     from sweeper.engine.lifecycle import EngineInfo
@@ -28,6 +29,10 @@ ENGINE_URL = "SWEEPER_ENGINE_URL"
 """The variable with the engine's address for jobs that run on other machines."""
 _SERVICE_KEY = "TINKER_API_KEY"
 _TRIALS = 20
+_MODELS_SECONDS = 10.0
+_NO_NAME = re.compile(r"://|\$\{|^[./~]")
+"""Characters at the start of a value that is not a model's name but a checkpoint, a folder, or not
+known yet."""
 
 
 def admit(
@@ -175,12 +180,12 @@ def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], Non
     if url is not None:
         return url
     info = ensure_engine(plan.launch.places)
-    for name in sorted(models.texts_of(plan) & info.aliases.keys()):
+    for name in sorted(texts_of(plan) & info.aliases.keys()):
         tell(
             f"{info.aliases[name]} stands in for {name}: a rehearsal, whose results do not "
             f"apply to {name}"
         )
-    for line in models.missing_at_engine(plan, info.models):
+    for line in missing_at_engine(plan, info.models):
         tell(line)
     return info.url
 
@@ -190,7 +195,7 @@ def service_warnings(plan: Plan) -> list[str]:
     model. Starts no engine. Raises `GridError` for models that it lacks, unless the grid says
     otherwise."""
     if plan.service == "tinker":
-        return models.missing_at_service(plan)
+        return missing_at_service(plan)
     if not capabilities_together(plan.launch).here:
         return []
     if plan.service == "local":
@@ -198,7 +203,7 @@ def service_warnings(plan: Plan) -> list[str]:
 
         engine = lifecycle.find()
         offered = [TINY, TEACHER, *STAND_INS]
-        return models.missing_at_engine(plan, offered if engine is None else engine.models)
+        return missing_at_engine(plan, offered if engine is None else engine.models)
     lacking = plan.service == "none" and any(map(_needs_service, plan.parts))
     if not lacking or os.path.exists(os.path.expanduser("~/.tinker/credentials.json")):
         return []
@@ -250,3 +255,89 @@ def require_secrets(names: Sequence[str]) -> None:
             f"the secret {missing[0]} is not set: `export {missing[0]}=...` before launching, or "
             "write it into the file .env beside the grid"
         )
+
+
+def models_of(plan: Plan) -> set[str]:
+    """Return the names of the models that a plan's runs ask a service for."""
+    return {
+        text for key, text in _model_texts(plan) if key in MODEL_KEYS and not _NO_NAME.search(text)
+    }
+
+
+def texts_of(plan: Plan) -> set[str]:
+    """Return all texts in the configurations of a plan, and in the defaults of its recipes."""
+    return {text for _, text in _model_texts(plan)}
+
+
+def missing_at_engine(plan: Plan, offered: Collection[str]) -> list[str]:
+    """Return a warning for each model that an engine with the models `offered` lacks. Raises
+    `GridError` instead, unless the grid says `check_models: false` or has a command."""
+    trained = [model for model in offered if model not in STAND_INS]
+    return _refuse_models(
+        plan,
+        {
+            name: f"the engine has no model {name}, only {', '.join(trained)} and "
+            "stand-ins for Qwen "
+            "models: use one of these, or `sweeper engine stop`, then "
+            f"`{hint('engine', 'start', '--alias', f'{name}={trained[0]}')}`"
+            for name in sorted(models_of(plan) - set(offered))
+            if trained
+        },
+    )
+
+
+def missing_at_service(plan: Plan) -> list[str]:
+    """Return a warning for each model that the hosted service does not list, or one warning if its
+    list is unknown. Raises `GridError` as `missing_at_engine` does."""
+    from sweeper.fields.kinds import nearest
+    from sweeper.results.service_models import offered
+    from sweeper.results.service_requests import hosted
+
+    wanted = models_of(plan)
+    if not wanted or not os.environ.get("TINKER_API_KEY"):
+        return []  # A launch needs the key anyway.
+    try:
+        names = [model.model_name for model in offered(hosted(), _MODELS_SECONDS)]
+    except (EnvironmentFailure, NotFound) as error:
+        return [f"the models of this grid were not checked: {error}"]
+    return _refuse_models(
+        plan,
+        {
+            name: f"the service has no model {name} (`sweeper doctor --service` lists its models)"
+            f"{nearest(name, names)}"
+            for name in sorted(wanted - set(names))
+        },
+    )
+
+
+def _refuse_models(plan: Plan, missing: Mapping[str, str]) -> list[str]:
+    """Raise `GridError` with a line for each missing model, with its place in the grid. Return the
+    lines as warnings if the runs may work all the same, since a command may not use the model of
+    its config."""
+    if not missing or not plan.launch.check_models or plan.has_commands:
+        return list(missing.values())
+    places = plan.model_places
+    raise GridError(
+        [
+            f"{places.get(name) or plan.grid_path or plan.name}: {line}; "
+            "`launch: {check_models: false}` starts the runs anyway"
+            for name, line in missing.items()
+        ]
+    )
+
+
+def _model_texts(plan: Plan) -> set[tuple[str, str]]:
+    """Return the texts in the configurations of a plan, with their keys, and in the defaults of
+    its recipes."""
+    given = {
+        (key, value)
+        for run in plan.runs
+        for key, value in run.config.items()
+        if isinstance(value, str)
+    }
+    for part in plan.parts:
+        for key, about in part.recipe.takes.items():
+            default = about.get("default")
+            if isinstance(default, str) and any(key not in run.config for run in part.runs):
+                given.add((key, default))
+    return given
