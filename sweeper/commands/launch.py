@@ -89,7 +89,7 @@ def _run(arguments: Namespace) -> int:
 def _debug(planned: "Plan", store: "Store", arguments: Namespace) -> int:
     """Launch one run under pdb, and show its tmux pane."""
     from sweeper.commands.attach import go
-    from sweeper.launcher.debugging import alone, show_pane
+    from sweeper.commands.launch_debug import alone, show_pane
     from sweeper.launcher.launching import LaunchRequest, User, launch_plan
 
     if arguments.wait or arguments.smoke or arguments.json:
