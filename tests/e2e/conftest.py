@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -26,14 +27,14 @@ _LONGEST = (
 """Files of `make test` that take longest: begun last, they would run alone while the other
 processors wait."""
 _SLOW = (
-    "elsewhere", "remote", "aws_batch", "kubernetes", "slurm", "beaker", "watch", "modal",
+    "elsewhere", "remote", "aws_batch", "slurm", "watch",
     "bare_jobs", "quickstart_elsewhere", "doctor_try", "places_elsewhere", "costs", "executed",
     "places", "somebody_elses_sweep", "alarms", "recipe_terminal", "recipe_wandb", "sessions",
     "recipe_reward", "report_browser", "own_programs", "recipe_distill", "report_commands",
     "outside", "grpo_grid", "recipe_dpo", "surroundings", "windows", "report_files",
-    "recipe_wandb_online", "matrix", "terminal_killed", "skill", "engine_limits", "grid_fuzz",
-    "grid_corpus", "sweep_wandb", "aws_batch_account", "recipe_ref_found", "wherever_started",
-    "document_fuzz", "registry_processes", "recipe_isolated", "recipe_ref_checked", "export_wandb",
+    "recipe_wandb_online", "matrix", "terminal_killed", "skill", "engine_limits", "fuzz",
+    "grid_corpus", "sweep_wandb", "recipe_ref_found", "wherever_started",
+    "registry_processes", "recipe_isolated", "recipe_ref_checked", "export_wandb",
     "ray", "image", "worker_elsewhere", "harbor", "slurm_accounting", "cookbook",
     "cookbook_readers", "cookbook_weights", "agent_start", "containers", "gpus", "debug",
     "doctor_service", "ssh", "dotenv",
@@ -44,7 +45,7 @@ which the contract tests cover too; containers, browsers, S3; long kills; other 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the slow files. The files that take longest come first, the others as they were."""
+    """Mark the slow files, and put the files that take longest first."""
     here = Path(__file__).parent
     lost = [name for name in (*_SLOW, *_LONGEST) if not (here / f"test_{name}.py").exists()]
     assert not lost, f"named in {__file__}, and not there: {', '.join(lost)}"
@@ -77,8 +78,7 @@ class Recipes:
         fresh: bool = False,
         **settings: Any,
     ) -> subprocess.CompletedProcess[str]:
-        """Execute a recipe to its end: `.returncode`, `.stdout`, `.stderr`. `fresh`: in a new
-        interpreter; else it is forked."""
+        """Run a recipe to its end, in a new interpreter if `fresh`, else forked."""
         command = self._command(recipe, log_path, settings)
         if not fresh:
             process = self.start(recipe, log_path, env, **settings)
@@ -129,10 +129,7 @@ class Recipes:
         held_at: str | None = None,
         **settings: Any,
     ) -> tuple[int, str]:
-        """Start a recipe, and once it has reported `step` do something to its process.
-
-        Returns its exit code and stderr.
-        """
+        """Start a recipe, act on it after `step`, and return its exit code and stderr."""
         process = self.start(recipe, log_path, env, held_at=held_at, **settings)
         try:
             for line in process.stdout:
@@ -144,7 +141,7 @@ class Recipes:
         return process.returncode, errors
 
     def close(self) -> None:
-        """Leave nothing at work."""
+        """End the process that forks recipes."""
         self._forks.close()
 
     def stopped_after(
@@ -156,7 +153,7 @@ class Recipes:
         env: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> tuple[int, str]:
-        """`disturbed` by a signal. It is there before the recipe goes beyond the next step."""
+        """Send a signal after `step`, before the recipe goes beyond the next one."""
         return self.disturbed(
             recipe,
             log_path,
@@ -167,18 +164,30 @@ class Recipes:
             **settings,
         )
 
+    def resumes(
+        self, recipe: str, whole: Path, stopped: Path, step: int, signum: int, **settings: Any
+    ) -> str:
+        """Stop a run after `step` and resume it: it must end as the `whole` run. Return what the
+        resumed one printed."""
+        code = -signum if signum == signal.SIGKILL else 128 + signum
+        assert self.stopped_after(recipe, stopped, step, signum, **settings) == (code, "")
+        resumed = self.succeed(recipe, stopped, **settings)
+        assert "resuming after " in resumed.stdout
+        assert self.measured(stopped) == self.measured(whole)
+        return resumed.stdout
+
     @staticmethod
     def read(path: Path) -> list[dict[str, Any]]:
-        """The records of a file of JSON lines."""
+        """Return the records of a file of JSON lines."""
         return [json.loads(line) for line in path.read_text().splitlines()]
 
     def measured(self, log_path: Path) -> list[dict[str, Any]]:
-        """A run's metrics, without what a clock gave."""
+        """Return a run's metrics without the measured times."""
         lines = self.read(log_path / "metrics.jsonl")
         return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
 
     def spent(self, log_path: Path) -> list[StepTimes | None]:
-        """What each step of a run spent its time on."""
+        """Return what each step of a run spent its time on."""
         return [of_rows([line]) for line in self.read(log_path / "metrics.jsonl")]
 
     def _command(self, recipe: str, log_path: Path, settings: Mapping[str, Any]) -> list[str]:
@@ -201,7 +210,7 @@ class Recipes:
 
 @pytest.fixture(scope="session")
 def recipes(engine: lifecycle.EngineInfo) -> Iterator[Recipes]:
-    """Runs recipes, and reads what they leave behind."""
+    """Run recipes and read their files."""
     home = engine.home
     made = Recipes(engine.url, lifecycle.client_key(home), lifecycle.hub_environment(home))
     yield made
@@ -228,8 +237,7 @@ def shells() -> ModuleType:
 def elsewhere(
     tmp_path: Path, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str, Any], Any]:
-    """A sweep on S3 whose jobs execute at a stand-in, by the backend and the stand-in: a
-    `SweepElsewhere` of `tests/support/shell.py`. Its jobs may reach the store."""
+    """A `SweepElsewhere` (tests/support/shell.py) on S3, by backend and stand-in."""
 
     def made(backend: str, service: Any) -> Any:
         monkeypatch.setenv("SWEEPER_ROOT", s3_root)
@@ -262,7 +270,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 @pytest.fixture
 def wandb_records() -> Callable[[Path], list[dict[str, Any]]]:
-    """All that W&B has recorded in a directory of its own, by its own program."""
+    """A function that reads W&B's records of a folder by W&B's own program."""
 
     def records(folder: Path) -> list[dict[str, Any]]:
         done = subprocess.run(

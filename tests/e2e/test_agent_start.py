@@ -1,5 +1,4 @@
-"""An agent is started in podman, at a stand-in for Modal, or on this machine: one without a model,
-which makes a study by sweeper's tools (tests/support/mcp_agent.py)."""
+"""An agent without a model makes a study in podman, on a stand-in for Modal, or on this machine."""
 
 import os
 import shutil
@@ -7,9 +6,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from harness.real import until
 from support import podman as podmans
 
 from sweeper.engine import lifecycle
@@ -77,7 +76,7 @@ class Bench:
         return Counter(str(run.record()["state"]) for run in sweep.runs)
 
     def left(self) -> list[object]:
-        """The processes of agents, by the mark in their environment, and their folders."""
+        """Return the processes of agents, by a variable in their environment, and their folders."""
         leftovers: list[object] = [*self.temporary.glob("sweeper-agent-*")]
         leftovers += [] if self.modal is None else self.modal.going()
         for process in psutil.process_iter():
@@ -85,13 +84,6 @@ class Bench:
                 if str(self.temporary) in process.environ().get("SWEEPER_TASK_ROOT", ""):
                     leftovers.append(process)
         return leftovers
-
-
-def until(happened: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -191,7 +183,7 @@ def test_a_killed_agent_leaves_no_process_and_no_run_is_lost(
     assert '"launched": true' in bench.transcript()
 
 
-def test_an_agent_has_so_much_time_and_so_many_starts(bench: Bench) -> None:
+def test_an_agent_has_limits_of_time_and_restarts(bench: Bench) -> None:
     sleep = "bash -c 'sleep 1000 & sleep 1000'"
     output = bench.run(bench.command("x", "slow", "--hours", "0.001", agent=sleep), 4)
     assert "slow: out of time" in output

@@ -1,5 +1,4 @@
-"""Alarms end to end: real runs, a real launcher that is killed, `on_alarm`, a service that holds
-runs back."""
+"""Alarms with real runs, a launcher that is killed, `on_alarm`, and a service with limits."""
 
 import json
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.typed import Typed
 
 from sweeper.alarms import alarms, names
 from sweeper.engine import lifecycle
@@ -53,38 +53,17 @@ sys.exit(3)
 """
 
 
-class Scene:
+class Scene(Typed):
     """A folder with a store, and `sweeper` as a user has it."""
 
     def __init__(self, folder: Path, home: str) -> None:
-        self.folder = folder
         self.store = open_store(str(folder / "sweeps"))
-        self.env = os.environ | {"SWEEPER_HOME": home, "SWEEPER_ROOT": self.store.root}
-
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "sweeper", *arguments]
-
-    def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.folder,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        super().__init__(folder, SWEEPER_HOME=home, SWEEPER_ROOT=self.store.root)
 
     def launching(self, grid: dict[str, Any]) -> "subprocess.Popen[str]":
         (self.folder / "grid.yaml").write_text(json.dumps(grid))
-        return subprocess.Popen(
-            self.command("launch", "grid.yaml", "--wait", "--live"),
-            cwd=self.folder,
-            env=self.env,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        null = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+        return self.start("launch", "grid.yaml", "--wait", "--live", **null)
 
     def until(self, condition: Callable[[], Any]) -> Any:
         deadline = time.monotonic() + SECONDS
@@ -114,7 +93,7 @@ def toys(scene: Scene) -> dict[str, Any]:
     }
 
 
-def test_each_is_said_and_acted_on_once_though_its_launcher_is_killed(scene: Scene) -> None:
+def test_each_alarm_is_reported_and_acted_on_once_despite_a_kill(scene: Scene) -> None:
     grid, folder = toys(scene), SweepFolder(scene.store, "toys")
     with scene.launching(grid) as first:
 
@@ -160,7 +139,7 @@ def test_each_is_said_and_acted_on_once_though_its_launcher_is_killed(scene: Sce
     assert sorted(acts) == sorted(expected)
     assert "alarm: kind=stall: stalled: no step for " in stderr
     assert "ended with 3: nobody listens" in stderr
-    states = json.loads(scene.run("status", "toys", "--json").stdout)["runs"]
+    states = scene.json("status", "toys", code=3)["runs"]
     assert {run["name"]: run["state"] for run in states} == {
         "kind=diverge": "cancelled",
         "kind=broken": "cancelled",
@@ -186,52 +165,33 @@ def test_a_run_that_diverges_records_it_is_called_out_and_ends(
     with scene.launching(grid) as launch:
         stderr = launch.communicate(timeout=SECONDS)[1]
     assert launch.returncode == 3, stderr
-    (run,) = json.loads(scene.run("ls", "hot", "--json").stdout)["runs"]
+    (run,) = scene.runs_of("hot")
     assert run["state"] == "failed"
-    assert "training has diverged: " in scene.run("logs", "hot").stdout
+    assert "training has diverged: " in scene.run("logs", "hot")
     (path,) = scene.folder.glob("sweeps/hot/runs/*/metrics.jsonl")
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert rows[-1]["step"] == 1  # the first whose weights it moved
     assert rows[-1]["train_mean_nll"] != rows[-1]["train_mean_nll"]
-    raised = json.loads(scene.run("alarms", "hot", "--json").stdout)["alarms"]
+    raised = scene.json("alarms", "hot")["alarms"]
     assert "nan" in {alarm["rule"] for alarm in raised}
 
 
 def test_the_verb(scene: Scene) -> None:
     grid = toys(scene) | {"grid": {"kind": ["broken", "fine"]}}
-    assert scene.run("alarms", "toys").returncode == 5
+    scene.run("alarms", "toys", code=5)
     with scene.launching(grid) as launcher:
         launcher.communicate(timeout=SECONDS)
     shown = scene.run("alarms", "toys")
-    assert shown.returncode == 0
-    assert "loss is NaN at step 2 (on_alarm: stop run, run: ended with 3" in shown.stdout
-    assert "nan: inspect the step before" in shown.stdout
-    document = json.loads(scene.run("alarms", "toys", "kind=broken", "--json").stdout)
-    [alarm] = document["alarms"]
+    assert "loss is NaN at step 2 (on_alarm: stop run, run: ended with 3" in shown
+    assert "nan: inspect the step before" in shown
+    [alarm] = scene.json("alarms", "toys", "kind=broken")["alarms"]
     assert (alarm["rule"], alarm["key"], alarm["step"], alarm["value"]) == ("nan", "loss", 2, "NaN")
     assert alarm["current"]
-    assert scene.run("alarms", "toys", "kind=fine").stdout == "toys: no alarms\n"
-
-
-def test_stopping_the_sweep_which_retry_takes_back(scene: Scene) -> None:
-    grid = toys(scene) | {"on_alarm": {"stop": "sweep", "rules": ["nan"]}}
-    grid |= {"grid": {"kind": ["broken", "stall", "fine"]}, "alarms": {}}
-    grid["launch"] |= {"max_parallel": 2}
-
-    def states() -> dict[str, str]:
-        runs = json.loads(scene.run("status", "toys", "--json").stdout)["runs"]
-        return {run["name"]: run["state"] for run in runs}
-
-    with scene.launching(grid) as launcher:
-        launcher.communicate(timeout=SECONDS)
-    stopped = {f"kind={kind}": "cancelled" for kind in ("broken", "stall", "fine")}
-    assert states() == stopped
-    scene.run("retry", "toys", "kind=fine", "--wait")
-    assert states() == stopped | {"kind=fine": "succeeded"}
+    assert scene.run("alarms", "toys", "kind=fine") == "toys: no alarms\n"
 
 
 def test_a_disk_and_a_memory_that_are_low(scene: Scene) -> None:
-    """A real disk of 500 MB; and memory of which no machine has all free."""
+    """On a real disk of 500 MB, with a limit of memory that no machine meets."""
     disk = scene.folder / "sweeps"
     disk.mkdir()
     mount = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=500m none "$0" && "$@"', disk]
@@ -244,7 +204,7 @@ def test_a_disk_and_a_memory_that_are_low(scene: Scene) -> None:
     shown = subprocess.run(
         [*mount, "sh", "-c", f"{script} $python -m sweeper alarms toys --json", sys.executable],
         cwd=scene.folder,
-        env=scene.env,
+        env=scene.environment,
         capture_output=True,
         text=True,
         check=False,
@@ -258,7 +218,7 @@ def test_a_disk_and_a_memory_that_are_low(scene: Scene) -> None:
 
 @pytest.fixture
 def limited(tmp_path: Path) -> Iterator[str]:
-    """The home of an engine that takes a request in 20 seconds."""
+    """The home of an engine that accepts one request in 20 seconds."""
     pytest.importorskip("tinker")
     home = str(tmp_path / "home")
     settings = Settings(limits=Limits(rate_limit=0.05))
@@ -291,7 +251,7 @@ def test_a_run_that_the_service_holds_back_waits_and_is_not_stalled(
         scene.until(lambda: scene.store.exists(folder.alarms) and names(folder))
 
         def observed() -> str:
-            [run] = json.loads(scene.run("status", "limited", "--json").stdout)["runs"]
+            [run] = scene.json("status", "limited", code=4)["runs"]
             assert run["state"] == "running"
             return run["observed"] or ""
 
@@ -300,5 +260,5 @@ def test_a_run_that_the_service_holds_back_waits_and_is_not_stalled(
         [alarm] = alarms(folder)
         assert alarm.rule == "paused"
         assert "rate_limit since " in alarm.message
-        assert scene.run("cancel", "limited").returncode == 0
+        scene.run("cancel", "limited")
         launcher.communicate(timeout=SECONDS)

@@ -1,5 +1,4 @@
-"""What a report says of sweeps that are judged by what they were trained on, and of single runs
-whose answers were recorded item by item."""
+"""Reports of sweeps judged by training metrics, and of single runs recorded item by item."""
 
 import json
 import random
@@ -43,7 +42,7 @@ def test_a_winner_of_training_is_not_called_one_of_what_was_held_out(tmp_path: P
     assert held.verdict.kind != "clear" and "judged_in_training" not in kinds(held)
 
 
-def test_no_gap_is_said_where_there_is_none(tmp_path: Path):
+def test_no_gap_is_reported_where_there_is_none(tmp_path: Path):
     sweep = written.Written(tmp_path, "fair", {"lr": [1, 2, 3, 4]}, {
         "name": "train/nll", "goal": "minimize", "at": "last",
     })  # fmt: skip
@@ -73,7 +72,6 @@ def test_single_runs_have_an_interval_over_their_items(tmp_path: Path):
     sweep.save()
     result = studied(tmp_path, "once")
     assert result.verdict.kind == "unproven", "another seed may differ"
-    assert result.verdict.spread is not None
     assert "over 200 questions the 95 % interval is 0.9" in result.verdict.spread
     (item,) = result.items
     assert item.parted[0].told_apart and item.parted[0].worse == 40
@@ -101,7 +99,6 @@ def test_no_interval_of_a_share_leaves_0_to_1(tmp_path: Path):
 def test_cells_over_several_tasks_have_rliables_figures(tmp_path: Path):
     examples.make(tmp_path, "tasks", written)
     result = studied(tmp_path, "tasks")
-    assert result.tasks is not None
     assert result.tasks.tasks == ("gpqa", "gsm8k", "ifeval", "math500", "mbpp")
     first, *others = result.tasks.cells
     assert first.improves == 0.5 and all(figures.iqm <= first.iqm for figures in others)

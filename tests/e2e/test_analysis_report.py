@@ -29,16 +29,15 @@ def kinds(report: Any) -> list[str]:
 
 
 def page(report: Any) -> str:
-    """The page without what is packed into it."""
+    """Return the page without its packed data."""
     text = Path(report.html_path).read_text()
     return re.sub(r'(<script type="text/plain"[^>]*>).*?</script>', r"\1</script>", text)
 
 
 def unpacked(report: Any, name: str) -> str:
-    """What the browser unpacks."""
+    """Return the data that the browser unpacks."""
     text = Path(report.html_path).read_text()
     match = re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', text)
-    assert match is not None
     return zlib.decompress(base64.b64decode(match[1])).decode()
 
 
@@ -81,7 +80,7 @@ def test_two_equal_winners_and_a_worse_one(tmp_path: Path):
     assert len(re.findall(r'<tr class="t\d apart"', page(report))) == 2
 
 
-def test_a_winner_at_the_edge_says_where_to_go_on(tmp_path: Path):
+def test_a_winner_at_the_edge_suggests_the_next_value(tmp_path: Path):
     written.grid_of_means(tmp_path, {(1e-4, 8): 2.0, (1e-3, 8): 1.0, (1e-2, 8): 0.3})
     report = analyze(str(tmp_path), "demo")
     (edge,) = [f for f in report.document["findings"] if f["kind"] == "edge"]
@@ -412,7 +411,6 @@ def test_the_policy_allows_the_pages_own_scripts_and_nothing_else(tmp_path: Path
     written.grid_of_means(tmp_path, {(1e-3, 8): 0.4, (1e-2, 8): 0.5}, seeds=2)
     text = Path(analyze(str(tmp_path), "demo").html_path).read_text()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)
-    assert policy is not None
     assert policy[1].startswith("default-src &#39;none&#39;; script-src &#39;sha256-")
     assert "unsafe" not in policy[1].split("style-src")[0]
     assert not re.search(r"<(link|img|iframe|script)[^>]+(src|href)=", text)

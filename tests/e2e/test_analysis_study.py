@@ -33,11 +33,10 @@ def kinds(result: Study) -> dict[str, Any]:
     return {finding.kind: finding for finding in result.findings}
 
 
-def test_a_sweep_with_a_known_truth_is_told_exactly(tmp_path: Path, written: ModuleType):
+def test_a_sweep_with_a_known_truth_is_reported_exactly(tmp_path: Path, written: ModuleType):
     written.truth(tmp_path)
     result = studied(tmp_path, "truth")
     ranking, findings = result.ranking, kinds(result)
-    assert ranking.best is not None
     equal = {"learning_rate=0.001,lora_rank=64", "learning_rate=0.002,lora_rank=64"}
     assert {ranking.best.name, *(cell.name for cell in ranking.tied)} == equal
     assert len(ranking.apart) == 11
@@ -109,7 +108,6 @@ def test_of_many_cells_with_one_run_the_first_get_more_seeds(tmp_path: Path, wri
     written.grid_of_means(tmp_path, {**means, (2e-2, 8): 0.0}, seeds=1, grid=grid)
     result = studied(tmp_path)
     assert result.verdict.kind == "unproven"
-    assert result.next is not None
     assert (result.next.kind, result.next.cells, result.next.runs) == ("confirm", 8, 24)
     assert (
         "seeds: [1, 2, 3]" in result.next.yaml
@@ -125,7 +123,6 @@ def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path, written: Mod
     assert "edge" in kinds(result)
 
     def proposed(text: str) -> NextGrid | str | None:
-        assert result.data.plan is not None
         data = replace(result.data, plan=result.data.plan._replace(grid_text=text))
         return propose(data, result.ranking, result.findings, None)
 
@@ -178,7 +175,7 @@ def test_marginal_means_use_only_what_was_measured_at_every_value(
     assert [entry.mean for entry in axes["y"].levels] == pytest.approx([1.1, 9.1])
 
 
-def test_an_interaction_is_told(tmp_path: Path, written: ModuleType):
+def test_an_interaction_is_reported(tmp_path: Path, written: ModuleType):
     cells = [
         ({"x": x, "y": y}, [abs(x - y) + 1.0, abs(x - y) + 1.1]) for x in (1, 2) for y in (1, 2)
     ]
@@ -227,7 +224,7 @@ def test_noise_that_comes_back_is_not_called_lost(tmp_path: Path, written: Modul
     assert studied(tmp_path).stability.unstable == ()
 
 
-def test_a_run_that_ends_worse_than_it_began_is_told_without_a_nan(
+def test_a_run_that_ends_worse_than_it_began_is_reported_without_a_nan(
     tmp_path: Path, written: ModuleType
 ):
     noise = random.Random(5)
@@ -281,14 +278,14 @@ def test_what_counts_may_decide_the_winner(tmp_path: Path, written: ModuleType):
     assert finding.evidence["winners"] == {"last": "lr=1", "best": "lr=2", "smoothed": "lr=1"}
 
 
-def test_all_equal_names_nobody(tmp_path: Path, written: ModuleType):
+def test_equal_cells_have_no_winner(tmp_path: Path, written: ModuleType):
     written.measured(tmp_path, [({"lr": lr}, [0.5, 0.5]) for lr in (1, 2, 3)])
     result = studied(tmp_path)
     assert result.ranking.best is None and result.verdict.kind == "none"
     assert "all_equal" in kinds(result) and "edge" not in kinds(result)
 
 
-def test_keys_that_no_axis_declares_are_told(tmp_path: Path, written: ModuleType):
+def test_keys_that_no_axis_declares_are_reported(tmp_path: Path, written: ModuleType):
     cells = [({"lr": 1}, [0.1, 0.2]), ({"lr": 2, "warmup": 3}, [0.3, 0.4])]
     written.measured(tmp_path, cells)
     assert kinds(studied(tmp_path))["undeclared"].evidence == {"keys": ["warmup"]}
@@ -372,7 +369,7 @@ def test_rollouts_are_counted_by_question(graded: Any):
         ([[1, 1], [0.9, 0.9]], "a good one, so there is little left to learn", "teach nothing"),
     ],
 )
-def test_groups_that_are_all_wrong_are_told_from_those_that_are_solved(
+def test_groups_that_are_all_wrong_differ_from_those_that_are_solved(
     graded: Any, tmp_path: Path, rewards: Any, expected: str, not_said: str
 ):
     graded(rewards, rewards)
@@ -406,7 +403,6 @@ def test_questions_are_joined_by_what_they_say(tmp_path: Path, written: ModuleTy
         written.rollouts(sweep, run, 0, [[1, 1], [0, 0]], prompts=prompts)
     sweep.save()
     behaviour = studied(tmp_path).behaviour
-    assert behaviour is not None
     rewards = {question.prompt: question.rewards for question in behaviour.disagreements}
     assert rewards == {
         "q a": {"lr=1": (1.0, 2), "lr=2": (0.0, 2)},
@@ -438,7 +434,7 @@ def test_damaged_summaries_are_passed_over(tmp_path: Path, written: ModuleType):
     assert result.behaviour is not None and result.behaviour.cells[0].rollouts == 4
 
 
-def test_a_folder_with_runs_of_anyones(tmp_path: Path):
+def test_a_folder_with_runs_of_other_programs(tmp_path: Path):
     for number, (rate, seed) in enumerate(((1, 0), (1, 1), (2, 0), (2, 1))):
         folder = tmp_path / "logs" / f"run-{number}"
         folder.mkdir(parents=True)
@@ -448,7 +444,6 @@ def test_a_folder_with_runs_of_anyones(tmp_path: Path):
     registry = Registry(str(tmp_path / "elsewhere"))
     data = load(registry, str(tmp_path / "logs"), "loss", "minimize")
     result = study(data)
-    assert result.ranking.best is not None
     assert result.ranking.best.settings == {"learning_rate": 1}
     assert [cell.summary.n for cell in result.ranking.cells] == [2, 2]
     assert kinds(result)["assumed"].evidence == {"runs": 4}
@@ -457,7 +452,7 @@ def test_a_folder_with_runs_of_anyones(tmp_path: Path):
 
 
 @pytest.mark.parametrize("place", ["below a root", "by its path", "a run alone"])
-def test_a_folder_of_anyones_is_analysed_as_ls_reads_it(
+def test_a_foreign_folder_is_analysed_as_ls_reads_it(
     tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch, place: str
 ):
     for rate in (0.1, 0.2):

@@ -3,29 +3,23 @@
 import json
 import os
 import signal
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support import shell as shells
+from support.typed import Typed
 
-from sweeper import launch
 from sweeper.backends.aws_batch.backend import AwsBatchBackend, open_backend
-from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.results.registry import Registry
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.states import Event, State
+from sweeper.sweep.states import Event
 
 pytestmark = pytest.mark.e2e
-ROOT = Path(__file__).parents[2]
 CANARY = "tml-canary-5f0c1d2e3b4a"
 ARN = "arn:aws:secretsmanager:us-east-1:123456789012:secret:wandb-AbCdEf"
 MANY = 300 if "SWEEPER_TEST_WHOLE" in os.environ else 6
-
-Shells = Any
 
 
 @pytest.fixture
@@ -39,13 +33,13 @@ def _backend(batch: Any) -> AwsBatchBackend:
 
 
 def _jobs(batch: Any) -> list[Any]:
-    """The jobs of the test's own sweep, arrays' children and not arrays."""
+    """Return the jobs of this test's sweep: single ones and children of arrays."""
     prefix = _backend(batch).names.prefix
     return [j for j in batch.jobs() if j.job_name.startswith(prefix) and not j._child_jobs]
 
 
 def _jobs_by_run(batch: Any) -> dict[str, Any]:
-    """Of each run the first."""
+    """Return the first job of each run."""
     names = _backend(batch).names
     jobs: dict[str, Any] = {}
     for job in _jobs(batch):
@@ -55,24 +49,22 @@ def _jobs_by_run(batch: Any) -> dict[str, Any]:
 
 
 def _all_over(batch: Any) -> bool:
-    """Whether the processes of all jobs have ended, which have outcomes on record before."""
+    """Return whether the processes of all jobs have ended."""
     return all(job.status in ("SUCCEEDED", "FAILED") for job in _jobs(batch))
 
 
 def _at_step(shell: Any, step: int) -> int:
-    """How many executions have come to this step."""
+    """Return how many executions have reached this step."""
     return sum(int(at) == step for _, _, at in shell.executed())
 
 
 def _attempts(shell: Any) -> set[tuple[str, str]]:
-    """(run, attempt) of what has really done a step."""
+    """Return (run, attempt) of all that has executed a step."""
     return {(run, attempt) for run, attempt, _ in shell.executed()}
 
 
 def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
-    """Requests are throttled, the reply to the one that is accepted is lost, and the next listing
-    does not have it yet. The checkout is gone when the jobs start: what they run came with them; so
-    did a secret, whose value is nowhere else."""
+    """Requests fail, the checkout is gone: jobs bring their code, and a secret that no file has."""
     batch.secrets[ARN] = CANARY
     grid, options = shell.folder / "grid.yaml", batch.options(array=3)
     text = grid.read_text().replace(
@@ -117,8 +109,7 @@ def test_a_sweep_from_start_to_end(shell: Any, batch: Any) -> None:
 
 
 def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any) -> None:
-    """Batch starts the job again by itself, which is an attempt of its own; a launcher that comes
-    back finds everything as it is."""
+    """Batch restarts the job, which becomes the next attempt; the next launcher adopts all jobs."""
     given = ("launch", "grid.yaml", "mode=resume:first:holds-3", "--wait")
     launcher = shell.start(*given)
     shell.until(lambda: len(_attempts(shell)) == 3)
@@ -150,8 +141,7 @@ def test_a_machine_is_taken_away_and_the_launcher_killed(shell: Any, batch: Any)
 
 @pytest.mark.timeout(600)
 def test_a_host_is_lost_and_batch_does_not_answer(shell: Any, batch: Any) -> None:
-    """For longer than a lease, and it is not to start jobs again by itself. Its words are all that
-    tells of the one whose host was terminated; the others go on to their ends."""
+    """Only Batch's reason tells of the lost job, which Batch may not restart itself."""
     more = ("launch.aws_batch.retries_on_interruption=0", "mode=resume:first:holds-3")
     launcher = shell.start("launch", "grid.yaml", *more, "--wait")
     shell.until(lambda: _at_step(shell, 2) == 3)
@@ -194,104 +184,58 @@ def test_many_quick_runs(shell: Any, batch: Any) -> None:
     assert len(_jobs(batch)) == MANY  # nothing was submitted twice
 
 
-def test_an_array_with_failures(shell: Any, batch: Any) -> None:
-    """One run fails for good, one at first; the other does not notice."""
-    given = ["launch", "grid.yaml", "launch.retries=1", "~x", "seconds=0.5", "--wait"]
-    modes = "mode=[resume:first:fail, resume:fail, resume:say-hello]"
-    output = shell.run(*given, modes, code=3)
-    assert "2/3 succeeded, 1 failed" in output
-    runs = shell.runs()
-    (failed,) = [run for run in runs if run.state is State.FAILED]
-    shell.judge(expected={failed.id: State.FAILED})
-    assert Counter(run.attempts for run in runs) == {1: 1, 2: 2}
-    jobs = _jobs(batch)
-    assert len(jobs) == 5  # three, and a second attempt of two: jobs of their own
-    shell.until(lambda: _all_over(batch))
-    assert all(len(job.attempts) == 1 for job in jobs)  # Batch retried nothing by itself
-
-
-def test_terminated_interrupted_and_cancelled(shell: Any, batch: Any) -> None:
-    """Who terminates a job in the console has it resumed; so has who takes its machine away, even
-    if Batch and the launcher both see to it; who cancels the run has not."""
-    modes = "mode=resume:first:holds-2"  # so that none is at its end before it is its turn
-    launcher = shell.start("launch", "grid.yaml", "~x", "seconds=[1,2,600]", modes, "--wait")
-    shell.until(lambda: _attempts(shell))
-    runs, jobs = {run.config["seconds"]: run for run in shell.runs()}, _jobs_by_run(batch)
-    terminated, interrupted, cancelled = (runs[seconds].id for seconds in (1, 2, 600))
-    console = batch.client("batch")
-    deeds: dict[str, Callable[[str], object]] = {
-        terminated: lambda job: console.terminate_job(jobId=job, reason="somebody else's wish"),
-        interrupted: lambda job: batch.interrupt(job, warned=True),
+TRUST = json.dumps(
+    {
+        "Statement": [
+            {"Principal": {"Service": "ecs-tasks.amazonaws.com"}, "Action": "sts:AssumeRole"}
+        ]
     }
-
-    def all_done() -> bool:
-        for run in [run for run in deeds if (run, "1") in _attempts(shell)]:
-            deeds.pop(run)(jobs[run].job_id)
-        return not deeds
-
-    shell.until(all_done)
-    shell.until(lambda: {(terminated, "2"), (interrupted, "2")} <= _attempts(shell))
-    assert "1 cancelled" in shell.run("cancel", "toys", runs[600].name)
-    output, errors = launcher.communicate(timeout=120)
-    assert launcher.returncode == 3, output + errors
-    shell.until(lambda: _all_over(batch))
-    assert {jobs[run].status for run in (terminated, cancelled)} == {"FAILED"}
-    assert len(jobs[interrupted].attempts) == 2
-    shell.judge(expected={cancelled: State.CANCELLED})
+)
 
 
-def test_a_job_that_never_comes_to_start_its_worker(shell: Any, batch: Any) -> None:
-    """What it printed is followed all the same: from CloudWatch, where it went; and though the
-    queue is drained."""
-    python = shell.folder.parent / "python"
-    python.write_text("#!/bin/sh\necho there is no sweeper in this image\nexit 1\n")
-    python.chmod(0o755)
-    options = f"launch.aws_batch.python={python}"
-    shell.run("launch", "grid.yaml", "~x", options)
-    shell.until(lambda: shell.run_states()["planned"] == 0)
-    batch.open(False)
-    output = shell.run("logs", "toys", "-f")
-    assert "there is no sweeper in this image" in output
-    (run,) = shell.runs()
-    assert (run.state, run.attempts) == (State.FAILED, 1)
+def _checks(folder: Path, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
+    given = ("doctor", "--backend", "aws-batch", *arguments)
+    checks = Typed(folder).json(*given, code=code)["checks"]
+    return {check["name"]: check for check in checks}
 
 
-def test_what_aws_will_not_have(shell: Any, batch: Any) -> None:
-    """It ends a launch with AWS's words, of a definition before anything is on record; the next
-    launch goes on."""
-    launch = ("launch", "grid.yaml", "~x", "launch.aws_batch.memory=512", "--wait")
-    batch.refused["registerjobdefinition"] = "Invalid image"
-    output = shell.run(*launch, code=6)
-    assert output.splitlines()[-1] == "sweeper: AWS Batch: register_job_definition: Invalid image"
-    assert not list(open_store(batch.root).names("toys"))
-    batch.refused = {"submitjob": "the queue is not ENABLED"}
-    output = shell.run(*launch, code=6)
-    assert output.splitlines()[-1] == "sweeper: AWS Batch: submit_job: the queue is not ENABLED"
-    batch.refused.clear()
-    assert "1/1 succeeded" in shell.run(*launch)
-    shell.judge(once=True)
-
-
-def test_what_is_refused(shell: Any, batch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    grid = shell.folder / "grid.yaml"
-    monkeypatch.chdir(shell.folder)
-    text = grid.read_text()
-
-    def refused(error: type[Exception], match: str, grid_text: str = text, **options: Any) -> None:
-        grid.write_text(grid_text)
-        with pytest.raises(error, match=match):
-            launch(str(grid), **options)
-
-    refused(UsageError, "jobs cannot read the folder", root=str(shell.folder / "sweeps"))
-    refused(UsageError, "--live does not work", live=True)
-    missing = text.replace(batch.queue, "nope")
-    refused(EnvironmentFailure, "no job queue nope in us-east-1", missing)
-    batch.open(False)
-    refused(EnvironmentFailure, f"{batch.queue} is DISABLED, VALID")
-    batch.open(True)
-    refused(UsageError, "secrets are not sent", text + "secrets: [WANDB_API_KEY]\n")
-    local = text.replace("service: none", "service: local")
-    refused(UsageError, "needs an engine that the jobs can reach", local)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_BATCH", "http://127.0.0.1:9")
-    refused(EnvironmentFailure, "AWS Batch does not answer: ")
-    assert not list(open_store(batch.root).names("toys"))
+def test_the_doctor(batch: Any, tmp_path: Path) -> None:
+    iam, ecr = batch.client("iam"), batch.client("ecr")
+    role = iam.create_role(RoleName="runs", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
+    stranger = iam.create_role(RoleName="stranger", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    ecr.create_repository(repositoryName="sweeper")
+    secret = batch.client("secretsmanager").create_secret(Name="tinker", SecretString="tml-hush")
+    options = {
+        "queue": batch.queue,
+        "image": "sweeper:latest",
+        "role": role,
+        "secrets": {"TINKER_API_KEY": secret["ARN"]},
+    }
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(f"command: [a]\nlaunch: {{aws_batch: {json.dumps(options)}}}\n")
+    root = ("--root", batch.root)
+    checks = _checks(tmp_path, "--grid", "grid.yaml", *root)
+    assert all(check["good"] for check in checks.values() if check["needed"]), checks
+    assert "123456789012" in checks["AWS identity"]["found"]
+    assert "ENABLED, VALID" in checks["compute environments"]["found"]
+    assert checks["job definition"]["found"] == "made from the image at the first launch"
+    assert checks["secret TINKER_API_KEY"]["found"] == "tinker"
+    refused = _checks(tmp_path, "--grid", "grid.yaml", "--root", "sweeps", code=6)
+    assert "cannot read the folder" in refused["what jobs reach"]["found"]
+    # The same from the configuration file, with a mistake in each.
+    config = Path(os.environ["XDG_CONFIG_HOME"]) / "sweeper" / "config.toml"
+    config.parent.mkdir(parents=True)
+    image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/sweeper:nope"
+    nothing = secret["ARN"].replace(":tinker", ":nothing")
+    config.write_text(
+        f'[aws_batch]\nqueue = "nope"\nimage = "{image}"\nrole = "{stranger}"\n'
+        f'secrets = {{TINKER_API_KEY = "{nothing}"}}\n'
+    )
+    checks = _checks(tmp_path, *root, code=6)
+    wrong = {name: check["found"] for name, check in checks.items() if not check["good"]}
+    assert wrong["job queue"] == "there is no queue nope in us-east-1"
+    assert wrong["image"] == f"{image}: no such image"
+    assert "does not trust ecs-tasks.amazonaws.com" in wrong["job role"]
+    assert wrong["secret TINKER_API_KEY"] == f"{nothing} does not exist"
+    assert "tml-hush" not in json.dumps(checks)
+    Typed(tmp_path).run("doctor", "--backend", "nope", code=2)

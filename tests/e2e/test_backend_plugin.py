@@ -1,4 +1,4 @@
-"""A backend in somebody else's package: whatever a built-in one can do, it can."""
+"""A backend in another package has everything that a built-in one has."""
 
 import json
 import os
@@ -103,7 +103,7 @@ print(*Offers()(action=Namespace(dest="overrides"), **asked))
 
 @pytest.fixture
 def typed(tmp_path: Path):
-    """Runs sweeper where the package is installed."""
+    """Run sweeper where the package is installed."""
     site = tmp_path / "site"
     about = site / "borrowed-1.0.dist-info"
     about.mkdir(parents=True)
@@ -173,7 +173,7 @@ def test_it_is_planned_launched_diagnosed_and_cleaned_up_after(typed, tmp_path: 
     assert not (tmp_path / "sweeps" / "g" / "borrowed.jsonl").exists()
 
 
-def test_its_mistakes_are_told_beside_all_others(typed, tmp_path: Path) -> None:
+def test_its_mistakes_are_reported_with_all_others(typed, tmp_path: Path) -> None:
     (tmp_path / "wrong.yaml").write_text(WRONG)
     assert typed("plan", "wrong.yaml", code=2).replace("sweeper: ", "").splitlines() == [
         "wrong.yaml:4:8: axis 'x' has no values",
@@ -213,7 +213,7 @@ def test_it_is_documented_where_the_others_are(typed, tmp_path: Path) -> None:
     assert "# limit: 1h # How long one may take." in written
 
 
-def test_what_is_no_backend_is_told(typed, tmp_path: Path) -> None:
+def test_what_is_no_backend_is_reported(typed, tmp_path: Path) -> None:
     entry = tmp_path / "site" / "borrowed-1.0.dist-info" / "entry_points.txt"
     entry.write_text("[sweeper.backends]\nborrowed-time = borrowed:look\n")
     output = typed("plan", "g.yaml", code=2)

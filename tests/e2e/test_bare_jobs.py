@@ -1,7 +1,4 @@
-"""Jobs on machines that have Python and nothing else (`launch.requirements`): what they take along,
-on the stand-ins of Kubernetes, Beaker and Modal and on the emulated AWS Batch, with their store on
-S3. The interpreter that they find has no sweeper, no pip and no package; what they install lies in
-a folder of wheels."""
+"""Jobs on machines that have only Python (`launch.requirements`), installed from local wheels."""
 
 import io
 import json
@@ -21,14 +18,11 @@ from sweeper.sweep.states import Event
 from sweeper.worker import bare_machine
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
-_SECONDS = 400.0
-"""What a command may take that waits for installations, beside other tests."""
 PRINTS = "python -c 'import dependency; print(dependency.VERSION)' > '{log_path}/version'"
 
 
 class Node:
-    """A machine of a cluster: `python` is bare, `home` what its jobs share, `wheels` are what it
-    can install: of the packages that lead to the store, and of `dependency` in two versions."""
+    """A machine with a bare `python`, a `home` that jobs share, and a folder of `wheels`."""
 
     def __init__(self, folder: Path, support: Any) -> None:
         self.home, self.wheels = folder / "home", folder / "wheels"
@@ -45,7 +39,7 @@ class Node:
         return "\n".join(["--no-index", f"--find-links {self.wheels}", *lines, ""])
 
     def environments(self) -> list[str]:
-        """What each of the environments that were made is made of."""
+        """Return the requirements of each environment that was made."""
         return [path.read_text() for path in self.home.glob("built/*/requirements.txt")]
 
 
@@ -54,15 +48,8 @@ def node(load_support: Any, tmp_path_factory: pytest.TempPathFactory) -> Node:
     return Node(tmp_path_factory.mktemp("node"), load_support("wheels"))
 
 
-def _run(shell: Any, *arguments: str, code: int = 0) -> str:
-    process = shell.start(*arguments)
-    output, errors = process.communicate(timeout=_SECONDS)
-    assert process.returncode == code, output + errors
-    return output + errors
-
-
 def _grid(shell: Any, options: dict[str, Any], requirements: str, **more: Any) -> None:
-    """A sweep of two runs that print which version of their dependency they have."""
+    """Write a sweep of two runs that print the version of their dependency."""
     (shell.folder / "needs.txt").write_text(requirements)
     grid = {
         "name": "toys",
@@ -85,19 +72,14 @@ def _printed(cluster: Any) -> str:
     return "".join(path.read_text(errors="replace") for path in logs)
 
 
-def test_on_kubernetes(
-    shells: Any, tmp_path: Path, kube: Any, s3_root: str, node: Node, monkeypatch: Any
-) -> None:
-    """Two jobs at once make each environment once. When a line of the file changes, there is
-    another; and sweeper itself is what the launcher has, in the recipe's environment too."""
-    monkeypatch.setenv("SWEEPER_ROOT", s3_root)
-    reached = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
-    kube.environment = reached | node.environment
-    shell = shells.ShellElsewhere(tmp_path, "kubernetes", kube.options(), s3_root)
+def test_on_kubernetes(elsewhere: Any, tmp_path: Path, kube: Any, node: Node) -> None:
+    """Each environment is made once; a changed requirement makes another one."""
+    shell = elsewhere("kubernetes", kube).shell
+    kube.environment |= node.environment
     options = {"backend": "kubernetes", "kubernetes": kube.options(python=node.python)}
     before, printed = len(node.environments()), _printed(kube).count("building an environment")
     _grid(shell, options, node.requirements("dependency==1.0", f"# {tmp_path}"))
-    _run(shell, "launch", "grid.yaml", "--wait")
+    shell.run("launch", "grid.yaml", "--wait")
     assert shell.run_states() == {"succeeded": 2}
     assert _versions(shell) == {"1.0"}
     made = node.environments()
@@ -114,34 +96,32 @@ def test_on_kubernetes(
         command=["sh", "-c", f"{asks}/version"],
         grid={"x": [3]},
     )
-    _run(shell, "launch", "grid.yaml", "--wait", "--drop")
+    shell.run("launch", "grid.yaml", "--wait", "--drop")
     assert _versions(shell) == {"1.0", "2.0"}
     assert len(node.environments()) == len(made) + 1
-    tried = _run(shell, "doctor", "--backend", "kubernetes", "--grid", "grid.yaml", "--try")
+    tried = shell.run("doctor", "--backend", "kubernetes", "--grid", "grid.yaml", "--try")
     assert "succeeded" in tried and "the copy of" in tried and "removed" in tried
 
 
 def test_on_beaker_with_a_requirement_that_is_not_to_be_had(
-    shells: Any, tmp_path: Path, beaker: Any, s3_root: str, node: Node, monkeypatch: Any
+    elsewhere: Any, tmp_path: Path, beaker: Any, node: Node
 ) -> None:
-    """One line says so: of the recipe's environment, and of the one that the worker needs."""
-    monkeypatch.setenv("SWEEPER_ROOT", s3_root)
-    reached = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
-    beaker.environment = reached | node.environment
-    shell = shells.ShellElsewhere(tmp_path, "beaker", beaker.options(), s3_root)
+    """One line names it, in the recipe's environment and in the worker's."""
+    shell = elsewhere("beaker", beaker).shell
+    beaker.environment |= node.environment
     options = {"backend": "beaker", "beaker": beaker.options(python=node.python)}
     _grid(shell, options, node.requirements("dependency==3.0"), grid={"x": [1]})
-    _run(shell, "launch", "grid.yaml", "--wait", code=3)
+    shell.run("launch", "grid.yaml", "--wait", code=3)
     message = "No matching distribution found for dependency==3.0"
     (detail,) = _details(shell)
     assert "\n" not in detail and "needs.txt" in detail and message in detail
-    assert "needs.txt: No matching distribution" in _run(shell, "status", "toys", code=3)
+    assert "needs.txt: No matching distribution" in shell.run("status", "toys", code=3)
     assert not any("dependency==3.0" in text for text in node.environments())
     beaker.environment |= {"SWEEPER_HOME": str(tmp_path / "empty")}
     nothing = node.requirements("dependency==1.0").replace(str(node.wheels), str(tmp_path))
     _grid(shell, options, nothing, grid={"x": [2]})
-    _run(shell, "launch", "grid.yaml", "--wait", code=3)
-    assert any("began: sweeper: no environment for the job: " in line for line in _details(shell))
+    shell.run("launch", "grid.yaml", "--wait", code=3)
+    assert any("started: sweeper: no environment for the job: " in line for line in _details(shell))
 
 
 def _details(shell: Any) -> list[str]:
@@ -153,24 +133,10 @@ def _details(shell: Any) -> list[str]:
     ]
 
 
-def test_on_modal(
-    shells: Any, tmp_path: Path, modal: Any, s3_root: str, node: Node, monkeypatch: Any
-) -> None:
-    monkeypatch.setenv("SWEEPER_ROOT", s3_root)
-    reached = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
-    modal.environment = reached | node.environment
-    shell = shells.ShellElsewhere(tmp_path, "modal", modal.options(), s3_root)
-    options = {"backend": "modal", "modal": modal.options(python=node.python)}
-    _grid(shell, options, node.requirements("dependency==2.0"), grid={"x": [1]})
-    _run(shell, "launch", "grid.yaml", "--wait")
-    assert _versions(shell) == {"2.0"}
-
-
 def test_in_an_array_on_aws_batch(
     shells: Any, tmp_path: Path, batch: Any, node: Node, monkeypatch: Any
 ) -> None:
-    """A child finds out whose it is by what the job has just made; all that is said of it is less
-    than Batch takes."""
+    """A child finds its run by its index, and the request stays below Batch's limit of size."""
     monkeypatch.setenv("SWEEPER_ROOT", batch.root)
 
     def contain(command: list[str], environment: dict[str, str]) -> list[str]:
@@ -181,7 +147,7 @@ def test_in_an_array_on_aws_batch(
     shell = shells.ShellElsewhere(tmp_path, "aws-batch", batch.options(), batch.root)
     options = {"backend": "aws-batch", "aws_batch": batch.options(array=2, python=node.python)}
     _grid(shell, options, node.requirements("dependency==1.0"))
-    _run(shell, "launch", "grid.yaml", "--wait")
+    shell.run("launch", "grid.yaml", "--wait")
     assert shell.run_states() == {"succeeded": 2}
     assert _versions(shell) == {"1.0"}
     events = SweepFolder(open_store(batch.root), "toys").read_events()
@@ -193,7 +159,7 @@ def test_in_an_array_on_aws_batch(
 
 @pytest.fixture
 def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder for real pip, where it finds no index and no uv."""
+    """A working folder for real pip, which finds no index and no uv there."""
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setenv("PATH", str(tmp_path))

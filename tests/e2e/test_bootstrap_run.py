@@ -6,9 +6,9 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 import pytest
+from harness.real import until
 
 from sweeper.planner.plan import plan
 from sweeper.recipe import bootstrap
@@ -182,17 +182,10 @@ def test_it_dies_with_the_process_that_started_it(folder):
         text=True,
     )
     with parent:
-        assert parent.stdout is not None
         pid = int(parent.stdout.readline())
-        deadline = time.monotonic() + 90
-        while not out.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert out.exists()
+        until(out.exists)
         parent.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 90
-    while began(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not began(pid)
+    until(lambda: not began(pid))
 
 
 BUILDS = """
@@ -238,7 +231,7 @@ async def main(config):
     ],
 )
 def test_the_config_that_a_function_returns_is_run_by_its_main(folder, reference, given, made):
-    """And a program that asks whether to resume is answered; to another question nobody answers."""
+    """A question whether to resume is answered; any other one fails."""
     (folder / "builds.py").write_text(BUILDS)
     planned = plan({"name": "g", "recipe": reference, "base": given})
     done = run(planned.recipe, {**planned.runs[0].config, "log_path": "log"}, folder)

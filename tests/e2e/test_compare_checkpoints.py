@@ -1,31 +1,23 @@
 """`sweeper compare --checkpoints`, against the engine."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
+from support.typed import Typed
 
 pytestmark = pytest.mark.e2e
-SWEEPER = str(Path(sys.executable).parent / "sweeper")
 
 
 def test_two_base_models_on_the_same_prompts(engine, metered, tmp_path):
     prompts = tmp_path / "prompts.jsonl"
     rows = [{"prompt": f"{n}+{n}=", "answer": str(2 * n)} for n in range(6)]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("TINKER_", "SWEEPER_"))}
-    environment |= {"SWEEPER_HOME": engine.home, "SWEEPER_ROOT": str(tmp_path)}
+    typed = Typed(tmp_path, ("TINKER_", "SWEEPER_"), SWEEPER_HOME=engine.home)
+    typed.environment["SWEEPER_ROOT"] = str(tmp_path)
 
-    def compare(*arguments):
-        return subprocess.run(
-            [SWEEPER, "compare", "--checkpoints", *arguments, "--max-tokens", "4"],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+    def compare(*arguments, code=0):
+        return typed.complete(
+            "compare", "--checkpoints", *arguments, "--max-tokens", "4", code=code
         )
 
     def samples():
@@ -35,7 +27,7 @@ def test_two_base_models_on_the_same_prompts(engine, metered, tmp_path):
     page = tmp_path / "page.html"
     given = ("base", "base", "--prompts", str(prompts), "--model", "tiny/teacher")
     done = compare(*given, "--out", str(page), "--full")
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stderr == ""
     assert "6 items, answered by 2 sides" in done.stdout
     assert "base (2) minus base: +0.000" in done.stdout
     assert "\\n" not in done.stdout
@@ -49,12 +41,11 @@ def test_two_base_models_on_the_same_prompts(engine, metered, tmp_path):
     assert len(document["items"]) == 7
     assert [side["name"] for side in document["sides"]] == ["base", "base (2)"]
 
-    for arguments, message in (
-        (("base", "base", "--prompts", str(prompts)), "base: name the base model with --model"),
-        (("base", "--prompts", str(prompts)), "--checkpoints takes two or more"),
-        (("base", "base"), "--checkpoints needs --prompts FILE, a JSONL file of prompts"),
-        (("base", "nothing/here", "--prompts", str(prompts)), "no run 'nothing/here'"),
+    for arguments, code, message in (
+        (("base", "base", "--prompts", str(prompts)), 2, "base: name the base model with --model"),
+        (("base", "--prompts", str(prompts)), 2, "--checkpoints takes two or more"),
+        (("base", "base"), 2, "--checkpoints needs --prompts FILE, a JSONL file of prompts"),
+        (("base", "nothing/here", "--prompts", str(prompts)), 5, "no run 'nothing/here'"),
     ):
-        failed = compare(*arguments)
-        assert failed.returncode in (2, 5)
+        failed = compare(*arguments, code=code)
         assert message in failed.stderr and failed.stderr.count("\n") == 1

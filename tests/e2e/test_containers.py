@@ -1,5 +1,4 @@
-"""Environments that are containers: by the real podman, and by `docker`, which here is a script
-that has podman do the same (there is no daemon where these tests run)."""
+"""Environments in real podman containers, and in `docker`, a script that calls podman."""
 
 import os
 import re
@@ -7,11 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from harness.real import until
 from support import podman as podmans
 
 from sweeper import environments
@@ -83,8 +82,7 @@ def opened(base):
 
 @pytest.mark.parametrize("kind", ["podman", "docker"])
 def test_a_task_in_a_container(opened, task, kind):
-    """Its image is made once; the shell keeps its state; a command ends in time; the solution earns
-    all and nothing done does not."""
+    """Its image is made once, its shell keeps state, commands time out, only a solution earns."""
     assert environments.missing(kind) is None
     place = opened(made_of(task, replace(SMALL, cpus=1)), kind)
     (name,) = podmans.podman("ps", "-q").split()
@@ -126,7 +124,7 @@ def test_a_prepared_root_is_left_as_it_is(opened, base):
         opened(Made(root=str(base)), "docker")
 
 
-def test_a_container_ends_with_who_started_it(base, task):
+def test_a_container_ends_with_its_owner(base, task):
     script = (
         "import sys, time\n"
         "from sweeper.environments import open_environment\n"
@@ -140,17 +138,13 @@ def test_a_container_ends_with_who_started_it(base, task):
     with subprocess.Popen(
         [sys.executable, "-c", script, task.folder], stdout=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         assert podmans.podman("ps", "-q") != ""
         process.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 90
-    while podmans.podman("ps", "-a", "-q"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: not podmans.podman("ps", "-a", "-q"))
 
 
-def test_what_is_wrong_is_told_in_a_line(base, task, tmp_path, monkeypatch):
+def test_mistakes_are_one_line(base, task, tmp_path, monkeypatch):
     path = Path(task.folder, "environment", "Dockerfile")
     path.write_text(path.read_text() + "RUN echo it goes wrong >&2; exit 7\n")
     with pytest.raises(NotThere, match=r"environment: its image cannot be made: .*7"):

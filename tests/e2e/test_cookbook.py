@@ -1,8 +1,6 @@
-"""tinker-cookbook's own programs, unmodified, from PyPI, in an environment of their own, launched
-through the grids of this repository. `make cookbook` makes the environment and runs this."""
+"""tinker-cookbook's own unmodified programs, launched through this repository's grids."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +11,7 @@ import psutil
 import pytest
 from harness.real import until  # pyright: ignore[reportMissingImports]
 from support.environments import environment, needs
+from support.typed import Typed
 
 from sweeper import Registry
 from sweeper.engine import lifecycle
@@ -31,37 +30,18 @@ pytestmark = [
 ]
 
 
-class Shell:
+class Shell(Typed):
     """`sweeper` as typed in this repository's folder, which its grids count paths from."""
+
+    seconds = 600.0
 
     def __init__(self, folder: Path) -> None:
         self.home, self.root = folder / "home", folder / "sweeps"
-        self.environment = {
-            **{
-                k: v
-                for k, v in os.environ.items()
-                if not k.startswith(("HF_", "TINKER_", "WANDB_"))
-            },
-            "SWEEPER_HOME": str(self.home),
-            "SWEEPER_ROOT": str(self.root),
-            "HF_HOME": str(folder / "hf"),
-        }
-
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            [SWEEPER, *arguments],
-            cwd=ROOT, env=self.environment, stdout=pipe, stderr=pipe, text=True,
-        )  # fmt: skip
-
-    def run(self, *arguments: str, code: int = 0) -> str:
-        process = self.start(*arguments)
-        output, errors = process.communicate(timeout=600)
-        assert process.returncode == code, output + errors
-        return output
+        super().__init__(ROOT, ("HF_", "TINKER_", "WANDB_"), SWEEPER_HOME=str(self.home))
+        self.environment |= {"SWEEPER_ROOT": str(self.root), "HF_HOME": str(folder / "hf")}
 
     def runs(self, verb: str, sweep: str) -> list[dict[str, Any]]:
-        return json.loads(self.run(verb, sweep, "--json"))["runs"]
+        return self.json(verb, sweep)["runs"]
 
 
 @pytest.fixture
@@ -127,8 +107,7 @@ ROLLOUTS: dict[str, tuple[str, str]] = {
 
 
 def _check_rollouts(shell: Shell, run: dict[str, Any], who: str, least: str) -> None:
-    """Those that were logged have words, as many of the model's own as it took turns: its own, or
-    said to be another's or its group's."""
+    """Assert that each logged rollout has as many of the model's messages as turns."""
     read = json.loads(shell.run("rollouts", run["id"], "--limit", "0", "--json"))["rollouts"]
     conversations = [rollout for rollout in read if rollout["conversation"]]
     assert conversations
@@ -185,8 +164,7 @@ print(result.score)
 
 
 def test_its_benchmarks_are_items_of_an_evaluation(shell: Shell, tmp_path: Path) -> None:
-    """Asked once through kills, with the answers that its own runner gets; and the store of that is
-    read by the registry."""
+    """Each item is asked once despite kills, with the answers that its own runner gets."""
     shell.run("engine", "start")
     info = lifecycle.find(str(shell.home))
     assert info is not None
@@ -357,10 +335,7 @@ wandb: {{project: demo, mode: offline}}
 def test_one_that_is_killed_resumes_from_its_checkpoint(
     shell: Shell, tmp_path: Path, wandb_records: Callable[[Path], list[dict[str, Any]]]
 ) -> None:
-    """Its worker, the program and the launcher are killed in mid-run; the launcher is started again
-    and the run continues from its last checkpoint, as if nothing had been: with W&B, too. The other
-    is left alone.
-    """
+    """Worker, program and launcher are killed: one run resumes, the other is left alone."""
     grid, sweep = str(tmp_path / "tracked.yaml"), "cookbook-sl-loop"
     Path(grid).write_text(TRACKED.format(grid=ROOT / "grids/cookbook_sl_loop.yaml"))
     shell.environment["WANDB_API_KEY"] = "k" * 40

@@ -1,5 +1,4 @@
-"""tinker-cookbook's own readers on what our recipes leave behind, and our readers on what its
-EvalStore writes."""
+"""tinker-cookbook's readers on our recipes' files, and ours on the files of its EvalStore."""
 
 import json
 import subprocess
@@ -34,7 +33,7 @@ def folder(recipes, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(folder):
-    """What the readers make of them."""
+    """Return what the readers make of the runs."""
     script = ROOT / "tests" / "support" / "read_with_cookbook.py"
     done = subprocess.run(
         [COOKBOOK, script, folder],
@@ -62,7 +61,7 @@ def test_metrics_checkpoints_and_configuration_are_read_whole(runs, recipes, fol
     assert [record["batch"] for record in run["checkpoints"]] == [2, STEPS]
 
 
-def test_iterations_are_told_apart(runs):
+def test_iterations_are_distinguished(runs):
     iterations = [
         (info["has_train_rollouts"], info["has_train_logtree"], info["eval_labels"])
         for info in runs["rl"]["iterations"]

@@ -1,6 +1,4 @@
-"""From a winner to its weights, in the interpreter with tinker-cookbook (`make cookbook`): adapters
-and models as PEFT and transformers load them, and pushes by huggingface_hub to a stand-in of the
-hub."""
+"""Weights of a winner as PEFT and transformers load them, and pushed to a stand-in of the hub."""
 
 import json
 import os
@@ -117,8 +115,7 @@ def _same(repo: Any, target: Path) -> bool:
 
 
 def test_a_folder_is_pushed_and_pushed_again(taught: Any, hub: Any, tmp_path: Path) -> None:
-    """Into a new private repository; again, where nothing has changed; and beside what another
-    program has put there."""
+    """To a new private repository, unchanged, and beside another program's files."""
     target = tmp_path / "winner"
     done = taught(*_pushing(target, "--json"), **_at(hub))
     assert done.returncode == 0, done.stderr

@@ -1,16 +1,12 @@
 """A command that writes its metrics as CSV, as common loggers do, from launch to export."""
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.typed import Typed
 
 pytestmark = pytest.mark.e2e
-SWEEPER = str(Path(sys.executable).parent / "sweeper")
 
 LIGHTNING = """
 import csv, sys
@@ -46,55 +42,41 @@ on_alarm: {{stop: run, rules: [nan]}}
 """
 
 
-class Shell:
+class Shell(Typed):
     """A user's folder with one program and one grid."""
 
     def __init__(self, folder: Path, program: str, name: str, rates: str) -> None:
-        self.folder, self.root = folder, folder / "sweeps"
-        self.environment = {
-            **os.environ, "SWEEPER_HOME": str(folder / "home"), "SWEEPER_ROOT": str(self.root)
-        }  # fmt: skip
+        super().__init__(folder)
         (folder / "program.py").write_text(program)
         grid = GRID.format(name=name, python=sys.executable, rates=rates)
         (folder / "grid.yaml").write_text(grid)
-
-    def run(self, *arguments: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [SWEEPER, *arguments], cwd=self.folder, env=self.environment, capture_output=True,
-            text=True, timeout=240, check=False,
-        )  # fmt: skip
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout
-
-    def document(self, *arguments: str) -> Any:
-        return json.loads(self.run(*arguments, "--json"))
 
 
 def test_a_grid_whose_runs_write_metrics_csv(tmp_path: Path) -> None:
     """NaN in the CSV file raises the alarm that stops its run, which would last two minutes."""
     shell = Shell(tmp_path, LIGHTNING, "light", "[0.1, 0.5, 3]")
     shell.run("launch", "grid.yaml", "--wait", code=3)
-    runs = {run["config"]["rate"]: run for run in shell.document("ls", "light")["runs"]}
+    runs = {run["config"]["rate"]: run for run in shell.json("ls", "light")["runs"]}
     assert runs[0.1]["value"] == pytest.approx(2 / 6) and runs[0.5]["state"] == "succeeded"
     assert runs[3]["state"] == "cancelled"
-    [alarm] = shell.document("alarms", "light")["alarms"]
+    [alarm] = shell.json("alarms", "light")["alarms"]
     assert (alarm["rule"], alarm["step"]) == ("nan", 40)
     assert "rate=0.5" in shell.run("best", "light")
     out = tmp_path / "out.csv"
     shell.run("export", "light", "--format", "csv", "--out", str(out))
     assert "val_loss" in out.read_text().splitlines()[0]
     query = "select max(step), min(val_loss) from metrics where epoch = 1"
-    [row] = shell.document("sql", query)["rows"]
+    [row] = shell.json("sql", query)["rows"]
     assert row == [50, pytest.approx(2 / 91)]
     shell.run("analyze", "light")
-    assert "val_loss" in (shell.root / "light" / "report" / "report.md").read_text()
+    assert "val_loss" in (tmp_path / "sweeps" / "light" / "report" / "report.md").read_text()
 
 
 def test_a_remote_store_has_the_csv_file_of_its_runs(tmp_path: Path, s3_root: str) -> None:
     shell = Shell(tmp_path, RLLIB, "ppo", "[0.5, 0.25]")
     shell.run("launch", "grid.yaml", "--wait", "--root", s3_root)
-    runs = shell.document("ls", "ppo", "--root", s3_root)["runs"]
+    runs = shell.json("ls", "ppo", "--root", s3_root)["runs"]
     assert sorted(run["value"] for run in runs) == [0.125, 0.25]
     query = "select step, train_loss from metrics where train_loss is not null order by all"
-    rows = shell.document("sql", query, "--root", s3_root)["rows"]
+    rows = shell.json("sql", query, "--root", s3_root)["rows"]
     assert rows == [[2, 0.25], [2, 0.25], [3, 0.125], [3, 0.125]]

@@ -106,7 +106,7 @@ def test_a_command_and_leaving_before_the_end(debugged: Debugged) -> None:
     debugged.ends("g-debug-2", State.FAILED)
 
 
-def test_mistakes_cost_one_line(debugged: Debugged) -> None:
+def test_mistakes_are_one_line(debugged: Debugged) -> None:
     shell = debugged.shell
     output = shell.run("launch", "g.yaml", "--debug", "x", code=2)
     assert "--debug 'x' matches 2 runs: name one of x=1, x=2" in output

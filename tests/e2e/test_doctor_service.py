@@ -58,7 +58,7 @@ def test_a_model_that_is_not_there_is_named_before_any_run_starts(shell: Any) ->
     assert "the service has no model" not in shell.run("plan", "s.yaml")
 
 
-def test_a_service_that_does_not_work_costs_one_line(shell: Any) -> None:
+def test_a_service_that_does_not_work_is_one_line(shell: Any) -> None:
     write(shell, "tiny/qwen3")
     shell.environment["TINKER_API_KEY"] = "tml-wrong"
     assert "rejects this key (401)" in shell.run("doctor", "--service", code=6)

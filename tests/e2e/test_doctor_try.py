@@ -41,7 +41,7 @@ def _steps(document: dict[str, Any]) -> list[str]:
 
 
 def _leftovers(shell: Any) -> list[Path]:
-    """What a try keeps in the home while it is at work."""
+    """Return what a trial keeps in the home while it runs."""
     home = Path(shell.environment["SWEEPER_HOME"])
     return [*home.glob("environments/*.json"), *home.glob("trials/*")]
 
@@ -77,21 +77,8 @@ def test_local(tmp_path: Path) -> None:
     assert "succeeded" in output and "removed" in output
 
 
-def test_tmux(tmp_path: Path, tmux_socket: str) -> None:
-    shell = shells.Shell(tmp_path, "tmux")
-    _here(shell, "tmux")
-    listed = ["tmux", "-L", tmux_socket, "list-sessions", "-F", "#{session_name}"]
-    left = subprocess.run(listed, capture_output=True, text=True, check=False).stdout
-    assert "doctor" not in left
-
-
-def test_slurm(tmp_path: Path, slurm: Any) -> None:
-    shell = shells.Shell(tmp_path, "slurm")
-    _here(shell, "slurm")
-
-
 def _elsewhere(folder: Path, name: str, platform: Any, root: str, **more: Any) -> Any:
-    """A checkout with a grid whose jobs need a secret of the platform's."""
+    """Make a checkout with a grid whose jobs need a secret of the platform."""
     shell = shells.ShellElsewhere(folder, name, platform.options(), root)
     platform.environment = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
     shell.environment["SWEEPER_ROOT"] = root
@@ -153,7 +140,7 @@ def test_a_job_that_never_begins(on_kube: Any, kube: Any) -> None:
     _nothing_is_left(on_kube, kube)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_interrupted(on_kube: Any, kube: Any, number: signal.Signals) -> None:
     kube.held = True
     process = on_kube.start("doctor", "--try", "--grid", "mine.yaml")
@@ -223,8 +210,7 @@ def test_one_that_is_refused_leaves_no_folder(
 def test_one_that_cannot_be_stopped_is_left(
     on_kube: Any, kube: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cluster does not answer from when the job is there: what is left is told, by name, and
-    goes by the usual verbs."""
+    """The cluster falls silent: the message names what the usual verbs can remove."""
     monkeypatch.setattr("sweeper.launcher.backend_trial._STOP_SECONDS", 0.0)
     monkeypatch.setattr("sweeper.launcher.control._STOP_SECONDS", 0.0)
     monkeypatch.setenv("SWEEPER_HOME", str(on_kube.folder / "home"))
@@ -241,28 +227,3 @@ def test_one_that_cannot_be_stopped_is_left(
     on_kube.run("cancel", name)
     on_kube.run("sweep", "delete", name, "--yes")
     _nothing_is_left(on_kube, kube)
-
-
-def test_beaker(tmp_path: Path, beaker: Any, s3_root: str) -> None:
-    beaker.secrets["wandb"] = CANARY
-    more = {"secrets": {"WANDB_API_KEY": "wandb"}}
-    shell = _elsewhere(tmp_path, "beaker", beaker, s3_root, **more)
-    before = set(beaker.experiments)
-    document = _tried(shell, "--grid", "mine.yaml")
-    assert _steps(document) == WELL, document
-    assert not list(open_store(s3_root).names(""))
-    assert set(beaker.experiments) == before
-
-
-def test_aws_batch(batch: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the emulation, without the checks before."""
-    monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    launch = Launch("aws-batch", options={"aws_batch": batch.options()})
-    steps: list[trial.Step] = []
-    request = trial.TrialRequest("aws-batch", launch, "none", ())
-    trial.try_out(request, batch.root, 120.0, steps.append)
-    assert [step.name for step in steps] == [name for name in WELL if name != "secrets"]
-    (code,) = (step.found for step in steps if step.name == "code")
-    assert code == "not sent, since there is no git checkout here"
-    assert not list(open_store(batch.root).names(""))

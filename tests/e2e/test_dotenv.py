@@ -40,7 +40,7 @@ def test_a_secret_beside_the_grid_reaches_runs_and_is_not_recorded(shell: Any) -
     assert (shell.folder / "length").read_text().strip() == "30"
 
 
-def test_mistakes_cost_one_line(shell: Any) -> None:
+def test_mistakes_are_one_line(shell: Any) -> None:
     refused = shell.run("launch", "grids/s.yaml", "--wait", code=6)
     assert "the secret MY_KEY is not set" in refused and ".env beside the grid" in refused
     file = shell.folder / "grids" / ".env"

@@ -1,12 +1,13 @@
-"""What every sweep elsewhere must survive, on stand-ins with real processes; its store is on S3."""
+"""Sweeps on stand-ins with real processes: Kubernetes, Beaker and Modal. Their store is on S3."""
 
+import copy
 import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -18,55 +19,177 @@ from sweeper.sweep.states import Event
 pytestmark = pytest.mark.e2e
 MANY = 300 if "SWEEPER_TEST_WHOLE" in os.environ else 6
 HELD = ("mode=resume:holds-3", "launch.grace=1s")
+CANARY = "tml-canary-5f0c1d2e3b4a"
+IMAGE = "sweeper@sha256:" + 64 * "0"
+PLANNED = "made-at-launch"
 
 
-class Place(NamedTuple):
-    """A stand-in: its fixture, faults that lose the answers to submissions, how a submission is
-    among its requests, how it takes a job away with notice, whether it can lose nodes, the example
-    that a missing secret's message gives, and options that it refuses."""
+class Place:
+    """What differs between the stand-ins; this class is right for Kubernetes."""
 
-    fixture: str
-    faults: tuple[tuple[Any, ...], ...]
-    submission: Any
-    preempt: Callable[[Any, str], None]
-    has_nodes: bool
-    secret: str
-    refused: dict[str, Any]
-    error: str
+    fixture = "kube"
+    fault_module = "kubernetes_support"
+    lost_answers: tuple[tuple[Any, ...], ...] = (("POST", "jobs", 500), ("POST", "jobs", 0))
+    submission: Any = ("POST", "jobs")
+    """A submission among the requests of the service."""
+    broken: tuple[tuple[Any, ...], ...] = (
+        ("GET", "jobs", 500),
+        ("GET", "pods", 429),
+        ("GET", "jobs", 0),
+    )
+    """Faults that a launcher with waiting jobs meets."""
+    has_nodes = True
+    reason: str | None = "Insufficient cpu"
+    """Why jobs wait that have no room."""
+    secret = "keys/wandb"
+    example = r"launch.kubernetes.secrets: \{WANDB_API_KEY: tinker/api-key\}"
+    """The example in the message of a missing secret."""
+    refused: Mapping[str, Any] = {"service_account": "runs"}
+    """Options that the service refuses, with this message."""
+    message = 'serviceaccounts: "runs" not found'
+    good: Mapping[str, Any] = {
+        **{"image": IMAGE, "service_account": "runs", "queue": "team"},
+        "secrets": {"A": "keys/wandb"},
+    }
+    checks = (
+        *("API server", "permissions", "permissions of use", "image", "nodes", "service account"),
+        *("Kueue's queue", "secret A"),
+    )
+    """What `doctor` checks of good options, and what it says of bad ones."""
+    bad: Mapping[str, Any] = {"queue": "nobody", "secrets": {"A": "other/a"}}
+    problems: Mapping[str, Any] = {
+        "permissions": "delete jobs",
+        "permissions of use": "get pods/log",
+        "secret A": 'secrets "other" not found',
+        "Kueue's queue": 'localqueues "nobody" not found',
+    }
+
+    def add_secret(self, service: Any) -> None:
+        service.add("secrets", "keys", values={"wandb": CANARY})
+
+    def prepare_doctor(self, service: Any) -> None:
+        service.add("serviceaccounts", "runs")
+
+    def deny(self, service: Any) -> None:
+        service.denied = {("delete", "jobs"), ("get", "pods/log")}
+
+    def hold(self, service: Any, *, held: bool = True) -> None:
+        """Leave no room for jobs, or make room again."""
+        service.held = held
+
+    def preempt(self, service: Any, job: str) -> None:
+        """Take a job away with notice."""
+        service.shut_down(job, 20.0)
+
+    def shown(self, service: Any) -> str:
+        """Return what the service shows of the jobs."""
+        return json.dumps([service.things[kind] for kind in ("jobs", "pods", "events")])
+
+    def compare(self, planned: list[Any], service: Any) -> None:
+        """Assert that the plan had what was submitted, except for what a launch makes."""
+        for job in planned:
+            there = copy.deepcopy(service.things["jobs"][job["metadata"]["name"]])
+            for document in (there, there["spec"]["template"]):
+                assert document["metadata"]["labels"]["sweeper/identity"] != PLANNED
+                document["metadata"]["labels"]["sweeper/identity"] = PLANNED
+            there["metadata"]["annotations"]["sweeper/submission"] = PLANNED
+            for key in ("uid", "creationTimestamp", "generation", "namespace"):
+                del there["metadata"][key]
+            del there["status"]
+            assert there == job
 
 
-PLACES = {
-    "kubernetes": Place(
-        "kube",
-        (("POST", "jobs", 500), ("POST", "jobs", 0)),
-        ("POST", "jobs"),
-        lambda kube, job: kube.shut_down(job, 20.0),
-        True,
-        r"launch.kubernetes.secrets: \{WANDB_API_KEY: tinker/api-key\}",
-        {"service_account": "runs"},
-        'serviceaccounts: "runs" not found',
-    ),
-    "beaker": Place(
-        "beaker",
-        (("create", 500), ("create", 0)),
-        "create",
-        lambda beaker, job: beaker.preempt(job, 20.0),
-        True,
-        r"launch.beaker.secrets: \{WANDB_API_KEY: TINKER_API_KEY\}",
-        {"datasets": {"/data": "lab/promts"}},
-        "the dataset lab/promts: it does not exist",
-    ),
-    "modal": Place(
-        "modal",
-        (("SandboxCreateV2", "UNAVAILABLE"),),
-        None,  # its client repeats some by itself
-        lambda modal, job: modal.terminate(job),
-        False,
-        r"launch.modal.secrets: \{WANDB_API_KEY: tinker\}",
-        {"image": "sweper"},
-        "the image sweper: ",
-    ),
-}
+class Beaker(Place):
+    fixture, fault_module = "beaker", "beaker_support"
+    lost_answers = (("create", 500), ("create", 0))
+    submission = "create"
+    broken = (("ListJobs", "RESOURCE_EXHAUSTED"), ("ListWorkloads", "INTERNAL"))
+    reason = "no room on 4 nodes"
+    secret = "wandb"
+    example = r"launch.beaker.secrets: \{WANDB_API_KEY: TINKER_API_KEY\}"
+    refused: Mapping[str, Any] = {"datasets": {"/data": "lab/promts"}}
+    message = "the dataset lab/promts: it does not exist"
+    good: Mapping[str, Any] = {
+        **{"clusters": ["lab/cpu"], "budget": "lab/everyday", "priority": "normal"},
+        **{"datasets": {"/data": "lab/prompts"}, "hostnames": ["n0.lab.org"]},
+        "secrets": {"A": "wandb"},
+    }
+    checks = (
+        *("Beaker", "workspace", "permission", "budget", "image", "priority", "cluster lab/cpu"),
+        *("nodes", "dataset /data", "secret A"),
+    )
+    bad: Mapping[str, Any] = {"clusters": ["lab/cpu"], "secrets": {"A": "other"}, "gpus": 64}
+    problems: Mapping[str, Any] = {
+        "cluster lab/cpu": "have 8 GPUs, but a job asks for 64",
+        "secret A": "has the name",
+    }
+
+    def add_secret(self, service: Any) -> None:
+        service.secrets["wandb"] = CANARY
+
+    def prepare_doctor(self, service: Any) -> None:
+        pass
+
+    deny = prepare_doctor
+
+    def preempt(self, service: Any, job: str) -> None:
+        service.preempt(job, 20.0)
+
+    def shown(self, service: Any) -> str:
+        return service.shown()
+
+    def compare(self, planned: list[Any], service: Any) -> None:
+        there = {workload.task["command"][-1]: workload.spec for workload in service.going.values()}
+        for spec in planned:
+            submitted = there[spec["tasks"][0]["command"][-1]]
+            identity = submitted["description"].partition(":")[0].removeprefix("sweeper ")
+            assert identity != PLANNED
+            description = spec["description"].replace(PLANNED, identity)
+            assert submitted == spec | {"description": description}
+
+
+class Modal(Beaker):
+    fixture, fault_module = "modal", "modal_support"
+    lost_answers = (("SandboxCreateV2", "UNAVAILABLE"),)
+    submission = None  # its client repeats some by itself
+    broken = (("SandboxListV2", "INTERNAL"),) * 6  # its client asks a few times by itself
+    has_nodes = False
+    reason = None
+    secret = "keys"
+    example = r"launch.modal.secrets: \{WANDB_API_KEY: tinker\}"
+    refused: Mapping[str, Any] = {"image": "sweper"}
+    message = "the image sweper: "
+    good: Mapping[str, Any] = {"secrets": {"A": "keys"}, "image": IMAGE}
+    checks = ("Modal", "image", "image's digest", "secret A")
+    bad: Mapping[str, Any] = {"secrets": {"A": "other"}}
+    problems: Mapping[str, Any] = {
+        "image's digest": "may change while a sweep runs",
+        "secret A": "no secret has the name",
+    }
+
+    def add_secret(self, service: Any) -> None:
+        service.secrets["keys"] = {"WANDB_API_KEY": CANARY, "A": CANARY}
+
+    def hold(self, service: Any, *, held: bool = True) -> None:
+        service.most = 0 if held else None
+
+    def preempt(self, service: Any, job: str) -> None:
+        service.terminate(job)
+
+    def compare(self, planned: list[Any], service: Any) -> None:
+        launched = {sandbox.definition.name: sandbox for sandbox in service.sandboxes.values()}
+        for made in planned:
+            tags, definition = launched[made["name"]].tags, launched[made["name"]].definition
+            assert list(definition.entrypoint_args) == made["args"]
+            assert definition.timeout_secs == made["timeout"]
+            resources = definition.resources
+            assert resources.milli_cpu == 1000 * made["cpu"]
+            assert resources.memory_mb == made["memory"]
+            assert made["tags"]["sweeper-identity"] == PLANNED
+            assert tags.keys() == made["tags"].keys() and tags["run"] == made["tags"]["run"]
+
+
+PLACES = {"kubernetes": Place(), "beaker": Beaker(), "modal": Modal()}
 
 
 @pytest.fixture(params=PLACES)
@@ -89,13 +212,84 @@ def sweep(
     return elsewhere(name, request.getfixturevalue(place.fixture))
 
 
+def test_a_sweep_from_start_to_end(
+    sweep: Any, place: Place, request: pytest.FixtureRequest
+) -> None:
+    """Requests fail, the checkout is gone: jobs bring their code, and a secret that no file has."""
+    fault, shell, service = (
+        request.getfixturevalue(place.fault_module).Fault,
+        sweep.shell,
+        sweep.service,
+    )
+    place.add_secret(service)
+    sweep.write("secrets: [WANDB_API_KEY]\n", secrets={"WANDB_API_KEY": place.secret})
+    command = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
+    sweep.grid.write_text(sweep.grid.read_text().replace("command: [", command))
+    shell.environment["WANDB_API_KEY"] = "not this one"
+    place.hold(service)
+    shell.run("launch", "grid.yaml", code=0)
+    if place.reason is None:
+        shell.until(lambda: service.requests.count("SandboxCreateV2"))
+    else:
+        shell.until(lambda: shell.run_states() == {"submitted": 3})
+        shell.until(lambda: sweep.waits_for(place.reason))
+        assert place.reason in shell.run("status", "toys", code=4)
+    shell.folder = shell.folder.rename(shell.folder.with_name("elsewhere"))
+    faults = [fault(*about) for about in place.broken]
+    service.faults += faults
+    shell.until(lambda: not any(fault.times for fault in faults))
+    place.hold(service, held=False)
+    shell.until(lambda: shell.run_states() == {"succeeded": 3})
+    shell.judge(once=True)
+    (run, *_) = shell.runs()
+    printed = "\n".join(sweep.backend().logs(f"{run.id}-a1"))
+    assert "attempt 1, in" in printed
+    shown = place.shown(service)
+    assert place.secret.partition("/")[0] in shown and CANARY not in shown + printed
+    store = open_store(sweep.root)
+    files = [store.read(path) for path in store.names("toys")]
+    assert any(b"the key is" in data for data in files)
+    assert not any(CANARY.encode() in data for data in files)
+
+
+def test_what_is_submitted_was_in_the_plan(sweep: Any, place: Place) -> None:
+    planned = sweep.shell.manifests(*HELD)
+    assert len(planned) == 3
+    launcher = sweep.start(*HELD)
+    sweep.shell.until(lambda: sweep.at_step(2) == 3)
+    place.compare(planned, sweep.service)
+    assert sweep.shell.manifests(*HELD) == []  # all of it is on its way
+    Path(f"{sweep.shell.ledger}.go").touch()
+    sweep.well(launcher)
+
+
+def test_the_doctor(sweep: Any, name: str, place: Place) -> None:
+    def diagnose(code: int) -> dict[str, Any]:
+        given = ("doctor", "--backend", name, "--json", "--grid", "grid.yaml")
+        process = sweep.shell.start(*given)
+        output, errors = process.communicate(timeout=120)
+        assert process.returncode == code, output + errors
+        assert CANARY not in output
+        return {check["name"]: check for check in json.loads(output)["checks"]}
+
+    place.add_secret(sweep.service)
+    place.prepare_doctor(sweep.service)
+    sweep.write(**place.good)
+    checks = diagnose(0)
+    assert [check for check in place.checks if not checks[check]["good"]] == []
+    place.deny(sweep.service)
+    sweep.write(**place.bad)
+    checks = diagnose(6)
+    for check, message in place.problems.items():
+        assert not checks[check]["good"] and message in checks[check]["found"]
+
+
 @pytest.mark.timeout(600)
 def test_whatever_is_killed_or_lost(
     sweep: Any, name: str, place: Place, request: pytest.FixtureRequest
 ) -> None:
-    """One job is preempted, another's node is lost, and the answer to what follows as well; the
-    launcher is killed, and nothing answers for longer than a lease."""
-    fault = request.getfixturevalue(f"{name}_support").Fault
+    """A preemption, a lost node, lost answers, killed launchers and an outage cost no run."""
+    fault = request.getfixturevalue(place.fault_module).Fault
     shell, service = sweep.shell, sweep.service
     launcher = sweep.start(*HELD)
     shell.until(lambda: sweep.at_step(2) == 3)
@@ -111,7 +305,7 @@ def test_whatever_is_killed_or_lost(
     assert launcher.returncode == 6 and "does not answer" in errors, output + errors
     assert "Traceback" not in errors
     service.silent = False
-    faults = [fault(*about, after=True) for about in place.faults]
+    faults = [fault(*about, after=True) for about in place.lost_answers]
     service.faults += faults
     taken = ids[:2] if place.has_nodes else ids[:1]
     place.preempt(service, jobs[f"{taken[0]}-a1"])
@@ -173,5 +367,5 @@ def test_what_is_refused(sweep: Any, place: Place, monkeypatch: pytest.MonkeyPat
     refused("jobs cannot read the folder", root=str(sweep.shell.folder / "sweeps"))
     refused("--live does not work", live=True)
     refused("no image is given", options={"image": None})
-    refused(place.secret, "secrets: [WANDB_API_KEY]\n")
-    refused(place.error, error=EnvironmentFailure, options=place.refused)
+    refused(place.example, "secrets: [WANDB_API_KEY]\n")
+    refused(place.message, error=EnvironmentFailure, options=place.refused)

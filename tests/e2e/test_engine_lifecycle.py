@@ -25,7 +25,7 @@ pytestmark = [
 
 @contextmanager
 def serving(home, *more):
-    """An engine; it is signalled at the end if it still runs."""
+    """Start an engine. End it if it still runs at the end."""
     with subprocess.Popen(
         [*lifecycle.command(str(home)), *more], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
@@ -93,7 +93,7 @@ def test_two_homes_have_two_engines_on_one_tmux_server(tmp_path, tmux_socket, mo
         assert lifecycle.stop(info.home) is True
 
 
-def test_a_killed_engine_is_none_and_the_next_takes_its_place(tmp_path):
+def test_a_killed_engine_is_replaced_by_the_next(tmp_path):
     with serving(tmp_path) as process:
         lifecycle.wait(str(tmp_path), timeout=60)
         process.kill()
@@ -185,8 +185,7 @@ def test_why_none_was_started_is_one_line(tmp_path, flags, message, monkeypatch)
 
 
 def client(exports, code, *arguments):
-    """Run SDK calls in a process of their own, whose shell was told `exports`: what they print as
-    JSON."""
+    """Run SDK calls in another process with these shell exports. Return the JSON that it prints."""
     prelude = """
 import json, sys, tinker
 service = tinker.ServiceClient()

@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from harness.real import until
 
 from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import Settings
@@ -35,14 +36,14 @@ DATA = [
 
 @pytest.fixture(autouse=True)
 def collected():
-    """The SDK leaves sockets to the collector: here, where that is no error."""
+    """Collect the sockets that the SDK leaves open."""
     yield
     gc.collect()
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
-    """An engine that is slow to say what it has counted is waited for."""
+    """Wait long for a slow engine."""
     monkeypatch.setattr(lifecycle, "_ASK_SECONDS", WAIT)
 
 
@@ -71,7 +72,7 @@ def connected(info, **more):
 
 
 def request(url, method, path, key):
-    """The status of a request without a body."""
+    """Return the status of a request without a body."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=WAIT)
     connection.request(method, f"/api/v1/{path}", headers={"X-API-Key": key})
     with contextlib.closing(connection), connection.getresponse() as answer:
@@ -101,10 +102,7 @@ def test_a_session_beyond_the_limit_is_paused_and_then_served(tmp_path, monkeypa
             with connected(info, user_metadata={"sweep": "s"}) as first:
                 train(first, 1)
                 waiting = second.create_lora_training_client(MODEL, rank=4)
-                deadline = time.monotonic() + WAIT
-                while not any(state.value == "paused_rate_limit" for state, _ in seen):
-                    assert time.monotonic() < deadline
-                    time.sleep(0.05)
+                until(lambda: any(state.value == "paused_rate_limit" for state, _ in seen))
             assert waiting.result(timeout=WAIT).get_info().lora_rank == 4
         report = lifecycle.meter(info)
     assert report["total"]["paused"] == 1
@@ -126,7 +124,7 @@ def test_many_more_sessions_than_the_limit_all_finish(tmp_path):
     assert all(line["ended"] for line in report["sessions"])
 
 
-def test_samples_beyond_the_limit_come_all_the_same(tmp_path):
+def test_samples_beyond_the_limit_arrive_later(tmp_path):
     limits = Limits(max_concurrent_samples=1)
     with serving(tmp_path, Settings(limits=limits)) as info, connected(info) as service:
         sampler = service.create_sampling_client(base_model=MODEL).result()
@@ -156,7 +154,7 @@ def test_failures_a_rate_and_latency_change_no_result(tmp_path):
         assert total["trained_tokens"] == 6 * 3 and total["steps"] == 7
 
 
-def test_a_token_that_was_chosen_is_asked_of_every_request(tmp_path):
+def test_every_request_needs_a_token_that_was_chosen(tmp_path):
     with serving(tmp_path, Settings(), SWEEPER_ENGINE_TOKEN=SECRET) as info:
         with connected(info) as service:
             train(service, 1)

@@ -1,5 +1,4 @@
-"""What a request has to pass before the engine looks at it. Whoever shares the machine, or has a
-page open in its owner's browser, reaches the port as the owner does."""
+"""What the engine checks before it handles a request: other users and web pages reach its port."""
 
 import contextlib
 import http.client
@@ -19,7 +18,7 @@ TEXT = {"Content-Type": "text/plain"}
 
 @pytest.fixture
 def ask(engine):
-    """Makes a request: gives the status, and why it was refused."""
+    """A function that makes a request. It returns the status and the reason of a refusal."""
     address = engine.url.removeprefix("http://")
     credentials = {"X-API-Key": lifecycle.client_key(engine.home)}
 
@@ -35,7 +34,7 @@ def ask(engine):
 
 @pytest.fixture
 def answer(ask):
-    """Posts a document: gives the one that answers it."""
+    """A function that posts a document and returns the response."""
 
     def answer(path, document):
         status, reply = ask("POST", path, json.dumps(document), JSON, whole=True)
@@ -45,7 +44,7 @@ def answer(ask):
     return answer
 
 
-def test_a_token_is_asked_for_that_only_its_user_can_read(engine, ask):
+def test_every_request_needs_a_token_that_only_its_user_can_read(engine, ask):
     """Of everything but whether it is there: also of addresses that it has not."""
     assert stat.S_IMODE(os.stat(access_token.path(engine.home)).st_mode) == 0o600
     for key in ("", "tml-local", lifecycle.client_key(engine.home) + "x"):

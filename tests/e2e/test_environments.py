@@ -1,5 +1,4 @@
-"""Environments for the commands of a model: a shell in namespaces of its own, and what hostile
-commands do to it, and do not do to this machine."""
+"""Sandboxed shells for commands of a model, and what hostile commands cannot do to the machine."""
 
 import os
 import re
@@ -12,6 +11,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from harness.real import until
 
 from sweeper import environments
 from sweeper.environments import Died, Limits, Made, NotThere, Result, open_environment
@@ -86,14 +86,14 @@ def test_what_killed_processes_still_write_is_not_output_of_the_next_command(ope
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_cpus_are_as_many_as_asked_for(opened, kind):
+def test_an_environment_has_the_requested_cpus(opened, kind):
     ours = len(os.sched_getaffinity(0))
     for cpus, seen in ((None, ours), (1, 1), (ours + 5, ours)):
         place = opened(kind, limits=replace(SMALL, cpus=cpus))
         assert place.exec("nproc", SOON).text == f"{seen}\n"
 
 
-def test_no_isolation_is_only_for_who_says_so():
+def test_no_isolation_needs_consent():
     with pytest.raises(NotThere, match="unsafe: true"):
         open_environment("process", Made())
 
@@ -148,7 +148,7 @@ HOSTILE = [
 
 
 @needs_bubblewrap
-def test_hostile_commands_harm_nobody(opened, tmp_path, monkeypatch, request):
+def test_hostile_commands_do_no_harm(opened, tmp_path, monkeypatch, request):
     """Each is over in time, sees no secret, and leaves an environment that works on."""
     monkeypatch.setenv("TINKER_API_KEY", SECRET)
     private = tmp_path / "private"
@@ -205,7 +205,7 @@ def test_a_root_of_its_own_lies_below_what_is_written(opened, tmp_path, podmans)
 
 
 @needs_bubblewrap
-def test_what_takes_too_much_together_is_ended_and_told(opened):
+def test_processes_that_take_too_much_together_are_ended(opened):
     """No limit of one process says how much all of them take."""
     place = opened()
     hog = "perl -e '$x = q(x) x 90_000_000; sleep 60' &"
@@ -234,9 +234,8 @@ def test_nothing_of_an_environment_stays(opened):
 
 @pytest.mark.parametrize("idle", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_environments_end_with_who_started_them(kind, idle, tmp_path):
-    """However that ends, and also where the shell is the first to see it, having nothing to do;
-    with what has left its session, and its folder."""
+def test_environments_end_with_their_owner(kind, idle, tmp_path):
+    """After SIGKILL of the owner, no process and no folder is left, busy or idle."""
     script = (
         "import sys, time\n"
         "from sweeper.environments import Made, open_environment\n"
@@ -252,7 +251,6 @@ def test_environments_end_with_who_started_them(kind, idle, tmp_path):
         text=True,
         env=os.environ | {"TMPDIR": str(tmp_path)},
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "up\n"
         children = list(below(process.pid))
         assert len(children) >= 4
@@ -263,14 +261,11 @@ def test_environments_end_with_who_started_them(kind, idle, tmp_path):
 
 
 def _gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 30
-    while left := [pid for pid in pids if began(pid)]:
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
+    until(lambda: not any(map(began, pids)))
 
 
 @needs_bubblewrap
-def test_one_that_is_killed_says_so(opened):
+def test_a_killed_environment_raises(opened):
     others = set(below(os.getpid()))
     place = opened()
     children = [pid for pid in below(os.getpid()) if pid not in others]
@@ -281,7 +276,7 @@ def test_one_that_is_killed_says_so(opened):
 
 
 @needs_bubblewrap
-def test_one_that_is_killed_before_it_has_begun_says_so_at_once(monkeypatch):
+def test_an_environment_that_is_killed_at_its_start_raises_at_once(monkeypatch):
     """Though a process that it had started by then holds its pipes open."""
     place = open_environment("bubblewrap", Made(limits=SMALL))
     half = ["sh", "-c", "sleep 1000 & echo half a start >&2; kill -9 $$"]

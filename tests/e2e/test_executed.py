@@ -1,16 +1,14 @@
-"""Which code, packages and data each run executed: recorded, shown, and told where runs are
-compared."""
+"""The code, packages and data that each run executed are recorded, shown and compared."""
 
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.typed import Typed
 
 from sweeper.results.origins import Difference, differences
 from sweeper.results.registry import Registry
@@ -31,10 +29,11 @@ launch: {backend: local}
 """.replace("python", sys.executable)  # which need not be on the PATH by that name
 
 
-class Project:
+class Project(Typed):
     """A folder with a program and a grid, and sweeper's commands in it."""
 
     def __init__(self, root: Path, home: Path) -> None:
+        super().__init__(root, ("GIT_",), SWEEPER_HOME=str(home))
         self.root, self.home = root, home
         self.write("train.py", _TRAIN.replace("OFFSET", "0"))
         self.write("g.yaml", _GRID)
@@ -46,37 +45,22 @@ class Project:
 
     def git(self, *arguments: str, at: str = ".") -> str:
         given = ["-c", "user.name=n", "-c", "user.email=n@x", "-c", "protocol.file.allow=always"]
-        return self._run(["git", *given, *arguments], at).stdout
+        command = ["git", "-C", str(self.root / at), *given, *arguments]
+        done = subprocess.run(
+            command, env=self.environment, check=True, capture_output=True, text=True
+        )
+        return done.stdout
 
     def commit(self) -> str:
         self.git("add", "-A")
         self.git("commit", "-qm", "work")
         return self.git("rev-parse", "HEAD").strip()
 
-    def sweeper(self, *arguments: str, code: int = 0, **env: str) -> Any:
-        done = self._run([sys.executable, "-m", "sweeper", *arguments], ".", env, check=False)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done
-
     def launch(self, *, code: int = 0, **env: str) -> str:
-        done = self.sweeper("launch", "g.yaml", "--wait", code=code, **env)
-        return str(done.stdout + done.stderr)
-
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self.sweeper(*arguments, "--json").stdout)
+        return self.run("launch", "g.yaml", "--wait", code=code, **env)
 
     def differences(self) -> list[Difference]:
         return differences(Registry(str(self.root / "sweeps")).sweep("g").runs)
-
-    def _run(
-        self, command: list[str], at: str, env: Mapping[str, str] = {}, *, check: bool = True
-    ) -> subprocess.CompletedProcess[str]:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-        environment |= {"SWEEPER_HOME": str(self.home), **env}
-        cwd = self.root / at
-        return subprocess.run(
-            command, cwd=cwd, env=environment, check=check, capture_output=True, text=True
-        )
 
 
 @pytest.fixture
@@ -111,18 +95,18 @@ def test_each_run_shows_the_code_that_it_ran_and_comparisons_say_that_it_differs
     assert [run["commit"] for run in runs] == [first, first, second]
     assert [run["code"] for run in runs] == [first[:8], first[:8], second[:8]]
     assert runs[0]["launched"] <= runs[2]["launched"]
-    listed = checkout.sweeper("ls", "g").stdout
+    listed = checkout.complete("ls", "g").stdout
     assert first[:8] in listed and second[:8] in listed
     assert checkout.json("compare", "g/lr=1", "g/lr=3")["executed"] == {
         "code (train.py)": [first[:8], second[:8]]
     }
     assert checkout.json("compare", "g/lr=1", "g/lr=2")["executed"] == {}
-    best = checkout.sweeper("best", "g").stdout
+    best = checkout.complete("best", "g").stdout
     assert f"different code (train.py): 2 runs with {first[:8]}, 1 run with {second[:8]}" in best
     assert len(checkout.json("best", "g")["differences"]) == 1
-    compared = checkout.sweeper("compare", "g/lr=1", "g/lr=3", "--metric", "loss").stdout
+    compared = checkout.complete("compare", "g/lr=1", "g/lr=3", "--metric", "loss").stdout
     assert f"code (train.py): {first[:8]} in A, {second[:8]} in B" in compared
-    analyzed = " ".join(checkout.sweeper("analyze", "g").stdout.split())
+    analyzed = " ".join(checkout.complete("analyze", "g").stdout.split())
     assert "different code (train.py)" in analyzed
     report = (checkout.root / "sweeps" / "g" / "report" / "report.md").read_text()
     assert first in report and second in report
@@ -133,8 +117,7 @@ def test_each_run_shows_the_code_that_it_ran_and_comparisons_say_that_it_differs
 
 
 def test_a_longer_grid_or_new_notes_are_not_other_code(checkout: Project) -> None:
-    """Grids and documentation lie in the same repository, and no run executes them: a warning
-    about them would be noise."""
+    """No run executes grids or documentation, so no warning is due."""
     checkout.launch()
     checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1, 2, 3]"))
     checkout.write("other.yaml", _GRID.replace("name: g", "name: other"))
@@ -142,7 +125,7 @@ def test_a_longer_grid_or_new_notes_are_not_other_code(checkout: Project) -> Non
     output = checkout.launch()
     assert "code has changed" not in output and "different" not in output
     assert checkout.differences() == []
-    assert "code" not in checkout.sweeper("ls", "g").stdout.split("\n")[0]
+    assert "code" not in checkout.complete("ls", "g").stdout.split("\n")[0]
 
 
 def test_outside_of_git_the_digest_of_the_program_tells_code_apart(project: Project) -> None:
@@ -211,9 +194,8 @@ def test_a_sweep_of_an_older_version_goes_by_the_times_of_its_launches(checkout:
     assert [each.kind for each in checkout.differences()] == ["code"]
 
 
-def test_after_a_mended_program_finished_runs_can_be_run_again(checkout: Project) -> None:
-    """A launch skips them and says how, a retry must be asked for by state, the new attempt starts
-    from nothing, and its values count."""
+def test_finished_runs_can_be_run_again_after_a_fix(checkout: Project) -> None:
+    """A launch skips them; a retry by state starts from nothing, and its values count."""
     begin = "import os, sys\nprint('found', os.listdir(sys.argv[2]))\n"
     program = _TRAIN + "with open(os.path.join(sys.argv[2], 'checkpoints.jsonl'), 'w') as file:\n"
     program += """    file.write('{"name": "final", "final": true}')\n"""
@@ -221,24 +203,24 @@ def test_after_a_mended_program_finished_runs_can_be_run_again(checkout: Project
     checkout.commit()
     checkout.launch()
     checkout.write("train.py", begin + program.replace("OFFSET", "5"))
-    output = checkout.sweeper("launch", "g.yaml")
+    output = checkout.complete("launch", "g.yaml")
     assert "nothing to start" in output.stdout
     assert "2 runs succeeded with other code (train.py) than now" in output.stderr
     assert "`sweeper retry g --state succeeded` starts them again" in output.stderr
-    refused = checkout.sweeper("retry", "g", "lr=1", "--wait", code=2).stderr
+    refused = checkout.complete("retry", "g", "lr=1", "--wait", code=2).stderr
     assert "add --state succeeded" in refused
-    checkout.sweeper("retry", "g", "lr=1", "--state", "succeeded", "--wait")
+    checkout.complete("retry", "g", "lr=1", "--state", "succeeded", "--wait")
     first, two = checkout.json("ls", "g")["runs"]
     assert (first["attempts"], first["state"], first["value"]) == (2, "succeeded", 6.0)
     assert (two["attempts"], two["value"]) == (1, 2.0)
-    assert "found ['code.diff']" in checkout.sweeper("logs", "g/lr=1").stdout
-    output = checkout.sweeper("launch", "g.yaml").stderr
+    assert "found ['code.diff']" in checkout.complete("logs", "g/lr=1").stdout
+    output = checkout.complete("launch", "g.yaml").stderr
     assert "1 run succeeded with other code" in output and f'code != "{first["code"]}"' in output
     rest = ["--state", "succeeded", "--where", f'code != "{first["code"]}"']
-    checkout.sweeper("retry", "g", *rest, "--wait")
+    checkout.complete("retry", "g", *rest, "--wait")
     assert [run["value"] for run in checkout.json("ls", "g")["runs"]] == [6.0, 7.0]
     assert checkout.differences() == []
-    assert checkout.sweeper("launch", "g.yaml").stderr == ""
+    assert checkout.complete("launch", "g.yaml").stderr == ""
 
 
 _IMPORTING = _TRAIN.replace("OFFSET", "lib.x").replace(
@@ -247,7 +229,7 @@ _IMPORTING = _TRAIN.replace("OFFSET", "lib.x").replace(
 
 
 def _nested(project: Project, how: str) -> None:
-    """A program that imports `lib` from a submodule, another repository, or among many files."""
+    """Write a program that imports `lib` from a submodule, a repository, or among many files."""
     path = {"files": "lib.py"}.get(how, "vendor/lib.py")
     project.write(
         "train.py",
@@ -284,12 +266,12 @@ def test_code_in_other_repositories_or_among_many_files_is_frozen_too(
     output = checkout.launch()
     assert ("untracked files, as" in output) is (how == "files")
     checkout.write(path, "x = 7\n")
-    checkout.sweeper("retry", "g", "--state", "succeeded", "--wait")
+    checkout.complete("retry", "g", "--state", "succeeded", "--wait")
     (run,) = checkout.json("ls", "g")["runs"]
     assert (run["attempts"], run["value"]) == (2, 2.0)
     output = checkout.launch()
     assert f"the code has changed ({path})" in output
-    checkout.sweeper("retry", "g", "--state", "succeeded", "--wait")
+    checkout.complete("retry", "g", "--state", "succeeded", "--wait")
     assert checkout.json("ls", "g")["runs"][0]["value"] == 8.0
     if how == "submodule":
         provenance = checkout.json("show", "g/lr=1")["provenance"]
@@ -297,7 +279,7 @@ def test_code_in_other_repositories_or_among_many_files_is_frozen_too(
         assert "-x = 1\n+x = 7\n" in diff
 
 
-def test_a_repository_that_is_too_large_to_copy_is_told(checkout: Project) -> None:
+def test_a_repository_that_is_too_large_to_copy_is_reported(checkout: Project) -> None:
     """Runs read it where it is, so a later edit would reach them without a word."""
     _nested(checkout, "repository")
     for number in range(3):
@@ -322,8 +304,7 @@ def test_a_worktree_inside_the_checkout_is_no_code_of_it(checkout: Project) -> N
 
 
 def test_git_ignores_the_results_and_no_record_of_the_code_has_them(checkout: Project) -> None:
-    """`git add -A` after a launch must commit no results, and results that somebody did commit are
-    no difference of the code."""
+    """`git add -A` commits no results, and committed results are no change of the code."""
     checkout.launch()
     assert checkout.git("status", "--porcelain") == ""
     assert [run["name"] for run in checkout.json("ls")["runs"]] == ["lr=1", "lr=2"]
@@ -364,13 +345,13 @@ def test_gc_leaves_the_code_that_a_sweep_of_another_folder_executes(
     other = Project(tmp_path / "elsewhere", checkout.home)
     other.launch()  # so that its root has a sweep
     go = str(tmp_path / "go")
-    checkout.sweeper("launch", "g.yaml", GO=go)
+    checkout.complete("launch", "g.yaml", GO=go)
     while not os.path.exists(f"{go}.begun"):
         time.sleep(0.05)
     removed = other.json("store", "gc", "--delete", "--days", "0")
     assert [item for item in removed["items"] if "snapshots" in item["path"]] == []
     Path(go).touch()
-    checkout.sweeper("status", "g", "--follow")
+    checkout.complete("status", "g", "--follow")
     (run,) = checkout.json("ls", "g")["runs"]
     assert (run["state"], run["attempts"], run["value"]) == ("succeeded", 1, 1.0)
     items = other.json("store", "gc", "--delete", "--days", "0")["items"]
@@ -380,15 +361,15 @@ def test_gc_leaves_the_code_that_a_sweep_of_another_folder_executes(
     assert not [p for p in (checkout.home / "snapshots").iterdir() if p.is_dir()]
 
 
-def test_the_failed_runs_of_a_mended_command_are_still_to_be_found(checkout: Project) -> None:
-    """A new command makes other runs, and the list said nothing of the old ones."""
+def test_failed_runs_are_still_listed_after_their_command_was_fixed(checkout: Project) -> None:
+    """A new command makes new runs, and the list names the old ones too."""
     checkout.write("g.yaml", _GRID.replace("train.py", "trian.py").replace("[1, 2]", "[1]"))
     checkout.launch(code=3)
     checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1]"))
     checkout.launch()
-    listed = checkout.sweeper("ls", "g").stdout
+    listed = checkout.complete("ls", "g").stdout
     where = "retired = true"
     assert f"1 run launched before and no longer in the grid: `sweeper ls g --where '{where}'`" in (
         listed
     )
-    assert "failed" in checkout.sweeper("ls", "g", "--where", where).stdout
+    assert "failed" in checkout.complete("ls", "g", "--where", where).stdout

@@ -1,7 +1,6 @@
 """A recipe that a fork server starts is what it would be by itself, and dies with its worker."""
 
 import fcntl
-import json
 import os
 import select
 import signal
@@ -13,161 +12,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness.real import until  # pyright: ignore[reportMissingImports]
+from harness.real import until
+from support.warm import RECORD_ALL, Warm
+from support.worker_bench import Bench
 
 from sweeper.common import daemon
-from sweeper.common.sweeper_argv import BOOTSTRAP
-from sweeper.store.documents import read_as
-from sweeper.sweep import job as jobs
 from sweeper.sweep.states import State
 from sweeper.worker import fork_client
-from sweeper.worker.child import Guard
 
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="fork servers are for Linux"),
 ]
-Bench = Any  # tests/support/worker_bench.py
-
-WHAT_IT_HAS = """
-import gc, json, os, random, resource, signal, sys, threading
-arguments = dict(item.split("=", 1) for item in sys.argv[1:])
-umask = os.umask(0)
-os.umask(umask)
-said = {
-    "environment": dict(os.environ),
-    "cwd": os.getcwd(),
-    "umask": umask,
-    "argv": sys.argv,
-    "path": sys.path,
-    "main": __name__,
-    "flags": str(sys.flags),
-    "signals": {str(s): str(signal.getsignal(s)).partition(" at ")[0]
-                for s in signal.valid_signals()},
-    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
-    "descriptors": sorted(d for d in os.listdir("/proc/self/fd") if int(d) < 3 or
-                          os.path.exists(f"/proc/self/fd/{d}")),
-    "stdin": os.readlink("/proc/self/fd/0"),
-    "threads": [t.name for t in threading.enumerate()],
-    "tasks": len(os.listdir("/proc/self/task")),
-    "leads": (os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid()),
-    "limits": resource.getrlimit(resource.RLIMIT_NOFILE),
-    "buffered": sys.stdout.write_through,
-    "gc": gc.isenabled(),
-    "seekable": sys.stdout.seekable(),
-    "streams": [(f.encoding, f.errors, f.line_buffering, f.name) for f in (sys.stdout, sys.stderr)],
-    "started by": sys.orig_argv[:3],
-    "set by an import": os.environ.get("SET_BY_AN_IMPORT"),
-}
-with open("/proc/self/cmdline") as file:
-    forked = "serve" in file.read()
-left = open(arguments["log_path"] + "/left", "w")
-left.write("last words")
-sys.stdout.left = left
-said["of its own"] = [random.random(), os.getpid(), forked]
-json.dump(said, open(arguments["log_path"] + "/said", "w"))
-print("to stdout"); print("to stderr", file=sys.stderr)
-import atexit
-atexit.register(print, "at exit")
-raise SystemExit(int(arguments["code"]))
-"""
-
-
-class Warm:
-    """A run whose recipe is a Python file, and the list of what that imports."""
-
-    def __init__(self, bench: Bench, tmp_path: Path, home: Path) -> None:
-        self.bench, self.home = bench, home
-        self.guards: list[Guard] = []
-        self.folder = tmp_path / "code"
-        self.folder.mkdir()
-        self.file = self.folder / "program.py"
-        self.environment = {
-            **{name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
-            "SWEEPER_HOME": str(home),
-            "MY_KEY": "canary-4711",
-            "SOME_API_KEY": "canary-4712",
-        }
-        self._private = tmp_path / "env.json"
-        self.change({})
-
-    def change(self, more: dict[str, str]) -> None:
-        """Have these variables in the environment of the runs."""
-        self.environment |= more
-        self._private.write_text(json.dumps(self.environment))
-
-    def prepare(self, program: str, attempt: int = 1, **changes: Any) -> None:
-        self.file.write_text(program)
-        recipe = {
-            "kind": "file",
-            "file": str(self.file),
-            "python": sys.executable,
-            "cwd": str(self.folder),
-            "log_path_field": "log_path",
-        }
-        job = {
-            "recipe": recipe,
-            "warm": True,
-            "cwd": str(self.folder),
-            "env_file": str(self._private),
-            "secrets": ["MY_KEY"],
-        }
-        self.bench.prepare("", attempt, **(job | {"config": {"code": 0}} | changes))
-
-    @property
-    def modules(self) -> Path:
-        bench = self.bench
-        path = bench.folder.job(bench.id, 1)
-        listed = fork_client.module_list(read_as(bench.store, path, jobs.read), self.environment)
-        assert listed is not None
-        return Path(listed)
-
-    def learn(self, *modules: str) -> None:
-        """Have a list of modules, as a run leaves one behind."""
-        self.modules.write_text(json.dumps({"schema": 1, "modules": modules}))
-
-    def run(self, program: str, attempt: int = 1, **changes: Any) -> dict[str, Any]:
-        self.prepare(program, attempt, **changes)
-        self.bench.finish(self.bench.start(attempt))
-        return self.bench.outcome()
-
-    def recorded(self, attempt: int) -> dict[str, Any]:
-        return json.loads((self.bench.path(attempt) / "said").read_text())
-
-    def fork(self, program: str, **more: Any) -> fork_client.ForkedChild | None:
-        """A program that is forked without a worker, where it can be. Each has a file of its own:
-        it is read after this returns."""
-        file = self.folder / f"program{len(self.guards)}.py"
-        file.write_text(program)
-        recipe = {"kind": "file", "file": str(file), "module": None, "cwd": "/"}
-        described = self.folder.parent / f"child{len(self.guards)}.json"
-        described.write_text(json.dumps({"recipe": recipe, "config": {}}))
-        job = read_as(self.bench.store, self.bench.folder.job(self.bench.id, 1), jobs.read)
-        command = [sys.executable, BOOTSTRAP, "run", str(described)]
-        guard = Guard()
-        self.guards.append(guard)
-        wanted = fork_client.Program(command, more.get("cwd", "/"), self.environment)
-        meanwhile = more.get("meanwhile", lambda: True)
-        wait_s = more.get("wait_s", 90.0)
-        return fork_client.fork(str(self.modules), job, guard, wanted, meanwhile, wait_s)
-
-    @property
-    def servers(self) -> list[int]:
-        folder = self.home / "warm"
-        return [json.loads(path.read_text())["pid"] for path in folder.glob("*.json")]
-
-    def close(self) -> None:
-        for guard in self.guards:
-            guard.dismiss()
-        for pid in self.servers:
-            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.fixture
 def warmed(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warm]:
-    # A server that stands still for a while on a busy machine is not one that does not answer.
+    """A `Warm` whose first attempt is prepared and has a list of modules."""
+    # A busy machine may need long to start a server.
     monkeypatch.setattr(daemon, "_STARTING_SECONDS", 90.0)
     warm = Warm(bench, tmp_path, tmp_path / "home")
+    warm.prepare(RECORD_ALL)
+    warm.learn("json")
     yield warm
     warm.close()
 
@@ -190,8 +56,8 @@ def test_it_is_as_after_an_exec(
     (interpreter[1] / "packaged.py").write_text(
         "import os\nos.environ.setdefault('SET_BY_AN_IMPORT', '1')"
     )
-    given = {"recipe": of(interpreter, warmed)}
-    program = f"import packaged\n{WHAT_IT_HAS}"
+    given = {"recipe": warmed.recipe(interpreter[0])}
+    program = f"import packaged\n{RECORD_ALL}"
     warmed.run(program, 1, warm=False, **given)
     warmed.learn("json", "random", "packaged")
     warmed.run(program, 2, **given)
@@ -219,18 +85,14 @@ def test_it_is_as_after_an_exec(
 
 
 def test_an_attempt_after_a_failure_starts_by_itself(warmed: Warm) -> None:
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
     for attempt, forked in ((1, True), (2, False), (3, True)):
-        warmed.run(WHAT_IT_HAS, attempt, config={"code": 1 if attempt == 1 else 0})
+        warmed.run(RECORD_ALL, attempt, config={"code": 1 if attempt == 1 else 0})
         assert warmed.recorded(attempt)["of its own"][2] is forked
 
 
 def test_the_server_has_no_secret(warmed: Warm) -> None:
     """Not in its environment, and not in its memory, which every later run would have a copy of."""
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
-    warmed.run(WHAT_IT_HAS)
+    warmed.run(RECORD_ALL)
     (server,) = warmed.servers
     assert warmed.recorded(1)["environment"]["SOME_API_KEY"] == "canary-4712"
     assert warmed.recorded(1)["of its own"][2]
@@ -256,8 +118,7 @@ while not os.path.exists(folder + "/end"): time.sleep(0.02)
 
 
 def living(warmed: Warm) -> tuple[subprocess.Popen[bytes], int, int, int]:
-    """A worker whose recipe was forked and lives: with the recipe's pid, its keeper's, and that of
-    a child of the recipe's."""
+    """Start a worker with a forked recipe. Return it, and the pids of recipe, keeper and child."""
     warmed.prepare(LIVES)
     warmed.learn("json")
     worker = warmed.bench.start()
@@ -287,8 +148,6 @@ def test_it_outlives_the_server(warmed: Warm) -> None:
 
 
 def test_another_server_serves_while_runs_of_the_first_live(warmed: Warm) -> None:
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
     first = warmed.fork("import time; time.sleep(1000)")
     (server,) = warmed.servers
     os.kill(server, signal.SIGKILL)
@@ -301,14 +160,9 @@ def test_another_server_serves_while_runs_of_the_first_live(warmed: Warm) -> Non
 
 
 @pytest.mark.parametrize("longer", [0.0, 0.3])
-def test_a_server_that_ends_when_it_is_asked(warmed: Warm, longer: float) -> None:
-    """It had nothing to do for a while, or heard nothing from us for too long: the next serves. One
-    that ends by itself does not listen any more, and holds the lock for a little longer."""
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
-    first = warmed.fork("pass")
-    assert first is not None and first.reap()[0] == 0
-    (server,) = warmed.servers
+def test_a_server_that_ends_during_a_request_is_replaced(warmed: Warm, longer: float) -> None:
+    """The next server serves, even if the old one holds its lock a little longer."""
+    server = warmed.serve()
     (lock,) = warmed.modules.parent.glob("*.lock")
 
     def end() -> None:
@@ -327,8 +181,6 @@ def test_a_server_that_ends_when_it_is_asked(warmed: Warm, longer: float) -> Non
 
 def test_another_version_of_a_file_of_the_server_needs_another_server(warmed: Warm) -> None:
     """A server is named after all files that it and what it forks have loaded from there."""
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
     child = warmed.fork(
         "import os, sys\n"
         "found = [m.__file__ for name, m in sys.modules.items() if name.startswith('sweeper_')]\n"
@@ -343,22 +195,16 @@ def test_another_version_of_a_file_of_the_server_needs_another_server(warmed: Wa
 
 def test_its_group_is_there_when_it_has_begun(warmed: Warm) -> None:
     """A stop that comes at once is not lost."""
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
     for _ in range(10):
         child = warmed.fork("import time; time.sleep(1000)")
-        assert child is not None
         os.killpg(child.pid, signal.SIGTERM)
         assert child.reap()[0] == -signal.SIGTERM
 
 
 def test_how_it_ended_is_known_without_its_keeper(warmed: Warm) -> None:
     """Killed, or stopped, between the recipe's end and the worker's look at it."""
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
     for number in (signal.SIGKILL, signal.SIGSTOP):
         child = warmed.fork("raise SystemExit(7)")
-        assert child is not None
         child.await_end()
         assert select.select([child.connection], [], [], 90)[0]  # its keeper has told
         os.kill(child.keeper, number)
@@ -367,11 +213,8 @@ def test_how_it_ended_is_known_without_its_keeper(warmed: Warm) -> None:
 
 def test_no_keeper_no_recipe(warmed: Warm, tmp_path: Path) -> None:
     """Killed right after the recipe was let go."""
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
     for _ in range(5):
         child = warmed.fork("import time; time.sleep(1000)")
-        assert child is not None
         os.kill(child.keeper, signal.SIGKILL)
         assert child.reap() == (-9, None)
         assert not lives(child.pid)
@@ -388,7 +231,7 @@ def test_it_dies_with_its_keeper(warmed: Warm) -> None:
     assert (outcome["state"], outcome["signal"]) == (State.FAILED, "SIGKILL")
 
 
-def test_it_is_told_to_stop(warmed: Warm) -> None:
+def test_it_stops_with_its_worker(warmed: Warm) -> None:
     worker, recipe, _, child = living(warmed)
     worker.terminate()
     warmed.bench.finish(worker)
@@ -400,7 +243,7 @@ def test_it_is_told_to_stop(warmed: Warm) -> None:
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[bool]]:
-    """A function that gives this machine a load. Its list has an entry for each look at it."""
+    """A function that sets the load of this machine. Its list grows with each look at it."""
 
     def give(value: float) -> list[bool]:
         looks: list[bool] = []
@@ -413,11 +256,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], list[bool]]:
 def test_a_server_that_does_not_answer_costs_one_wait(
     warmed: Warm, load: Callable[[float], list[bool]]
 ) -> None:
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
-    child = warmed.fork("pass")
-    assert child is not None and child.reap()[0] == 0
-    (server,) = warmed.servers
+    server = warmed.serve()
     os.kill(server, signal.SIGSTOP)
     looks = load(0.0)  # it is asked after each wait
     for _ in range(3):
@@ -430,11 +269,7 @@ def test_on_a_busy_machine_a_server_is_waited_for(
     warmed: Warm, load: Callable[[float], list[bool]]
 ) -> None:
     """Hundreds of runs that start at once are a queue; to start by itself would cost each more."""
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
-    first = warmed.fork("pass")
-    assert first is not None and first.reap()[0] == 0
-    (server,) = warmed.servers
+    server = warmed.serve()
     load(1000.0)
     looks: list[bool] = []
 
@@ -462,17 +297,6 @@ def interpreter(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     return str(folder / "bin" / "python"), packages
 
 
-def of(interpreter: tuple[str, Path], warmed: Warm) -> dict[str, Any]:
-    """A recipe for that interpreter."""
-    return {
-        "kind": "file",
-        "file": str(warmed.file),
-        "python": interpreter[0],
-        "cwd": str(warmed.folder),
-        "log_path_field": "log_path",
-    }
-
-
 SAY = """
 import json, os, sys, packaged
 folder = dict(item.split("=", 1) for item in sys.argv[1:])["log_path"]
@@ -483,10 +307,10 @@ json.dump([packaged.VALUE, forked], open(folder + "/said", "w"))
 
 
 def test_a_package_that_was_changed(warmed: Warm, interpreter: tuple[str, Path]) -> None:
-    """The run after that has the new one, and the ones after it another server."""
+    """The next run starts by itself with the new version; later runs use another server."""
     package = interpreter[1] / "packaged.py"
     package.write_text("VALUE = 1")
-    recipe = of(interpreter, warmed)
+    recipe = warmed.recipe(interpreter[0])
     warmed.prepare(SAY, recipe=recipe)
     warmed.learn("json", "packaged")
     for attempt, expected in ((1, [1, True]), (2, [22, False]), (3, [22, True])):
@@ -496,49 +320,44 @@ def test_a_package_that_was_changed(warmed: Warm, interpreter: tuple[str, Path])
         assert warmed.recorded(attempt) == expected
 
 
-def test_a_module_of_the_recipes_folder(warmed: Warm, interpreter: tuple[str, Path]) -> None:
-    """It hides the package of that name, as it does without a fork server."""
-    (interpreter[1] / "packaged.py").write_text("VALUE = 1")
-    recipe = of(interpreter, warmed)
-    warmed.prepare(SAY, recipe=recipe)
-    warmed.learn("json", "packaged")
-    (warmed.folder / "packaged.py").write_text("VALUE = 'of the folder'")
-    warmed.run(SAY, recipe=recipe)
-    assert warmed.recorded(1) == ["of the folder", False]
+THREAD = "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
 
 
-def test_a_thread_since_an_import(warmed: Warm, interpreter: tuple[str, Path]) -> None:
-    """It would not be there in a fork. `doctor` says so."""
-    (interpreter[1] / "packaged.py").write_text(
-        "import threading\nVALUE = 1\n"
-        "threading.Thread(target=threading.Event().wait, daemon=True).start()"
-    )
-    recipe = of(interpreter, warmed)
-    warmed.prepare(SAY, recipe=recipe)
-    warmed.learn("json", "packaged")
-    warmed.run(SAY, recipe=recipe)
-    assert warmed.recorded(1) == [1, False]
-    assert (
-        fork_client.at_work(str(warmed.home)).refused
-        == "an imported module has started threads (1)"
-    )
-
-
-def test_a_module_that_cannot_be_imported(warmed: Warm, interpreter: tuple[str, Path]) -> None:
-    (interpreter[1] / "packaged.py").write_text("VALUE = 1")
+@pytest.mark.parametrize(
+    ("package", "neighbour", "modules", "expected", "refused"),
+    [
+        ("VALUE = 1", "VALUE = 2", ["json", "packaged"], [2, False], None),
+        (THREAD + "VALUE = 1", None, ["packaged"], [1, False], "has started threads (1)"),
+        ("VALUE = 1", None, ["gone", "broken", "packaged"], [1, True], None),
+    ],
+    ids=["hidden by a file of the recipe's folder", "starts a thread", "cannot be imported"],
+)
+def test_modules_that_a_server_imports(
+    warmed: Warm,
+    interpreter: tuple[str, Path],
+    package: str,
+    neighbour: str | None,
+    modules: list[str],
+    expected: list[Any],
+    refused: str | None,
+) -> None:
+    (interpreter[1] / "packaged.py").write_text(package)
     (interpreter[1] / "broken.py").write_text("raise SystemExit(3)")
-    recipe = of(interpreter, warmed)
+    recipe = warmed.recipe(interpreter[0])
     warmed.prepare(SAY, recipe=recipe)
-    warmed.learn("gone", "broken", "packaged")
+    warmed.learn(*modules)
+    if neighbour is not None:
+        (warmed.folder / "packaged.py").write_text(neighbour)
     warmed.run(SAY, recipe=recipe)
-    assert warmed.recorded(1) == [1, True]
+    assert warmed.recorded(1) == expected
+    if refused is not None:
+        assert fork_client.at_work(str(warmed.home)).refused == f"an imported module {refused}"
 
 
 def test_what_would_be_imported_otherwise(warmed: Warm, interpreter: tuple[str, Path]) -> None:
-    """A package that a later module path hides; variables that imports have read; files that they
-    have opened. Each time the run is what it is by itself."""
+    """A hiding module, variables and files that imports read: the run is as without a server."""
     package = interpreter[1] / "packaged.py"
-    recipe = of(interpreter, warmed)
+    recipe = warmed.recipe(interpreter[0])
     mine = warmed.folder.parent / "mine"
     mine.mkdir()
     (mine / "packaged.py").write_text("VALUE = 'mine'")
@@ -562,20 +381,16 @@ def test_what_would_be_imported_otherwise(warmed: Warm, interpreter: tuple[str, 
     assert warmed.recorded(4) == ["\0", False]
 
 
-def test_a_folder_that_is_gone_is_told_as_without_it(warmed: Warm, tmp_path: Path) -> None:
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
+def test_a_missing_folder_fails_as_without_a_server(warmed: Warm, tmp_path: Path) -> None:
     assert warmed.fork("pass", cwd=str(tmp_path / "gone")) is None
-    outcome = warmed.run(WHAT_IT_HAS, cwd=str(tmp_path / "gone"))
+    outcome = warmed.run(RECORD_ALL, cwd=str(tmp_path / "gone"))
     assert (outcome["state"], outcome["reason"]) == (State.FAILED, "start")
 
 
-def test_nobody_listens_for_secrets(warmed: Warm) -> None:
+def test_a_folder_that_others_may_write_to_is_not_used(warmed: Warm) -> None:
     """A folder that others may write to is not used."""
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
     (warmed.home / "warm").chmod(0o770)
-    warmed.run(WHAT_IT_HAS)
+    warmed.run(RECORD_ALL)
     assert not warmed.servers and not warmed.recorded(1)["of its own"][2]
 
 
@@ -590,9 +405,7 @@ def test_nobody_listens_for_secrets(warmed: Warm) -> None:
 def test_what_could_make_a_difference_is_not_forked(
     warmed: Warm, changes: dict[str, Any], environment: dict[str, str]
 ) -> None:
-    warmed.prepare(WHAT_IT_HAS)
-    warmed.learn("json")
     warmed.change(environment)
-    outcome = warmed.run(WHAT_IT_HAS, **changes)
+    outcome = warmed.run(RECORD_ALL, **changes)
     assert outcome["state"] is State.SUCCEEDED
     assert not warmed.servers

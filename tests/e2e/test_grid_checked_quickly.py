@@ -54,7 +54,7 @@ def problems_of(configs):
     return [(problem.key, problem.message) for problem in problems]
 
 
-def test_many_configurations_are_told_of_what_each_alone_is_told_of():
+def test_many_configurations_have_the_problems_of_each_alone():
     values = {
         "opt.lr": [0.5, 2.0, "fast"],
         "opt.name": ["adam", "sgd"],
@@ -81,7 +81,7 @@ def test_a_form_found_late_is_used_for_what_was_seen_before():
     assert (again.forms, {problem.key for problem in problems}) == (recipe.forms, {"union"})
 
 
-def test_mistakes_of_every_kind_are_told_at_once(tmp_path):
+def test_mistakes_of_every_kind_are_reported_at_once(tmp_path):
     (tmp_path / "g.yaml").write_text(
         "recipe: mod.py:Config\nbase: {rnk: 1, opt: {nam: adam}}\nseeds: 0\nmetrc: {}\n"
         "grid: {alpha: [1, x], rank: 3}\n"

@@ -1,5 +1,4 @@
-"""Hostile and malformed grids, kept in `tests/corpus`: what `sweeper plan` says of each, to the
-letter (`expected.txt`), soon, and with nothing written or started."""
+"""What `sweeper plan` says of the hostile grids in `tests/corpus`, letter by letter."""
 
 import json
 import os
@@ -18,7 +17,7 @@ GRIDS = sorted(path.name for path in CORPUS.glob("*.yaml"))
 
 
 def parse_expected(expected: str) -> dict[str, list[str]]:
-    """`expected.txt`: after a line with a grid's name in brackets, what is said of it."""
+    """Return the messages of each grid in `expected.txt`, where its name is in brackets."""
     messages: dict[str, list[str]] = {}
     for line in expected.splitlines():
         if line.startswith("["):
@@ -52,7 +51,7 @@ def judge() -> Iterator[Any]:
 
 
 def lines(answer: Any) -> list[str]:
-    """What was said: mistakes, else the plan's warnings and its counts."""
+    """Return the mistakes that were printed, else the plan's warnings and counts."""
     text = answer["err"].removeprefix("sweeper: ").replace("sweeper: warning", "warning")
     output = text.replace(sys.executable, "PYTHON").replace(str(ROOT), "ROOT").splitlines()
     return output + [line for line in answer["out"].splitlines() if line.endswith(" to start")]
@@ -65,12 +64,12 @@ def test_every_grid_is_in_the_table_and_many_mistakes_are() -> None:
 
 
 def _files() -> list[Path]:
-    """What lies in the corpus, but for what Python keeps of a module that it has read."""
+    """Return the files of the corpus, without Python's caches."""
     return sorted(path for path in CORPUS.rglob("*") if "__pycache__" not in path.parts)
 
 
 @pytest.mark.parametrize("grid", GRIDS)
-def test_what_is_said_of_a_grid(judge: Any, grid: str) -> None:
+def test_a_grid_has_the_expected_messages(judge: Any, grid: str) -> None:
     before = _files()
     answer = judge(CORPUS, grid)
     assert lines(answer) == EXPECTED[grid]
@@ -80,7 +79,7 @@ def test_what_is_said_of_a_grid(judge: Any, grid: str) -> None:
     assert _files() == before
 
 
-def test_files_that_are_none(judge: Any, tmp_path: Path) -> None:
+def test_what_is_not_a_file_is_refused(judge: Any, tmp_path: Path) -> None:
     command = "command: [x]\n"
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link.yaml").symlink_to("linked.yaml")

@@ -1,4 +1,4 @@
-"""The grids that show GRPO: one from random weights, and a pair that goes on where SFT ended."""
+"""The example grids of GRPO, from random weights and from the end of SFT."""
 
 import json
 import os
@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.typed import Typed
 
 import sweeper
 from sweeper.engine import lifecycle
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
-SWEEPER = str(Path(sys.executable).parent / "sweeper")
 SMALL = ["seeds=2", "max_steps=2", "train_size=20", "test_size=4", "eval_every=0"]
 
 
@@ -47,10 +47,12 @@ def execute(folder, *command):
     return done.stdout
 
 
-def test_the_pair_for_addition_goes_on_from_each_seeds_own_checkpoint(tmp_path):
+def test_the_pair_for_addition_continues_from_each_seeds_checkpoint(tmp_path):
     def launch(grid, *settings):
         path = str(ROOT / "grids" / f"{grid}.yaml")
-        execute(tmp_path, SWEEPER, "launch", path, *settings, "--backend", "local", "--wait")
+        Typed(tmp_path, ("TINKER_", "WANDB_")).run(
+            "launch", path, *settings, "--backend", "local", "--wait"
+        )
 
     [link, compare] = re.findall(
         r"```python\n(.*?)```", (ROOT / "docs" / "grpo.md").read_text(), re.DOTALL

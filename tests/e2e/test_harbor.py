@@ -1,5 +1,4 @@
-"""The package harbor itself, from PyPI, in an environment of its own (`make harbor`): the example
-tasks by its trials, its Terminus agent on the engine, its environments as ours."""
+"""The package harbor: its trials and its Terminus agent on our engine, in our environments."""
 
 import json
 import os
@@ -57,7 +56,7 @@ def lines(path):
 
 
 def sequences():
-    """What is tried on each task: the solution, nothing, and letters by chance."""
+    """Return what is tried on each task: the solution, nothing, and random letters."""
     rng, sequences_by_task = random.Random(1), {}
     for task in read_all(str(TASKS))[0]:
         solution = Path(task.steps[0].solution or "", "solve.sh").read_text().splitlines()[1:]
@@ -110,7 +109,7 @@ def test_the_same_commands_earn_the_same(tmp_path):
     assert responses == tried["door"][4]
 
 
-def test_a_killed_run_goes_on_with_the_trials_that_are_missing(tmp_path):
+def test_a_killed_run_continues_with_the_missing_trials(tmp_path):
     log_path = tmp_path / "run"
     slow = {name: [["sleep 0.4"]] * 4 for name in ("door", "lamp", "stairs")}
     settings = {"agent": "scripted_agent:Scripted", "attempts": 4, "n_parallel_envs": 2}
@@ -133,8 +132,7 @@ def test_a_killed_run_goes_on_with_the_trials_that_are_missing(tmp_path):
 
 
 def test_terminus_on_the_engine(recipes, tmp_path):
-    """harbor's Terminus agent with its Tinker model: the very tokens, each with its logprob, which
-    the service gives them again."""
+    """Terminus records the very tokens that the service sampled, with their logprobs."""
     log_path = tmp_path / "run"
     env = {"TINKER_API_KEY": recipes.key, **recipes.tokenizers, "TINKER_TELEMETRY": "0"}
     settings = {"base_url": recipes.url, "model_name": "tiny/qwen3", "max_turns": 2}
@@ -198,8 +196,7 @@ def test_an_environment_of_harbors_is_one_of_ours(tmp_path):
 
 
 def test_a_sweep_of_agents(tmp_path):
-    """By a grid whose runs execute in harbor's interpreter; and a plan that names another is
-    refused."""
+    """A grid runs in harbor's interpreter; a plan that names another one is refused."""
     grid = {
         "name": "agents",
         "recipe": "harbor",
@@ -238,8 +235,7 @@ LETTERS = "abmnoz"
 
 @pytest.fixture(scope="module")
 def to_train(recipes, tmp_path_factory):
-    """Variables and settings for training a model that has learned to write any letter first, since
-    harbor's model loses answers that do not end."""
+    """Settings for a model that can write any letter: harbor's model loses unfinished answers."""
     folder, rng = tmp_path_factory.mktemp("letters"), random.Random(0)
     prompts = [task.steps[0].instruction for task in read_all(str(TASKS))[0]]
     with (folder / "letters.jsonl").open("w") as file:
@@ -261,8 +257,7 @@ def to_train(recipes, tmp_path_factory):
 
 @pytest.mark.timeout(3600)  # 960 trials, each with a terminal
 def test_terminus_is_trained(to_train, tmp_path):
-    """harbor's trials as episodes of GRPO: the reward of the three tasks rises, and all tokens are
-    trained with the logprobs that they were sampled with."""
+    """GRPO on harbor's trials raises the rewards, and trains the sampled tokens."""
     (env, settings), log_path = to_train, tmp_path / "run"
     settings = settings | {"group_size": 16, "n_parallel_envs": 8, "max_steps": 20}
     settings |= {"learning_rate": 2e-3, "lr_schedule": "constant", "entropy_coef": 0.02}

@@ -1,5 +1,4 @@
-"""A sweep folder that somebody else made, in which every text gives orders to the terminal: no verb
-hands one on, and none lets a text begin a line of its own."""
+"""No text of a foreign sweep folder reaches the terminal as a control sequence or as a line."""
 
 import contextlib
 import json
@@ -111,7 +110,7 @@ def _launcher_told(folder: Path, ids: list[str]) -> None:
 
 @pytest.fixture
 def grid(tmp_path: Path) -> Path:
-    """Valid, and each text that may be chosen freely is hostile."""
+    """A valid grid whose every free text is hostile."""
     path = tmp_path / "grid.yaml"
     text = json.dumps(re.sub("[\ud800\x00]", "", HOSTILE))
     path.write_text(
@@ -278,8 +277,7 @@ def test_the_screen_of_watch_has_no_orders(root: Path) -> None:
 
 
 def test_windows_are_called_by_harmless_names(tmux_socket: str, tmp_path: Path) -> None:
-    """tmux draws names and titles itself, and reads formats in them, which may be a shell's
-    command."""
+    """tmux expands formats in names and titles, and a format may run a shell command."""
     from sweeper.backends.base import JobSpec
     from sweeper.backends.tmux.backend import TmuxBackend
     from sweeper.backends.tmux.server import TmuxServer

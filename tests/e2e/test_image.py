@@ -1,5 +1,4 @@
-"""The image of docker/Dockerfile, as `make image` builds it, has the jobs of a sweep
-on the emulated AWS Batch in it; and what is said when it cannot be built."""
+"""Jobs of a sweep run in the image of docker/Dockerfile; failed builds say why."""
 
 import json
 import os
@@ -63,7 +62,7 @@ def contained(batch: Any) -> Iterator[Any]:
 
 
 def test_a_sweep_in_the_image(contained: Any, tmp_path: Path) -> None:
-    """Its interpreter is `python`, as the backend has it unless told otherwise."""
+    """Its interpreter is `python`, the backend's default."""
     folder = tmp_path / "checkout"
     folder.mkdir()
     shell = shells.Shell(folder, "aws-batch")
@@ -82,8 +81,7 @@ def test_a_sweep_in_the_image(contained: Any, tmp_path: Path) -> None:
 
 @pytest.fixture
 def build(tmp_path: Path) -> Any:
-    """A function that builds with programs in place of some, which write down how they were called,
-    and do what a line of shell says. Gives the exit code, what was said, and the calls."""
+    """A function that builds with stand-in programs: returns exit code, output and their calls."""
 
     def built(**programs: str) -> tuple[int, str, list[str]]:
         folder, calls = tmp_path / "programs", tmp_path / "calls"
@@ -107,13 +105,13 @@ def build(tmp_path: Path) -> Any:
     return built
 
 
-def test_who_is_not_root_is_told_so(build: Any) -> None:
+def test_users_other_than_root_are_refused(build: Any) -> None:
     code, output, calls = build(id="echo 1000", buildah="", debootstrap="")
     assert (code, len(output.splitlines()), calls) == (1, 1, ["id -u"])
     assert "needs root" in output
 
 
-def test_what_debootstrap_says_is_seen(build: Any) -> None:
+def test_the_output_of_debootstrap_is_shown(build: Any) -> None:
     """It writes its errors where it writes everything."""
     code, output, _ = build(id="echo 0", buildah="exit 1", debootstrap="echo E: no mirror; exit 1")
     assert code == 1

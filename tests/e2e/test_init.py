@@ -1,14 +1,12 @@
 """`sweeper init` as typed: what it writes plans as it stands."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import jsonschema
 import pytest
+from support.typed import Typed
 
 from sweeper.fields.nodes import Problems, plain, read_yaml
 
@@ -69,16 +67,6 @@ if __name__ == "__main__":
 """
 
 
-def _sweeper(folder: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
-    command = [str(Path(sys.executable).parent / "sweeper"), *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
-
-
 @pytest.mark.parametrize(
     ("reference", "name", "axis", "seeds"),
     [
@@ -94,14 +82,16 @@ def test_what_it_writes_plans(
 ) -> None:
     (tmp_path / "nested.py").write_text(NESTED)
     (tmp_path / "picky.py").write_text(PICKY)
-    output = _sweeper(tmp_path, "init", reference)
+    output = Typed(tmp_path).complete("init", reference)
     fill = [*re.findall(r"^  (\S+):  # FILL IN", (tmp_path / f"{name}.yaml").read_text(), re.M)]
     warning = (
         f"sweeper: warning: this grid is not ready for `sweeper plan`: fill in {', '.join(fill)}\n"
     )
     assert output.stderr == warning * bool(fill)
     assert output.stdout == f"wrote {name}.yaml; look at it with `sweeper plan {name}.yaml`\n"
-    planned = _sweeper(tmp_path, "plan", f"{name}.yaml", "--json", *(f"{key}=x" for key in fill))
+    planned = Typed(tmp_path).complete(
+        "plan", f"{name}.yaml", "--json", *(f"{key}=x" for key in fill)
+    )
     assert planned.stderr == ""
     document = json.loads(planned.stdout)
     assert document["warnings"] == []
@@ -113,12 +103,12 @@ def test_what_it_writes_plans(
         ours = field in ("log_path", "behavior_if_log_dir_exists")
         named = re.search(rf"(^|[# ]){field}[:.]", above, re.M)
         assert ours == (named is None), field
-    schema = json.loads(_sweeper(tmp_path, "init", "--schema").stdout)
+    schema = json.loads(Typed(tmp_path).complete("init", "--schema").stdout)
     root = read_yaml(text, "x", Problems())
     assert root is not None
     jsonschema.validate(plain(root), schema)
     # Again: it is the user's now.
-    again = _sweeper(tmp_path, "init", reference, code=2)
+    again = Typed(tmp_path).complete("init", reference, code=2)
     assert again.stderr == (
         f"sweeper: {name}.yaml exists already: choose another file with --out\n"
     )
@@ -126,14 +116,14 @@ def test_what_it_writes_plans(
 
 
 def test_the_default_is_a_grid_that_launches(tmp_path: Path) -> None:
-    output = _sweeper(tmp_path, "init", "--out", "-").stdout
-    assert output == _sweeper(tmp_path, "init", "sft", "--out", "-").stdout
+    output = Typed(tmp_path).complete("init", "--out", "-").stdout
+    assert output == Typed(tmp_path).complete("init", "sft", "--out", "-").stdout
     assert "recipe: sft\n" in output
     assert "metric: {name: test/nll, goal: minimize, at: last}\n" in output
     assert list(tmp_path.glob("*.yaml")) == []
 
 
-def test_mistakes_cost_a_line(tmp_path: Path) -> None:
+def test_mistakes_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "other.py").write_text("import chz\nif __name__ == '__main__': pass\n")
     for arguments, message in {
         ("init", "sftt"): "no recipe or module is called 'sftt'",
@@ -143,7 +133,7 @@ def test_mistakes_cost_a_line(tmp_path: Path) -> None:
         ("init", "sft", "--out", "no/such/folder.yaml"): "cannot write no/such/folder.yaml",
         ("init", "sft", "--python", "no-such-python"): "no interpreter no-such-python",
     }.items():
-        output = _sweeper(tmp_path, *arguments, code=2)
+        output = Typed(tmp_path).complete(*arguments, code=2)
         assert message in output.stderr
         assert output.stderr.count("\n") == 1
     assert list(tmp_path.glob("*.yaml")) == []

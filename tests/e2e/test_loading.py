@@ -19,7 +19,7 @@ HEAVY = {"tinker", "wandb", "pandas", "plotly", "numpy", "scipy", "transformers"
 
 
 def _run(code: str, *arguments: str, **environment: str) -> list[str]:
-    """The words that a program prints."""
+    """Return the words that a program prints."""
     done = subprocess.run(
         [sys.executable, "-P", "-c", code, *arguments],
         env=os.environ | environment,
@@ -31,7 +31,7 @@ def _run(code: str, *arguments: str, **environment: str) -> list[str]:
 
 
 def _loaded_by(statement: str) -> set[str]:
-    """The packages that are there after a statement."""
+    """Return the packages that a statement loads."""
     words = _run(f"{statement}; import sys; print(' '.join(sys.modules))")
     return {name.split(".")[0] for name in words}
 

@@ -1,4 +1,4 @@
-"""grids/matrix.yaml: every method with two models, one of which nobody has, and the table of it."""
+"""grids/matrix.yaml: every method with two models, one of them missing, and their table."""
 
 import json
 from pathlib import Path

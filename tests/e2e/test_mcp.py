@@ -1,5 +1,4 @@
-"""A study on the engine, driven by the MCP SDK's own client: over stdio until that server is
-killed, then over HTTP beside another client."""
+"""A study by the MCP SDK's client: over stdio until the server is killed, then over HTTP."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -36,7 +35,7 @@ async def until_over(client: Client, sweep: str) -> dict[str, Any]:
 
 
 async def begin(servers: Any) -> None:
-    """The baseline is planned and launched, and the server killed while it runs."""
+    """Plan and launch the baseline; the server is killed while it runs."""
     client = Client(servers.stdio())
     stack = AsyncExitStack()
     with pytest.raises(BaseException):  # noqa: B017 - however the SDK says that it has gone
@@ -54,7 +53,7 @@ async def begin(servers: Any) -> None:
 
 
 async def go_on(url: str, grids: Path) -> None:
-    """Two clients of one server over HTTP, which has seen nothing of it before."""
+    """Continue with two clients of a new server over HTTP."""
     async with agents.connected(url) as client, agents.connected(url) as other:
         both = await asyncio.gather(until_over(client, "baseline"), until_over(other, "baseline"))
         assert [answer["states"] for answer in both] == [{"succeeded": 2}] * 2  # the sweep went on

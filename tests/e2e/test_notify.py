@@ -1,6 +1,4 @@
-"""A launcher that is killed and started again tells of its sweep's end once, with the verdict, and
-what it tells survives a receiver that refuses at first. Those that are out of reach, or never
-answer, cost the sweep nothing."""
+"""The end of a sweep is notified once, whoever is killed; broken receivers cost it nothing."""
 
 import json
 import socket
@@ -17,7 +15,7 @@ pytestmark = pytest.mark.e2e
 Shell = Any
 
 
-def test_an_end_is_told_once_whoever_was_killed(tmp_path: Path, receiver: Any) -> None:
+def test_an_end_is_notified_once_despite_kills(tmp_path: Path, receiver: Any) -> None:
     shell: Shell = shells.Shell(tmp_path, "local")
     shell.environment["HOOK"] = receiver.url
     receiver.faults = [500]
@@ -39,7 +37,7 @@ def test_an_end_is_told_once_whoever_was_killed(tmp_path: Path, receiver: Any) -
     assert b"s3cret-in-the-address" not in contents
 
 
-def test_receivers_out_of_reach_cost_the_sweep_nothing(tmp_path: Path, receiver: Any) -> None:
+def test_unreachable_receivers_do_not_harm_the_sweep(tmp_path: Path, receiver: Any) -> None:
     shell: Shell = shells.Shell(tmp_path, "local")
     with socket.socket() as nobody:  # its port is taken, and nobody listens there
         nobody.bind(("127.0.0.1", 0))
@@ -72,7 +70,7 @@ def _delivered(shell: Any) -> dict[str, bool | None]:
 
 
 def _end_senders(folder: Path) -> None:
-    """Who goes on trying to tell of a sweep in this folder."""
+    """Kill the processes that keep sending messages of a sweep in this folder."""
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         if "notify" in words and any(str(folder) in word for word in words):

@@ -1,16 +1,10 @@
-"""A sweep that an earlier version recorded is read by every verb, retried, and gone on with. Plans
-and jobs were not typed then, and observations were sentences.
-
-`sweep_before_typed_plans.json` has its files: path -> text.
-"""
+"""A sweep of an earlier version, in sweep_before_typed_plans.json, can be read and continued."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.typed import Typed
 
 import sweeper
 from sweeper.results.registry import Registry
@@ -21,7 +15,6 @@ from sweeper.sweep.plan import read
 
 pytestmark = pytest.mark.e2e
 
-SWEEPER = str(Path(sys.executable).parent / "sweeper")
 FILES: dict[str, str] = json.loads(
     Path(__file__).with_name("sweep_before_typed_plans.json").read_text()
 )
@@ -42,13 +35,9 @@ def root(tmp_path: Path) -> Path:
 
 
 def run(root: Path, *arguments: str, code: int = 0) -> str:
-    ours = os.environ | {"SWEEPER_HOME": str(root / "home"), "SWEEPER_ROOT": str(root)}
-    done = subprocess.run(
-        [SWEEPER, *arguments], cwd=root, env=ours, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout
+    printed = Typed(root, SWEEPER_ROOT=str(root)).run(*arguments, code=code)
+    assert "Traceback" not in printed
+    return printed
 
 
 def test_nothing_of_its_plan_is_lost() -> None:
@@ -85,14 +74,14 @@ def test_every_verb_reads_it(root: Path, verb: tuple[str, ...]) -> None:
 
 
 def test_its_values_are_what_they_were(root: Path) -> None:
-    rows = json.loads(run(root, "ls", "before", "--json"))["runs"]
+    rows = Typed(root, SWEEPER_ROOT=str(root)).runs_of("before")
     assert {row["name"]: round(row["value"], 3) for row in rows} == VALUES
     assert {row["attempts"] for row in rows} == {1, 2}
     assert len(Registry(str(root)).runs("before")) == 4
     assert sweeper.status("before", root=str(root)).counts == {"succeeded": 4}
 
 
-def test_it_is_retried_and_gone_on_with(root: Path) -> None:
+def test_it_is_retried_and_continued(root: Path) -> None:
     """By what it says: the interpreter and the folder of another machine are not here."""
     run(root, "retry", "before", "lr=0.1,seed=0", code=2)  # nobody has agreed
     (root / "toy.py").write_text(

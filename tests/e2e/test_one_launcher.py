@@ -41,7 +41,7 @@ def test_one_launcher_a_sweep(tmp_path: Path) -> None:
     assert not lock.is_held(SweepFolder(store, "s"))
 
 
-def test_who_only_looks_and_stands_still_is_no_launcher(tmp_path: Path) -> None:
+def test_a_suspended_reader_is_no_launcher(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     store.create("s/sweep.json", b"{}")
     with lock.holding_sweep(SweepFolder(store, "s")):
@@ -53,10 +53,10 @@ def test_who_only_looks_and_stands_still_is_no_launcher(tmp_path: Path) -> None:
         assert lock.is_held(SweepFolder(store, "s"))
 
 
-def test_who_waits_for_a_sweep_that_is_deleted_locks_the_one_that_comes_after(
+def test_a_launcher_that_waits_for_a_deleted_sweep_locks_the_next_one(
     tmp_path: Path,
 ) -> None:
-    """A lock belongs to a file. That of a deleted sweep keeps nobody away from a new one."""
+    """A lock belongs to a file: that of a deleted sweep keeps no launcher from a new one."""
     store = LocalStore(str(tmp_path))
     store.create("s/sweep.json", b"{}")
     waiting, held, done = threading.Event(), threading.Event(), threading.Event()

@@ -1,5 +1,4 @@
-"""sweeper as somebody else has it: installed from a wheel into another environment, used in a
-folder that has its own `recipes/` package, grid and script."""
+"""sweeper installed from a wheel, used in a folder with its own `recipes/` package."""
 
 import json
 import os
@@ -61,8 +60,7 @@ print(launched.name, len(frame), frame["steps"].unique().tolist())
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment with sweeper's wheel; its dependencies are borrowed from
-    this one, which a path file makes visible without this one's own sweeper."""
+    """The bin folder of an environment with sweeper's wheel and this environment's dependencies."""
     folder = tmp_path_factory.mktemp("elsewhere")
     wheel = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*wheel, "--wheel-dir", str(folder), str(ROOT)], check=True)

@@ -1,8 +1,6 @@
-"""Programs of anybody's, by the example grids: each in its own interpreter and folder, with what it
-needs to find the engine's models by their names."""
+"""Programs of users in interpreters and folders of their own, launched by the example grids."""
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -13,42 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.typed import Typed
 
 from sweeper.engine import lifecycle
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[2]
-SWEEPER = str(Path(sys.executable).parent / "sweeper")
 
 
-class Shell:
+class Shell(Typed):
     """A user's folder, with the grids and a cache of the hub that has things in it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder, ("HF_", "TINKER_"), HF_HOME=str(folder / "hf"))
         shutil.copytree(ROOT / "grids", folder / "grids")
-        self.environment = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("HF_", "TINKER_"))},
-            "SWEEPER_HOME": str(folder / "home"),
-            "SWEEPER_ROOT": str(folder / "sweeps"),
-            "HF_HOME": str(folder / "hf"),
-        }
-
-    def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            [SWEEPER, *arguments],
-            cwd=self.folder, env=self.environment, stdout=pipe, stderr=pipe, text=True,
-        )  # fmt: skip
-
-    def run(self, *arguments: str, code: int = 0) -> str:
-        process = self.start(*arguments)
-        output, errors = process.communicate(timeout=240)
-        assert process.returncode == code, output + errors
-        return output + errors
-
-    def runs(self, sweep: str) -> list[dict[str, Any]]:
-        return json.loads(self.run("ls", sweep, "--json"))["runs"]
 
 
 @pytest.fixture
@@ -67,7 +43,7 @@ def test_a_module_in_a_folder_and_an_interpreter_of_its_own(shell: Shell) -> Non
     for name in ("chz", "typing_extensions.py"):
         (site / name).symlink_to(Path(borrowed, name))
     shell.run("launch", "grids/module.yaml", "launch.python=own/bin/python", "seeds=1", "--wait")
-    runs = shell.runs("module")
+    runs = shell.runs_of("module")
     assert [run["state"] for run in runs] == ["succeeded"] * 6
     heights = {(r["config"]["learning_rate"], r["config"]["noise"]): r["value"] for r in runs}
     assert heights[0.03, 0.1] > 100 * heights[0.3, 0.1]
@@ -119,12 +95,11 @@ launch:
 
 
 def test_a_program_of_stages_without_a_field_for_its_folder_or_a_seed(shell: Shell) -> None:
-    """It gets its folder by the environment, its metrics lie further down, it resumes from the
-    checkpoints of each stage, and its replicates are told to have no seed."""
+    """Its folder comes by a variable, its metrics lie deeper, and its replicates have no seed."""
     (shell.folder / "stages.py").write_text(STAGES)
     (shell.folder / "staged.yaml").write_text(STAGED)
     shell.run("launch", "staged.yaml", "--wait")
-    runs = shell.runs("staged")
+    runs = shell.runs_of("staged")
     assert [(run["state"], run["attempts"]) for run in runs] == [("succeeded", 2)] * 4
     assert all(0 <= run["value"] < 2 for run in runs)  # the second stage's, not the first's
     assert len({run["value"] for run in runs}) == 4
@@ -141,7 +116,7 @@ def test_a_program_of_stages_without_a_field_for_its_folder_or_a_seed(shell: She
 
 def test_a_command_in_another_language(shell: Shell) -> None:
     shell.run("launch", "grids/command.yaml", "--wait")
-    values = {run["config"]["learning_rate"]: run["value"] for run in shell.runs("command")}
+    values = {run["config"]["learning_rate"]: run["value"] for run in shell.runs_of("command")}
     expected = {rate: (5 * (1 - 2 * rate) ** 29) ** 2 for rate in (0.03, 0.1, 0.3)}
     assert values == {rate: pytest.approx(height) for rate, height in expected.items()}
     assert "lowest point at 0.000" in shell.run("logs", "command/lr=0.3")
@@ -178,8 +153,7 @@ launch: {{backend: local}}
 def test_names_of_models_lead_to_the_engines_tokenizers(
     shell: Shell, engine: lifecycle.EngineInfo
 ) -> None:
-    """Its stand-ins and aliases, though the user's cache holds a model of the same name, and beside
-    them what the user's cache holds besides; which is left as it is."""
+    """Aliases of the engine win over the user's cache, which stays as it is."""
     cache = shell.folder / "hf" / "hub"
     cache.mkdir(parents=True)
     theirs = Path(engine.home, "hub", "models--tiny--qwen3")
@@ -197,7 +171,9 @@ def test_names_of_models_lead_to_the_engines_tokenizers(
     assert "tiny/qwen3 stands in for somebody/else" in output
     assert "no model nobody/has-it" in output
     assert "--alias nobody/has-it=tiny/qwen3" in output
-    metrics = shell.folder / "sweeps/names/runs" / f"{shell.runs('names')[0]['id']}.1/metrics.jsonl"
+    metrics = (
+        shell.folder / "sweeps/names/runs" / f"{shell.runs_of('names')[0]['id']}.1/metrics.jsonl"
+    )
     row = json.loads(metrics.read_text())
     models = ("tiny/qwen3", "Qwen/Qwen3.5-9B-Base", "somebody/else")
     assert [row[name] for name in models] == [5, 5, 5]
@@ -207,7 +183,7 @@ def test_names_of_models_lead_to_the_engines_tokenizers(
     # Gone from the user's cache, gone for the next launch.
     shutil.rmtree(cache / "models--me--mine")
     shell.run("launch", "names.yaml", "b=tiny/qwen3", "--wait", "--drop", code=3)
-    (failed,) = [run for run in shell.runs("names") if run["state"] == "failed"]
+    (failed,) = [run for run in shell.runs_of("names") if run["state"] == "failed"]
     assert "me/mine" in shell.run("logs", failed["id"])
 
 
@@ -262,7 +238,7 @@ def test_sixteen_runs_share_an_engine_with_four_seats(
     go.touch()
     output, errors = launcher.communicate(timeout=240)
     assert launcher.returncode == 0, output + errors
-    runs = shell.runs("many")
+    runs = shell.runs_of("many")
     assert [(run["state"], run["attempts"]) for run in runs] == [("succeeded", 1)] * 16
     assert all(run["value"] < 8.0 for run in runs)  # from 16, by two steps
     report = metered(info)

@@ -1,12 +1,13 @@
-"""grids/pipeline.yaml in small: demonstrations, preferences, rewards and evaluations on the engine,
-each from the checkpoint of what came before."""
+"""grids/pipeline.yaml in small: each stage starts from the checkpoint of the one before."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 from support import shell as shells
 
+from sweeper.cli import main
 from sweeper.engine import lifecycle
 from sweeper.results.registry import Registry
 
@@ -14,27 +15,10 @@ pytestmark = pytest.mark.e2e
 
 GRID = Path(__file__).parents[2] / "grids" / "pipeline.yaml"
 SMALL = (
-    *(
-        "sft.max_steps=2",
-        "sft.seeds=1",
-        "sft.learning_rate=8e-3",
-        "sft.lora_rank=8",
-        "sft.test_size=4",
-    ),
-    *(
-        "dpo.max_steps=2",
-        "dpo.seeds=1",
-        "dpo.dpo_beta=0.5",
-        "dpo.warmup_steps=0",
-        "dpo.test_size=4",
-    ),
-    *(
-        "rl.max_steps=1",
-        "rl.seeds=1",
-        "rl.learning_rate=3e-4",
-        "rl.warmup_steps=0",
-        "rl.test_size=4",
-    ),
+    *(f"sft.{text}" for text in ("max_steps=2", "seeds=1", "learning_rate=8e-3", "lora_rank=8")),
+    *(f"dpo.{text}" for text in ("max_steps=2", "seeds=1", "dpo_beta=0.5", "warmup_steps=0")),
+    *(f"rl.{text}" for text in ("max_steps=1", "seeds=1", "learning_rate=3e-4", "warmup_steps=0")),
+    *("sft.test_size=4", "dpo.test_size=4", "rl.test_size=4"),
     *("eval.max_items=4", "launch.backend=local"),
 )
 
@@ -71,7 +55,7 @@ def test_a_pipeline_runs_from_the_base_model_to_compared_checkpoints(
 
 
 def _check_page(page: Path) -> None:
-    """All stages with their reports, and each chain with what all of it used."""
+    """Check the reports of all stages, and what each chain used."""
     document = json.loads((page.parent / "report.json").read_text())
     assert [stage["name"] for stage in document["stages"]] == ["sft", "dpo", "rl", "eval"]
     assert all((page.parent / stage["report"]).exists() for stage in document["stages"])
@@ -83,3 +67,35 @@ def _check_page(page: Path) -> None:
     text = page.read_text()
     assert 'href="eval/report.html"' in text
     assert "<script" not in text
+
+
+TRAIN = (
+    "import json, sys\n"
+    "row = json.dumps({'step': 1, 'loss': float(sys.argv[1])})\n"
+    "open(sys.argv[2] + '/metrics.jsonl', 'w').write(row)\n"
+)
+TWO = """name: pipe
+launch: {backend: local}
+stages:
+  a:
+    command: [python, train.py, "{x}", "{log_path}"]
+    grid: {x: [1, 2]}
+    metric: {name: loss, goal: minimize}
+  b:
+    from: {stage: a, take: each}
+    command: [python, train.py, "{x}", "{log_path}"]
+    base: {par: "${a.log_path}"}
+    grid: {x: [3]}
+    metric: {name: loss, goal: minimize}
+""".replace("python", sys.executable)  # which need not be on the PATH by that name
+
+
+def test_a_pipeline_has_a_report_in_markdown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(TRAIN)
+    Path("pipe.yaml").write_text(TWO)
+    assert main(["launch", "pipe.yaml", "--wait"]) == 0
+    assert main(["analyze", "pipe"]) == 0
+    text = Path("sweeps/pipe/report/report.md").read_text()
+    assert "[Report of a](a/report.md)" in text and Path("sweeps/pipe/report/a/report.md").exists()
+    assert text.count(", then b ") == 2

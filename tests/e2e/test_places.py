@@ -1,12 +1,9 @@
-"""One sweep at several real places: launchers that are killed, a place that is away, that is full,
-or that takes a job back. A ledger outside the program says what was really done."""
+"""One sweep at several real backends, with a ledger that says what was really executed."""
 
 import json
 import os
 import random
-import shutil
-import subprocess
-import sys
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -14,96 +11,26 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
-from harness.ledger import judge, read_ledger
 from harness.real import until
-
-from sweeper.store.local import LocalStore
+from support.toy_sweep import ToySweep
 
 pytestmark = pytest.mark.e2e
 
-TOY = Path(__file__).parents[1] / "chaos" / "harness" / "toy.py"
 _until = partial(until, seconds=90)
 
 
-class Sweep:
-    """A grid of the chaos tests' toy in a folder of its own, and `sweeper` with it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.rows, self.steps = folder, folder / "ledger", 0
-        self.go = folder / "ledger.go"  # what is held goes on once it is there
-        self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
-        self.environment["SWEEPER_ROOT"] = str(folder / "sweeps")
+class Sweep(ToySweep):
+    """A toy sweep at several places."""
 
     def write(
         self, runs: int, steps: int, seconds: float, places: list[Any], mode: str = "plain"
     ) -> None:
-        self.steps = steps
-        command = [sys.executable, str(TOY), str(self.rows), str(steps), str(seconds)]
-        grid = {
-            "name": "toys",
-            "command": [*command, mode, "{log_path}"],
-            "service": "none",
-            "base": {"a": 1},
-            "seeds": runs,
-            "launch": {"backends": places, "lease": "15s", "grace": "5s"},
-        }
-        (self.folder / "grid.yaml").write_text(yaml.safe_dump(grid))
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [str(Path(sys.executable).parent / "sweeper"), *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def launch(self) -> subprocess.Popen[str]:
-        return self.start("launch", "grid.yaml", "--wait")
-
-    def run(self, *arguments: str) -> str:
-        return self.end(self.start(*arguments))
-
-    @staticmethod
-    def end(process: subprocess.Popen[str]) -> str:
-        output, _ = process.communicate(timeout=120)
-        assert process.returncode == 0, output
-        return output
-
-    def kill(self, launcher: subprocess.Popen[str]) -> None:
-        launcher.kill()
-        launcher.communicate()
-
-    def done(self) -> list[tuple[str, int, int]]:
-        return read_ledger(self.rows)
-
-    def judge(self, **options: Any) -> None:
-        """Nothing lost, doubled or wrong, by the ledger."""
-        store = LocalStore(str(self.folder / "sweeps"))
-        verdict = judge(store, "toys", self.done(), self.steps, **options)
-        assert verdict.good, verdict
+        super().write(runs, steps, seconds, mode, backends=places, lease="15s", grace="5s")
 
     def where(self) -> dict[str, str]:
-        """The place of each run's latest attempt, as `ls` says."""
+        """Return the place of each run's latest attempt."""
         runs = json.loads(self.run("ls", "toys", "--json"))["runs"]
         return {run["id"]: run["backend"] for run in runs if "backend" in run}
-
-    def launcher_output(self) -> str:
-        path = self.folder / "sweeps" / "toys" / "launcher" / "observations.json"
-        return str(json.loads(path.read_text())["unreachable"]) if path.exists() else ""
-
-    def in_the_way(self, name: str, text: str) -> Path:
-        """Put a program in the way of Slurm's own, and return the file that it looks for."""
-        real, place, switch = shutil.which(name), self.folder / "bin", self.folder / f"{name}.off"
-        place.mkdir(exist_ok=True)
-        (place / name).write_text(
-            f'#!/bin/sh\n[ -e {switch} ] || exec {real} "$@"\nreal={real}\n{text}\n'
-        )
-        (place / name).chmod(0o755)
-        self.environment["PATH"] = f"{place}:{os.environ['PATH']}"
-        return switch
 
 
 @pytest.fixture
@@ -132,7 +59,7 @@ def test_launchers_are_killed_again_and_again(sweep: Sweep) -> None:
     assert f"{counts['local']} attempts on local" in report
 
 
-def test_what_is_preempted_goes_on_at_the_next_place(sweep: Sweep) -> None:
+def test_what_is_preempted_continues_at_the_next_place(sweep: Sweep) -> None:
     """And a launcher that was away meanwhile knows where it was."""
     # No run is over before one of them is taken, however late the last begins.
     places = [{"local": {"max_parallel": 2}}, "tmux"]
@@ -144,7 +71,7 @@ def test_what_is_preempted_goes_on_at_the_next_place(sweep: Sweep) -> None:
     (worker,) = _workers(f"{taken}-a1")
     worker.terminate()
     _until(lambda: _is_over(worker))
-    sweep.go.touch()
+    sweep.go_on()
     sweep.end(sweep.launch())
     sweep.judge(resumes=True)
     assert sweep.where()[taken] == "tmux"
@@ -159,7 +86,7 @@ def _is_over(process: psutil.Process) -> bool:
 
 
 def _workers(token: str) -> list[psutil.Process]:
-    """The workers of a job, without what they have started."""
+    """Return the workers of a job, without their children."""
     processes = [
         p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [""])[-1] == token
     ]
@@ -176,7 +103,7 @@ def cluster(sweep: Sweep, slurm: Any) -> Any:
 def test_tmux_and_slurm_while_launchers_are_killed_and_jobs_taken(
     sweep: Sweep, cluster: Any
 ) -> None:
-    """One job is told to stop by an operator, one is requeued by Slurm itself."""
+    """An operator stops one job, and Slurm requeues another."""
     places = [{"tmux": {"max_parallel": 2}}, {"slurm": {"max_parallel": 3, "time": "10m"}}]
     # No run makes room for a sixth before the launcher is killed.
     sweep.write(8, 16, 8.0, places, mode="resume:holds-4")
@@ -188,7 +115,7 @@ def test_tmux_and_slurm_while_launchers_are_killed_and_jobs_taken(
     tasks = sorted(set(cluster.run("squeue", "-h", "-r", "-t", "running", "-o", "%i").split()))
     cluster.run("scancel", "-b", "-s", "TERM", tasks[0])
     cluster.run("scontrol", "requeue", tasks[1])
-    sweep.go.touch()
+    sweep.go_on()
     for _ in range(3):
         launcher = sweep.launch()
         before = min(len(sweep.done()), 8 * 16 - 7)
@@ -201,39 +128,25 @@ def test_tmux_and_slurm_while_launchers_are_killed_and_jobs_taken(
 
 
 def test_a_place_that_is_away_for_longer_than_a_lease(sweep: Sweep, cluster: Any) -> None:
-    """What it has goes on, and the other place takes what is left."""
-    away = sweep.in_the_way("squeue", 'echo "Unable to contact slurm controller" >&2; exit 1')
+    """Its jobs continue, and the other place takes the rest."""
+    away = sweep.wrap("squeue", 'echo "Unable to contact slurm controller" >&2; exit 1')
     places = [{"slurm": {"max_parallel": 2}}, {"tmux": {"max_parallel": 2}}]
-    sweep.write(7, 30, 30.0, places)
+    sweep.write(7, 6, 1.0, places, mode="holds-2")
     launcher = sweep.launch()
     _until(lambda: len({run for run, _, _ in sweep.done()}) == 4)
     at_slurm = [run for run, place in sweep.where().items() if place == "slurm"]
     away.touch()
-    _until(lambda: "Unable to contact" in sweep.launcher_output())
+    _until(lambda: "Unable to contact" in sweep.unreachable())
     sweep.kill(launcher)
     launcher = sweep.launch()
+    time.sleep(16)  # longer than the lease
+    sweep.go_on()
     _until(lambda: len({run for run, _, _ in sweep.done()}) > 4)
-    _until(lambda: all((run, 1, 29) in sweep.done() for run in at_slurm))
+    _until(lambda: all((run, 1, 5) in sweep.done() for run in at_slurm))
     away.unlink()
     sweep.end(launcher)
     sweep.judge(once=True)
     assert Counter(sweep.where().values())["tmux"] > 2
-
-
-def test_what_a_place_refuses_goes_to_the_next(sweep: Sweep, cluster: Any) -> None:
-    full = sweep.in_the_way(
-        "sbatch",
-        'case "$*" in *--test-only*) exec $real "$@";; esac\n'
-        'echo "sbatch: error: AssocMaxSubmitJobLimit" >&2\n'
-        'echo "sbatch: error: Batch job submission failed: Job violates the policy" >&2\nexit 1',
-    )
-    full.touch()
-    sweep.write(4, 3, 0.3, [{"slurm": {"max_parallel": 2}}, {"tmux": {"max_parallel": 4}}])
-    sweep.end(sweep.launch())
-    sweep.judge()
-    assert set(sweep.where().values()) == {"tmux"}
-    shown = sweep.run("show", next(run for run, a, _ in sweep.done() if a > 1))
-    assert "withdrawn" in shown and "slurm" in shown
 
 
 def test_where_things_are_known_to_cancel_and_logs(sweep: Sweep, cluster: Any) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.typed import Typed
 
 from sweeper.recipe import probe
 from sweeper.store.documents import read_json
@@ -70,13 +71,7 @@ def _grid(folder: Path, kind: str) -> Path:
 
 
 def _sweeper(folder: Path, *arguments: str, code: int = 0) -> str:
-    environment = {**os.environ, "SWEEPER_HOME": str(folder / "home"), "A_SECRET": "hush-hush"}
-    command = [str(Path(sys.executable).parent / "sweeper"), *arguments]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
+    return Typed(folder, A_SECRET="hush-hush").complete(*arguments, code=code).stdout
 
 
 @pytest.mark.parametrize("kind", GRIDS)
@@ -105,7 +100,7 @@ def test_a_launch_submits_what_the_plan_says(kind: str, tmp_path: Path) -> None:
 
 
 def _as_it_was(run: dict[str, Any], plan: dict[str, Any], folder: SweepFolder) -> None:
-    """A run's job in the plan is what the backend, the worker and the recipe were given."""
+    """Assert that backend, worker and recipe got the job that the plan shows."""
     planned = run["job"]
     record = json.loads((Path(planned["log_path"]) / "told.json").read_text())
     assert record["worker"] == planned["argv"]
@@ -163,7 +158,7 @@ def test_a_module_of_the_users_counts_before_pythons_own(tmp_path: Path) -> None
     assert "to start" in _sweeper(tmp_path, "plan", "grid.yaml")
 
 
-def test_something_is_done_while_the_recipe_is_asked() -> None:
+def test_the_probe_works_in_parallel() -> None:
     done: list[bool] = []
     with probe.ahead(meanwhile=lambda: done.append(True)):
         pending = probe.probe(sys.executable, os.getcwd(), os.environ)
@@ -180,7 +175,7 @@ def _children() -> set[str]:
     }
 
 
-def test_a_question_that_is_never_asked_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_probe_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()  # what tests before have left is not closed meanwhile
     before = set(os.listdir("/proc/self/fd"))
     others = _children()
@@ -194,7 +189,7 @@ def test_a_question_that_is_never_asked_leaves_nothing(monkeypatch: pytest.Monke
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_an_interpreter_that_dies_is_told(tmp_path: Path) -> None:
+def test_an_interpreter_that_dies_is_reported(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho not today >&2\nexit 3\n")
     broken.chmod(0o755)

@@ -1,5 +1,4 @@
-"""A real Ray of two nodes on loopback, with a token. `make ray` makes the environment and runs
-this."""
+"""A real Ray of two nodes on loopback, with a token (`make ray`)."""
 
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from harness.single_jobs import a_job, until, until_state
+from support.typed import Typed
 
 from sweeper.backends import open_backend
 from sweeper.backends.base import JobState
@@ -103,18 +103,12 @@ def test_what_a_job_left_that_is_forgotten_is_gone(ray: Any, tmp_path: Path) -> 
 SECRET = "a-value-that-must-be-seen-nowhere"
 
 
-class Sweeper:
+class Sweeper(Typed):
     """`sweeper` as typed in a folder of its own."""
 
     def __init__(self, folder: Path, cluster: Any, **options: Any) -> None:
-        self.folder = folder
+        super().__init__(folder, A_SECRET=SECRET)
         self.options = {**cluster.options, **options}
-        self.environment = {
-            **os.environ,
-            "SWEEPER_HOME": str(folder / "home"),
-            "SWEEPER_ROOT": str(folder / "sweeps"),
-            "A_SECRET": SECRET,
-        }
 
     def write(self, command: str, launch: Mapping[str, Any] = MappingProxyType({}), **grid: Any):
         whole = {"name": "g", "command": ["sh", "-c", command], "service": "none", **grid}
@@ -122,24 +116,15 @@ class Sweeper:
         whole["launch"] = {"backend": "ray", "retries": 0, "grace": "5s", **launch, "ray": ray}
         (self.folder / "g.yaml").write_text(json.dumps(whole))
 
-    def start(self, *arguments: str, **more: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-P", "-m", "sweeper", *arguments],
-            cwd=self.folder,
-            env=self.environment | more,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[str]":
+        return super().start(*arguments, **({"stderr": subprocess.STDOUT} | options))
 
-    def run(self, *arguments: str, code: int | None = 0, **more: str) -> str:
-        process = self.start(*arguments, **more)
-        output, _ = process.communicate(timeout=300)
-        assert code in (None, process.returncode), output
-        return output
+    def printed(self, *arguments: str) -> str:
+        """Return what a verb prints, whatever its exit code."""
+        return self.start(*arguments).communicate(timeout=300)[0]
 
     def runs(self, sweep: str = "g") -> list[dict[str, Any]]:
-        return json.loads(self.run("ls", sweep, "--json"))["runs"]
+        return self.runs_of(sweep)
 
     def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + 180
@@ -153,13 +138,12 @@ def sweeper(ray: Any, tmp_path: Path) -> Sweeper:
     return Sweeper(tmp_path, ray)
 
 
-def test_what_each_run_asks_for_and_what_nobody_sees(sweeper: Sweeper, ray: Any) -> None:
-    """Options by run; what a recipe gets of the launch, and what the platform and the sweep show of
-    a secret and of the cluster's token: nothing."""
+def test_options_of_runs_and_hidden_secrets(sweeper: Sweeper, ray: Any) -> None:
+    """Runs have their own options, and neither platform nor sweep shows a secret or the token."""
     overrides = [{"if": {"x": 2}, "resources": {"second": 1}, "num_cpus": 2}]
     sweeper.write("test $A_SECRET; env; sleep 1", {"ray": {"overrides": overrides}},
                   grid={"x": [1, 2]}, secrets=["A_SECRET"])  # fmt: skip
-    planned = json.loads(sweeper.run("plan", "g.yaml", "--json"))["runs"]
+    planned = sweeper.json("plan", "g.yaml")["runs"]
     assert [run["job"]["resources"].get("num_cpus") for run in planned] == [None, 2]
     sweeper.run("launch", "g.yaml", "--wait")
     assert {run["state"] for run in sweeper.runs()} == {"succeeded"}
@@ -179,8 +163,8 @@ def test_cancelling_what_waits_and_what_runs(sweeper: Sweeper) -> None:
     command = "trap 'echo told; exit 0' TERM; echo begun; while :; do sleep 0.1; done"
     sweeper.write(command, launch, grid={"x": [1, 2]})
     launcher = sweeper.start("launch", "g.yaml", "--wait")
-    sweeper.until(lambda: "queued: resources" in sweeper.run("status", "g", code=None))
-    sweeper.until(lambda: "begun" in sweeper.run("logs", "g/x=1", code=None))
+    sweeper.until(lambda: "queued: resources" in sweeper.printed("status", "g"))
+    sweeper.until(lambda: "begun" in sweeper.printed("logs", "g/x=1"))
     sweeper.run("cancel", "g")
     output, _ = launcher.communicate(timeout=300)
     assert launcher.returncode == 3, output
@@ -188,7 +172,7 @@ def test_cancelling_what_waits_and_what_runs(sweeper: Sweeper) -> None:
     assert "told" in sweeper.run("logs", "g/x=1")
 
 
-def test_what_is_wrong_is_said_in_a_line(sweeper: Sweeper) -> None:
+def test_mistakes_are_one_line(sweeper: Sweeper) -> None:
     """Before anything starts, where that can be known."""
 
     def refused(code: int, *given: str, **more: str) -> str:
@@ -222,7 +206,7 @@ def test_what_only_a_node_can_know(sweeper: Sweeper) -> None:
 def test_doctor(sweeper: Sweeper) -> None:
     look = ("doctor", "--backend", "ray", "--grid", "g.yaml")
     sweeper.write("true")
-    output = sweeper.run(*look, code=None)
+    output = sweeper.printed(*look)
     assert sweeper.options["address"] in output and "2, 32 CPU" in output
     assert "a token in the environment" in output
     sweeper.write("true", {"ray": {"num_gpus": 1}})
@@ -234,7 +218,7 @@ def test_doctor(sweeper: Sweeper) -> None:
 def test_nodes_that_share_no_files(
     s3_root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The root is on S3, whose keys the nodes have by themselves; the code is the launch's."""
+    """The root is on S3, whose keys the nodes have; the code is that of the launch."""
     (tmp_path / "key").write_text(SECRET)
     from support import ray_cluster as support
 

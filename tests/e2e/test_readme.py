@@ -1,5 +1,4 @@
-"""The README's tour, typed as it stands: plan, launch, look, analyse, from Python too. It is the
-quickstart for real, so what that promises is checked here."""
+"""The README's tour, typed as it stands."""
 
 import json
 import os

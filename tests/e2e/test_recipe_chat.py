@@ -40,7 +40,7 @@ def tokenizer(monkeypatch):
 
 
 def learned(tokenizer, example):
-    """The text that has weight, turns run together."""
+    """Return the text that has weight, its turns joined."""
     return tokenizer.decode(
         [token for token, weight in zip(*example[:2], strict=True) if weight == 1.0]
     )
@@ -121,7 +121,7 @@ def test_an_answer_that_is_not_trainable_is_shown_and_not_learned(tokenizer):
     ],
 )
 def test_a_template_that_would_lose_something_is_refused(tokenizer, template, message):
-    """What a template leaves out would neither be seen nor learned, and nobody would know."""
+    """What a template drops would silently not be learned."""
     tokenizer.chat_template = template
     brief = {"role": "system", "content": "Be brief."}
     thought = {"role": "assistant", "content": "<think>hm</think>4"}

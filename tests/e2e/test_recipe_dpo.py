@@ -44,12 +44,12 @@ def connection(recipes):
 
 
 def published_loss(ratios, beta):
-    """As the paper writes it, by itself."""
+    """Compute the loss as the paper writes it."""
     return -sum(math.log(1 / (1 + math.exp(-beta * (c - r)))) for c, r in ratios) / len(ratios)
 
 
 def by_differences(rendered, baseline, beta, total):
-    """The loss as a custom one of the SDK's, whose slopes are taken by differences."""
+    """Return the loss as a custom one of the SDK, with slopes by differences."""
 
     def loss(_data, leaves):
         flat = [example for pair in rendered for example in pair]
@@ -140,7 +140,7 @@ def test_it_learns_to_prefer_and_so_to_answer(recipes, warm, tmp_path):
     assert (final["name"], final["batch"], final["final"]) == ("final", 60, True)
 
 
-def test_a_killed_run_goes_on_as_if_it_had_not_been_killed(recipes, warm, tmp_path):
+def test_a_killed_run_resumes_to_the_same_values(recipes, warm, tmp_path):
     settings = TASK | {"max_steps": 20, "eval_every": 5, "save_every": 4}
     settings |= {"batch_size": 4, "test_size": 4}
     parent = tmp_path / "parent"

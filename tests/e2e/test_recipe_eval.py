@@ -34,8 +34,7 @@ work when it is struck, however late that is."""
 
 
 def sampled_count(recipes, recipe="eval"):
-    """Samples drawn by evaluations so far, by the engine's ledger; those of another recipe are all
-    of its samples."""
+    """Return how many samples evaluations have drawn, by the engine's count."""
     key = {"X-API-Key": recipes.key}
     answer = httpx.get(f"{recipes.url}/api/v1/meter", headers=key, timeout=120)
     sessions = answer.raise_for_status().json()["sessions"]
@@ -53,8 +52,7 @@ def write_suite(path, count):
 
 
 def after_lines(recipes, log_path, count, signum, hold, recipe="eval", held=None, **settings):
-    """Execute an evaluation, and send a signal once so many answers are on record. More are not,
-    before that: `hold` is the file of `HELD` or `HELD_LATER`, and has the number `held`."""
+    """Run an evaluation, and send a signal once `held` answers are on record."""
     path = log_path / "items.jsonl"
     hold.write_text(str(count if held is None else held))
     process = recipes.start(recipe, log_path, **settings)
@@ -239,8 +237,7 @@ def test_a_killed_evaluation_in_training_keeps_what_the_restored_weights_have_an
 
 
 def test_thinking_is_taken_over_by_what_starts_from_a_checkpoint(recipes, tmp_path):
-    """From SFT by RL to an evaluation: by a folder, and by the address that only the service knows
-    more about."""
+    """From SFT by RL to an evaluation, by a folder and by the service's address."""
     task = {"task": "sorting", "length": 2, "letters": 4, "test_size": 4}
     short = task | {"max_steps": 1, "eval_every": 0}
     plain, trained, rewarded = tmp_path / "plain", tmp_path / "sft", tmp_path / "rl"

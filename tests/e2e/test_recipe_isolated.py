@@ -85,7 +85,7 @@ def test_it_sees_nothing_of_this_machine(apart):
         ("def score(", "SyntaxError"),
     ],
 )
-def test_a_function_that_is_wrong_is_told_before_anything_is_trained(tmp_path, more, message):
+def test_a_wrong_function_is_refused_before_training(tmp_path, more, message):
     path = tmp_path / "score.py"
     path.write_text(f"{TEXT}\n{more}\n")
     with pytest.raises(RecipeError) as caught:

@@ -77,7 +77,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def checked(tmp_path, monkeypatch):
-    """Check configurations against the module; (problems, forms)."""
+    """Check configurations against the module. Return problems and forms."""
     (tmp_path / "mod.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
 
@@ -143,13 +143,13 @@ def test_what_had_passed_is_seen_again_when_its_key_is_written_in_another_form(c
     ]
 
 
-def test_a_list_in_a_list_of_strings_is_told(checked):
+def test_a_list_in_a_list_of_strings_is_refused(checked):
     # The first is written element by element, by which the second's would have elements.
     problems, _ = checked({"labels": ["a,b"]}, {"labels": [["a"]]})
     assert problems == [Problem(1, "labels", 'labels takes tuple[str, ...], not [["a"]]')]
 
 
-def test_what_chz_would_change_is_told(checked):
+def test_values_that_chz_would_change_are_refused(checked):
     problems, _ = checked(
         {"maybe": "None", "either": "1", "flag": 1, "text": 5, "number": "1e-4", "count": "2"}
     )
@@ -163,7 +163,7 @@ def test_what_chz_would_change_is_told(checked):
     }
 
 
-def test_what_chz_refuses_is_told_all_at_once(checked):
+def test_all_values_that_chz_refuses_are_reported_at_once(checked):
     problems, _ = checked(
         {"number": "abc", "count": 1.0, "flag": "maybe", "choice": "c", "nmber": 1, "color": "x"},
         {"optimizer.lrr": 1, "optimizer.lr": "x", "sizes": [1, "b"], "half": -1},
@@ -208,14 +208,14 @@ def test_code_is_never_taken_from_a_grid(checked, tmp_path):
     assert not (tmp_path / "pwned").exists()
 
 
-def test_a_validator_over_several_fields_is_told_where_it_fails(checked):
+def test_a_failing_validator_names_its_fields(checked):
     problems, _ = checked({"count": 2, "number": 1}, {"count": 1, "number": 9},
                           {"count": 4, "number": 9})  # fmt: skip
     (problem,) = problems
     assert problem == Problem(2, "count", "count: count must be odd when (ValueError)")
 
 
-def test_missing_values_are_told_once_for_all(tmp_path, monkeypatch):
+def test_missing_values_are_reported_once(tmp_path, monkeypatch):
     (tmp_path / "mod.py").write_text(
         "import chz\n@chz.chz\nclass C:\n"
         "    log_path: str\n    a: int\n    b: str\n    c: int = 0\n"
@@ -228,7 +228,7 @@ def test_missing_values_are_told_once_for_all(tmp_path, monkeypatch):
     assert problems == [Problem(0, "a", 'a takes int, not "x"')]
 
 
-def test_a_mistake_of_many_runs_is_told_once_where_it_was_written(tmp_path, monkeypatch):
+def test_a_mistake_of_many_runs_is_reported_once_with_its_place(tmp_path, monkeypatch):
     (tmp_path / "mod.py").write_text(MODULE)
     (tmp_path / "g.yaml").write_text(
         textwrap.dedent("""\

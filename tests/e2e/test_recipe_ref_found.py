@@ -1,10 +1,10 @@
-"""From a reference to a recipe: where it is, which class it takes, and what is said when not."""
+"""From a reference to a recipe: its file, its class, and the message if there is none."""
 
 import sys
 import textwrap
-import time
 
 import pytest
+from harness.real import until
 
 from sweeper.common.codec import read
 from sweeper.errors import RecipeError
@@ -40,7 +40,7 @@ GUARD = "\nif __name__ == '__main__': pass\n"
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Write a module below an empty current folder."""
+    """A function that writes a module below an empty current folder."""
     monkeypatch.chdir(tmp_path)
 
     def write(path, text):
@@ -136,7 +136,7 @@ def test_recipes_of_ours_are_found_by_their_short_name_whatever_the_folder_holds
     assert resolved.takes["batch_size"]["type"] == "int"
 
 
-def test_what_cannot_be_used_is_said_in_a_line(write):
+def test_what_cannot_be_used_is_one_line(write):
     write("broken.py", "import nowhere_to_be_found" + GUARD)
     write("leaves.py", "raise SystemExit(3)" + GUARD)
     write("dies.py", "import os; os._exit(7)" + GUARD)
@@ -215,10 +215,7 @@ def test_what_an_import_starts_neither_holds_the_plan_up_nor_outlives_it(write, 
         else:
             assert ("ValueError" if name == "bad" else "ended with code 7") in error(name)
         for pid in map(int, (tmp_path / "pids").read_text().split()):
-            deadline = time.monotonic() + 30
-            while began(pid) and time.monotonic() < deadline:
-                time.sleep(0.01)
-            assert not began(pid)
+            until(lambda pid=pid: not began(pid))
 
 
 def test_a_module_that_nothing_starts_is_refused_before_it_is_imported(write, tmp_path):
@@ -321,7 +318,7 @@ def test_a_function_that_returns_a_blueprint_or_a_config_is_a_recipe(write):
     )
 
 
-def test_what_a_function_s_config_does_not_take_is_told_with_its_key(write):
+def test_unknown_keys_of_a_functions_config_are_named(write):
     write("builds.py", BUILDS)
     given = [
         {"rate": 1, "wide": True, "data.size": 4, "name": "x"},

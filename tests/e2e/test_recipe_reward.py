@@ -41,13 +41,11 @@ def test_a_preference_model_learns(recipes, judge):
     assert {"reward_loss", "margin", "chosen_reward", "num_pairs"} <= set(lines[0])
 
 
-def test_a_killed_preference_model_goes_on_to_the_same(recipes, judge, tmp_path):
+def test_a_killed_preference_model_resumes_to_the_same_values(recipes, judge, tmp_path):
     settings = PAIRS | {"max_steps": 10, "save_every": 4, "eval_every": 5, "batch_size": 4}
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"
     recipes.succeed("reward", whole, **settings)
-    assert recipes.stopped_after("reward", stopped, 6, signal.SIGKILL, **settings) == (-9, "")
-    recipes.succeed("reward", stopped, **settings)
-    assert recipes.measured(stopped) == recipes.measured(whole)
+    recipes.resumes("reward", whole, stopped, 6, signal.SIGKILL, **settings)
 
 
 def test_the_three_stages_of_rlhf(recipes, judge, tmp_path):
@@ -96,7 +94,7 @@ def test_a_users_function_is_tried_first_and_its_failures_are_kept(recipes, warm
 
 
 def test_a_function_that_fails_on_all_answers_of_a_step_ends_the_run(recipes, tmp_path):
-    """Its rewards would all be 0, and nothing would be learned until somebody looked."""
+    """All rewards would be 0, and nothing would be learned."""
     function = tmp_path / "score.py"
     body = "    if response != answer:\n        raise KeyError(response[:1])\n    return 1.0\n"
     function.write_text(f"def score(question, response, answer):\n{body}")
@@ -124,7 +122,7 @@ STALE |= {"eval_every": 5, "kl_penalty_coef": 0.05}
 
 @pytest.fixture(scope="module")
 def whole(recipes, warm, tmp_path_factory):
-    """A run on samples of older weights that nothing has stopped."""
+    """An undisturbed run on samples of older weights."""
     log_path = tmp_path_factory.mktemp("whole")
     recipes.succeed("rl", log_path, load_checkpoint_path=warm, **STALE)
     return log_path
@@ -136,11 +134,8 @@ def test_samples_of_older_weights_change_nothing_when_a_run_is_stopped(
 ):
     settings = STALE | {"load_checkpoint_path": warm}
     stopped = tmp_path / "stopped"
-    code, errors = recipes.stopped_after("rl", stopped, 6, signum, **settings)
-    assert (code, errors) == (-9 if signum == signal.SIGKILL else 143, "")
-    recipes.succeed("rl", stopped, **settings)
+    recipes.resumes("rl", whole, stopped, 6, signum, **settings)
     lines = recipes.measured(stopped)
-    assert lines == recipes.measured(whole)
     stale = [line["optim/staleness"] for line in lines[:-1]]
     assert stale == [0, 1, 2, 2, 0, 1, 2, 2, 0, 1, 2, 2]
     path = stopped / "iteration_000003" / "train_rollout_summaries.jsonl"

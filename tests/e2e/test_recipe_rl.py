@@ -15,7 +15,7 @@ STOPPED = SMALL | {"group_size": 4, "save_every": 2, "max_steps": 16, "num_subst
 
 
 def sampled(log_path):
-    """Every file of summaries, by its path in the run."""
+    """Return every file of summaries by its path in the run."""
     files = log_path.glob("iteration_*/*_rollout_summaries.jsonl")
     return {str(file.relative_to(log_path)): file.read_text() for file in files}
 
@@ -83,16 +83,14 @@ def test_what_it_leaves_behind(recipes, warm, tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(recipes, warm, tmp_path_factory):
-    """A run that nothing has stopped."""
+    """An undisturbed run."""
     log_path = tmp_path_factory.mktemp("whole")
     recipes.succeed("rl", log_path, load_checkpoint_path=warm, **STOPPED)
     return log_path
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(
-    recipes, warm, whole, tmp_path, signum, code
-):
+def test_a_stopped_run_resumes_to_the_same_values(recipes, warm, whole, tmp_path, signum, code):
     settings = STOPPED | {"load_checkpoint_path": warm}
     stopped = tmp_path / "stopped"
     assert recipes.stopped_after("rl", stopped, 5, signum, **settings) == (code, "")
@@ -126,8 +124,7 @@ def test_questions_from_a_file(recipes, tmp_path):
 
 
 def test_episodes_go_to_a_collector_while_it_trains(recipes, collector, tmp_path):
-    """Each one, labelled with its step, sweep and run; a collector that refuses them changes
-    nothing."""
+    """Each has its step, sweep and run; a collector that refuses them changes nothing."""
     settings = SMALL | {"max_steps": 3, "group_size": 4, "otlp": collector.url}
     worker = {"SWEEPER_SWEEP": "letters", "SWEEPER_NAME": "letters/lr=1,seed=0 (2)"}
     worker |= {"SWEEPER_ATTEMPT": "2", "SWEEPER_RUN": "c0ffee"}

@@ -38,7 +38,7 @@ def test_it_learns(recipes, tmp_path):
 
 @pytest.fixture(scope="module")
 def whole(recipes, tmp_path_factory):
-    """A run that nothing has stopped."""
+    """An undisturbed run."""
     log_path = tmp_path_factory.mktemp("whole")
     recipes.succeed("sft", log_path, **STOPPED)
     return log_path
@@ -48,9 +48,7 @@ def whole(recipes, tmp_path_factory):
     ("signum", "code", "saved"),
     [(signal.SIGTERM, 143, True), (signal.SIGINT, 130, True), (signal.SIGKILL, -9, False)],
 )
-def test_a_stopped_run_goes_on_as_if_it_had_not_been_stopped(
-    recipes, whole, tmp_path, signum, code, saved
-):
+def test_a_stopped_run_resumes_to_the_same_values(recipes, whole, tmp_path, signum, code, saved):
     stopped = tmp_path / "stopped"
     assert recipes.stopped_after("sft", stopped, 10, signum, **STOPPED) == (code, "")
     before, checkpoint = recipes.measured(stopped), recipes.read(stopped / "checkpoints.jsonl")[-1]

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from harness.real import until
 
 from sweeper import environments
 from sweeper.environments.bubblewrap import below
@@ -41,7 +42,7 @@ SMALL = {
 
 @pytest.fixture(scope="module")
 def whole(recipes, tmp_path_factory):
-    """A run that nobody disturbs, with held-out tasks."""
+    """An undisturbed run with held-out tasks."""
     log_path = tmp_path_factory.mktemp("whole")
     recipes.succeed("terminal", log_path, **SMALL, test_tasks=TASKS)
     return log_path
@@ -53,14 +54,14 @@ def trajectories(log_path, step, name="train"):
 
 
 def episodes_of(log_path):
-    """Those that have ended since the last checkpoint."""
+    """Return the episodes that have ended since the last checkpoint."""
     path = log_path / "episodes.jsonl"
     lines = path.read_text().splitlines(True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("}\n")]
 
 
 def rewards(recipes, log_path):
-    """What the model and its training came to, without what happened to environments."""
+    """Return the metrics of model and training, without those of environments."""
     return [
         {
             k: v
@@ -126,8 +127,7 @@ tinker.TrainingClient.forward_backward = noting
 
 
 def test_of_200_episodes_all_is_trained_as_it_was_sampled(recipes, tmp_path):
-    """The very tokens, with logprobs that are those of `forward`; and none of an environment's has
-    weight."""
+    """The trained logprobs are those of `forward`, and outputs of environments have no weight."""
     (tmp_path / "sitecustomize.py").write_text(NOTING)
     noted = tmp_path / "noted.jsonl"
     env = {"PYTHONPATH": str(tmp_path), "NOTED": str(noted)}
@@ -155,7 +155,7 @@ def test_of_200_episodes_all_is_trained_as_it_was_sampled(recipes, tmp_path):
     assert weighed
 
 
-def test_environments_that_are_killed_cost_no_reward(recipes, whole, tmp_path):
+def test_killed_environments_do_not_change_rewards(recipes, whole, tmp_path):
     """Their episodes are played again, to the same values."""
     over = threading.Event()
     killed: list[int] = []
@@ -186,7 +186,7 @@ def test_environments_that_are_killed_cost_no_reward(recipes, whole, tmp_path):
 
 
 def in_an_environment(pid: int) -> bool:
-    """Whether a process is one, and no zombie that waits for its new parent."""
+    """Return whether a process is in an environment, and no zombie."""
     return began(pid) is not None and name_of(pid) in ("bwrap", "bash")
 
 
@@ -198,14 +198,13 @@ def name_of(pid: int) -> str:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
-def test_a_stopped_run_goes_on_in_the_middle_of_a_step(recipes, whole, tmp_path, signum):
+def test_a_stopped_run_resumes_in_the_middle_of_a_step(recipes, whole, tmp_path, signum):
     """What has been played is not played again; and no environment stays."""
     left: list[int] = []
     steps: list[int] = []
 
     def stop_in_a_step(process):
-        """In the first whose middle is met. It stands still while it is looked at: whenever this
-        thread comes to it, the run has not gone on to its end meanwhile."""
+        """Stop a run in the middle of its first step. It stands still while it is looked at."""
         while process.poll() is None:
             process.send_signal(signal.SIGSTOP)
             played = Counter(record["step"] for record in episodes_of(tmp_path))
@@ -223,10 +222,7 @@ def test_a_stopped_run_goes_on_in_the_middle_of_a_step(recipes, whole, tmp_path,
     code, errors = recipes.disturbed("terminal", tmp_path, 1, stop_in_a_step, **SMALL)
     assert code == (-9 if signum == signal.SIGKILL else 143), errors
     (step,) = steps
-    deadline = time.monotonic() + 60
-    while any(in_an_environment(pid) for pid in left):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: not any(map(in_an_environment, left)))
     played = {episode["seconds"] for episode in episodes_of(tmp_path) if episode["step"] == step}
     recipes.succeed("terminal", tmp_path, **SMALL)
     assert played
@@ -235,8 +231,7 @@ def test_a_stopped_run_goes_on_in_the_middle_of_a_step(recipes, whole, tmp_path,
 
 
 def test_summaries_and_epochs(recipes, tmp_path):
-    """An episode that has summed up is trained in segments, with the logprobs that were sampled;
-    three tasks, three a step, take two steps for two epochs."""
+    """Segments after a summary keep their logprobs; two epochs of three tasks take two steps."""
     settings = SMALL | {"group_size": 2, "max_turns": 6, "n_epochs": 2, "max_steps": 9}
     settings |= {"summarise": True, "context_limit": 300, "save_every": 0}
     recipes.succeed("terminal", tmp_path / "run", **settings)
@@ -249,7 +244,7 @@ def test_summaries_and_epochs(recipes, tmp_path):
         assert 2 * line["optim/kl_sample_train_v2"] * line["num_tokens"] < 1e-10
 
 
-def test_what_is_wrong_is_told_in_a_line(recipes, tmp_path):
+def test_mistakes_are_one_line(recipes, tmp_path):
     (tmp_path / "tasks" / "one").mkdir(parents=True)
     done = recipes.run("terminal", tmp_path / "a", **SMALL | {"tasks": tmp_path / "tasks"})
     assert done.returncode == 1
@@ -277,8 +272,7 @@ def test_verifiers_that_fail_on_all_episodes_of_a_step_end_the_run(recipes, tmp_
 
 
 def test_episodes_in_a_folder_are_the_same(recipes, whole, tmp_path):
-    """Without isolation, for who says so: by the same seeds the same commands and rewards, of tasks
-    that use no path of their own."""
+    """Without isolation, the same seeds give the same commands and rewards."""
     tasks = tmp_path / "tasks"
     subprocess.run(["cp", "-r", str(TASKS), str(tasks)], check=True)
     for path in tasks.glob("*/*/*"):

@@ -19,7 +19,7 @@ SETTINGS = {
 
 
 def history(records):
-    """Metrics by step, without what W&B adds: names that begin with a low line."""
+    """Return metrics by step, without the names that W&B adds."""
     items = [record["history"]["item"] for record in records if record["type"] == "history"]
     return {
         item["_step"]: {k: v for k, v in item.items() if not k.startswith("_")} for item in items
@@ -27,7 +27,7 @@ def history(records):
 
 
 def run_settings(records):
-    """What W&B was told of the run."""
+    """Return W&B's record of the run."""
     [run] = [record["run"] for record in records if record["type"] == "run"]
     return run
 
@@ -67,7 +67,7 @@ def test_it_gets_what_metrics_jsonl_gets(recipes, tmp_path, recipe, wandb_record
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
-def test_a_run_that_goes_on_goes_on_there(recipes, tmp_path, signum, code, wandb_records):
+def test_a_resumed_run_continues_there(recipes, tmp_path, signum, code, wandb_records):
     settings = SETTINGS["sft"] | {"max_steps": 30, "save_every": 4, "wandb_project": "demo"}
     stopped = recipes.stopped_after("sft", tmp_path, 9, signum, env=OFFLINE, **settings)
     assert stopped[0] == code

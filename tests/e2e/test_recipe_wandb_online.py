@@ -33,7 +33,7 @@ class Service(ThreadingHTTPServer):
         self.projects: dict[str, tuple[str, str]] = {}
 
     def history(self, run):
-        """Metrics by step, without what W&B adds. Raises where a step came twice."""
+        """Return metrics by step without W&B's names. Raise if a step came twice."""
         items = [json.loads(line) for line in self.lines[run]]
         assert len({item["_step"] for item in items}) == len(items)
         return {
@@ -52,7 +52,7 @@ class Service(ThreadingHTTPServer):
         }
 
     def status(self, run):
-        """What a run that may go on there asks first."""
+        """Answer the first question of a run that may continue."""
         if run not in self.lines:
             return None
         return self.bucket(run) | {
@@ -85,7 +85,7 @@ class Service(ThreadingHTTPServer):
         return {}
 
     def stream(self, run, sent):
-        """Lines come with the number of those before them, so that a line sent twice is one."""
+        """Record lines by their number, so that a line sent twice counts once."""
         if chunk := (sent.get("files") or {}).get("wandb-history.jsonl"):
             self.lines.setdefault(run, [])[chunk["offset"] :] = chunk["content"]
         if sent.get("complete"):
@@ -179,8 +179,7 @@ def test_a_project_given_late_gets_the_steps_before(recipes, service, env, tmp_p
 
 
 def test_attempts_of_a_sweep_s_run_are_one_run_there(recipes, service, env, tmp_path):
-    """With the variables that a worker sets where the grid has `wandb:`; each attempt has a folder
-    of its own, and the second continues from the first one's checkpoint."""
+    """The second attempt, in another folder, continues the W&B run from its checkpoint."""
     document = {"name": "s", "created": "now", "launch": {}, "recipe": {}, "runs": []}
     plan = read({**document, "wandb": {"project": "from the grid", "entity": "us"}}, "sweep.json")
     run = Run("0123456789ab", "lr=1", "lr=1", 0, {"max_steps": 30})

@@ -20,9 +20,6 @@ from sweeper.results.registry import Registry
 from sweeper.store.opening import open_store
 
 pytestmark = pytest.mark.e2e
-ROOT = Path(__file__).parents[2]
-
-Shells = Any
 RESUMES = """
 import json, os, time
 import chz
@@ -89,7 +86,7 @@ def _shell(folder: Path, backend: str, root: str, monkeypatch: pytest.MonkeyPatc
 
 
 def _steps(root: str) -> dict[str, list[int]]:
-    """What a reader without a cache finds of each run."""
+    """Return the steps of each run for a reader without a cache."""
     registry = Registry(root, cache=False)
     metrics = registry.metrics(registry.runs(sweep="toys"))
     return {str(run): sorted(rows["step"]) for run, rows in metrics.groupby("run")}
@@ -150,43 +147,6 @@ def test_a_sweep_from_start_to_end(local: Any, s3_root: str) -> None:
     shell.until(lambda: [name for _, _, names in os.walk(spool) for name in names] == ["root"])
 
 
-RACES = """
-name: toys
-command: [python3, race.py, "{rate}", "{seed}", "{log_path}"]
-grid: {rate: [0.1, 0.11, 0.9]}
-seeds: {race: 3..4}
-metric: {name: loss, goal: minimize}
-launch: {max_parallel: 4, sync: 1s, lease: 15s}
-"""
-RACER = """
-import json, sys
-
-rate, seed, folder = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-with open(f"{folder}/metrics.jsonl", "w") as file:
-    print(json.dumps({"step": 0, "loss": rate + 0.05 * (seed % 3)}), file=file)
-"""
-
-
-def test_a_race_for_seeds(local: Any, s3_root: str) -> None:
-    """Rounds are recorded in the store, from which another process reads them."""
-    (local.folder / "race.py").write_text(RACER)
-    (local.folder / "race.yaml").write_text(RACES)
-    assert "at most 3 more runs" in local.run("plan", "race.yaml")
-    assert "11/11 succeeded" in local.run("launch", "race.yaml", "--wait")
-    seeds = Counter(Registry(s3_root, cache=False).runs(sweep="toys")["cell"])
-    assert seeds == {"rate=0.1": 4, "rate=0.11": 4, "rate=0.9": 3}
-    raced = "raced: 1 of 12 runs were not needed"
-    assert raced in local.run("status", "toys")
-    assert raced in local.run("show", "toys/rate=0.1,seed=3")
-    assert [key for key in _keys(s3_root) if "/race/" in f"/{key}"] == [
-        "toys/race/1.json",
-        "toys/race/2.json",
-    ]
-    assert "0 to start, 11 succeeded" in local.run("plan", "race.yaml")
-    report = analysis.analyze(s3_root, "toys")
-    assert "Raced: 1 of 12 runs were not needed" in json.dumps(report.document)
-
-
 def test_detached_followed_and_cancelled(
     tmp_path: Path,
     tmux_socket: str,
@@ -221,8 +181,7 @@ def test_output_is_followed_while_it_comes_in_parts(local: Any) -> None:
 
 @pytest.fixture
 def killed(local: Any, s3_root: str) -> Any:
-    """The sweep, halfway, its launcher and workers killed; of each run a checkpoint is in the
-    store, and none comes to its end before that."""
+    """A half-done sweep with checkpoints in the store, whose launcher and workers were killed."""
     shell = local
     shell.hold.touch()
     launcher = shell.start("launch", "grid.yaml", "seconds=8", "--wait")
@@ -238,18 +197,18 @@ def killed(local: Any, s3_root: str) -> Any:
 
 
 def _with_checkpoints(root: str) -> set[str]:
-    """The attempts with a checkpoint that has come into the store, in parts or whole."""
+    """Return the attempts with a checkpoint in the store."""
     return {key.split("/")[2] for key in _keys(root) if "/checkpoints.jsonl" in key}
 
 
 def _all_are_past(shell: Any, steps: int) -> bool:
-    """Whether both runs have done more than so many steps."""
+    """Return whether both runs have executed more than `steps` steps."""
     done = Counter(run for run, _, _ in shell.executed())
     return len(done) == 2 and min(done.values()) > steps
 
 
 def _workers(root: str) -> list[int]:
-    """The workers of the test's own sweep."""
+    """Return the workers of this test's sweep."""
     workers: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -296,7 +255,7 @@ def test_killed_and_resumed_here(killed: Any, s3_root: str) -> None:
 
 
 def _serving(root: str) -> list[int]:
-    """The processes through which workers reach this root."""
+    """Return the processes through which workers reach this root."""
     pids: list[int] = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -329,8 +288,7 @@ def test_the_process_that_reaches_the_store_is_killed_again_and_again(
 
 
 def test_no_secret_stays_where_a_launcher_was_taken_over_from(local: Any, s3_root: str) -> None:
-    """Another machine's launcher has the next epoch: the one here ends, and what it had handed to
-    its runs goes with it, without harm to those at work."""
+    """A launcher that is taken over removes the environments of its runs, which go on."""
     local.hold.touch()  # the runs go on until it is taken over
     launcher = local.start("launch", "grid.yaml", "seconds=6", "--wait")
     try:

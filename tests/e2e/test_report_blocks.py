@@ -50,7 +50,7 @@ def judged(
 
 
 def expected(cookbook: ModuleType) -> dict[str, Any]:
-    """Of each model the means, best first, counted from the numbers themselves."""
+    """Return the means of each model, best first, computed from the numbers."""
     values: dict[str, dict[Any, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in cookbook.read():
         if row.test_nll is not None:
@@ -108,7 +108,7 @@ def test_no_model_is_best_of_all_and_the_verdict_speaks_of_each(judged: Study):
     assert verdict.text("sft-sweep").count("\n    ") > 12
 
 
-def test_without_by_the_report_says_that_blocks_are_there(
+def test_without_by_the_report_mentions_blocks(
     cookbook: ModuleType, written: ModuleType, tmp_path: Path
 ):
     cookbook.write(tmp_path, written, cookbook.read())
@@ -134,7 +134,6 @@ def test_the_place_of_the_best_rate_is_counted_and_holds_that_of_33_models(
 
 
 def test_holes_are_what_other_models_have(judged: Study):
-    assert judged.blocks is not None
     holes = {block.value: len(block.holes) for block in judged.blocks.blocks if block.holes}
     assert sum(holes[model] for model in COMMON) == 11 and judged.blocks.holes == 28
     (qwen,) = [block for block in judged.blocks.blocks if block.value == "Qwen/Qwen3-32B"]
@@ -151,8 +150,7 @@ def test_holes_are_what_other_models_have(judged: Study):
 def test_what_blocks_lack_is_what_to_run_next_and_then_what_may_be_their_best(
     tmp_path: Path, written: ModuleType
 ):
-    """Finished runs stay where holes are filled; then fresh seeds of each best and what noise does
-    not tell from it, of blocks where that is nothing none."""
+    """First the holes, then fresh seeds of the best and of what noise does not separate from it."""
     grid = (
         "recipe: sft  # as ever\ngrid: {model: [a, b], lr: [1, 2], rank: [1, 2]}\nseeds: 3\n"
         "exclude: [{model: b, lr: 2, rank: 2}]\nmetric: {name: test/nll, goal: minimize}\n"
@@ -160,7 +158,7 @@ def test_what_blocks_lack_is_what_to_run_next_and_then_what_may_be_their_best(
     metric = written.METRIC | {"by": "model"}
 
     def following(name: str, **levels: float) -> Study:
-        """Of cells by their models, rates and ranks."""
+        """Return the proposal for cells by their models, rates and ranks."""
         cells = [
             ({"model": at[0], "lr": int(at[1]), "rank": int(at[2])}, [level, level + 0.1])
             for at, level in levels.items()
@@ -205,7 +203,6 @@ def test_repeated_cells_lend_their_noise_and_margins_within_it_are_ties(judged: 
     assert noise.trend == "learning_rate toward divergence"
     sds = {c.settings["learning_rate"]: noise.spreads[c.name].sd for c in judged.ranking.measured}
     assert sds[4e-5] == pytest.approx(0.00013, rel=0.1) and sds[3e-3] > 0.002
-    assert judged.blocks is not None
     by = {block.value: block for block in judged.blocks.blocks}
     assert by["Qwen/Qwen3.5-9B"].compared == 15
     assert sum(block.ahead for block in by.values()) == 30
@@ -217,7 +214,7 @@ def test_repeated_cells_lend_their_noise_and_margins_within_it_are_ties(judged: 
 
 
 def _two_models(seeds: int) -> list[tuple[dict[str, Any], list[float]]]:
-    """The larger rate is better for one, the smaller for the other; the second has one more."""
+    """The larger rate is better for one model, the smaller for the other."""
     noise = random.Random(4)
     cells = [("a", lr, abs(lr - 1)) for lr in (1, 2, 4)] + [
         ("b", lr, 5 - lr) for lr in (1, 2, 4, 8)
@@ -228,7 +225,7 @@ def _two_models(seeds: int) -> list[tuple[dict[str, Any], list[float]]]:
     ]
 
 
-def test_blocks_are_found_where_the_optimum_is_told_to_move(tmp_path: Path, written: ModuleType):
+def test_blocks_are_found_where_the_optimum_moves(tmp_path: Path, written: ModuleType):
     written.measured(tmp_path, _two_models(3), axes=("model", "lr"))
     result = study(load(Registry(str(tmp_path)), "demo", None, None))
     assert result.blocks is not None and not result.blocks.asked and result.blocks.by == "model"

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 
 def opened(browser: Any, page: Path, *, dark: bool = False) -> tuple[str, list[str]]:
-    """The page's document after its scripts have run, and what they said on the console."""
+    """Return the page's document after its scripts, and the messages of the console."""
     with browser.opened(page, 1200, dark=dark) as shown:
         return shown.evaluate("document.documentElement.outerHTML"), shown.errors
 
@@ -122,7 +122,7 @@ def test_the_policy_stops_a_foreign_script(browser: Any, page: Path):
 
 
 def evaluated(browser: Any, page: Path, script: str, width: int = 1200) -> list[str]:
-    """What a script at the end of the page, which is stripped of its policy, puts in its title."""
+    """Return what a script, added to the page without its policy, puts into the title."""
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text())
     page.write_text(text.replace("</body>", script))
     with browser.opened(page, width) as shown:

@@ -1,5 +1,4 @@
-"""What a report claims of sweeps whose truth is known: of very many cells, of a winner that few
-seeds show, and of noise that is not normal."""
+"""Claims about sweeps with a known truth: many cells, few seeds, noise that is not normal."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.e2e
 
 
 def studied(root: Path, values: Any) -> Study:
-    """Of a sweep over one axis that ends at these values, a row a cell."""
+    """Return the study of a sweep over one axis with these values, a row for each cell."""
     metric = {"name": "test/nll", "goal": "minimize", "at": "last"}
     cells = [({"lr": lr}, list(map(float, row))) for lr, row in enumerate(values, 1)]
     written.measured(root, cells, metric=metric)
@@ -40,7 +39,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Study:
     return study(load(Registry(str(root)), name, None, None))
 
 
-def test_of_184_cells_as_many_are_told_from_the_best_as_by_tukeys_procedure(large: Study):
+def test_of_184_cells_as_many_differ_from_the_best_as_by_tukeys_procedure(large: Study):
     """Which pays for all pairs; most of these cells are far behind, and cost the others nothing."""
     ranking = large.ranking
     assert len(ranking.cells) == 184 and ranking.best is not None
@@ -58,8 +57,7 @@ def test_of_184_cells_as_many_are_told_from_the_best_as_by_tukeys_procedure(larg
 
 
 def test_three_seeds_show_a_winner_that_is_four_standard_deviations_ahead(tmp_path: Path):
-    """In more than half of the sweeps of twelve cells: 30 of 40 and more but for a chance of 1 %,
-    if it is 89 of 100."""
+    """In at least 30 of 40 sweeps, which chance misses in 1 % if the rate is 89 %."""
     rng = np.random.default_rng(16)
     alone = 0
     for _ in range(40):

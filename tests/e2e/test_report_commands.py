@@ -59,7 +59,7 @@ awk "BEGIN { printf \"{\\\"step\\\": 1, \\\"loss\\\": %f}\\n\", 1 + $3 + $1 }" \
 
 
 def project(folder: Path, grid: str) -> Path:
-    """A project whose grid names everything from its folder."""
+    """Make a project whose grid names everything from its folder."""
     for name in ("tools", "grids", "work dir", "common"):
         (folder / name).mkdir(parents=True)
     for name, text in (("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n'), ("train", TRAIN)):
@@ -83,7 +83,7 @@ def sweeper(folder: Path, *arguments: str) -> str:
 
 
 def waiting(command: str) -> str:
-    """The command as it is, but that the shell has it to its end."""
+    """Return the command with `--wait`."""
     assert command.count(" launch ") == 1
     return command.replace(" launch ", " launch --wait ")
 
@@ -103,7 +103,6 @@ def there_and_here(tmp_path: Path, grid: str, root: str) -> None:
         assert {run.config["warm"] for run in fresh} == {1}
     # And what the report says makes the same sweep and the same report.
     where = re.search(r"^report: (.*)html$", output, re.MULTILINE)
-    assert where is not None
     if "://" not in root:
         text = Path(f"{where[1]}md").read_text()
         launch, analyze = text.split("## How to reproduce")[1].split("```")[1].splitlines()[1:]
@@ -111,7 +110,7 @@ def there_and_here(tmp_path: Path, grid: str, root: str) -> None:
         assert typed(analyze, elsewhere) == output
 
 
-def test_what_a_report_says_can_be_pasted_anywhere(tmp_path: Path):
+def test_commands_of_a_report_can_be_pasted_anywhere(tmp_path: Path):
     there_and_here(tmp_path, GRID, "some sweeps")
 
 

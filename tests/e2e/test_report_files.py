@@ -59,7 +59,7 @@ def test_the_same_bytes_from_another_process(tmp_path: Path):
     assert reports[0] == reports[1] and "report.html" in reports[0]
 
 
-def test_matplotlib_says_nothing_and_where_it_does_not_load_the_error_says_why(tmp_path: Path):
+def test_matplotlib_is_quiet_and_a_failed_import_is_explained(tmp_path: Path):
     written.grid_of_means(tmp_path, {(1e-3, 8): 0.2, (1e-2, 8): 1.1})
     command = [sys.executable, "-m", "sweeper", "analyze", "demo", "--root", str(tmp_path)]
 

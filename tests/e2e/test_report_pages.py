@@ -1,5 +1,4 @@
-"""Reports of sweeps of every kind, in a real browser: they draw without a word on the console, and
-nothing makes a narrow page scroll sideways."""
+"""Reports of all kinds in a browser: no message on the console, no sideways scrolling."""
 
 from pathlib import Path
 from typing import Any
@@ -55,8 +54,7 @@ DRAWN_ANEW = """
 
 
 def test_many_cells_are_a_strip_and_what_is_asked_for(tmp_path: Path, browser: Any) -> None:
-    """Of 184 cells the first 20, all when asked; what is dragged over in the parallel coordinates
-    narrows the tables; curves can be coloured by a setting."""
+    """20 of 184 cells are shown first; a brushed range filters; curves take a setting's colour."""
     sweeps = examples.make(tmp_path, "cells184", written)
     report = analysis.analyze(str(tmp_path), sweeps, out=tmp_path / "report", pictures=False)
     with browser.opened(Path(report.html_path)) as page:

@@ -65,8 +65,7 @@ def test_a_random_search_tells_the_axes_that_matter_and_no_others(tmp_path: Path
 
 
 def test_the_curve_of_a_loss_that_breaks_off_has_a_kink(tmp_path: Path):
-    """Falling slowly with the rate, then rising steeply: a parabola would have its lowest point,
-    and its band, beside that."""
+    """A parabola would put the lowest point of a slow fall and a steep rise elsewhere."""
     noise = random.Random(12)
     cells: list[tuple[dict[str, Any], list[float]]] = []
     for _ in range(60):
@@ -76,7 +75,6 @@ def test_the_curve_of_a_loss_that_breaks_off_has_a_kink(tmp_path: Path):
     written.measured(tmp_path, cells, axes=("lr", "warmup"))
     result = studied(tmp_path)
     rate = result.surface.of("lr") if result.surface is not None else None
-    assert rate is not None
     xs = np.log10(np.array(rate.xs, dtype=float))
     middle = float(np.mean([settings["warmup"] for settings, _ in cells]))
     truth = 5 - (xs + 2.8) + 10 * np.maximum(xs + 2.8, 0) + 3 * middle
@@ -124,7 +122,6 @@ def test_the_model_is_least_squares_as_statsmodels_has_it():
     columns = made(rng, 40)
     y = rng.normal(0, 1, 40) + columns[0].at
     model = fit(columns, y)
-    assert model is not None
     theirs = sm.OLS(y, model.design).fit()
     assert model.weights == pytest.approx(theirs.params, abs=1e-9)
     assert model.spread == pytest.approx(theirs.cov_params(), abs=1e-9)
@@ -147,7 +144,6 @@ def test_a_p_by_dealing_is_that_of_the_f_test_for_normal_noise():
     columns = made(rng, 60)
     y = rng.normal(0, 1, 60) + 0.3 * columns[1].at
     model = fit(columns, y)
-    assert model is not None
     squares, terms = model.squares(1)
     exact = float(stats.f.sf(squares / terms / model.variance, terms, model.df))
     assert model.dealt(1, 4999) == pytest.approx(exact, abs=0.02)
@@ -163,7 +159,7 @@ def test_the_interval_of_a_share_is_that_of_the_noncentral_f(statistic: float):
             assert float(stats.f.cdf(statistic, 2, 40)) <= share
 
 
-def test_two_axes_that_depend_on_each_other_are_told(tmp_path: Path):
+def test_two_axes_that_depend_on_each_other_are_reported(tmp_path: Path):
     noise = random.Random(7)
     cells: list[tuple[dict[str, Any], list[float]]] = []
     for _ in range(50):

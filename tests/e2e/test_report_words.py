@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 
 def texts(report: Any) -> tuple[str, str]:
-    """The page and the Markdown, as plain text."""
+    """Return the page and the Markdown as plain text."""
     page = re.sub(
         r"<script.*?</script>|<[^>]+>", "", Path(report.html_path).read_text(), flags=re.S
     )
@@ -127,7 +127,7 @@ def test_the_place_of_the_best_values_spells_them_as_the_names_of_cells_do(tmp_p
 
 
 def test_an_end_is_doubted_for_one_reason_on_the_whole_page(tmp_path: Path):
-    """With one run of each cell nobody knows the noise, so nothing is within it."""
+    """With one run per cell the noise is unknown, so nothing is within it."""
     written.measured(tmp_path, [({"lr": lr}, [1.0 / lr]) for lr in (1, 2, 3)])
     report = analysis.analyze(str(tmp_path), "demo")
     for text in texts(report):

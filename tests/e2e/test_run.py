@@ -5,14 +5,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.shell import Shell
 
 pytestmark = pytest.mark.e2e
 
-Shell = Any
-Shells = Any
 PROGRAM = """
 import json, os, sys
 mode, loss = sys.argv[1:3]
@@ -24,29 +22,28 @@ if mode != "fine" and not os.path.exists(mode):
 """
 
 
-@pytest.fixture(params=["local", "tmux"])
-def shell(
-    request: pytest.FixtureRequest, shells: Shells, tmp_path: Path, tmux_socket: str
-) -> Shell:
-    made = shells.Shell(tmp_path, request.param)
-    made.backend = ("--backend", request.param)
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
     (tmp_path / "program.py").write_text(PROGRAM)
-    return made
+    return Shell(tmp_path, "local")
 
 
 def test_a_command_is_followed_fails_and_is_retried(shell: Shell) -> None:
     flag = shell.folder / "flag"
     words = ["--name", "one", "launch.retries=0", "--", "python", "program.py", str(flag), "0.5"]
-    output = shell.run("run", *shell.backend, "-f", *words, code=3)
+    follow = ("run", "--backend", "local", "-f", *words)
+    output = shell.run(*follow, code=3)
     assert "loss is 0.5\n" in output
     assert "1 failed: `sweeper logs one --state failed` shows" in output
     flag.touch()
     shell.run("retry", "one", "--wait")
-    (run,) = json.loads(shell.run("ls", "one", "--json"))["runs"]
+    (run,) = shell.runs_of("one")
     assert (run["state"], run["attempts"]) == ("succeeded", 2)
-    assert "loss is 0.5\n" in shell.run("run", *shell.backend, "-f", *words)  # nothing runs again
+    assert "loss is 0.5\n" in shell.run(
+        "run", "--backend", "local", "-f", *words
+    )  # nothing runs again
     assert (shell.folder / "flag").exists()
-    (same,) = json.loads(shell.run("ls", "one", "--json"))["runs"]
+    (same,) = shell.runs_of("one")
     assert same["attempts"] == 2
     assert f"\npython program.py {flag} 0.5\n" in shell.run("show", "one/base")
 
@@ -54,7 +51,7 @@ def test_a_command_is_followed_fails_and_is_retried(shell: Shell) -> None:
 def test_lines_become_runs_that_are_compared(shell: Shell) -> None:
     lines = [f"python program.py fine {loss}" for loss in (0.5, 0.25, 0.75)]
     (shell.folder / "jobs.txt").write_text("\n".join(lines))
-    shell.run("run", *shell.backend, "--name", "many", "--wait", "--each", "jobs.txt")
+    shell.run("run", "--backend", "local", "--name", "many", "--wait", "--each", "jobs.txt")
     best = json.loads(shell.run("best", "many", "--metric", "loss", "--goal", "minimize", "--json"))
     assert "fine_0.25" in json.dumps(best)
     shell.run("analyze", "many", "--metric", "loss", "--goal", "minimize")
@@ -65,7 +62,9 @@ def test_lines_become_runs_that_are_compared(shell: Shell) -> None:
 
 def test_each_run_without_a_name_is_a_sweep_of_its_own(shell: Shell) -> None:
     command = ("--", "python", "program.py", "fine", "1")
-    answers = [shell.run("run", *shell.backend, "--wait", "--json", *command) for _ in range(2)]
+    answers = [
+        shell.run("run", "--backend", "local", "--wait", "--json", *command) for _ in range(2)
+    ]
     names = {json.loads(answer[: answer.rindex("}") + 1])["sweep"] for answer in answers}
     assert len(names) == 2
     assert all(name.startswith("program-") for name in names)
@@ -77,7 +76,7 @@ def test_an_interrupted_follower_leaves_the_run_alone(shell: Shell) -> None:
     (shell.folder / "waits.py").write_text(program)
     shell.hold.touch()
     words = ["--name", "long", "-f", "--", "python", "waits.py", str(shell.hold)]
-    process = shell.start("run", *shell.backend, *words)
+    process = shell.start("run", "--backend", "local", *words)
     lines = iter(process.stdout.readline, "")
     assert any("begun" in line for line in lines)
     process.send_signal(signal.SIGINT)
@@ -85,8 +84,8 @@ def test_an_interrupted_follower_leaves_the_run_alone(shell: Shell) -> None:
     assert process.returncode == 130
     assert "interrupted: long continues; `sweeper cancel long` ends it" in errors
     shell.hold.unlink()
-    shell.run("run", *shell.backend, *words[:2], "--wait", *words[3:])
-    (run,) = json.loads(shell.run("ls", "long", "--json"))["runs"]
+    shell.run("run", "--backend", "local", *words[:2], "--wait", *words[3:])
+    (run,) = shell.runs_of("long")
     assert (run["state"], run["attempts"]) == ("succeeded", 1)
 
 
@@ -97,8 +96,8 @@ def test_a_loop_of_a_shell_script_becomes_a_sweep(shell: Shell) -> None:
     assert "loop.sh:2: |: the rest is left out" in output
     assert "wrote loop.yaml" in output
     assert "2 to start" in shell.run("plan", "loop.yaml")
-    shell.run("launch", "loop.yaml", *shell.backend, "--wait")
-    runs = json.loads(shell.run("ls", "loop", "--json"))["runs"]
+    shell.run("launch", "loop.yaml", "--backend", "local", "--wait")
+    runs = shell.runs_of("loop")
     assert sorted((run["name"], run["state"]) for run in runs) == [
         ("loss=0.25", "succeeded"),
         ("loss=0.5", "succeeded"),
@@ -127,13 +126,13 @@ def test_configs_from_python_are_a_sweep_that_verbs_know(shell: Shell) -> None:
     flag = str(shell.folder / "flag")
     program = "import sweeper; from module import Config, train\n"
     program += f"configs = [Config(rate=1.0), Config(rate=0.5, flag={flag!r})]\n"
-    settings = {"launch.backend": shell.backend[1], "launch.retries": 0}
+    settings = {"launch.backend": "local", "launch.retries": 0}
     program += f"sweeper.launch(configs, main=train, name='py', overrides={settings})\n"
     command = [sys.executable, "-c", program]
     subprocess.run(command, cwd=shell.folder, env=shell.environment, check=True, timeout=120)
-    runs = json.loads(shell.run("ls", "py", "--json"))["runs"]
+    runs = shell.runs_of("py")
     assert sorted(run["state"] for run in runs) == ["failed", "succeeded"]
     Path(flag).touch()
     shell.run("retry", "py", "--wait")
-    runs = json.loads(shell.run("ls", "py", "--json"))["runs"]
+    runs = shell.runs_of("py")
     assert sorted((r["attempts"], r["state"]) for r in runs) == [(1, "succeeded"), (2, "succeeded")]

@@ -1,5 +1,4 @@
-"""Training sessions by agents' tools on the engine: they reach the values of the recipes, whoever
-is killed meanwhile, and are sweeps like any other."""
+"""Training sessions by agents' tools reach the values of the recipes, whoever is killed."""
 
 import asyncio
 import json
@@ -43,7 +42,7 @@ SESSION, OTHER = "agent-study/seed=0", "agent-study/seed=1"
 
 
 async def warm_up(client: Client) -> None:
-    """A model that has learned to answer, if not yet to answer right: by SFT."""
+    """Train a model by SFT until it answers, if not yet right."""
     begun = await agents.ask(client, "init_sft", name="warm", settings=WARM)
     assert begun["ready"] and begun["session"] == "agent-warm/seed=0"
     for steps in (1, 7, 12):
@@ -53,7 +52,7 @@ async def warm_up(client: Client) -> None:
 
 
 async def begin(servers: Any, engine: int) -> None:
-    """Two sessions at once; the first is at work on an order when all that drives it is killed."""
+    """Start two sessions; the first has an order when all that drives it is killed."""
     client = Client(servers.stdio())
     with pytest.raises(BaseException):  # noqa: B017 - however the SDK says that it has gone
         async with client:
@@ -99,7 +98,7 @@ async def begin(servers: Any, engine: int) -> None:
 
 
 async def go_on(url: str) -> None:
-    """Another server, which has seen nothing of it before, and two clients of that."""
+    """Continue with a new server and two clients."""
     async with agents.connected(url) as client, agents.connected(url) as other:
         both = await asyncio.gather(
             *(
@@ -165,7 +164,7 @@ def test_sessions_reach_the_values_of_the_recipes(
 
 
 def rows_of(run: Any) -> list[dict[str, Any]]:
-    """The metrics of a run, without what a clock gave."""
+    """Return the metrics of a run without the measured times."""
     return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in run.history.rows]
 
 

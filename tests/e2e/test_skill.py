@@ -1,13 +1,11 @@
 """Each command of the skill, as it stands in its text, in a folder of its own."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.typed import Typed
 
 from sweeper.agents.skill import NAME, skill_text
 from sweeper.engine import lifecycle
@@ -26,20 +24,10 @@ def commands(skill: str = NAME) -> list[list[str]]:
 
 
 def test_each_command_works(tmp_path: Path, engine: lifecycle.EngineInfo) -> None:
-    environment = {**os.environ, "SWEEPER_HOME": engine.home}
+    typed = Typed(tmp_path, SWEEPER_HOME=engine.home)
 
     def run(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "sweeper", *words],
-            cwd=tmp_path,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, (words, done.stderr)
-        return done.stdout
+        return typed.complete(*words).stdout
 
     verbs: list[str] = []
     outputs: dict[str, str] = {}

@@ -1,9 +1,6 @@
-"""Sweeps on a real Slurm of four nodes: to their end, and through what a cluster does to them. A
-ledger outside the program says what was really done."""
+"""Sweeps on a real Slurm of four nodes, with a ledger that says what was really executed."""
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,96 +13,37 @@ from typing import Any
 
 import pytest
 import yaml
-from harness.ledger import judge, read_ledger
 from harness.real import until
-
-from sweeper.store.local import LocalStore
+from support.toy_sweep import ToySweep
 
 pytestmark = pytest.mark.e2e
 
-TOY = Path(__file__).parents[1] / "chaos" / "harness" / "toy.py"
 _until = partial(until, seconds=120)
 
 
-class Sweep:
-    """A grid of the chaos tests' toy in a folder of its own, and `sweeper` with it."""
+class Sweep(ToySweep):
+    """A toy sweep on the Slurm of the tests."""
 
     def __init__(self, folder: Path, cluster: Any) -> None:
-        self.folder, self.cluster = folder, cluster
-        self.rows = folder / "ledger"
-        self.steps = 0
-        self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
-        self.environment["SWEEPER_ROOT"] = str(folder / "sweeps")
+        super().__init__(folder)
+        self.cluster = cluster
 
     def write(
         self, runs: int, steps: int, seconds: float, mode: str = "plain", **launch: Any
     ) -> None:
-        self.steps = steps
-        command = [sys.executable, str(TOY), str(self.rows), str(steps), str(seconds)]
-        grid = {
-            "name": "toys",
-            "command": [*command, mode, "{log_path}"],
-            "service": "none",
-            "base": {"a": 1},
-            "seeds": runs,
-            "launch": {"backend": "slurm", "max_parallel": runs, **launch},
-        }
-        (self.folder / "grid.yaml").write_text(yaml.safe_dump(grid))
-
-    def start(self, *arguments: str, path: str | None = None) -> subprocess.Popen[str]:
-        environment = self.environment
-        if path is not None:
-            environment = {**environment, "PATH": f"{path}:{environment['PATH']}"}
-        return subprocess.Popen(
-            [str(Path(sys.executable).parent / "sweeper"), *arguments],
-            cwd=self.folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def run(self, *arguments: str, code: int = 0, path: str | None = None) -> str:
-        return self.end(self.start(*arguments, path=path), code)
-
-    @staticmethod
-    def end(process: subprocess.Popen[str], code: int = 0) -> str:
-        output, _ = process.communicate(timeout=240)
-        assert process.returncode == code, output
-        return output
-
-    def go_on(self) -> None:
-        """Have toys that hold before a step go on."""
-        Path(f"{self.rows}.go").touch()
-
-    def done(self) -> list[tuple[str, int, int]]:
-        return read_ledger(self.rows)
-
-    def judge(self, **options: Any) -> None:
-        """Nothing lost, doubled or wrong, by the ledger."""
-        store = LocalStore(str(self.folder / "sweeps"))
-        verdict = judge(store, "toys", self.done(), self.steps, **options)
-        assert verdict.good, verdict
+        more = {"backend": "slurm", "max_parallel": runs}
+        super().write(runs, steps, seconds, mode, **(more | launch))
 
     def states(self) -> dict[str, dict[str, Any]]:
-        document = json.loads(self.end_any(self.start("status", "toys", "--json")))
-        return {run["id"]: run for run in document["runs"]}
-
-    @staticmethod
-    def end_any(process: subprocess.Popen[str]) -> str:
-        return process.communicate(timeout=60)[0]
-
-    def launcher_output(self) -> str:
-        """What the launcher publishes of a backend that it waits for."""
-        path = self.folder / "sweeps" / "toys" / "launcher" / "observations.json"
-        return str(json.loads(path.read_text())["unreachable"]) if path.exists() else ""
+        output, _ = self.start("status", "toys", "--json").communicate(timeout=60)
+        return {run["id"]: run for run in json.loads(output)["runs"]}
 
     def tables(self) -> int:
-        """How many submissions are on record."""
+        """Return how many submissions are on record."""
         return len(list(self.folder.glob("sweeps/toys/slurm/*.json")))
 
     def claimed(self, attempt: int) -> int:
-        """How many runs have come to an attempt."""
+        """Return how many runs have reached an attempt."""
         return len(list(self.folder.glob(f"sweeps/toys/state/*/{attempt}.claimed.json")))
 
     def queue(self, *fields: str) -> list[str]:
@@ -137,23 +75,6 @@ def test_a_sweep_on_four_nodes_to_its_end(sweep: Sweep) -> None:
         assert matches.stdout == b"", matches.stdout
 
 
-def _wrapper(folder: Path, name: str, text: str) -> str:
-    """A folder for PATH with a program that stands in the way of Slurm's own."""
-    real = shutil.which(name)
-    place = folder / "bin"
-    place.mkdir(exist_ok=True)
-    (place / name).write_text(f"#!/bin/sh\nreal={real}\nonce={folder}/{name}.once\n{text}")
-    (place / name).chmod(0o755)
-    return str(place)
-
-
-def test_a_cluster_that_would_never_take_the_jobs(sweep: Sweep) -> None:
-    sweep.write(1, 1, 0.1, slurm={"partition": "nowhere"})
-    output = sweep.run("launch", "grid.yaml", "--wait", code=6)
-    assert "invalid partition specified: nowhere" in output
-    assert not (sweep.folder / "sweeps" / "toys" / "sweep.json").exists()
-
-
 def test_a_partition_that_takes_nothing_for_now(sweep: Sweep) -> None:
     sweep.write(1, 1, 0.1, slurm={"partition": "urgent", "time": "5m"})
     look = ("doctor", "--backend", "slurm", "--grid", "grid.yaml")
@@ -168,45 +89,19 @@ def test_a_partition_that_takes_nothing_for_now(sweep: Sweep) -> None:
     assert "main* (of 4 nodes 0 busy, 4 idle; limit infinite)" in output
 
 
-def test_a_configuration_file_with_a_mistake(sweep: Sweep) -> None:
-    file = Path(os.environ["XDG_CONFIG_HOME"]) / "sweeper" / "config.toml"
-    file.parent.mkdir(parents=True)
-    file.write_text('[slurm]\npartitoin = "main"\nextra = ["--wrap=x"]\n')
-    sweep.write(1, 1, 0.1)
-    output = sweep.run("launch", "grid.yaml", "--wait", code=6)
-    assert "config.toml: slurm.partitoin: unknown key 'partitoin'" in output
-    assert "--wrap is set by sweeper" in output
-    file.write_text('[slurm]\npartition = "urgent"\n')
-    sweep.run("launch", "grid.yaml", "--wait")
-    assert "urgent" in sweep.cluster.run("squeue", "-h", "-t", "all", "--me", "-o", "%P")
-
-
-def test_the_engine_is_not_here(sweep: Sweep) -> None:
-    sweep.write(1, 1, 0.1)
-    text = (sweep.folder / "grid.yaml").read_text().replace("service: none", "service: local")
-    (sweep.folder / "grid.yaml").write_text(text)
-    assert "SWEEPER_ENGINE_URL" in sweep.run("launch", "grid.yaml", "--wait", code=2)
-
-
-def test_lines_of_setup_that_end_the_script(sweep: Sweep) -> None:
-    sweep.write(1, 1, 0.1, slurm={"setup": ["echo no such module", "exit 3"]})
-    sweep.run("launch", "grid.yaml", "--wait", code=3)
-    (run,) = sweep.states().values()
-    ended = "start: its batch script ended before the worker: no such module"
-    assert (run["state"], run["reason"], sweep.done()) == ("failed", ended, [])
+PREFLIGHT = 'case "$*" in *--test-only*) exec $real "$@";; esac\n'
+REFUSED = 'echo "sbatch: error: Batch job submission failed: %s" >&2\nexit 1\n'
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_launcher_killed_while_it_submits(sweep: Sweep, when: str) -> None:
     sweep.write(6, 2, 0.2)
     kill = "kill -9 $PPID"
-    first, last = (f"{kill}; exit 1", "") if when == "before" else ("", kill)
-    path = _wrapper(
-        sweep.folder,
-        "sbatch",
-        f'case "$*" in *--test-only*) exec $real "$@";; esac\n{first}\n$real "$@"\n{last}\n',
-    )
-    sweep.run("launch", "grid.yaml", "--wait", code=-signal.SIGKILL, path=path)
+    submit = f"{kill}; exit 1" if when == "before" else f'$real "$@"\n{kill}'
+    switch = sweep.wrap("sbatch", PREFLIGHT + submit)
+    switch.touch()
+    sweep.run("launch", "grid.yaml", "--wait", code=-signal.SIGKILL)
+    switch.unlink()
     sweep.run("launch", "grid.yaml", "--wait")
     sweep.judge(once=True)
     # Before: the array was never handed in. After: it was, and found.
@@ -215,35 +110,24 @@ def test_a_launcher_killed_while_it_submits(sweep: Sweep, when: str) -> None:
 
 def test_a_submission_that_was_accepted_and_timed_out(sweep: Sweep) -> None:
     sweep.write(6, 2, 0.2)
-    path = _wrapper(
-        sweep.folder,
-        "sbatch",
-        'case "$*" in *--test-only*) exec $real "$@";; esac\n'
-        'if [ -e $once ]; then echo "$*" >> $once; exec $real "$@"; fi\n'
-        'touch $once; $real "$@" >/dev/null\n'
-        'echo "sbatch: error: Batch job submission failed: Socket timed out on send/recv" >&2\n'
-        "exit 1\n",
-    )
-    sweep.run("launch", "grid.yaml", "--wait", path=path)
+    again = 'if [ -e $once.again ]; then echo "$*" >> $once.again; exec $real "$@"; fi\n'
+    submit = 'touch $once.again; $real "$@" >/dev/null\n'
+    timeout = REFUSED % "Socket timed out on send/recv"
+    switch = sweep.wrap("sbatch", PREFLIGHT + again + submit + timeout)
+    switch.touch()
+    sweep.run("launch", "grid.yaml", "--wait")
     sweep.judge(once=True)
-    assert (sweep.folder / "sbatch.once").read_text() == ""  # it was not handed in again
+    assert Path(f"{switch}.again").read_text() == ""  # it was not handed in again
 
 
 def test_a_limit_on_submitted_jobs(sweep: Sweep) -> None:
-    """In Slurm's words, while a file is there."""
     sweep.write(4, 2, 0.2)
     limit = "AssocMaxSubmitJobLimit"
-    path = _wrapper(
-        sweep.folder,
-        "sbatch",
-        '[ -e $once ] || exec $real "$@"\n'
-        f'echo "$*" >> $once\necho "sbatch: error: {limit}" >&2\n'
-        'echo "sbatch: error: Batch job submission failed: Job violates the policy" >&2\nexit 1\n',
-    )
-    full = sweep.folder / "sbatch.once"
+    note = f'echo "$*" >> $once\necho "sbatch: error: {limit}" >&2\n'
+    full = sweep.wrap("sbatch", note + REFUSED % "Job violates the policy")
     full.touch()
-    launcher = sweep.start("launch", "grid.yaml", "--wait", path=path)
-    _until(lambda: limit in sweep.launcher_output())
+    launcher = sweep.launch()
+    _until(lambda: limit in sweep.unreachable())
     time.sleep(3)  # of many steps, in which sbatch is left alone
     launcher.kill()
     assert launcher.communicate()[0].count(limit) == 1
@@ -251,39 +135,37 @@ def test_a_limit_on_submitted_jobs(sweep: Sweep) -> None:
     assert ["--array=0-3" in calls[1], "--array=0-1" in calls[2], len(calls)] == [True, True, 4]
     assert "--test-only" in calls[0] and sweep.tables() == 0
     full.unlink()
-    sweep.run("launch", "grid.yaml", "--wait", path=path)
+    sweep.run("launch", "grid.yaml", "--wait")
     sweep.judge(once=True)
 
 
 def test_squeue_down_for_longer_than_a_lease(sweep: Sweep) -> None:
-    """While a worker stands still, of which nobody can say whether it is gone."""
+    """A suspended worker cannot be told from a dead one meanwhile."""
     sweep.write(4, 5, 0.5, "holds-2", lease="15s")
     message = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-    path = _wrapper(
-        sweep.folder, "squeue", f'[ -e $once ] && echo "{message}" >&2 && exit 1\nexec $real "$@"\n'
-    )
-    launcher = sweep.start("launch", "grid.yaml", "--wait", path=path)
+    down = sweep.wrap("squeue", f'echo "{message}" >&2; exit 1')
+    launcher = sweep.launch()
     _until(lambda: len(sweep.done()) == 8)
-    (sweep.folder / "squeue.once").touch()
+    down.touch()
     still = sweep.cluster.steps()[0].children(recursive=True)
     for process in still:
         process.suspend()
     sweep.go_on()
     _until(lambda: len(sweep.done()) == 17)
-    _until(lambda: "Unable to contact" in sweep.launcher_output())
+    _until(lambda: "Unable to contact" in sweep.unreachable())
     time.sleep(18)
     assert {run["state"] for run in sweep.states().values()} == {"running", "succeeded"}
     for process in still:
         process.resume()
     _until(lambda: len(sweep.done()) == 20)
-    (sweep.folder / "squeue.once").unlink()
+    down.unlink()
     sweep.end(launcher)
     sweep.judge(once=True)
 
 
 def test_the_controller_restarted(sweep: Sweep) -> None:
     sweep.write(12, 4, 3.0, slurm={"throttle": 6})
-    launcher = sweep.start("launch", "grid.yaml", "--wait")
+    launcher = sweep.launch()
     _until(lambda: len(sweep.done()) >= 4)
     sweep.cluster.kill("slurmctld", signal.SIGTERM)
     time.sleep(1.5)
@@ -293,7 +175,7 @@ def test_the_controller_restarted(sweep: Sweep) -> None:
 
 
 def _node_of(sweep: Sweep, run: str) -> int:
-    """The number of the node that a run's first attempt is on."""
+    """Return the number of the node of a run's first attempt."""
     token = f"{run}-a1"
     for path in sweep.folder.glob("sweeps/toys/slurm/*.out"):
         for line in path.read_text().splitlines():
@@ -304,13 +186,12 @@ def _node_of(sweep: Sweep, run: str) -> int:
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_node_that_dies(sweep: Sweep, alone: bool) -> None:
-    """With all that runs there, or its slurmd alone: then its jobs go on, Slurm starts them again
-    elsewhere, and there are two writers."""
+    """With its slurmd alone gone, its jobs go on while Slurm starts them again elsewhere."""
     # What goes on alone must still be at it when Slurm has started it again, on a busy machine too.
     # What dies with its node waits for that.
     steps, seconds, mode = (96, 48.0, "resume") if alone else (32, 8.0, "resume:holds-3")
     sweep.write(6, steps, seconds, mode)
-    launcher = sweep.start("launch", "grid.yaml", "--wait")
+    launcher = sweep.launch()
     _until(lambda: len(sweep.done()) >= (12 if alone else 18))
     node = _node_of(sweep, sweep.done()[0][0])
     if alone:
@@ -339,12 +220,10 @@ def test_a_node_that_dies(sweep: Sweep, alone: bool) -> None:
             assert sum(row[:2] == (run, 1) for row in rows) < steps
 
 
-def test_told_to_stop_requeued_and_resumed(sweep: Sweep) -> None:
-    """By an operator, and by the signal that Slurm sends before the time limit, each for one task
-    of an array: the last has the array's own number. And one that somebody cancels by Slurm's own
-    means: that job does not come back, a launcher submits the next attempt."""
+def test_signalled_requeued_cancelled_and_resumed(sweep: Sweep) -> None:
+    """Tasks of one array: one is signalled, one requeued, one cancelled by Slurm's own means."""
     sweep.write(4, 10, 6.0, "resume:holds-3", grace="5s")
-    launcher = sweep.start("launch", "grid.yaml", "--wait")
+    launcher = sweep.launch()
     _until(lambda: len(sweep.done()) == 12)
     tasks = sorted(set(sweep.queue("%i")))
     assert len(tasks) == 4
@@ -364,7 +243,7 @@ def test_told_to_stop_requeued_and_resumed(sweep: Sweep) -> None:
 def test_preempted_and_resumed(sweep: Sweep) -> None:
     """By a job of a partition that goes first."""
     sweep.write(3, 20, 10.0, "resume:holds-3", grace="5s")
-    launcher = sweep.start("launch", "grid.yaml", "--wait")
+    launcher = sweep.launch()
     _until(lambda: len(sweep.done()) == 9)
     urgent = ["-p", "urgent", "-N4", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"]
     sweep.cluster.run("sbatch", *urgent)
@@ -377,22 +256,11 @@ def test_preempted_and_resumed(sweep: Sweep) -> None:
     assert sweep.tables() == 1
 
 
-def test_what_a_user_cancels(sweep: Sweep) -> None:
-    sweep.write(6, 400, 200.0, slurm={"throttle": 2})
-    launcher = sweep.start("launch", "grid.yaml", "--wait")
-    _until(lambda: len(sweep.done()) >= 3)
-    sweep.run("cancel", "toys")
-    sweep.end(launcher, code=3)
-    assert {run["state"] for run in sweep.states().values()} == {"cancelled"}
-    _until(lambda: sweep.queue("%i") == [])
-
-
 @pytest.fixture
 def enforcing(
     slurm_support: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[Any]:
-    """A cluster that looks, every second, how much memory jobs have, and kills those with too
-    much; without control groups."""
+    """A cluster that kills jobs with too much memory, which it measures every second."""
     more = (
         "JobAcctGatherType=jobacct_gather/linux\nJobAcctGatherFrequency=task=1\n"
         "JobAcctGatherParams=OverMemoryKill\nSelectTypeParameters=CR_CPU_Memory\n"
@@ -418,7 +286,7 @@ def test_out_of_memory_and_out_of_time(enforcing: Any, tmp_path: Path) -> None:
         "launch": {"backend": "slurm", "grace": "1m", "slurm": {"mem": "200M", "time": "5m"}},
     }
     (tmp_path / "grid.yaml").write_text(yaml.safe_dump(grid))
-    launcher = sweep.start("launch", "grid.yaml", "--wait")
+    launcher = sweep.launch()
     _until(lambda: len(list(tmp_path.glob("sweeps/toys/runs/*/there"))) == 2)
     _until(lambda: len(sweep.queue("%i")) == 1)
     (job,) = sweep.queue("%i")

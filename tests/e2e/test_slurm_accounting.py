@@ -1,13 +1,13 @@
 """What Slurm's accounting remembers of jobs that slurmctld has forgotten (`make sacct`)."""
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from harness.real import until
 
 from sweeper.backends import open_backend
 from sweeper.backends.base import JobSpec, JobState
@@ -44,11 +44,8 @@ def _job(folder: Path, token: str, code: int, **options: object) -> JobSpec:
 
 
 def _forgotten(cluster: Any) -> None:
-    """MinJobAge, looked at now and then."""
-    deadline = time.monotonic() + 120
-    while cluster.run("squeue", "-h", "-t", "all"):
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+    """Wait until slurmctld has forgotten the jobs."""
+    until(lambda: not cluster.run("squeue", "-h", "-t", "all"))
 
 
 def test_jobs_that_slurmctld_has_forgotten(accounted: Any, folder: Path) -> None:

@@ -38,19 +38,24 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "away").symlink_to("/etc/hostname")
     _git(root, "init", "-q")
     _git(root, "add", "-A")
-    _git(root, "-c", "user.name=n", "-c", "user.email=n@x", "commit", "-qm", "one")
+    _git(root, "commit", "-qm", "one")
     (root / "new.py").write_text("untracked = True\n")
     return root
 
 
 def _git(root: Path, *arguments: str) -> bytes:
-    command = ["git", "-C", str(root), *arguments]
+    author = ["-c", "user.name=n", "-c", "user.email=n@x"]
+    command = ["git", "-C", str(root), *author, *arguments]
     return subprocess.run(command, check=True, capture_output=True).stdout
 
 
 def _make(root: Path, **options: Any) -> tuple[LocalStore, snapshot.CodeCopy]:
     store = LocalStore(str(root / "sweeps"))
     return store, snapshot.make(SweepFolder(store, "s"), str(root), **options)
+
+
+def _extract(store: LocalStore, made: snapshot.CodeCopy, home: Path) -> Path:
+    return Path(snapshot.extract(store, made.snapshot, str(home)))
 
 
 def _has_changed(store: LocalStore, copy: snapshot.Snapshot) -> bool:
@@ -63,7 +68,6 @@ def test_the_copy_has_the_code_and_links_to_the_rest(checkout: Path, tmp_path: P
     index = (checkout / ".git" / "index").read_bytes()
     store, made = _make(checkout)
     copy = made.snapshot
-    assert copy is not None
     assert (copy.root, copy.cwd) == (str(checkout), ".")
     (checkout / "package" / "code.py").write_text("version = 3\n")
     top = Path(snapshot.extract(store, copy, str(tmp_path / "home")))
@@ -77,35 +81,34 @@ def test_the_copy_has_the_code_and_links_to_the_rest(checkout: Path, tmp_path: P
     assert made.linked == ("away",)
     assert (top / "away").resolve() == Path("/etc/hostname").resolve()
     (checkout / "package" / "code.py").write_text("version = 4\n")
-    _git(checkout, "-c", "user.name=n", "-c", "user.email=n@x", "commit", "-qam", "two")
+    _git(checkout, "commit", "-qam", "two")
     index = (checkout / ".git" / "index").read_bytes()
     assert _git(top, "rev-parse", "HEAD") == _git(checkout, "rev-parse", "HEAD~1")
     assert _git(top, "rev-parse", "--show-toplevel").strip() == os.fsencode(top)
     assert b"-version = 1\n+version = 2\n" in _git(top, "diff", "HEAD")
     assert b"new.py" in _git(top, "status", "--porcelain")
-    _git(top, "-c", "user.name=n", "-c", "user.email=n@x", "commit", "-qam", "a recipe's")
+    _git(top, "commit", "-qam", "a recipe's")
     assert b"recipe" not in _git(checkout, "log", "--all", "--oneline")
     assert (checkout / ".git" / "index").read_bytes() == index
     assert b"new.py" in _git(checkout, "status", "--porcelain")
 
 
 def test_the_same_tree_has_the_same_hash(checkout: Path) -> None:
-    store, snapshot_made = _make(checkout)
+    store, first = _make(checkout)
     os.utime(checkout / "package" / "code.py", (1, 1))
     (checkout / "package" / "__pycache__").mkdir()
     (checkout / "package" / "__pycache__" / "code.pyc").write_text("x")
     (checkout / "sweeps" / "s" / "sweep.json").write_text("{}")
     (checkout / "data" / "more.bin").write_text("x")
     _, two = _make(checkout)
-    assert snapshot_made == two
+    assert first == two
     assert len(list((checkout / "sweeps" / "s" / "code").iterdir())) == 1
-    assert snapshot_made.snapshot is not None
-    assert not _has_changed(store, snapshot_made.snapshot)
+    assert first.snapshot is not None
+    assert not _has_changed(store, first.snapshot)
     (checkout / "run.sh").chmod(0o644)
-    assert _has_changed(store, snapshot_made.snapshot)
+    assert _has_changed(store, first.snapshot)
     _, three = _make(checkout)
-    assert three.snapshot is not None
-    assert three.snapshot.hash != snapshot_made.snapshot.hash
+    assert three.snapshot.hash != first.snapshot.hash
 
 
 def test_secrets_large_and_deleted_files_are_not_kept(checkout: Path, tmp_path: Path) -> None:
@@ -114,13 +117,12 @@ def test_secrets_large_and_deleted_files_are_not_kept(checkout: Path, tmp_path: 
     (checkout / "run.sh").unlink()
     os.mkfifo(checkout / "pipe")
     store, made = _make(checkout, secrets=["canary-0815"])
-    assert made.snapshot is not None
     assert set(made.linked) == {"away", "notes.txt", "large.txt"}
     data = store.read(made.snapshot.archive)
     import gzip
 
     assert b"canary" not in gzip.decompress(data)
-    top = Path(snapshot.extract(store, made.snapshot, str(tmp_path / "home")))
+    top = _extract(store, made, tmp_path / "home")
     assert (top / "large.txt").is_symlink()
     assert (top / "large.txt").read_text() == "x" * 1_000_001
     assert not (top / "run.sh").exists()
@@ -138,7 +140,7 @@ def test_a_store_that_holds_the_checkout_hides_no_code(
     assert not _has_changed(store, made.snapshot)
     (checkout / "package" / "code.py").write_text("version = 3\n")
     assert _has_changed(store, made.snapshot)
-    top = Path(snapshot.extract(store, made.snapshot, str(tmp_path / "home")))
+    top = _extract(store, made, tmp_path / "home")
     assert (top / "package" / "code.py").read_text() == "version = 1\n"
     assert not (top / "other").is_dir() or (top / "other").is_symlink()
 
@@ -151,7 +153,7 @@ def test_a_tracked_folder_that_has_become_a_link(checkout: Path, tmp_path: Path,
     (checkout / "package").symlink_to("disk" if inside else tmp_path / disk)
     store, made = _make(checkout)
     assert made.snapshot is not None
-    top = Path(snapshot.extract(store, made.snapshot, str(tmp_path / "home")))
+    top = _extract(store, made, tmp_path / "home")
     assert (top / "package" / "code.py").read_text() == "version = 1\n"
     assert (top / "package" / "other").read_text() == "x"
 
@@ -163,7 +165,7 @@ def test_data_that_came_after_the_first_launch_is_there_at_the_next(
     (checkout / "data").rename(tmp_path / "data")
     store, made = _make(checkout)
     assert made.snapshot is not None
-    top = Path(snapshot.extract(store, made.snapshot, str(tmp_path / "home")))
+    top = _extract(store, made, tmp_path / "home")
     assert not (top / "data").exists()
     (tmp_path / "data").rename(checkout / "data")
     _, again = _make(checkout)
@@ -174,7 +176,7 @@ def test_data_that_came_after_the_first_launch_is_there_at_the_next(
 def test_environments_of_packages_and_our_own_files_are_not_copied(
     checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody told git to ignore them: they would leave no room for the user's own files."""
+    """Git does not ignore them, and they would leave no room for the user's files."""
     home = checkout / "home"
     monkeypatch.setenv("SWEEPER_HOME", str(home))
     modules = (f".env3/m{number}.py" for number in range(2_000))
@@ -184,7 +186,7 @@ def test_environments_of_packages_and_our_own_files_are_not_copied(
     store, made = _make(checkout)
     assert made.snapshot is not None
     assert made.linked == ("away",)
-    top = Path(snapshot.extract(store, made.snapshot, str(home)))
+    top = _extract(store, made, home)
     assert os.readlink(top / ".env3") == str(checkout / ".env3")
     assert os.readlink(top / "home") == str(home)
     assert not (top / "new.py").is_symlink()
@@ -231,13 +233,12 @@ def test_the_same_code_committed_and_launched_from_a_hook(
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     store, made = _make(checkout)
     assert made.snapshot is not None
-    top = Path(snapshot.extract(store, made.snapshot, str(tmp_path / "home")))
+    top = _extract(store, made, tmp_path / "home")
     _git(checkout, "add", "new.py")
-    _git(checkout, "-c", "user.name=n", "-c", "user.email=n@x", "commit", "-qm", "two")
+    _git(checkout, "commit", "-qm", "two")
     with monkeypatch.context() as hook:
         hook.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
         _, again = _make(checkout)
-    assert again.snapshot is not None
     assert again.snapshot.hash == made.snapshot.hash
     assert _git(top, "rev-parse", "HEAD") == _git(checkout, "rev-parse", "HEAD")
     assert not (tmp_path / "elsewhere").exists()
@@ -266,13 +267,14 @@ def test_many_extract_at_once(checkout: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"no gzip", None])
-def test_a_damaged_archive_is_told(checkout: Path, tmp_path: Path, damage: bytes | None) -> None:
+def test_a_damaged_archive_is_reported(
+    checkout: Path, tmp_path: Path, damage: bytes | None
+) -> None:
     store, made = _make(checkout)
     assert made.snapshot is not None
     if damage is None:  # whole, but another's
         (checkout / "new.py").write_text("other = True\n")
         _, other = _make(checkout)
-        assert other.snapshot is not None
         damage = store.read(other.snapshot.archive)
     store.replace(made.snapshot.archive, damage)
     with pytest.raises(StoreError, match="code of this run is damaged"):

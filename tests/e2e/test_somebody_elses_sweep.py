@@ -86,7 +86,7 @@ MORE = {
 
 
 class Canaries:
-    """A folder whose files show what was executed, and a port that counts who comes by."""
+    """A folder that shows what was executed, and a port that records connections."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -112,18 +112,18 @@ class Canaries:
         self._server.close()
 
     def touch(self, name: str) -> list[str]:
-        """A command that shows that it was executed."""
+        """Return a command that shows that it was executed."""
         return ["touch", str(self.folder / name)]
 
     def program(self, name: str) -> str:
-        """A program that shows that it was executed."""
+        """Return a program that shows that it was executed."""
         path = self.folder.with_name(f"{self.folder.name}-{name}")
         path.write_text(f"#!/bin/sh\ntouch {self.folder / name}\nexec false\n")
         path.chmod(0o755)
         return str(path)
 
     def touched(self) -> list[object]:
-        """What was executed, and what was sent."""
+        """Return what was executed, and what was sent."""
         return [*sorted(os.listdir(self.folder)), *self.heard]
 
 
@@ -219,7 +219,7 @@ def _attack(folder: Path, canaries: Canaries, tmp_path: Path) -> None:
 
 
 def _arguments(verb: str) -> list[list[str]]:
-    """The command lines of a verb that are tried: plain, and with each of its flags."""
+    """Return the command lines of a verb to try: plain, and with each flag."""
     if verb == "engine":  # it parses its own command line
         return [[verb, *MORE[verb]]]
     parser = argparse.ArgumentParser()

@@ -1,5 +1,4 @@
-"""Sweeps on hosts of a real sshd on loopback: launchers are killed, connections are lost, and hosts
-lose their power."""
+"""Sweeps on a real sshd: killed launchers, lost connections, hosts that lose their power."""
 
 import json
 import os
@@ -39,7 +38,7 @@ def shell(tmp_path: Path, ssh_hosts: Any) -> Any:
 
 
 def steps(shell: Any) -> Counter[tuple[str, str]]:
-    """How often each step of each run was executed, whatever the attempt."""
+    """Return how often each step of each run was executed."""
     counted: Counter[tuple[str, str]] = Counter()
     for (run, _, step), times in shell.executed().items():
         counted[run, step] += times
@@ -51,7 +50,7 @@ def attempts(shell: Any) -> Counter[str]:
 
 
 def running(shell: Any) -> int:
-    """How many programs of runs live."""
+    """Return how many programs of runs are alive."""
     ledger, count = str(shell.ledger), 0
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -59,7 +58,7 @@ def running(shell: Any) -> int:
     return count
 
 
-def test_killed_launchers_and_a_lost_connection_cost_nothing(shell: Any, ssh_hosts: Any) -> None:
+def test_killed_launchers_and_a_lost_connection_do_no_harm(shell: Any, ssh_hosts: Any) -> None:
     first = shell.start("launch", "grid.yaml", "--wait")
     shell.until(lambda: len(attempts(shell)) == 6)
     first.send_signal(signal.SIGKILL)
@@ -164,7 +163,7 @@ def test_a_remote_store_and_the_code_as_it_was_launched(
     assert not list((ssh_hosts.folder / "records").glob("*/*/*.json"))
 
 
-def test_mistakes_cost_one_line(shell: Any, ssh_hosts: Any) -> None:
+def test_mistakes_are_one_line(shell: Any, ssh_hosts: Any) -> None:
     grid = (shell.folder / "grid.yaml").read_text()
 
     def typed(options: Any, *arguments: str, code: int) -> str:

@@ -1,15 +1,15 @@
 """`sweeper logs --stacks`: what a run that hangs is doing."""
 
 import json
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.real import until
 from support import written
+from support.typed import Typed
 
 pytestmark = [
     pytest.mark.e2e,
@@ -49,26 +49,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def launch(begun: str, **grid: Any) -> None:
         path = tmp_path / "grid.yaml"
         path.write_text(json.dumps({"name": "stuck", "service": "none", **grid}))
-        sweeper(tmp_path, "launch", str(path), "--backend", "local")
-        deadline = time.monotonic() + 60
-        while not list((tmp_path / "sweeps").rglob(begun)):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        Typed(tmp_path).run("launch", str(path), "--backend", "local")
+        until(lambda: list((tmp_path / "sweeps").rglob(begun)))
 
     yield launch
-    sweeper(tmp_path, "cancel", "stuck")
-    sweeper(tmp_path, "status", "stuck", "--follow")
-
-
-def sweeper(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "sweeper", *arguments, "--root", str(folder / "sweeps")],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-        cwd=folder,
-    )
+    Typed(tmp_path).run("cancel", "stuck")
+    Typed(tmp_path).run("status", "stuck", "--follow", code=3)
 
 
 @pytest.mark.parametrize("warm", [False, True])
@@ -76,31 +62,25 @@ def test_the_stacks_of_a_recipes_threads(tmp_path: Path, start: Start, warm: boo
     (tmp_path / "stuck.py").write_text(RECIPE)
     start("begun", recipe="stuck.py", grid={"lr": [1]}, launch={"warm": warm})
     for _ in range(2):  # it goes on, so the same can be asked again
-        done = sweeper(tmp_path, "logs", "stuck/lr=1", "--stacks")
-        assert done.returncode == 0, done.stderr
-        assert "in sleeps_for_ever" in done.stdout
-        assert "in waits_for_a_lock" in done.stdout
-    both = json.loads(sweeper(tmp_path, "logs", "stuck", "--stacks", "--json").stdout)
+        output = Typed(tmp_path).run("logs", "stuck/lr=1", "--stacks")
+        assert "in sleeps_for_ever" in output and "in waits_for_a_lock" in output
+    both = Typed(tmp_path).json("logs", "stuck", "--stacks")
     assert set(both["stacks"]) == {"stuck/base"}
     assert "sleeps_for_ever" in both["stacks"]["stuck/base"]["text"]
 
 
-def test_of_another_program_its_processes_are_shown_and_it_goes_on(
-    tmp_path: Path, start: Start
-) -> None:
+def test_processes_of_other_programs_are_shown_and_continue(tmp_path: Path, start: Start) -> None:
     program = "touch {log_path}/begun; sleep 600; echo over"
     start("begun", command=["sh", "-c", program, "{lr}"], grid={"lr": [1]})
     for _ in range(2):
-        done = sweeper(tmp_path, "logs", "stuck/lr=1", "--stacks")
-        assert done.returncode == 0, done.stderr
-        assert "sleep: S (sleeping)" in done.stdout
+        output = Typed(tmp_path).run("logs", "stuck/lr=1", "--stacks")
+        assert "sleep: S (sleeping)" in output
 
 
 def test_what_does_not_run_has_no_stacks(tmp_path: Path) -> None:
     sweep = written.Written(tmp_path / "sweeps", "s", {"lr": [1]})
     sweep.run({"lr": 1}, 0)
     sweep.save()
-    done = sweeper(tmp_path, "logs", "s", "--stacks")
-    assert done.returncode == 5
-    assert "none of these runs is running" in done.stderr
-    assert sweeper(tmp_path, "logs", "s", "--stacks", "--follow").returncode == 2
+    output = Typed(tmp_path).run("logs", "s", "--stacks", code=5)
+    assert "none of these runs is running" in output
+    Typed(tmp_path).run("logs", "s", "--stacks", "--follow", code=2)

@@ -4,29 +4,20 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
-from support import shell as shells
+from support.shell import Shell
 
 pytestmark = pytest.mark.e2e
 
-Shell = Any
-
-
-@pytest.fixture(params=["local", "tmux"])
-def shell(request: pytest.FixtureRequest, tmp_path: Path, tmux_socket: str) -> Shell:
-    return shells.Shell(tmp_path, request.param)
-
 
 @pytest.fixture
-def local(tmp_path: Path, tmux_socket: str) -> Shell:
-    """For what is the launcher's own, whatever the backend."""
-    return shells.Shell(tmp_path, "local")
+def shell(tmp_path: Path) -> Shell:
+    return Shell(tmp_path, "local")
 
 
 def _left(shell: Shell) -> list[Path]:
-    """Files with environments that were not removed."""
+    """Return the files with environments that were not removed."""
     return list((shell.folder / "home" / "environments").glob("*"))
 
 
@@ -61,8 +52,7 @@ def test_cancel(shell: Shell, killed: bool) -> None:
     assert shell.executed() == before
 
 
-def test_retry_what_was_cancelled_and_what_failed(local: Shell) -> None:
-    shell = local
+def test_retry_what_was_cancelled_and_what_failed(shell: Shell) -> None:
     shell.run("launch", "grid.yaml", f"flag={shell.folder}/flag", "--wait", code=4)
     assert shell.states()["failed"] >= 3
     (shell.folder / "flag").write_text("mended")
@@ -74,8 +64,7 @@ def test_retry_what_was_cancelled_and_what_failed(local: Shell) -> None:
     assert "lr=0.1,seed=0 of toys has succeeded: add --state succeeded" in output
 
 
-def test_a_retry_is_taken_up_by_the_launcher_at_work(local: Shell) -> None:
-    shell = local
+def test_a_retry_is_taken_up_by_the_launcher_at_work(shell: Shell) -> None:
     shell.hold.touch()
     launcher = shell.start("launch", "grid.yaml", "--wait")
     shell.until(lambda: len(shell.executed()) >= 2)
@@ -89,16 +78,14 @@ def test_a_retry_is_taken_up_by_the_launcher_at_work(local: Shell) -> None:
     assert set(shell.executed().values()) == {1}
 
 
-def test_without_waiting_a_retry_goes_on_by_itself(local: Shell) -> None:
-    shell = local
+def test_without_waiting_a_retry_continues_by_itself(shell: Shell) -> None:
     shell.run("launch", "grid.yaml", f"flag={shell.folder}/flag", "--wait", code=4)
     (shell.folder / "flag").write_text("mended")
     assert "sweeper watch toys" in shell.run("retry", "toys", "--failed")
     shell.until_states({"succeeded": 6})
 
 
-def test_smoke(tmp_path: Path, tmux_socket: str) -> None:
-    shell = shells.Shell(tmp_path, "local")
+def test_smoke(shell: Shell) -> None:
     output = shell.run("launch", "grid.yaml", "fail=true", "--smoke", "--wait", code=4)
     assert "the first run, lr=0.1,seed=0, is failed" in output
     assert len({run for run, _, _ in shell.executed()}) == 1
@@ -111,8 +98,7 @@ def _git(folder: Path, *arguments: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def test_what_runs_is_the_code_as_it_was_at_launch(local: Shell) -> None:
-    shell = local
+def test_what_runs_is_the_code_as_it_was_at_launch(shell: Shell) -> None:
     toy = shell.folder / "toy.py"
     old = toy.read_text().replace("def main", 'VERSION = "old"\n\ndef main')
     old = old.replace("    attempt =", "    print(VERSION, os.path.exists('data'))\n    attempt =")
@@ -122,7 +108,7 @@ def test_what_runs_is_the_code_as_it_was_at_launch(local: Shell) -> None:
     _git(shell.folder, "init", "-q")
     _git(shell.folder, "add", "-A")
     _git(shell.folder, "commit", "-qm", "one")
-    launcher = shell.start("launch", "grid.yaml", "seconds=1", "--wait")
+    launcher = shell.start("launch", "grid.yaml", "seconds=0.4", "--wait")
     shell.until(shell.ledger.exists)
     toy.write_text("raise SystemExit('half-saved')\n")
     output, errors = launcher.communicate(timeout=120)
@@ -130,7 +116,7 @@ def test_what_runs_is_the_code_as_it_was_at_launch(local: Shell) -> None:
     assert "old True" in shell.run("logs", "toys/lr=0.3,seed=2")
     toy.write_text(old.replace('"old"', '"new"'))
     printed = shell.run(
-        "launch", "grid.yaml", "seconds=1", "learning_rate=[0.1,0.9]", "--wait", "--drop"
+        "launch", "grid.yaml", "seconds=0.4", "learning_rate=[0.1,0.9]", "--wait", "--drop"
     )
     assert "the code has changed (toy.py): attempts from now on use the new code" in printed
     assert "new True" in shell.run("logs", "toys/lr=0.9,seed=0")
@@ -142,8 +128,7 @@ def test_what_runs_is_the_code_as_it_was_at_launch(local: Shell) -> None:
     assert "live True" in shell.run("logs", "toys/lr=0.7,seed=0")
 
 
-def test_a_retry_tells_that_the_code_has_changed(tmp_path: Path, tmux_socket: str) -> None:
-    shell = shells.Shell(tmp_path, "local")
+def test_a_retry_tells_that_the_code_has_changed(shell: Shell, tmp_path: Path) -> None:
     _git(tmp_path, "init", "-q")
     (tmp_path / ".gitignore").write_text("home\nsweeps\nledger\nflag\n")
     shell.run("launch", "grid.yaml", f"flag={tmp_path}/flag", "--wait", code=4)
@@ -157,8 +142,7 @@ def test_a_retry_tells_that_the_code_has_changed(tmp_path: Path, tmux_socket: st
     assert shell.states() == {"succeeded": 6}
 
 
-def test_a_secret_in_the_grid_is_refused(tmp_path: Path, tmux_socket: str) -> None:
-    shell = shells.Shell(tmp_path, "local")
+def test_a_secret_in_the_grid_is_refused(shell: Shell, tmp_path: Path) -> None:
     grid = (tmp_path / "grid.yaml").read_text()
     (tmp_path / "grid.yaml").write_text(grid + "secrets: [MY_KEY]\n")
     shell.environment["MY_KEY"] = "canary-0815"
@@ -172,7 +156,7 @@ def test_a_secret_in_the_grid_is_refused(tmp_path: Path, tmux_socket: str) -> No
     )
 
 
-def test_a_sweep_is_paused_widened_stopped_and_goes_on(shell: Shell) -> None:
+def test_a_sweep_is_paused_widened_stopped_and_resumed(shell: Shell) -> None:
     """While its launcher is at work: none of that stops a run, or starts one twice."""
     shell.hold.touch()
     launcher = shell.start("launch", "grid.yaml", "--wait")

@@ -1,5 +1,4 @@
-"""What a command does when it is called from odd surroundings: standard streams that are closed or
-broken, a current folder that was removed, paths that are not UTF-8."""
+"""Commands with closed streams, in removed folders, and with paths that are not UTF-8."""
 
 import os
 import subprocess
@@ -89,7 +88,7 @@ def from_a_removed_folder(folder: Path, *arguments: str) -> subprocess.Completed
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_a_removed_current_folder_costs_a_line(swept: Path) -> None:
+def test_a_removed_current_folder_is_one_line(swept: Path) -> None:
     assert sweeper(swept, "launch", "g.yaml", "--wait").returncode == 0
     root, grid = str(swept / "sweeps"), str(swept / "g.yaml")
     needs: Sequence[Sequence[str]] = (

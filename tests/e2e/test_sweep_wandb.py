@@ -1,14 +1,11 @@
 """`wandb:` in a grid, W&B offline, read back by W&B's own program."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.typed import Typed
 
 from sweeper.results.registry import Registry
 from sweeper.store.local import LocalStore
@@ -64,17 +61,8 @@ wandb: {project: demo, entity: us, tags: [tiny, two words], mode: offline}
 KEY = "k" * 40
 
 
-def _sweeper(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    ours = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
-    return subprocess.run(
-        [Path(sys.executable).parent / "sweeper", *arguments],
-        cwd=folder,
-        env=ours | {"SWEEPER_HOME": str(folder / "home"), "WANDB_API_KEY": KEY},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+def _typed(folder: Path) -> Typed:
+    return Typed(folder, ("WANDB_",), WANDB_API_KEY=KEY)
 
 
 def _run_record(records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -88,13 +76,12 @@ def _steps(records: list[dict[str, Any]]) -> dict[int, float]:
 
 
 def test_both_attempts_of_a_run_are_one_run_there(tmp_path: Path, wandb_records: Records) -> None:
-    """Of a program that knows nothing of it, and of one that is told where."""
+    """For a program that knows nothing of sweeper, and for one that passes names to W&B."""
     (tmp_path / "toy.py").write_text(TOY)
     (tmp_path / "grid.yaml").write_text(GRID)
-    done = _sweeper(tmp_path, "launch", "grid.yaml", "--wait")
-    assert done.returncode == 3, done.stdout + done.stderr
-    done = _sweeper(tmp_path, "retry", "tracked", "--wait")
-    assert done.returncode == 0, done.stdout + done.stderr
+    typed = _typed(tmp_path)
+    typed.run("launch", "grid.yaml", "--wait", code=3)
+    typed.run("retry", "tracked", "--wait")
     plan = SweepFolder(LocalStore(str(tmp_path / "sweeps")), "tracked").read_plan()
     runs = Registry(str(tmp_path / "sweeps")).handles("tracked")
     assert len(runs) == 2
@@ -117,34 +104,25 @@ def test_both_attempts_of_a_run_are_one_run_there(tmp_path: Path, wandb_records:
             assert config["sweeper"] == ours
             assert sorted(_steps(records)) == [3 * attempt - 3, 3 * attempt - 2, 3 * attempt - 1]
     # What is recorded offline has no address yet, and the key is on record nowhere.
-    shown = json.loads(_sweeper(tmp_path, "show", f"tracked/{runs[0].name}", "--json").stdout)
+    shown = typed.json("show", f"tracked/{runs[0].name}")
     assert shown["wandb"] is None
     text = b"".join(p.read_bytes() for p in (tmp_path / "sweeps").rglob("*") if p.is_file())
     assert KEY.encode() not in text
     assert not [p for p in (tmp_path / "sweeps").rglob("*") if p.is_symlink() and p.is_dir()]
 
 
-def test_a_launch_without_the_key_is_refused_and_one_without_a_name_for_it_is_told(
+def test_a_launch_without_the_key_is_refused_or_warned_of(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "toy.py").write_text(TOY)
     (tmp_path / "grid.yaml").write_text(GRID)
-    ours = {k: v for k, v in os.environ.items() if not k.startswith("WANDB_")}
-    ours |= {"SWEEPER_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
-    command = [str(Path(sys.executable).parent / "sweeper"), "launch", "grid.yaml", "--wait"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=ours, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 6
-    assert "the secret WANDB_API_KEY is not set" in done.stderr
+    typed = Typed(tmp_path, ("WANDB_",), HOME=str(tmp_path))
+    refused = typed.run("launch", "grid.yaml", "--wait", code=6)
+    assert "the secret WANDB_API_KEY is not set" in refused
     grid = "command: [sh, -c, 'exit 0']\nlaunch: {backend: local}\nwandb: {project: p, entity: us}"
     (tmp_path / "grid.yaml").write_text(grid)
-    done = subprocess.run(
-        command, cwd=tmp_path, env=ours, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "no W&B key for api.wandb.ai" in done.stderr
+    assert "no W&B key for api.wandb.ai" in typed.run("launch", "grid.yaml", "--wait")
     (run,) = Registry(str(tmp_path / "sweeps")).handles("grid")
-    shown = _sweeper(tmp_path, "show", f"grid/{run.name}")
+    shown = _typed(tmp_path).run("show", f"grid/{run.name}")
     plan = SweepFolder(LocalStore(str(tmp_path / "sweeps")), "grid").read_plan()
-    assert f"https://wandb.ai/us/p/runs/{run_id(plan, run.id)}" in shown.stdout, shown.stderr
+    assert f"https://wandb.ai/us/p/runs/{run_id(plan, run.id)}" in shown

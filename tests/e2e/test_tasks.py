@@ -235,7 +235,7 @@ def test_what_is_read_has_each_field():
 
 @needs_bubblewrap
 def test_tasks_are_tried(tmp_path):
-    """All of one folder at once: what is wrong with one is told, the others are tried."""
+    """Mistakes of one task do not keep the others from being tried."""
     write(tmp_path / "good", {}, "good")
     for number, (changed, _) in enumerate(FAILING.values()):
         write(tmp_path / f"task{number}", changed, f"n{number}")
@@ -402,7 +402,7 @@ OLDER = {
 
 @pytest.mark.parametrize("kind", [pytest.param("bubblewrap", marks=needs_bubblewrap), "process"])
 def test_a_task_in_the_older_format(tmp_path, kind):
-    """Beside one in the present format; what is wrong with others is told, and no more."""
+    """Beside tasks of the present format, which it does not disturb."""
     older = tmp_path / "older"
     for path, text in OLDER.items():
         (older / path).parent.mkdir(parents=True, exist_ok=True)

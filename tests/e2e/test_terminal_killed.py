@@ -1,5 +1,4 @@
-"""Sweeps of terminal tasks of which the recipe, the worker or the launcher is killed while episodes
-are played: nothing of an environment stays, neither a process nor a mount nor a folder."""
+"""Whoever is killed during episodes, no process, mount or folder of an environment stays."""
 
 import json
 import os
@@ -45,7 +44,7 @@ GRID = {
 
 @pytest.fixture
 def at_work(recipes, tmp_path):
-    """Launches the sweep, and waits until environments of it are at work. Its launcher."""
+    """Launch the sweep, wait until its environments are at work, and return its launcher."""
     shell, begun = shells.Shell(tmp_path, "local"), []
     shell.environment |= {"TINKER_API_KEY": recipes.key}
 
@@ -76,7 +75,7 @@ def at_work(recipes, tmp_path):
 
 
 def jobs(folder):
-    """The workers of the sweep, their guards and their recipes."""
+    """Return the workers of the sweep, their guards and their recipes."""
     processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
@@ -87,7 +86,7 @@ def jobs(folder):
 
 
 def daemons(folder):
-    """What episodes have left at work in their environments."""
+    """Return the processes that episodes started in their environments."""
     pids = []
     for pid in {pid for job in jobs(folder) for pid in below(job.pid)}:
         with suppress(psutil.Error):
@@ -97,7 +96,7 @@ def daemons(folder):
 
 
 def victim(who, launcher, folder):
-    """The process that is to be killed."""
+    """Return the pid to be killed."""
     victims = {"launcher": launcher.pid}
     for process in jobs(folder):
         if "run" in process.cmdline():
@@ -106,7 +105,7 @@ def victim(who, launcher, folder):
 
 
 def mounts():
-    """What is mounted on this machine."""
+    """Return the mounts of this machine."""
     return set(Path("/proc/self/mountinfo").read_text().splitlines())
 
 
@@ -120,7 +119,7 @@ def mounts():
     ],
 )
 def test_nothing_of_an_environment_stays(at_work, tmp_path, who, environment):
-    """With the launcher the run goes on, to its end."""
+    """If only the launcher is killed, the run continues to its end."""
     before = mounts()
     # What is killed has far from ended by then, however late that is.
     launcher = at_work(environment, steps=4 if who == "launcher" else 200)

@@ -1,5 +1,4 @@
-"""`track:` in a grid: Trackio and TensorBoard, read back by their own readers. `make trackers`
-makes the environment with both and runs this."""
+"""`track:` in a grid: Trackio and TensorBoard, read by their own readers (`make trackers`)."""
 
 import json
 import os
@@ -41,7 +40,7 @@ print(json.dumps({"config": one.config, "trackio": rows, "tensorboard": scalars}
 
 
 def read_back(database: Path, project: str, run: str, log_path: Path) -> dict[str, Any]:
-    """What both readers have of a run."""
+    """Return what both readers have of a run."""
     done = subprocess.run(
         [PYTHON, "-c", READ, project, run, log_path / "tensorboard" / run],
         env={**os.environ, "TRACKIO_DIR": str(database), "HF_HUB_OFFLINE": "1"},
@@ -52,13 +51,13 @@ def read_back(database: Path, project: str, run: str, log_path: Path) -> dict[st
 
 
 def curves(rows: list[dict[str, Any]]) -> dict[str, list[tuple[int, float]]]:
-    """Rows of a metrics file or of Trackio by key."""
+    """Return rows of a metrics file or of Trackio by key."""
     keys = {key for row in rows for key, value in row.items() if isinstance(value, int | float)}
     return {key: [(row["step"], row[key]) for row in rows if key in row] for key in keys - {"step"}}
 
 
 def check(read: dict[str, Any], metrics: list[dict[str, Any]], last: int) -> None:
-    """Both readers must show the curves of the metrics file."""
+    """Assert that both readers show the curves of the metrics file."""
     wanted = curves(metrics)
     assert [step for step, _ in wanted["test/nll"]][-1] == last
     assert curves(read["trackio"]).keys() >= wanted.keys()

@@ -1,5 +1,4 @@
-"""`sweeper weights`, `chat`, `endpoint`: from the winner of a sweep to files that other programs
-load, and to its answers."""
+"""`sweeper weights`, `chat` and `endpoint`: from the winner to its files and answers."""
 
 import json
 import re
@@ -97,7 +96,7 @@ def test_a_file_of_lines_is_a_conversation(taught: Run) -> None:
 
 @contextmanager
 def served(taught: Run, printed: Path, *, kill: bool = False, **more: str) -> Iterator[str]:
-    """Serve the best run while the block runs. Yields the address."""
+    """Serve the best run while the block runs. Yield the address."""
     with printed.open("w") as out:
         process = taught.start("endpoint", "taught", "--max-tokens", "6", out=out, **more)
     try:

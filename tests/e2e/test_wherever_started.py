@@ -1,5 +1,4 @@
-"""The tests pass wherever they are started: by a script in the background, with `nohup`, with a
-home that cannot be written to."""
+"""The tests pass in the background, with `nohup`, and with a home that is not writable."""
 
 import os
 import signal

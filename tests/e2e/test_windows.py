@@ -1,14 +1,13 @@
 """A sweep in tmux, as its user sees it and meddles with it."""
 
-import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 from harness.real import until
+from support.typed import SWEEPER, Typed
 
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
@@ -27,27 +26,19 @@ launch: {{backend: tmux, max_parallel: 6, retries: 0, window: "x={{x}}"}}
 """
 
 
-class Shell:
+class Shell(Typed):
     """`sweeper` and `tmux` as typed in a folder."""
 
     def __init__(self, folder: Path, socket: str) -> None:
-        self.folder, self.socket = folder, socket
+        super().__init__(folder)
+        self.socket = socket
         (folder / "grid.yaml").write_text(GRID.format(folder=folder))
-        self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        command = [str(Path(sys.executable).parent / "sweeper"), *arguments]
-        return subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def launch(self, *arguments: str) -> subprocess.Popen[str]:
+        return self.start("launch", "grid.yaml", *arguments, stderr=subprocess.STDOUT)
 
     def hold(self) -> Path:
-        """Have the runs wait for a file, which is given, where they would sleep."""
+        """Let the runs wait for a file, and return its path."""
         grid, go = self.folder / "grid.yaml", self.folder / "go"
         waits = f"until [ -e {go} ]; do sleep 0.1; done;"
         text = grid.read_text().replace("sleep {seconds};", waits)
@@ -60,7 +51,7 @@ class Shell:
         return done.stdout.splitlines()
 
     def panes(self) -> dict[str, str]:
-        """A run's name -> its window and how tmux shows it; the others' by window alone."""
+        """Return each run's window and border text; of other panes the window alone."""
         form = "#{@sweeper_title}\t#{window_name}#{T:pane-border-format}"
         listed = self.tmux("list-panes", "-s", "-t", "s", "-F", form)
         return dict(re.sub(r"#\[[a-z=]*\]", "", line).split("\t") for line in listed)
@@ -81,7 +72,7 @@ def shell(tmp_path: Path, tmux_socket: str) -> Iterator[Shell]:
 
 
 def _ended_panes(window: str, listed: Iterable[str]) -> list[int]:
-    """The pids that the dead panes of a window had."""
+    """Return the pids of the dead panes of a window."""
     matches = (re.fullmatch(rf"{window} (\d+) 1", line) for line in listed)
     return [int(match[1]) for match in matches if match]
 
@@ -90,7 +81,7 @@ ALL = sorted(f"{x} {y}" for x in (0, 3) for y in (1, 2, 3))
 
 
 def test_grouped_runs_with_their_names_and_ends(shell: Shell) -> None:
-    launcher = shell.start("launch", "grid.yaml", "--wait")
+    launcher = shell.launch("--wait")
     output, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 3, output
     assert shell.executed() == ALL
@@ -100,9 +91,9 @@ def test_grouped_runs_with_their_names_and_ends(shell: Shell) -> None:
     until(lambda: ends.items() <= shell.panes().items())
 
 
-def test_a_view_that_nobody_looks_at_ends_with_its_sweep(shell: Shell) -> None:
+def test_an_unattended_view_ends_with_its_sweep(shell: Shell) -> None:
     """Its window stays, with what it showed last; a process is there no more."""
-    launcher = shell.start("launch", "grid.yaml", "x=0", "y=1", "--wait")
+    launcher = shell.launch("x=0", "y=1", "--wait")
     output, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output
     listed = ("list-panes", "-s", "-F", "#{window_name} #{pane_pid} #{pane_dead}")
@@ -113,46 +104,20 @@ def test_a_view_that_nobody_looks_at_ends_with_its_sweep(shell: Shell) -> None:
     assert "1 succeeded" in "\n".join(shell.tmux("capture-pane", "-p", "-t", "s:sweep"))
 
 
-def test_panes_that_a_user_closes_cost_no_run(shell: Shell) -> None:
-    launcher = shell.start("launch", "grid.yaml", "x=[0]", "seconds=4", "--wait")
-    until(lambda: len(shell.executed()) == 3)
-    (pane,) = shell.tmux("list-panes", "-t", "s:x=0", "-f", "#{==:#{pane_index},1}", "-F", "#D")
-    shell.tmux("kill-pane", "-t", pane)
-    shell.tmux("kill-window", "-t", "s:x=0")
-    output, _ = launcher.communicate(timeout=120)
-    assert launcher.returncode == 0, output
-    assert shell.states() == [State.SUCCEEDED] * 3
-    assert shell.executed() == ["0 1", "0 2", "0 3"]  # each of them once
-
-
-def test_a_deleted_socket_costs_no_run(shell: Shell) -> None:
-    go = shell.hold()
-    launcher = shell.start("launch", "grid.yaml", "x=[0]", "--wait")
-    until(lambda: len(shell.executed()) == 3)
-    (path,) = shell.tmux("display-message", "-p", "#{socket_path}")
-    os.unlink(path)
-    until(lambda: os.path.exists(path))  # the launcher has noticed, and made it again
-    go.touch()
-    output, _ = launcher.communicate(timeout=120)
-    assert launcher.returncode == 0, output
-    assert shell.executed() == ["0 1", "0 2", "0 3"]
-    assert len(shell.panes()) > 1  # the same server answers again
-
-
 def test_a_launch_while_the_launcher_before_is_still_leaving(shell: Shell) -> None:
     """Its window is still taken by a program that will start nothing any more."""
     from sweeper.backends.tmux.server import TmuxServer
 
     folder = str(shell.folder / "sweeps" / "s")
     TmuxServer().ensure_window("s", folder, "launcher", ["sleep", "3"])
-    launch = shell.start("launch", "grid.yaml", "x=0", "y=1")
+    launch = shell.launch("x=0", "y=1")
     output, _ = launch.communicate(timeout=120)
     assert launch.returncode == 0, output
     until((shell.folder / "ledger").exists)
 
 
 class Terminal:
-    """A terminal of so many characters that somebody types into: a window of another tmux."""
+    """A terminal in a window of another tmux, with keys to press."""
 
     def __init__(self, shell: Shell, width: int, height: int, *command: str) -> None:
         self.socket = f"{shell.socket}-outer"
@@ -177,12 +142,9 @@ class Terminal:
         subprocess.run([*self.tmux, "kill-server"], capture_output=True, check=False)
 
 
-SWEEPER = str(Path(sys.executable).parent / "sweeper")
-
-
 def test_a_terminal_shows_states_counts_and_last_screens(shell: Shell) -> None:
     go = shell.hold()
-    launcher = shell.start("launch", "grid.yaml", "--wait")
+    launcher = shell.launch("--wait")
     until(lambda: len(shell.executed()) == 6)
     begin, sent = shell.folder / "begin", shell.folder / "sent"
     attach = f"until [ -e {begin} ]; do sleep 0.1; done; exec {SWEEPER} attach s"
@@ -220,7 +182,7 @@ def test_digits_go_to_windows_and_q_detaches_from_any_pane(shell: Shell) -> None
     go = shell.hold()
     grid = (shell.folder / "grid.yaml").read_text().replace('window: "x={x}"', "window_panes: 4")
     (shell.folder / "grid.yaml").write_text(grid)
-    launcher = shell.start("launch", "grid.yaml", "--wait")
+    launcher = shell.launch("--wait")
     until(lambda: len(shell.executed()) == 6)
     form = "#{window_index} #{window_name} #{window_panes}"
     windows = shell.tmux("list-windows", "-t", "s", "-F", form)
@@ -269,7 +231,7 @@ def test_panes_keep_their_room_in_a_smaller_terminal(shell: Shell) -> None:
     grid = "name: s\ncommand: [sleep, '60']\ngrid: {a_long_name_that_all_have: [1, 2, 3, 4]}\n"
     grid += "seeds: {field: n, values: 2}\nlaunch: {backend: tmux, max_parallel: 8, window: all}\n"
     (shell.folder / "grid.yaml").write_text(grid)
-    shell.start("launch", "grid.yaml").communicate(timeout=120)
+    shell.run("launch", "grid.yaml")
     form = "#{pane_width} #{T:pane-border-format}"
 
     def panes() -> list[str]:
@@ -287,7 +249,7 @@ def test_panes_keep_their_room_in_a_smaller_terminal(shell: Shell) -> None:
 
 
 def test_attach_from_a_window_of_the_same_server(shell: Shell) -> None:
-    launcher = shell.start("launch", "grid.yaml", "x=0", "seconds=1", "--wait")
+    launcher = shell.launch("x=0", "seconds=1", "--wait")
     assert launcher.wait(120) == 0
     launcher.communicate()
     environment = {k: v for k, v in shell.environment.items() if k != "TMUX"}

@@ -53,8 +53,7 @@ os._exit(code)
 
 @pytest.fixture
 def trouble(tmp_path: Path) -> Path:
-    """Holds words; what has one of them in its path fails. A new file takes the place of the old
-    one at once."""
+    """A file of words: paths that contain one of them fail in the store."""
     return tmp_path / "trouble"
 
 
@@ -81,7 +80,6 @@ def start(
 
 
 def _wait_for_output(worker: subprocess.Popen[bytes], text: str) -> None:
-    assert worker.stdout is not None
     while text not in (line := worker.stdout.readline().decode()):
         assert line, f"the worker ended, and did not say {text!r}"
 
@@ -123,8 +121,7 @@ def test_cancelling_what_waits_for_the_store_ends_it(
 
 @pytest.fixture
 def outage(start: Any, trouble: Path) -> subprocess.Popen[bytes]:
-    """A worker that has claimed its attempt, and whose store does not answer since: it wants what
-    an earlier attempt has left there."""
+    """A worker that has claimed its attempt, and whose store fails since then."""
     trouble.write_text("heartbeats s/runs")
     return start("import sys; open(sys.argv[1] + '/trained', 'w')", 2)
 

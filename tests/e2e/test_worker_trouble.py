@@ -1,5 +1,4 @@
-"""The worker in trouble: requests and signals at odd moments, terminals, disks, a service that
-holds it back."""
+"""The worker with requests and signals at odd moments, full disks, and a service with limits."""
 
 import json
 import os
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import pytest
+from harness.real import until
 
 from sweeper.store.documents import encode, read_json
 from sweeper.sweep.folder import SweepFolder, token
@@ -33,8 +33,7 @@ UNHURRIED = 60.0
 
 
 def _patient(bench: Bench, module: str, name: str, **options: Any) -> "subprocess.Popen[bytes]":
-    """A worker that has a minute more for what waits so many seconds: on a busy machine whoever it
-    waits for may stand still for some."""
+    """Start a worker whose patience `name` is a minute longer, for a busy machine."""
     command = [
         sys.executable,
         "-P",
@@ -90,7 +89,7 @@ while [ ! -e {folder}/go ]; do sleep 0.05; done
 
 @pytest.fixture
 def installer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """What has a job make an environment by the stand-in, which notes its process in `begun`."""
+    """Let a job make an environment by a stand-in for uv, which writes its pid to `begun`."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "uv").write_text(UV.format(folder=tmp_path))
     (tmp_path / "bin" / "uv").chmod(0o755)
@@ -111,10 +110,8 @@ def test_a_request_reaches_a_worker_that_makes_an_environment(
     bench.store.create(bench.folder.event(bench.id, 1, Event.CANCEL), encode({"schema": 1}))
     bench.finish(worker)
     assert bench.outcome()["state"] is State.CANCELLED
-    deadline = time.monotonic() + 60
-    while began(int((tmp_path / "begun").read_text())):  # the kernel may still be ending it
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    pid = int((tmp_path / "begun").read_text())
+    until(lambda: not began(pid))  # the kernel may still be ending it
     made = tmp_path / "home" / "built"
     assert not [path for path in made.iterdir() if path.is_dir()]
 
@@ -122,8 +119,7 @@ def test_a_request_reaches_a_worker_that_makes_an_environment(
 def test_a_recipe_in_an_environment_of_its_own(
     bench: Bench, tmp_path: Path, installer: dict[str, object]
 ) -> None:
-    """Its programs come first, and it is told by the usual variable; a path that the grid sets for
-    modules goes before sweeper's own source."""
+    """Its programs come first, and the grid's PYTHONPATH comes before sweeper's own source."""
     (tmp_path / "go").touch()
     program = (
         "import json, os, sys; open(sys.argv[1] + '/env', 'w').write(json.dumps({**os.environ}))"
@@ -138,7 +134,7 @@ def test_a_recipe_in_an_environment_of_its_own(
     assert environment["PYTHONPATH"] == "/mine:/source"
 
 
-def test_a_secret_is_not_told_by_what_fails_before_the_recipe(
+def test_no_secret_is_shown_when_an_installation_fails(
     bench: Bench, tmp_path: Path, installer: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("INDEX_WORD", "canary-5f0c1d2e")
@@ -166,7 +162,7 @@ def test_a_retry_takes_a_cancel_back(bench: Bench) -> None:
 
 
 def _read(pipe: Path) -> IO[str]:
-    """The end to write into of a pipe that somebody waits at; without a reader there is none."""
+    """Return the writing end of a pipe once a process reads it."""
     deadline = time.monotonic() + 90
     while True:
         try:
@@ -205,7 +201,7 @@ sys.exit(100 + count)
 """
 
 
-def test_a_recipe_is_asked_to_stop_once(bench: Bench) -> None:
+def test_a_recipe_gets_one_request_to_stop(bench: Bench) -> None:
     bench.prepare(COUNTS, grace_s=UNHURRIED)
     worker = bench.start()
     bench.wait_for(bench.path() / "ready")
@@ -231,13 +227,10 @@ EVERYBODY = {**os.environ, "SWEEPER_SIGNALS": "everybody"}
 
 
 def _end_recipe(bench: Bench, number: signal.Signals) -> None:
-    """Signal what `DIES` is, and wait until its worker has noted that it has ended."""
+    """Signal the program `DIES`, and wait until its worker has reaped it."""
     pid = int((bench.path() / "pid").read_text())
     os.kill(pid, number)
-    deadline = time.monotonic() + 90
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline, "nobody reaps the recipe"
-        time.sleep(0.02)
+    until(lambda: not Path(f"/proc/{pid}").exists())
 
 
 @pytest.mark.parametrize("code", [0, 7])
@@ -266,7 +259,7 @@ def test_a_recipe_that_a_scheduler_kills_before_its_worker(bench: Bench) -> None
     assert fold(events).state is State.RUNNING  # nothing is said of its end
 
 
-def test_a_terminal_that_nobody_reads_stops_nothing(bench: Bench) -> None:
+def test_an_unread_terminal_stops_nothing(bench: Bench) -> None:
     bench.prepare("import sys\nfor n in range(3000): print('x' * 999)\nsys.exit(5)")
     worker = bench.start()  # nobody reads its output
     assert worker.wait(timeout=60) == 1
@@ -277,7 +270,6 @@ def test_a_terminal_that_nobody_reads_stops_nothing(bench: Bench) -> None:
 def test_a_terminal_that_reads_slowly_gets_it_all(bench: Bench) -> None:
     bench.prepare("for n in range(300): print(n, 'x' * 999)")
     worker = _patient(bench, "sweeper.worker.output", "_PATIENCE")
-    assert worker.stdout is not None
     text = b""
     while chunk := os.read(worker.stdout.fileno(), 4096):
         text += chunk
@@ -285,7 +277,7 @@ def test_a_terminal_that_reads_slowly_gets_it_all(bench: Bench) -> None:
     assert text.count(b"x" * 999) == 300
 
 
-def test_a_full_disk_costs_the_log_and_not_the_run(bench: Bench) -> None:
+def test_a_full_disk_loses_the_log_but_not_the_run(bench: Bench) -> None:
     def limit() -> None:
         import resource
 
@@ -309,7 +301,7 @@ while not os.path.exists(sys.argv[1] + "/go"): time.sleep(0.05)
 """
 
 
-def test_waiting_for_the_service_is_told_and_costs_no_time(bench: Bench) -> None:
+def test_waiting_for_the_service_is_recorded_and_not_counted(bench: Bench) -> None:
     timeout_s = 9.0  # in which it has to come to its pause
     bench.prepare(PAUSED, timeout_s=timeout_s)
     worker = bench.start()
@@ -335,11 +327,6 @@ def test_waiting_for_the_service_is_told_and_costs_no_time(bench: Bench) -> None
     assert pause["for_s"] > timeout_s
 
 
-def test_being_refused_by_the_service_is_a_reason(bench: Bench) -> None:
-    outcome = bench.run("raise SystemExit('tinker.RateLimitError: Error code: 429')")
-    assert (outcome["state"], outcome["reason"]) == (State.FAILED, "quota")
-
-
 def test_memory_is_the_recipes_own(bench: Bench) -> None:
     outcome = bench.run("x = bytearray(80_000_000)")
     assert 80_000_000 < outcome["max_rss_bytes"] < 200_000_000
@@ -353,7 +340,7 @@ def test_the_recipe_starts_with_signals_as_they_are_by_default(bench: Bench) -> 
     assert [mask & ~(0b11 << 31) for mask in masks] == [0, 0]
 
 
-def test_a_guard_that_is_killed_costs_nothing(bench: Bench) -> None:
+def test_a_killed_guard_does_no_harm(bench: Bench) -> None:
     worker = bench.start_waiting(3, grace_s=UNHURRIED)
     children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
     commands = {int(p): Path(f"/proc/{p}/cmdline").read_bytes() for p in children}

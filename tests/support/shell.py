@@ -15,6 +15,7 @@ from typing import Any
 
 from harness.ledger import judge, read_ledger
 from ruamel.yaml import YAML
+from support.typed import Typed
 
 from sweeper.backends import open_backend
 from sweeper.backends.base import Backend
@@ -85,42 +86,20 @@ launch:
 """
 
 
-class Shell:
+class Shell(Typed):
     """A folder with the toy and its grid, and `sweeper` as a user runs it."""
 
     def __init__(self, folder: Path, backend: str) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self.ledger, self.hold = folder / "ledger", folder / "hold"
         (folder / "toy.py").write_text(TOY)
         grid = GRID.format(ledger=self.ledger, hold=self.hold, backend=backend)
         (folder / "grid.yaml").write_text(grid)
-        self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
-
-    def start(self, *arguments: str, **options: bool) -> subprocess.Popen[str]:
-        command = [str(Path(sys.executable).parent / "sweeper"), *arguments]
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command,
-            cwd=self.folder,
-            env=self.environment,
-            stdout=pipe,
-            stderr=pipe,
-            text=True,
-            **options,
-        )
-
-    def run(self, *arguments: str, code: int = 0) -> str:
-        process = self.start(*arguments)
-        output, errors = process.communicate(timeout=240)
-        assert process.returncode == code, output + errors
-        return output + errors
 
     def manifests(self, *arguments: str) -> list[Any]:
         """Return the parsed YAML of `plan --manifest` for the grid."""
-        process = self.start("plan", "grid.yaml", "--manifest", *arguments)
-        output, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, output + errors
-        return list(YAML(typ="safe").load_all(output))
+        printed = self.complete("plan", "grid.yaml", "--manifest", *arguments).stdout
+        return list(YAML(typ="safe").load_all(printed))
 
     def states(self) -> Counter[str]:
         process = self.start("status", "toys", "--json")

@@ -1,0 +1,99 @@
+"""The chaos tests' toy in a sweep of its own on this machine: its ledger says what really ran."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+from harness.ledger import judge, read_ledger
+
+from sweeper.store.local import LocalStore
+
+TOY = Path(__file__).parents[1] / "chaos" / "harness" / "toy.py"
+
+
+class ToySweep:
+    """A grid of the toy in a folder, and `sweeper` with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.rows, self.steps = folder, folder / "ledger", 0
+        self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
+        self.environment["SWEEPER_ROOT"] = str(folder / "sweeps")
+
+    def write(
+        self, runs: int, steps: int, seconds: float, mode: str = "plain", **launch: Any
+    ) -> None:
+        self.steps = steps
+        command = [sys.executable, str(TOY), str(self.rows), str(steps), str(seconds)]
+        grid = {
+            "name": "toys",
+            "command": [*command, mode, "{log_path}"],
+            "service": "none",
+            "base": {"a": 1},
+            "seeds": runs,
+            "launch": launch,
+        }
+        (self.folder / "grid.yaml").write_text(yaml.safe_dump(grid))
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(Path(sys.executable).parent / "sweeper"), *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def launch(self) -> subprocess.Popen[str]:
+        return self.start("launch", "grid.yaml", "--wait")
+
+    def run(self, *arguments: str, code: int = 0) -> str:
+        return self.end(self.start(*arguments), code)
+
+    @staticmethod
+    def end(process: subprocess.Popen[str], code: int = 0) -> str:
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == code, output
+        return output
+
+    @staticmethod
+    def kill(launcher: subprocess.Popen[str]) -> None:
+        launcher.kill()
+        launcher.communicate()
+
+    def go_on(self) -> None:
+        """Let the toys continue that hold before a step."""
+        Path(f"{self.rows}.go").touch()
+
+    def done(self) -> list[tuple[str, int, int]]:
+        """Return (run, attempt, step) of all executed steps."""
+        return read_ledger(self.rows)
+
+    def judge(self, **options: Any) -> None:
+        """Assert that nothing is lost, doubled or wrong, by the ledger."""
+        store = LocalStore(str(self.folder / "sweeps"))
+        verdict = judge(store, "toys", self.done(), self.steps, **options)
+        assert verdict.good, verdict
+
+    def unreachable(self) -> str:
+        """What the launcher publishes of a backend that it waits for."""
+        path = self.folder / "sweeps" / "toys" / "launcher" / "observations.json"
+        return str(json.loads(path.read_text())["unreachable"]) if path.exists() else ""
+
+    def wrap(self, name: str, text: str) -> Path:
+        """Put a shell script before a program of Slurm's in PATH. The script is used while the
+        returned file exists; `$real` is the program, `$once` that file."""
+        place, switch = self.folder / "bin", self.folder / f"{name}.once"
+        real = shutil.which(name)
+        place.mkdir(exist_ok=True)
+        (place / name).write_text(
+            f'#!/bin/sh\nreal={real}\nonce={switch}\n[ -e $once ] || exec $real "$@"\n{text}\n'
+        )
+        (place / name).chmod(0o755)
+        self.environment["PATH"] = f"{place}:{os.environ['PATH']}"
+        return switch
