@@ -15,7 +15,7 @@ from sweeper.store.documents import encode
 from sweeper.store.local import LocalStore
 from sweeper.sweep import process
 from sweeper.sweep.folder import SweepFolder
-from sweeper.sweep.launcher import Who
+from sweeper.sweep.process import Who
 from sweeper.sweep.quota import Member, Page
 from sweeper.testing import Fault, Faults, FaultyStore
 
