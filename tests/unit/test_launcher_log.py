@@ -115,5 +115,5 @@ def test_logs_shows_the_launcher_log(grid, capsys):
 def test_a_wrong_level_is_refused_before_anything_is_written(grid, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SWEEPER_LOG", "loud")
     assert main(["launch", "g.yaml", "--wait", "--plain"]) == 2
-    assert "SWEEPER_LOG='loud': is not one of debug, info" in capsys.readouterr().err
+    assert "SWEEPER_LOG='loud' is not one of debug, info" in capsys.readouterr().err
     assert not (tmp_path / "sweeps" / "g").exists()

@@ -105,7 +105,7 @@ def test_the_number_of_parallel_jobs_can_be_changed(make_scene: Any) -> None:
 
 @pytest.mark.parametrize("jobs", [0, -1, 10**9])
 def test_an_impossible_number_of_jobs_is_refused(scene: Scene, jobs: int) -> None:
-    with pytest.raises(UsageError, match=f"^{jobs} jobs at once: use a number from 1 to 1000000$"):
+    with pytest.raises(UsageError, match=f"cannot run {jobs} jobs at once: use a number from 1 "):
         pausing.parallel("s", jobs, root=scene.store.root)
 
 
