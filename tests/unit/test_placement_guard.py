@@ -107,7 +107,9 @@ def test_the_earlier_place_is_asked_for_unconfirmed_jobs(launched: Any) -> None:
         backend.jobs.clear()
         again(THERE)
         # From here it is the cluster one that goes by that name.
-        with pytest.raises(UsageError, match=r"fake \(cluster two\) may have .* \(it cannot be reached"):
+        with pytest.raises(
+            UsageError, match=r"fake \(cluster two\) may have .* \(it cannot be reached"
+        ):
             again(HERE)
 
 
