@@ -328,7 +328,9 @@ def test_roots_that_are_refused(local: Any) -> None:
     shell = local
     output = shell.run("launch", "grid.yaml", "--root", "s3://there-is-no-such/x", code=6)
     assert output.endswith("sweeper: s3://there-is-no-such/x: no such bucket\n")
-    assert "one process" in shell.run("launch", "grid.yaml", "--root", "memory://x", code=2)
+    assert "memory of this process" in shell.run(
+        "launch", "grid.yaml", "--root", "memory://x", code=2
+    )
     output = shell.run("status", "--root", "s3://AKIA:hushhush@bucket/x", code=6)
     assert "remove the credentials" in output
     assert "hushhush" not in output
