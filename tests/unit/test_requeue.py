@@ -162,7 +162,7 @@ def test_a_job_elsewhere_gets_no_paths_of_this_machine() -> None:
         "attempt": 1,
         "config": {},
         "recipe": {"kind": "module", "python": "/here/.venv/bin/python", "cwd": "/here"},
-        "env": {"A": "1"},
+        "settings": {"env": {"A": "1"}},
         "env_file": "/here/secret.json",
         "cwd": "/here",
     }
