@@ -341,7 +341,7 @@ def test_a_service_error_in_the_log_raises_service(line, raised):
 
 def test_an_outcome_that_blames_the_engine_is_evidence_whatever_its_words():
     evidence = vital(failed=Failed("service", "the engine at http://h:1 has moved"))["service"]
-    assert evidence.message == "it has failed: the engine at http://h:1 has moved"
+    assert evidence.message == "the run has failed: the engine at http://h:1 has moved"
 
 
 def test_low_disk_and_memory_raise_alarms():

@@ -128,7 +128,7 @@ def test_compare_reports_that_a_run_stands_for_its_cell(
     assert main(["compare", "one/x=1,seed=0", "one/x=2", *of_root]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["A one/x=1", "B one/x=2"]
-    assert "A is the whole cell of the run that you named: 3 runs" in lines
+    assert "A is the whole cell of the named run: 3 runs" in lines
     assert main(["compare", "one/x=1,seed=0", "one/x=1,seed=1", *of_root]) == 0
     assert "configuration" in capsys.readouterr().out  # two runs: what differs between them
     both = ["one/x=1,seed=0", "one/x=1", *of_root]
