@@ -10,6 +10,7 @@ from sweeper.common.sweeper_argv import worker_command
 from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder, token
+from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.states import fold
 
 RUN = "0123456789ab"
@@ -33,6 +34,7 @@ class Bench:
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def prepare(self, program: str, attempt: int = 1, **changes: Any) -> None:
+        """Write the job of an attempt. `changes` are settings of `launch`, and keys of the job."""
         program = program.replace("{", "{{").replace("}", "}}")  # braces hold placeholders
         job: dict[str, Any] = {
             "schema": 1,
@@ -47,14 +49,18 @@ class Bench:
                 "command": [sys.executable, "-c", program, "{log_path}", "{x}", "{note}"],
             },
             "cwd": self.store.root,
-            "env": {"GRID_SAYS": "hello"},
             "env_file": None,
             "secrets": [],
-            "timeout_s": None,
-            "grace_s": 60,  # a recipe on a busy machine is not killed before it has stopped
-            "resume": "auto",
+            "settings": {
+                "env": {"GRID_SAYS": "hello"},
+                "timeout_s": None,
+                "grace_s": 60,  # a recipe on a busy machine is not killed before it has stopped
+                "resume": "auto",
+            },
         }
-        self.store.replace(self.folder.job(RUN, attempt), encode(job | changes))
+        for key, value in changes.items():
+            (job["settings"] if key in Launch._fields else job)[key] = value
+        self.store.replace(self.folder.job(RUN, attempt), encode(job))
 
     def start(self, attempt: int = 1, **options: Any) -> subprocess.Popen[bytes]:
         command = worker_command(self.folder.address, token(RUN, attempt))
