@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support import written
 
+from sweeper.alarms.history import History
 from sweeper.analysis.findings.study import study
 from sweeper.analysis.page.html import render
 from sweeper.analysis.reading.frames import load
@@ -89,6 +90,20 @@ def test_a_column_of_ls() -> None:
     exec(PASTED["with the import"], names)  # noqa: S102
     ((header, cell),) = eval(f"[{line}]", names)  # noqa: S307
     assert header == "age" and cell(SimpleNamespace(last_event=None), {}) == "-"
+
+
+def test_an_alarm() -> None:
+    entry = PASTED["sweeper/common/alarm_thresholds.py, in RULES"]
+    names = vars(importlib.import_module("sweeper.common.alarm_thresholds"))
+    rule = eval(f"{{{entry}}}", dict(names))["constant"]  # noqa: S307
+    thresholds = {name: limit.default for name, limit in rule.thresholds.items()}
+    find = _in_module("sweeper/alarms/rules.py, before ROW_RULES")["_constant"]
+    history = History()
+    for step in range(20):
+        history.add({"step": step, "train_mean_nll": 0.2})
+    assert find(history, thresholds).message == "train_mean_nll has been 0.2 for 20 steps"
+    history.add({"step": 20, "train_mean_nll": 0.1})
+    assert find(history, thresholds) is None
 
 
 def test_a_figure_of_the_report(tmp_path: Path) -> None:
