@@ -118,13 +118,17 @@ ROWS = [
     ("one key, without a cache", "one key, without a cache", "one key"),
     ("all keys, later", "all keys, later", "all keys"),
     ("one key, later", "one key, later", "one key"),
-    ("one key, later, against their live objects", "one key, later", "one key, same objects"),
-    ("one key, minimum a run by SQL, later", "one key, SQL, later", "one key"),
+    (
+        "one key, later, compared with tinker-cookbook's objects already in memory",
+        "one key, later",
+        "one key, same objects",
+    ),
+    ("one key, minimum per run, by SQL, later", "one key, SQL, later", "one key"),
     ("last values and configuration, nothing cached", "last values, cold", "last values"),
     ("last values and configuration, first, metrics cached", "last values, first", "last values"),
     ("last values and configuration, later", "last values, later", "last values"),
-    ("mean reward a run over all rollouts, first", "rollouts, first", "rollouts"),
-    ("mean reward a run over all rollouts, later", "rollouts, later", "rollouts"),
+    ("mean reward per run over all rollouts, first", "rollouts, first", "rollouts"),
+    ("mean reward per run over all rollouts, later", "rollouts, later", "rollouts"),
     ("10 new lines in one run, followed", "new lines", "new lines"),
 ]
 

@@ -8,7 +8,7 @@ the finished runs has four events, a small `metrics.jsonl` of 10 rows, and its o
 is a process of its own. "First" starts with an empty cache and without the shared process, "again"
 with those that it left, "packed" like the first, on a sweep whose launcher packed it at its end.
 "Local" is the same verb, first and again, on a copy of the sweep on this disk; "listing" is one
-listing by s3fs alone. "Of processor" is the verb's own time above that of the local one, without
+listing by s3fs alone. "Extra CPU" is the verb's own time above that of the local one, without
 the shared process. Requests "in turn" waited for each other: without load, they and the delay make
 most of the seconds. MB are the most memory of the verb and of the shared process.
 """
@@ -46,7 +46,7 @@ VERBS = {
 }
 COLUMNS = (
     *("", "local, s", "first, s", "above local, times the minimum", "requests, in turn"),
-    *("again, s", "above local, s", "of processor", "requests, in turn", "packed, s"),
+    *("again, s", "above local, s", "extra CPU, s", "requests, in turn", "packed, s"),
     *("above local, times the minimum", "requests, in turn", "MB"),
 )
 _METHODS = (b"GET ", b"PUT ", b"POST ", b"HEAD ", b"DELETE ")

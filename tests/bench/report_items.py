@@ -94,9 +94,9 @@ def main() -> int:
     print(f"{given.answers:,} answers, {size / 1e6:.0f} MB; load {os.getloadavg()[0]:.0f}\n")
     print("| | by the clock, s | processor, s | page, kB | memory, MB |\n|---|---|---|---|---|")
     for title, kind, key in (
-        ("finding the pairs, reading what is shown", "with", "pairs"),
+        ("finding the items, reading the answers that are shown", "with", "pairs"),
         ("the whole report", "with", "report"),
-        ("the same without", "without", "report"),
+        ("the report without these items", "without", "report"),
     ):
         clock, used = (statistics.median(row[key][n] for row in measured[kind]) for n in (0, 1))
         page, memory = (
