@@ -75,8 +75,8 @@ class Sides:
 
 
 def compare_sides(answers: Mapping[str, Sequence[Answer]]) -> Sides:
-    """Combine the answers of the sides and compare each with the first. Items that a side has
-    not answered are left out. Pure."""
+    """Combine the answers of all sides, and compare every other side with the first. Leave out
+    items that a side has not answered."""
     names = tuple(answers)
     by_item = [_by_item(answers[name]) for name in names]
     common = [item for item in by_item[0] if all(item in own for own in by_item)]

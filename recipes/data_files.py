@@ -109,7 +109,7 @@ class Row:
             message = message | {"content": ""}  # as in OpenAI's form
         for key in ("role", "content"):
             if key not in message:
-                raise self.wrong(f"expected {name} to have role and content: there is no {key}")
+                raise self.wrong(f"expected {name} to have role and content, but it has no {key}")
         if role not in ROLES:
             raise self.wrong(f"{name} has the role {json.dumps(role)[:60]}: use {', '.join(ROLES)}")
         content = self.text(message["content"], f"{name}.content")

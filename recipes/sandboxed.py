@@ -98,9 +98,9 @@ def number(value: Any) -> float:
     otherwise.
     """
     if not isinstance(value, int | float):
-        raise TypeError(f"it returned {type(value).__name__}, not a number")
+        raise TypeError(f"the function returned {type(value).__name__}, not a number")
     if not math.isfinite(value):
-        raise ValueError(f"it returned {value}")
+        raise ValueError(f"the function returned {value}")
     return float(value)
 
 

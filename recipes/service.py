@@ -61,8 +61,8 @@ def errors_in_one_line() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Service:
-    """A connection: the SDK's client, and the address it was given ("" for the hosted one). `key`
-    is None for the SDK's own."""
+    """A connection: the SDK's client, and the service's address ("" for the hosted one). `key`
+    is the API key; None means that the SDK looks for it."""
 
     client: "tinker.ServiceClient"
     url: str

@@ -304,7 +304,9 @@ def check_answering(config: Answering) -> None:
     if not (math.isfinite(config.temperature) and config.temperature >= 0):
         raise ValueError(f"temperature must not be negative, not {config.temperature}")
     if config.samples > 1 and config.temperature == 0:
-        raise ValueError("samples above 1 are all the same at temperature 0: raise it")
+        raise ValueError(
+            "all samples are the same at temperature 0: set samples to 1, or raise temperature"
+        )
 
 
 def check_tier(tier: Suites | Infrequent) -> None:

@@ -355,7 +355,7 @@ def _messages(body: dict[str, Any]) -> chat.Conversation:
     """Return the conversation of a request. Raises `Refused`."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise Refused("messages takes a list of messages", "messages")
+        raise Refused("messages must be a list with at least one message", "messages")
     conversation: chat.Conversation = []
     for number, message in enumerate(messages):
         role, text = (message.get(name) for name in ("role", "content")) if isinstance(

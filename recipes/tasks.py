@@ -211,7 +211,10 @@ def question(row: Row) -> Conversation:
     messages = conversation(row)
     for key in ("tool_calls", "reasoning_content"):
         if key in messages[-1]:
-            raise row.wrong(f"the right answer has {key}: answers are compared by their content")
+            raise row.wrong(
+                f"the last message (the right answer) has {key}, but only its content is compared: "
+                f"remove {key}"
+            )
     return messages
 
 

@@ -94,7 +94,7 @@ def _values(rollout: Rollout) -> "np.ndarray":
 
     if len(rollout.likeliest) != len(rollout.tokens) or not all(rollout.likeliest):
         raise RecipeError(
-            "kl_top_k: this service does not return the likeliest values of its tokens"
+            "kl_top_k: this service does not return the likeliest tokens of each position"
         )
     return np.array([[value for value, _ in row] for row in rollout.likeliest], np.int64)
 

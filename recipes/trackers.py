@@ -32,7 +32,7 @@ class Log(Protocol):
 
 
 class _Trackio:
-    """A run of Trackio, in its database of the project ($TRACKIO_DIR)."""
+    """A run of Trackio, stored in the project's database in $TRACKIO_DIR."""
 
     def __init__(self, run: Run) -> None:
         self._run = importlib.import_module("trackio").init(

@@ -1,5 +1,5 @@
 """Compares cells over several tasks: interquartile means, performance profiles and the probability
-of improvement, as in rliable (Agarwal et al. 2021, arXiv:2108.13264). No tests. Pure."""
+of improvement, as in rliable (Agarwal et al. 2021, arXiv:2108.13264)."""
 
 # The interquartile mean is that of the middle half of all scores (a table with a row per run and a
 # column per task). Its interval is the percentile interval of a bootstrap that draws runs within

@@ -184,7 +184,7 @@ def tones(ranking: Ranking) -> dict[str, int]:
 
 
 def row_tones(ranking: Ranking) -> dict[str, int]:
-    """Return `tones` for rows of tables, where grey is the number after the last colour."""
+    """Return `tones` for the rows of tables, where grey is COLOURED instead of -1."""
     return {cell: tone if tone >= 0 else COLOURED for cell, tone in tones(ranking).items()}
 
 

@@ -66,10 +66,10 @@ def curves(
     cell's runs, with a band from the lowest to the highest. None if nothing was recorded.
 
     The mean is over the succeeded runs that did not diverge (over all runs while there are none),
-    at the steps that all of them recorded. The curve of a diverged run ends in a cross. A figure
-    that is not a `main` one has only the step as its x axis, and with very many runs only means.
-    With `even` it starts on a linear scale, whatever range the values span, because the first
-    decades of a reward are noise.
+    at the steps that all of them recorded. The curve of a diverged run ends in a cross. The `main`
+    figures also offer other x axes than the step, and with very many runs the others show only
+    means. With `even` the figure starts on a linear scale: on a logarithmic one, the smallest
+    rewards, which are noise, would fill it.
     """
     traces: list[dict[str, Any]] = []
     colours = tones(ranking)

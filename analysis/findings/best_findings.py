@@ -67,8 +67,8 @@ def _by_blocks(blocks: Blocks) -> Finding:
     single = [block for block in ahead if block.best is not None and block.best.summary.n == 1]
     if single:
         text += (
-            f" Of these {len(single)} {'leads' if len(single) == 1 else 'lead'} by a single run, "
-            "judged by the noise of other cells: a lucky run would look the same."
+            f" In {plural(len(single), 'block')} of these the best cell has a single run, judged "
+            "by the noise of other cells: a lucky run would look the same."
         )
     sure = len(ahead) == len(judged) and not single
     return Finding("by_blocks", "good" if sure else "warning", text, cells, evidence)

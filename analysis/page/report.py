@@ -200,7 +200,7 @@ def _text(study: Study) -> str:
 @contextmanager
 def _uncollected() -> Generator[None]:
     """Turn Python's garbage collector off. All objects made here live until the report is written,
-    and scanning them repeatedly takes a tenth of the time."""
+    and repeated collections would take a tenth of the report's time."""
     used = gc.isenabled()
     gc.disable()
     try:

@@ -147,8 +147,8 @@ def _logistic(logit: float) -> float:
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Adjust p values for their number by Holm's step-down procedure (1979). Their order is
-    kept."""
+    """Adjust p values for multiple tests by Holm's step-down procedure (1979). The result has the
+    order of the input."""
     order = sorted(range(len(values)), key=values.__getitem__)
     adjusted = [0.0] * len(values)
     so_far = 0.0

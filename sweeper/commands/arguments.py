@@ -51,7 +51,7 @@ def root(verb: ArgumentParser) -> None:
     group(verb, WHERE).add_argument(
         "--root",
         action=OneRoot,
-        help="where sweeps are kept (default: $SWEEPER_ROOT, else ./sweeps)",
+        help="where sweeps are stored (default: $SWEEPER_ROOT, else ./sweeps)",
     )
 
 

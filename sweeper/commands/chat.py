@@ -39,7 +39,7 @@ def _add_endpoint(verb: ArgumentParser) -> None:
     where.add_argument(
         "--host",
         default="127.0.0.1",
-        help=f"the address to bind; clients on other machines send the key in ${_KEY}",
+        help=f"the address to bind; clients on other machines must send ${_KEY} as their API key",
     )
     shared.roots(verb)
 

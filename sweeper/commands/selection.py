@@ -164,6 +164,6 @@ def run_of(registry: Registry, name: str) -> SweepRun:
     run = registry.run(name)
     if not isinstance(run, SweepRun):
         raise UsageError(
-            f"{run.sweep}/{run.name}: no sweep recorded which service has the weights of this run"
+            f"{run.sweep}/{run.name} belongs to no sweep, so the service of its weights is unknown"
         )
     return run

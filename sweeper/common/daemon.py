@@ -35,8 +35,8 @@ _STARTING_SECONDS = 2.0
 
 
 class Daemon:
-    """The files of a daemon and its connection. `folder`, which only this user can enter, has its
-    socket and its lock by its `name`. `argv` and `environment` start it."""
+    """The files of a daemon and its connection. Only this user can enter `folder`, which contains
+    the daemon's socket and lock, named after `name`. `argv` and `environment` start the daemon."""
 
     def __init__(
         self,

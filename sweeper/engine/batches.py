@@ -38,8 +38,8 @@ class Datum(NamedTuple):
 
 
 class Microbatch(NamedTuple):
-    """Several sequences together: their indices, B x T ids, and the rows of the M real
-    positions."""
+    """Several sequences together: their indices, B x T ids, and the flat indices of the M positions
+    that are not padding."""
 
     members: list[int]
     ids: Ints

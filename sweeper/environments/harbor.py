@@ -94,7 +94,7 @@ class Harbor:
         try:
             self._place = self._made_place()
         except (ImportError, ValueError, SystemExit) as error:
-            raise NotThere(f"harbor has no such environment here: {error}") from None
+            raise NotThere(f"harbor cannot make its environment on this machine: {error}") from None
         self._wait(self._environment().start(force_build=False), self._made.build_seconds)
         at = shlex.quote(self._made.workdir)
         self._must(f"mkdir -p {at} {_KEEP} /logs/agent /logs/verifier /tests /solution")

@@ -44,7 +44,7 @@ def _section(kind: BackendType) -> Section:
 
 
 class Places:
-    """The kind of a list of distinct backends."""
+    """A kind of field: a list of distinct backends."""
 
     def read(self, node: Node, where: str, problems: Problems) -> list[Entry] | None:
         """Return the valid entries, and note problems of the others."""

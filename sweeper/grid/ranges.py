@@ -92,7 +92,7 @@ def _stepped(given: list[Decimal]) -> list[Decimal]:
         raise _Mistake("a step that is not 0")
     distance = _CONTEXT.divide(_CONTEXT.subtract(end, start), step)
     if distance <= 0:
-        raise _Mistake("a step that leads from the start to the end, which is not part of it")
+        raise _Mistake("a step that leads from the start towards the end, which is left out")
     if distance > MAX_VALUES:
         raise _Mistake(f"at most {MAX_VALUES} values")
     return [_CONTEXT.fma(step, Decimal(number), start) for number in range(math.ceil(distance))]

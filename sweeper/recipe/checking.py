@@ -75,8 +75,8 @@ class Checker(typing.Generic[Made]):
     """A parser of configurations. `source` makes them: a `Class`, or a
     `function_recipes.Function`.
 
-    Values that chz has parsed for a class before are not parsed again: the class itself is called
-    with the results of chz for each of its fields, including all validators.
+    Values that chz has parsed for a class before are not parsed again: the class is called
+    with the values of fields that chz has parsed, and all its validators run.
 
     `filled` is what the worker adds to each configuration. After `check`, `forms` has the keys
     that are written in an unusual form, and `problems` holds (index, key, message).

@@ -96,7 +96,7 @@ def with_pdb(command: Sequence[str]) -> list[str]:
             return [name, *rest[:options], "-m", "pdb", *rest[options:]]
     raise RecipeError(
         "command",
-        f"--debug runs Python programs under pdb, and this command is {' '.join(command)[:80]!r}: "
+        f"--debug needs a command that runs a Python program, not {' '.join(command)[:80]!r}: "
         "use `python FILE ...` or `python -m MODULE ...`",
     )
 

@@ -385,9 +385,9 @@ def config_class(module: ModuleType, name: str | None) -> type[object]:
     taken = _taken_by_main(module, defined)
     raise Refused(
         "class",
-        f"it defines {len(defined)} chz classes: add one to the recipe, as in "
-        f":{taken or min(defined)}{', which main takes' if taken else ''} "
-        f"({', '.join(sorted(defined))})",
+        f"it defines {len(defined)} chz classes ({', '.join(sorted(defined))}): choose one by "
+        f"adding its name to the recipe, such as :{taken or min(defined)}"
+        f"{', which main takes' if taken else ''}",
     )
 
 

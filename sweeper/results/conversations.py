@@ -161,7 +161,7 @@ def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> 
 
 
 def _reward(record: Record) -> float:
-    """Return the sum of its turns' rewards."""
+    """Return the sum of the rewards of a record's turns."""
     return sum(as_float(step.get("reward")) or 0.0 for step in _steps(record))
 
 

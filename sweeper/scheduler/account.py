@@ -85,7 +85,7 @@ def check_place(plan: Plan) -> None:
         check_root(open_store(settings.place))
     except StoreError as error:
         raise EnvironmentFailure(
-            f"the place of the quota, {settings.place} ({_source()}): {error}"
+            f"cannot read the account's quota at {settings.place} (set by {_source()}): {error}"
         ) from error
 
 

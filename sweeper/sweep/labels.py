@@ -65,5 +65,5 @@ def shown_marks(tags: Iterable[str], *, starred: bool, archived: bool = False) -
 
 
 def _clock(time: str) -> str:
-    """Return the time of day."""
+    """Return the time-of-day part of a timestamp."""
     return time.partition("T")[2] or time

@@ -126,8 +126,8 @@ def holding_lease(
 
 
 def _take(folder: SweepFolder, before: int) -> bool:
-    """Create the epoch after `before`. Return whether it is ours. It also is if the reply was lost
-    and the second try finds it."""
+    """Create the epoch after `before`. Return whether it is ours, also if the reply to the first
+    try was lost and the second finds our epoch."""
     holder, path = _this_holder(), _path(folder, before + 1)
     try:
         folder.store.create(path, holder)

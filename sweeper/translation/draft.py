@@ -70,7 +70,7 @@ class Draft:
         return made
 
     def items(self, section: str) -> list[object]:
-        """Return a section that is a list, to add to it."""
+        """Return a section that is a list, which the caller may append to."""
         made = self.sections.setdefault(section, [])
         assert isinstance(made, list)  # noqa: S101
         return made

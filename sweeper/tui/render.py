@@ -245,7 +245,7 @@ def own_name(run: RunView, inside: str) -> str:
 
 @functools.lru_cache(maxsize=512)
 def _curve(numbers: tuple[float, ...], width: int, glyphs: Glyphs) -> str:
-    """Draw the curve of a run. Few of those on the screen change between two refreshes."""
+    """Draw the curve of a run. It is cached, since few curves change between two refreshes."""
     return sparkline(numbers, width, glyphs)
 
 

@@ -53,7 +53,7 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {},
         "dataset lab/half is not committed: its upload was never completed",
     ),
-    ({"secrets": {"A": CANARY}}, {}, "has the name that .* gives for A"),
+    ({"secrets": {"A": CANARY}}, {}, "lacks the secret that .* names for A"),
     ({}, {"silent": True}, "http://127.0.0.1:[0-9]+ does not answer"),
 ]
 

@@ -116,4 +116,4 @@ def test_mistakes_are_one_line(debugged: Debugged) -> None:
     assert "--debug does not work with --wait, --smoke or --json" in output
     (debugged.folder / "s.yaml").write_text(f"{GRID}command: [sh, -c, 'exit {{x}}']\n")
     output = shell.run("launch", "s.yaml", "--debug", "x=1", code=2)
-    assert "--debug runs Python programs under pdb, and this command is 'sh -c" in output
+    assert "--debug needs a command that runs a Python program, not 'sh -c" in output

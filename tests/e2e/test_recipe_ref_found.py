@@ -115,13 +115,15 @@ def test_the_class_named_else_cliconfig_else_the_only_one(write):
     assert resolve("only").config_class == "Mine"
     assert resolve("only:A").config_class == "A"
     assert error("named") == (
-        "recipe 'named': it defines 2 chz classes: add one to the recipe, as in :A (A, B)"
+        "recipe 'named': it defines 2 chz classes (A, B): choose one by adding its name to the "
+        "recipe, such as :A"
     )
     write(
         "taken.py",
         two + "\n    def main(config: B) -> None: ...\n",
     )
-    assert "as in :B, which main takes (A, B)" in error("taken")
+    assert "(A, B): choose one by adding its name" in error("taken")
+    assert "such as :B, which main takes" in error("taken")
     assert error("named:C") == "recipe 'named:C': it has no class C"
     assert error("named:chz") == (
         "recipe 'named:chz': chz is neither a chz class nor a function that returns a config"

@@ -71,7 +71,7 @@ def test_a_users_function_is_tried_first_and_its_failures_are_kept(recipes, warm
     function.write_text("def score(question, response, answer):\n    return None\n")
     done = recipes.run("rl", tmp_path / "run", **settings)
     assert done.returncode == 1
-    assert "it returned NoneType, not a number" in done.stderr
+    assert "the function returned NoneType, not a number" in done.stderr
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
     function.write_text(SCORE)
     recipes.succeed("rl", tmp_path / "run", **settings)

@@ -150,7 +150,7 @@ def _ask(client: httpx.Client, endpoint: str) -> None:
 @pytest.mark.parametrize(
     ("request_of", "status", "message"),
     [
-        ({"messages": []}, 400, "messages takes a list of messages"),
+        ({"messages": []}, 400, "messages must be a list with at least one message"),
         ({"messages": [{"role": "user"}]}, 400, "a message has a role, and a text as content"),
         ({"model": "other"}, 400, "there is only the model taught/lr=1e-2"),
         ({"max_tokens": 0}, 400, "max_tokens takes a whole number of at least 1"),

@@ -69,8 +69,8 @@ def test_whatever_a_function_does_is_an_answer_and_the_next_call_works(
     written = tmp_path / "written"
     for response, error in (
         ("", "ZeroDivisionError: division by zero (line 26)"),
-        ("text", "TypeError: it returned str, not a number"),
-        ("nan", "ValueError: it returned nan"),
+        ("text", "TypeError: the function returned str, not a number"),
+        ("nan", "ValueError: the function returned nan"),
         ("grow", "MemoryError: it wants more than 256 MB"),
         ("die", "its process ended (exit code 3)"),
     ):

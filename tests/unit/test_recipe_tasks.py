@@ -236,7 +236,7 @@ def test_tools_and_their_calls_are_part_of_a_conversation(tmp_path):
     row["messages"] = [*chat("q")["messages"][:1], calling]
     write(tmp_path / "chats.jsonl", [json.dumps(row), json.dumps(chat("other"))])
     assert tasks.load(path, 1)
-    with pytest.raises(RecipeError, match="1: the right answer has tool_calls"):
+    with pytest.raises(RecipeError, match=r"1: the last message .the right answer. has tool_calls"):
         tasks.load(path, 1, tasks.question)
     row["tools"] = ["f"]
     write(tmp_path / "chats.jsonl", [json.dumps(row)])

@@ -182,8 +182,8 @@ def _secret(variable: str, name: str, service: Service, options: Options) -> str
         if error.status != "NOT_FOUND":
             return f"{name}: cannot be read"
         raise LookupError(
-            f"no secret of the workspace {service.workspace} has the name that "
-            f"launch.beaker.secrets gives for {variable}: `beaker secret write NAME`"
+            f"the workspace {service.workspace} lacks the secret that launch.beaker.secrets names "
+            f"for {variable}: create it by `beaker secret write NAME`"
         ) from error
     return name
 
