@@ -121,7 +121,7 @@ class Beaker(Place):
     bad: Mapping[str, Any] = {"clusters": ["lab/cpu"], "secrets": {"A": "other"}, "gpus": 64}
     problems: Mapping[str, Any] = {
         "cluster lab/cpu": "have 8 GPUs, but a job asks for 64",
-        "secret A": "has the name",
+        "secret A": "lacks the secret",
     }
 
     def add_secret(self, service: Any) -> None:
