@@ -403,7 +403,7 @@ def _released(removed: Sequence[Waste]) -> list[Waste]:
         try:
             release(ours)
         except EnvironmentFailure as error:
-            warn(f"{error}: its {plural(len(ours), 'record')} are kept")
+            warn(f"{error}: kept {plural(len(ours), 'record')} of its jobs")
             kept.update(ours)
     return [waste for waste in removed if waste.path not in kept]
 

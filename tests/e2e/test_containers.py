@@ -147,7 +147,7 @@ def test_a_container_ends_with_its_owner(base, task):
 def test_mistakes_are_one_line(base, task, tmp_path, monkeypatch):
     path = Path(task.folder, "environment", "Dockerfile")
     path.write_text(path.read_text() + "RUN echo it goes wrong >&2; exit 7\n")
-    with pytest.raises(NotThere, match=r"environment: its image cannot be made: .*7"):
+    with pytest.raises(NotThere, match=r"environment: its image cannot be built: .*7"):
         open_environment("podman", made_of(read_all(task.folder)[0][0])).start()
     monkeypatch.setenv("PATH", str(tmp_path))
     assert environments.missing("podman") == (

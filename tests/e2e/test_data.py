@@ -167,7 +167,7 @@ def test_samples_of_a_checkpoint_are_those_of_a_first_step_with_their_rewards(
     assert capsys.readouterr().out.count("\n  reward ") == 3
     sft = grid(tmp_path, "sft", "none", base_url=recipes.url)
     assert main(["data", sft, "--checkpoint", str(first)]) == 2
-    assert "the recipe sft shows no samples of a checkpoint" in capsys.readouterr().err
+    assert "the recipe sft cannot show samples of a checkpoint" in capsys.readouterr().err
 
 
 def test_a_recorded_run_shows_its_data(recipes, tmp_path, capsys):
@@ -200,4 +200,4 @@ def test_a_program_that_is_a_command_has_no_data_to_show(tmp_path, capsys):
     path = tmp_path / "command.yaml"
     path.write_text("name: looked\ncommand: [echo, '{lr}', '{log_path}']\ngrid: {lr: [1, 2]}\n")
     assert main(["data", str(path)]) == 2
-    assert "looked runs a command" in capsys.readouterr().err
+    assert "lr=1 runs a command" in capsys.readouterr().err

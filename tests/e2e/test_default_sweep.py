@@ -53,7 +53,7 @@ def test_the_runs_of_a_sweep_may_follow_flags(capfd: Captured) -> None:
 def test_verbs_that_change_a_sweep_guess_none(here: Path, verb: str, capfd: Captured) -> None:
     """They take the only one; `pause` and `stop` also the only one that is at work."""
     assert main([verb]) == 2
-    assert "which sweep? There are early, late" in capfd.readouterr().err
+    assert "name one of the sweeps: early, late" in capfd.readouterr().err
     if verb == "pause":
         with holding_sweep(SweepFolder(open_store("sweeps"), "early")):
             assert main([verb]) == 0

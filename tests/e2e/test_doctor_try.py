@@ -201,7 +201,7 @@ def test_one_that_is_refused_leaves_no_folder(
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("MY_KEY", "sys.argv")  # which the trial's command has
     request = trial.TrialRequest("local", Launch("local"), "none", ("MY_KEY",))
-    with pytest.raises(UsageError, match="the value of the secret MY_KEY is in the grid"):
+    with pytest.raises(UsageError, match="contains the value of the secret MY_KEY"):
         trial.try_out(request, str(tmp_path / "root"), 60.0, lambda _: None)
     assert not list(open_store(str(tmp_path / "root")).folders_with("launcher.lock"))
     assert [path.name for path in (tmp_path / "root").iterdir()] == [".gitignore"]

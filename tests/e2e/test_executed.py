@@ -206,7 +206,7 @@ def test_finished_runs_can_be_run_again_after_a_fix(checkout: Project) -> None:
     output = checkout.complete("launch", "g.yaml")
     assert "nothing to start" in output.stdout
     assert "2 runs succeeded with other code (train.py) than now" in output.stderr
-    assert "`sweeper retry g --state succeeded` starts them again" in output.stderr
+    assert "to start them again, use `sweeper retry g --state succeeded`" in output.stderr
     refused = checkout.complete("retry", "g", "lr=1", "--wait", code=2).stderr
     assert "add --state succeeded" in refused
     checkout.complete("retry", "g", "lr=1", "--state", "succeeded", "--wait")

@@ -184,7 +184,7 @@ def test_mistakes(sweeper: Sweeper) -> None:
         assert output == "sweeper: no run is failed and matches --where 'x = 1'\n"
     output = sweeper.run("logs", "many", "-f", "--grep", "never")
     assert output == "sweeper: no line matches 'never'\n"
-    assert "--follow is for one sweep" in sweeper.run("status", "--follow", code=2)
+    assert "--follow needs a sweep" in sweeper.run("status", "--follow", code=2)
 
 
 def test_status_is_followed_line_by_line(sweeper: Sweeper) -> None:

@@ -82,7 +82,7 @@ def test_an_interrupted_follower_leaves_the_run_alone(shell: Shell) -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted: long continues; `sweeper cancel long` ends it" in errors
+    assert "interrupted: long continues to run; `sweeper cancel long` stops it" in errors
     shell.hold.unlink()
     shell.run("run", "--backend", "local", *words[:2], "--wait", *words[3:])
     (run,) = shell.runs_of("long")

@@ -59,7 +59,8 @@ class Bench:
             },
         }
         for key, value in changes.items():
-            (job["settings"] if key in Launch._fields else job)[key] = value
+            is_setting = key not in job and key in Launch._fields
+            (job["settings"] if is_setting else job)[key] = value
         self.store.replace(self.folder.job(RUN, attempt), encode(job))
 
     def start(self, attempt: int = 1, **options: Any) -> subprocess.Popen[bytes]:
