@@ -129,7 +129,7 @@ def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path, written: Mod
     why = {
         "a: [": "cannot be read",
         "- 1": "is not a mapping",
-        "": "not on record",
+        "": "was not recorded",
         "extends: x.yaml\ngrid: {lr: [1, 2, 4]}": "whose text is not on record",
         "a: &a [*a]": "no section `grid`",
     }

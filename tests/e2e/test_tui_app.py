@@ -173,7 +173,7 @@ def test_a_page_shows_its_panels(drive: Any) -> None:
         await on.until(lambda lines: lines[-3].startswith("line 97"), keys=("up", "up"))
         await on.see("assistant: 5 [/bold]", keys=("tab",))
         await on.until(lambda lines: lines[0].startswith("lr=1e-3,seed=1  running"), keys="n")
-        await on.see("nothing to start again: lr=1e-3,seed=1 is running", keys="r")
+        await on.see("cannot start again lr=1e-3,seed=1: the state is running", keys="r")
         await on.until(  # the cursor went along
             lambda lines: lines[5].startswith(">   seed=1"), keys=("escape",)
         )
