@@ -379,7 +379,7 @@ def test_runs_of_a_stage_are_compared_by_their_parents(make: Make) -> None:
     }
     with pytest.raises(UsageError, match="p has stages, which are compared one by one: p/sft, "):
         load(Registry(made.store.root), "p", None, None)
-    with pytest.raises(NotFound, match="no stage 'rl' in p: there is sft, dpo, eval"):
+    with pytest.raises(NotFound, match="no stage 'rl' in p: choose from sft, dpo, eval"):
         load(Registry(made.store.root), "p/rl", None, None)
 
 
