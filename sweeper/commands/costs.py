@@ -3,7 +3,7 @@
 import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -21,12 +21,13 @@ from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
 from sweeper.results.service_requests import of_sweeps
 from sweeper.results.sweeps import Sweep
+from sweeper.store.documents import seconds_since
 from sweeper.sweep.labels import plural
 from sweeper.sweep.usage import KINDS, Counts
 from sweeper.terminal import print_json, print_table, say, setting, warn
 
 _FETCH_SECONDS, _LARGEST_TABLE = 30.0, 10_000_000
-_FRESH = timedelta(hours=6)
+_FRESH_SECONDS = 6 * 3600
 """The longest delay before usage appears in the service's billing."""
 _RUN, _CELL, _STAGE, _DAY, _MODEL, _CHAIN = "run", "cell", "stage", "day", "model", "chain"
 _OWN = (_RUN, _CELL, _STAGE, _DAY, _MODEL)
@@ -61,7 +62,8 @@ def show(
     for counts, cost, known in rows.values():
         whole = whole[0].plus(counts), whole[1].plus(cost), whole[2].plus(known)
     last = max((time for time in times if time), default=None)
-    fresh = last is None or datetime.fromisoformat(last) > datetime.now(UTC) - _FRESH
+    age = seconds_since(last)
+    fresh = age is None or age < _FRESH_SECONDS
     unseen = sum(one.counted == "nothing" for _, one in costs)
     explanation = explained(whole[0], whole[2].counts, fresh=fresh, unseen=unseen)
     if arguments.json:
