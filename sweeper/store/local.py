@@ -60,14 +60,16 @@ class LocalStore:
     def _see_root(self) -> None:
         """Raise `StoreError` if the root existed before and is now missing or empty: its disk was
         probably unmounted. The root is not created a second time."""
+        # Read first: another thread may create the root after `stat` missed it.
+        known = self._inode
         try:
             inode = os.stat(self.root).st_ino
         except OSError as error:
-            if self._inode:
+            if known:
                 raise StoreError(f"{self.root} is gone ({error.strerror})") from error
             return
-        if inode != self._inode:
-            if self._inode and not os.listdir(self.root):
+        if inode != known:
+            if known and not os.listdir(self.root):
                 raise StoreError(
                     f"{self.root} is empty now, but had files before: is its disk mounted?"
                 )

@@ -196,6 +196,15 @@ def test_more_files_than_a_page_holds(store: Store) -> None:
     assert len(list(store.names("m"))) == count
 
 
+def test_threads_make_a_new_root_together(tmp_path: Path) -> None:
+    """The root that another thread has just created is not taken for an unmounted disk."""
+    with ThreadPoolExecutor(8) as pool:
+        for index in range(400):
+            store = open_store(str(tmp_path / str(index)))
+            list(pool.map(lambda n, s=store: s.replace(f"m/{n}", b"1", durable=False), range(8)))
+            assert len(list(store.names("m"))) == 8
+
+
 def test_odd_names(store: Store) -> None:
     for path in ("o/a b+c%20&=#?.json", "o/\u00e4\u20ac/\U0001f600", "o/-", "o/x=1,y=2"):
         store.create(path, path.encode())
