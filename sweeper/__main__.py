@@ -1,12 +1,17 @@
 """Runs the command line: `python -m sweeper` is `sweeper`."""
 
 import gc
+import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 _GC_THRESHOLD = 50_000
 """Allocations between garbage collections. Python's own threshold is so low that it collects
 dozens of times while modules load, which leaves no garbage."""
+
+_AT_EXIT = {"atexit", "threading"}
+"""Modules through which others ask Python to do something when it ends."""
 
 
 def main() -> int:
@@ -24,13 +29,23 @@ def main() -> int:
 def _run() -> int:
     from sweeper import cli
 
-    try:
-        return cli.main()
-    finally:
-        # At the end Python would search all objects for garbage, which takes milliseconds.
-        # Otherwise DuckDB reports its objects as leaked.
-        if "duckdb" not in sys.modules:
-            gc.freeze()
+    code = cli.main()
+    if not _AT_EXIT & sys.modules.keys():
+        _leave(code)
+    # At the end Python would search all objects for garbage, which takes milliseconds.
+    # Otherwise DuckDB reports its objects as leaked.
+    if "duckdb" not in sys.modules:
+        gc.freeze()
+    return code
+
+
+def _leave(code: int) -> None:
+    """End the process at once. Python would first free every object, which takes milliseconds.
+    Return if an output cannot be written: Python reports that when it ends."""
+    with suppress(OSError, ValueError):
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None was closed from the start.
+            stream.flush()
+        os._exit(code)
 
 
 if __name__ == "__main__":

@@ -96,18 +96,24 @@ def read_status(sweep: "Sweep") -> Status:
         held_of(observations),
         observations if launcher else NO_OBSERVATIONS,
     )
-    over = {run.id for run in sweep.runs if run.state in (State.SUCCEEDED, State.CANCELLED)}
+    counts = Counter(run.state for run in runs)
     orphans, waiting = _waits(sweep)
+    observed = {**orphans, **observations.observed}
+    over = {
+        run.id
+        for run in sweep.runs
+        if run.id in observed and run.state in (State.SUCCEEDED, State.CANCELLED)
+    }
     lowered = labels.LOWERED.get(observations.limit_by or "", labels.LOWERED["service"])
     return Status(
         sweep=sweep.name,
-        counts=Counter(run.state for run in runs),
-        at_work=launcher or any(run.state in OPEN for run in runs),
+        counts=counts,
+        at_work=launcher or any(counts[state] for state in OPEN),
         finished=all(run.is_finished for run in runs) and not sweep.plan.unknown,
         launcher=launcher,
         observed={
             run: labels.observed(observation)
-            for run, observation in {**orphans, **observations.observed}.items()
+            for run, observation in observed.items()
             if run not in over
         },
         unreachable=observations.unreachable,
