@@ -1,5 +1,6 @@
 """The code as it was at launch, and how it differed from its commit."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -281,9 +282,7 @@ def test_a_damaged_archive_is_reported(
         snapshot.extract(store, made.snapshot, str(tmp_path / "home"))
 
 
-def test_imports_move_to_the_copy(
-    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_imports_move_to_the_copy(checkout: Path, tmp_path: Path) -> None:
     site = checkout / "data" / "site-packages"
     site.mkdir()
     store, made = _make(checkout)
@@ -296,15 +295,19 @@ def test_imports_move_to_the_copy(
     assert moved(f"{checkout}-else") == f"{checkout}-else"
     assert moved("/nowhere") == "/nowhere"
     assert moved("") == ""
-    finder = type(sys)("__editable___package_0_1_finder")
-    finder.MAPPING = {"package": str(checkout / "package")}  # type: ignore[attr-defined]
-    finder.NAMESPACES = {"space": [str(checkout)]}  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, finder.__name__, finder)
-    monkeypatch.setattr(sys, "path", [str(checkout), "/usr/lib", ""])
-    bootstrap.move_imports(moved)
-    assert sys.path == [top, "/usr/lib", ""]
-    assert {"package": f"{top}/package"} == finder.MAPPING
-    assert {"space": [top]} == finder.NAMESPACES
+    program = f"""
+import json, sys
+from sweeper.recipe import bootstrap
+finder = type(sys)("__editable___package_0_1_finder")
+finder.MAPPING = {{"package": {str(checkout / "package")!r}}}
+finder.NAMESPACES = {{"space": [{str(checkout)!r}]}}
+sys.modules[finder.__name__] = finder
+sys.path[:] = [{str(checkout)!r}, *sys.path, ""]
+bootstrap.move_imports(bootstrap.move({str(checkout)!r}, {top!r}))
+print(json.dumps([sys.path[0], sys.path[-1], finder.MAPPING, finder.NAMESPACES]))
+"""
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert json.loads(answer.stdout) == [top, "", {"package": f"{top}/package"}, {"space": [top]}]
 
 
 def _collect(root: Path) -> tuple[LocalStore, dict[str, Any]]:

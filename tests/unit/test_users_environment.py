@@ -1,33 +1,33 @@
 """The tests' conftest.py under a user's AWS profile, proxy, sweeps and tmux."""
 
-import importlib.util
+import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
-import pytest
 from support.own_tmux import own_tmux
 
 TESTS = Path(__file__).parents[1]
 CONFTEST = TESTS / "conftest.py"
 
 
-def test_profile_and_proxy_of_the_user_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profile_and_proxy_of_the_user_are_ignored() -> None:
     given = {"AWS_PROFILE": "nosuch", "HTTP_PROXY": "http://127.0.0.1:9", "no_proxy": "intranet"}
     theirs = {"HOME": "/home/somebody", "SWEEPER_ROOT": "/theirs", "PYTEST_XDIST_WORKER": "gw0"}
-    monkeypatch.setattr(os, "environ", given | theirs)
-    spec = importlib.util.spec_from_file_location("conftest_again", CONFTEST)
-    assert spec is not None and spec.loader is not None
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
-    assert "AWS_PROFILE" not in os.environ
-    assert os.environ["AWS_CONFIG_FILE"] == os.devnull
-    assert os.environ["AWS_EC2_METADATA_DISABLED"] == "true"
-    assert os.environ["NO_PROXY"] == "127.0.0.1,localhost"
-    assert os.environ["no_proxy"] == "intranet,127.0.0.1,localhost"
-    assert "SWEEPER_ROOT" not in os.environ
-    assert os.environ["HOME"] == "/home/somebody"  # the one that all workers of pytest share
+    load = f"import json, os, runpy; runpy.run_path({str(CONFTEST)!r})"
+    program = [sys.executable, "-c", f"{load}; print(json.dumps(dict(os.environ)))"]
+    answer = subprocess.run(program, env=given | theirs, capture_output=True, check=True, text=True)
+    variables = json.loads(answer.stdout)
+    assert "AWS_PROFILE" not in variables
+    assert variables["AWS_CONFIG_FILE"] == os.devnull
+    assert variables["AWS_EC2_METADATA_DISABLED"] == "true"
+    assert variables["NO_PROXY"] == "127.0.0.1,localhost"
+    assert variables["no_proxy"] == "intranet,127.0.0.1,localhost"
+    assert "SWEEPER_ROOT" not in variables
+    assert variables["HOME"] == "/home/somebody"  # the one that all workers of pytest share
 
 
 def test_programs_of_tests_use_their_own_tmux_folder() -> None:
