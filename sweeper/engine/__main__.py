@@ -39,8 +39,8 @@ def serve(
     run(host, port, os.path.abspath(home or paths.home()), settings)
 
 
-_NAMED = 5  # the most sweeps that are named before the engine is stopped
-_SHOWN = 10  # the most sessions that are shown
+_NAMED = 5  # the warning before a stop names at most this many sweeps
+_SHOWN = 10  # `status` shows at most this many sessions
 
 
 _ACTIONS = {
@@ -118,11 +118,11 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     add_limits(parser)
 
 
-def _pairs(given: list[str], flag: str, parser: argparse.ArgumentParser) -> dict[str, str]:
-    for item in given:
+def _pairs(items: list[str], flag: str, parser: argparse.ArgumentParser) -> dict[str, str]:
+    for item in items:
         if "=" not in item:
             parser.error(f"{flag} {item}: write NAME=VALUE")
-    return dict(item.split("=", 1) for item in given)
+    return dict(item.split("=", 1) for item in items)
 
 
 def _start(host: str, port: int, home: str | None, settings: lifecycle.Settings) -> None:

@@ -30,16 +30,16 @@ OPEN_BELOW = "/api/v1/files/"
 """Paths that contain a key instead of needing the token, because programs that download weights do
 not have the token."""
 JSON_BYTES = 16 * 2**20
-"""Maximum bytes of a JSON body. A prompt of 1,000,000 tokens has 7,000,000."""
+"""Maximum bytes of a JSON body. A prompt of 1,000,000 tokens needs 7,000,000 bytes."""
 OTHER_BYTES = 64 * 2**20
-"""Maximum bytes of any other body. The SDK sends batches in parts of 5,000,000."""
+"""Maximum bytes of any other body. The SDK sends batches in parts of 5,000,000 bytes."""
 _DRAINED = 8
-"""A body that is too large is read and discarded up to this many times the limit; then the
-connection is cut. A client whose connection is cut while it sends cannot read the reason, and sends
-the body again."""
+"""A body that is too large is read and discarded, up to this multiple of the limit; then the
+connection is closed. A client whose connection is closed while it sends cannot read the error, and
+sends the body again."""
 _HEAD_BYTES = 4096
-"""How many bytes of a too large body are kept. The SDK's bodies have the training client's name at
-the beginning."""
+"""Number of bytes that are kept of a body that is too large. The SDK's bodies have the training
+client's name at the beginning."""
 _TYPES = ("application/json", "application/x-protobuf")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
@@ -53,7 +53,7 @@ class TooLarge(HTTPException):
 
 
 def local_names(address: str) -> frozenset[str]:
-    """Return the host names by which clients on this machine may call a server at the loopback
+    """Return the host names that clients on this machine may use for a server at the loopback
     `address`."""
     return frozenset({"localhost", "127.0.0.1", "[::1]", address, f"[{address}]"})
 
@@ -85,7 +85,9 @@ class Front:
         host = headers.get("host", "")
         name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
         if self._names is not None and name.lower() not in self._names:
-            return _refused(403, f"this engine is not {host!r}: it only serves its own machine")
+            return _refused(
+                403, f"the Host header is {host!r}: this engine only serves its own machine"
+            )
         if "origin" in headers:
             return _refused(403, "this engine does not serve pages in a browser")
         is_open = scope["path"] == OPEN or scope["path"].startswith(OPEN_BELOW)
@@ -107,8 +109,8 @@ class Front:
         if self._token is None:
             return True
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        given = headers.get("x-api-key") or bearer
-        return hmac.compare_digest(given.encode(), self._token.encode())
+        key = headers.get("x-api-key") or bearer
+        return hmac.compare_digest(key.encode(), self._token.encode())
 
 
 def _refused(status: int, detail: str) -> Response:
@@ -330,7 +332,7 @@ class _Api:
         return handler
 
     def posted_listed(self, function: listing.PostHandler) -> Handler:
-        """Return such a handler for a function that takes a body."""
+        """Return a handler for a function that reads directories and takes a body."""
 
         async def handler(request: Request) -> Response:
             body = await _body(request)
@@ -340,7 +342,7 @@ class _Api:
         return handler
 
     async def retrieve(self, request: Request) -> Response:
-        """Respond with the result of a promise, after waiting for it as long as one poll may
+        """Respond with the result of a promise. Wait for it at most as long as one poll may
         take."""
         service = self._service
         name = (await _body(request))["request_id"]
@@ -383,7 +385,7 @@ class _Api:
 
     async def sample(self, request: Request) -> Response:
         """Draw sequences."""
-        # with this header, the client waits and retries by itself
+        # A client that sends this header waits and retries by itself.
         may_refuse = request.headers.get("x-tinker-sampling-backpressure") == "1"
         try:
             return _json(self._service.sample(await _body(request), may_refuse=may_refuse))
@@ -426,8 +428,9 @@ def build(
     service: Service, identity: Body, token: str | None = None, address: str | None = None
 ) -> ASGIApp:
     """Return the application. `identity` is part of the response of `healthz`. All other requests
-    need the token, if there is one. `address` is the loopback address where the engine listens, if
-    so; then only host names of this machine are accepted."""
+    need the token, if there is one. `address` is the loopback address where the engine listens;
+    then only host names of this machine are accepted. It is None if other machines can reach the
+    engine."""
     api = _Api(service)
     posted: dict[str, Handler] = {
         name: _posted(function)

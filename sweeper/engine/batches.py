@@ -11,15 +11,15 @@ from sweeper.engine.errors import RequestError
 from sweeper.engine.losses import Loss
 from sweeper.engine.net import Shape
 
-ROWS = 1024  # positions in a microbatch; this many about fit in a core's cache (tests/bench)
+ROWS = 1024  # positions in a microbatch: about as many as fit in a core's cache (tests/bench)
 
 # part of the protocol, but no loss here uses them: reject them
 _IGNORED = ("clip_low_threshold", "clip_high_threshold", "sequence_ratio_mask")
 
 
 class Span(NamedTuple):
-    """Consecutive target tokens that are tokens of a sampled sequence (or of its prompt, if not
-    `sampled`), from `offset` on."""
+    """A source of consecutive target tokens: `length` tokens of a sampled sequence, from `offset`
+    on. They belong to the sequence's prompt if `sampled` is False."""
 
     sequence: str
     offset: int
@@ -29,8 +29,7 @@ class Span(NamedTuple):
 
 class Datum(NamedTuple):
     """One sequence: T input tokens, T or T x K target tokens, and loss inputs of the targets'
-    shape. `spans` tell where the target tokens come from, one after the other; empty if the client
-    did not say."""
+    shape. `spans` are the sources of the target tokens, in order; empty if the client sent none."""
 
     tokens: Ints
     inputs: dict[str, Numbers]
@@ -107,8 +106,8 @@ def _build(data: Sequence[Datum], index: list[int], loss: Loss) -> Microbatch:
         targets[place] = columns
         for name in names:
             # without weights, every token has weight 1
-            given = name in datum.inputs
-            inputs[name][place] = _columns(datum, name) if given else 1.0
+            has_input = name in datum.inputs
+            inputs[name][place] = _columns(datum, name) if has_input else 1.0
         start += n
     return Microbatch(index, ids, np.concatenate(rows), targets, inputs)
 

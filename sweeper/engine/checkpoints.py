@@ -33,7 +33,7 @@ log = logging.getLogger("sweeper.engine")
 
 KINDS = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}")
-_LEFT_SECONDS = 3600.0  # seconds; a writer takes less time between the arrays and the document
+_LEFT_SECONDS = 3600.0  # a writer takes less time between the arrays and the document
 _ADAPTER, _FIRST, _SECOND = "adapter/", "first/", "second/"
 
 
@@ -234,13 +234,13 @@ class Vault:
             self._replace(self._document_path(place), document._replace(expires=expires))
 
     def publish(self, place: Place, *, public: bool) -> None:
-        """Mark a checkpoint as public or private. Raises Unknown if there is none, and
-        RequestError if it is marked so already."""
+        """Mark a checkpoint as public or private. Raises Unknown if there is none, and RequestError
+        if it already is."""
         with self._lock:
             document = self._document(place)
             if document.public == public:
                 raise RequestError(
-                    f"checkpoint {place} is {'' if public else 'not '}public already"
+                    f"checkpoint {place} is already {'public' if public else 'private'}"
                 )
             self._replace(self._document_path(place), document._replace(public=public))
 

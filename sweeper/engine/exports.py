@@ -1,5 +1,5 @@
-"""Adapters for other programs: the files of an external checkpoint, in PEFT's format, and addresses
-to download them, whose key is valid for an hour."""
+"""Exports adapters for other programs: makes the files of an external checkpoint in PEFT's format,
+and keys for downloading them."""
 
 import json
 import secrets
@@ -55,7 +55,7 @@ _FILES: dict[str, Callable[[Checkpoint], bytes]] = {CONFIG: _config, WEIGHTS: _w
 def contents(checkpoint: Checkpoint, file: str) -> bytes:
     """Return the contents of one file. Raises Unknown if there is no such file."""
     if file not in _FILES:
-        raise Unknown(f"no file {file!r}: {', '.join(_FILES)}")
+        raise Unknown(f"no file {file!r}: the files are {', '.join(_FILES)}")
     return _FILES[file](checkpoint)
 
 
@@ -76,7 +76,8 @@ class Tickets:
         return ticket, expires
 
     def place(self, ticket: str) -> Place:
-        """Return the checkpoint of a key. Raises Unknown if the key is invalid or has expired."""
+        """Return the checkpoint that a key belongs to. Raises Unknown if the key is invalid or has
+        expired."""
         place = self._places.get(ticket)
         if place is None or place[1] <= self._now():
             raise Unknown("this address has expired: request the checkpoint's addresses again")

@@ -1,5 +1,5 @@
 """Makes tokenizers available to `transformers` by model name, without a network, in the layout of
-the Hugging Face hub's cache. `view` combines this cache with the user's by links."""
+the Hugging Face hub's cache. `view` makes a folder of links to this cache and to the user's."""
 
 # <hub>/models--ORG--NAME/refs/main                  the revision
 # <hub>/models--ORG--NAME/snapshots/<revision>/      tokenizer.json, config.json and others
@@ -71,7 +71,8 @@ def place(hub: str, name: str, directory: str) -> str:
 
 
 def user_cache(environ: Mapping[str, str]) -> str:
-    """Return the absolute path of the cache of `huggingface_hub` in that environment."""
+    """Return the absolute path of the cache that `huggingface_hub` uses with the variables
+    `environ`."""
     cache = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     if not cache:
         above = environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
@@ -80,9 +81,10 @@ def user_cache(environ: Mapping[str, str]) -> str:
 
 
 def view(hub: str, theirs: str, views: str) -> str:
-    """Make a cache below `views` with links to everything in `hub`, and to what only `theirs` has.
-    Each user's cache has its own view, which every call updates; concurrent calls make the same
-    links. Files that a program adds to the view stay. Raises OSError."""
+    """Make a folder below `views` with links to all repositories in the cache `hub`, and to those
+    that only the user's cache `theirs` has. Return its path. Each user's cache has its own folder,
+    which every call updates; concurrent calls make the same links. Files that a program adds to the
+    folder stay. Raises OSError."""
     # A launch from inside a run already has a view: use it.
     nested = os.path.dirname(theirs) == os.path.abspath(views)
     digest = hashlib.sha256(os.fsencode(theirs)).hexdigest()[:16]

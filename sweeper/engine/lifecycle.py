@@ -1,6 +1,6 @@
 """Starts, finds and stops the engine that serves a home. The engine holds `<home>/engine/lock` and
-writes its address to `engine.json`; readers ask this address whether it is still valid. Uses only
-the standard library."""
+writes its address to `engine.json`; readers send a request to this address to check that the engine
+still runs. Uses only the standard library."""
 
 import contextlib
 import json
@@ -26,8 +26,8 @@ from sweeper.errors import EngineError, EnvironmentFailure, StoreError
 SERVICE = "sweeper-engine"
 _NO_MODELS: Mapping[str, str] = {}
 _ASK_SECONDS = 20.0
-"""Seconds. An engine on a busy machine may not answer for seconds. Without an engine, the call
-fails at once."""
+"""Timeout of a request to the engine. On a busy machine, an engine may take seconds to answer. If
+no engine listens, the request fails at once."""
 _STOP_SECONDS = 60.0
 _LOG_LINES = 8
 _TOKEN_LENGTH = 20
@@ -98,9 +98,9 @@ def hub_environment(
     """Return variables with which `transformers` finds the tokenizers of the engine's models by
     name.
 
-    They also disable the network, because the names mean other models there. The contents of the
-    hub cache that a program in `environ` would use are available too (`hub.view`). `HF_HOME` is
-    unchanged, so the user's token and loaded datasets are still found.
+    They also disable downloads, because these names mean other models on the Hugging Face hub. The
+    contents of the hub cache that a program in `environ` would use are available too (`hub.view`).
+    `HF_HOME` is unchanged, so the user's token and loaded datasets are still found.
     """
     root = home or paths.home()
     try:
@@ -132,10 +132,11 @@ def loopback(host: str) -> bool:
         return False
 
 
-def token_for(given: str | None, host: str) -> str | None:
-    """Return the token of an engine at `host`: the given one, else $SWEEPER_ENGINE_TOKEN, else
-    None, which means the home's token. Raises `EngineError` if that is not allowed."""
-    token = given or os.environ.get(TOKEN) or None
+def token_for(setting: str | None, host: str) -> str | None:
+    """Return the token of an engine at `host`: `setting`, else $SWEEPER_ENGINE_TOKEN, else None,
+    which means the home's token. Raises `EngineError` if the token has an invalid form, or if other
+    machines can reach `host` and the token is None."""
+    token = setting or os.environ.get(TOKEN) or None
     if token is None and not loopback(host):
         raise EngineError(
             f"an engine that other machines can reach ({host}) needs a token: set ${TOKEN}"
@@ -173,7 +174,7 @@ def _ask(
 
 def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo | None:
     """Return the engine that serves a home; None if no engine answers within `timeout` seconds,
-    even if there is a record."""
+    even if a record of an engine exists."""
     import secrets
 
     path = os.path.abspath(home or paths.home())
@@ -193,7 +194,8 @@ def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo |
 
 
 def knock(url: str, timeout: float = _ASK_SECONDS) -> str | None:
-    """Return the start time of the engine at `url`, of any home; None if no engine answers."""
+    """Return the start time of the engine at `url`, whichever home it serves; None if no engine
+    answers."""
     answer = _ask(url, timeout) or {}
     return str(answer.get("started")) if answer.get("service") == SERVICE else None
 
@@ -237,7 +239,7 @@ def describe(info: EngineInfo, token: str | None = None, most: float = 10) -> li
     return lines
 
 
-def _last_words(home: str | None) -> str:
+def _log_end(home: str | None) -> str:
     with contextlib.suppress(OSError), open(log_path(home), encoding="utf-8") as file:
         lines = [line.strip() for line in file.readlines()[-_LOG_LINES:]]
         if lines:
@@ -253,7 +255,7 @@ def wait(home: str | None = None, timeout: float = 30.0) -> EngineInfo:
         if (info := find(home)) is not None:
             return info
         if time.monotonic() > deadline:
-            raise EngineError(f"no engine within {timeout:.0f} s{_last_words(home)}")
+            raise EngineError(f"no engine within {timeout:.0f} s{_log_end(home)}")
         time.sleep(0.05)
 
 
@@ -284,16 +286,16 @@ def start(
         if info is not None and info.pid == process.pid:
             return info
         if ended:
-            raise EngineError(f"the engine did not start{_last_words(home)}")
+            raise EngineError(f"the engine did not start{_log_end(home)}")
         time.sleep(0.05)
     process.terminate()
-    raise EngineError(f"no engine within {timeout:.0f} s{_last_words(home)}")
+    raise EngineError(f"no engine within {timeout:.0f} s{_log_end(home)}")
 
 
 def stop(home: str | None = None) -> bool:
-    """Stop the engine that serves a home. Return False if there is none. Only a process that
-    answers as this home's engine and has the recorded pid gets a signal. Raises EngineError if it
-    does not stop in time, or belongs to another user."""
+    """Stop the engine that serves a home. Return False if there is none. Sends a signal only to a
+    process that answers as this home's engine and has the recorded pid. Raises EngineError if the
+    process does not stop in time, or belongs to another user."""
     info = find(home)
     if info is None:
         return False
@@ -309,5 +311,5 @@ def stop(home: str | None = None) -> bool:
             return True
         time.sleep(0.05)
     raise EngineError(
-        f"the engine (pid {info.pid}) has not stopped in {_STOP_SECONDS:.0f} s{_last_words(home)}"
+        f"the engine (pid {info.pid}) has not stopped in {_STOP_SECONDS:.0f} s{_log_end(home)}"
     )

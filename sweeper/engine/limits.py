@@ -16,7 +16,7 @@ from sweeper.errors import EngineError
 class Limits(NamedTuple):
     """The limits of a service. None and 0 mean no limit. `max_sessions` limits the sessions with
     training clients, `max_concurrent_samples` the samples drawn at once over all sessions, and
-    `rate_limit` the requests per second. `latency` is the least number of seconds for a response.
+    `rate_limit` the requests per second. `latency` is the minimum response time in seconds.
     `fail_rate` is the fraction of requests that fail with a 500, and `seed` determines which."""
 
     max_sessions: int | None = None
@@ -43,8 +43,8 @@ class Limits(NamedTuple):
     def arguments(self) -> list[str]:
         """Return these limits as arguments of `python -m sweeper.engine serve`."""
         default = Limits()
-        given = {k: v for k, v in self._asdict().items() if v != getattr(default, k)}
-        return [part for k, v in given.items() for part in ("--" + k.replace("_", "-"), str(v))]
+        changed = {k: v for k, v in self._asdict().items() if v != getattr(default, k)}
+        return [part for k, v in changed.items() for part in ("--" + k.replace("_", "-"), str(v))]
 
 
 def add_limits(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +113,8 @@ class Gate:
         return now
 
     def leave(self, key: str) -> None:
-        """Remove an admitted key, and admit the next ones. A waiting key continues to wait."""
+        """Remove an admitted key, and admit the next ones. If the key is waiting, it continues to
+        wait."""
         due = list[Callable[[], None]]()
         with self._lock:
             self._inside.discard(key)
@@ -156,7 +157,8 @@ class Bucket:
 
 
 class Failures:
-    """A generator of failures: a fraction of them, the same for the same seed and order."""
+    """A generator of simulated failures: makes the fraction `share` of requests fail. The same seed
+    gives the same failures for the same order of requests."""
 
     def __init__(self, share: float, seed: int) -> None:
         self._share, self._random = share, random.Random(seed)  # noqa: S311 -- no secret

@@ -52,8 +52,8 @@ def _checkpoint(entry: Entry) -> Body:
 
 
 def _training_run(service: Service, name: str) -> Body:
-    """Describe a training run: a current one, one whose session has ended, or one of an earlier
-    engine that left checkpoints."""
+    """Describe a training run. Its session may have ended. A run of an earlier engine is described
+    from its checkpoints."""
     held = {run.id: run for run in service.registry.runs()}.get(name)
     entries = service.vault.entries(name)
     summary = held.summary if held else service.registry.past_runs().get(name)
@@ -130,7 +130,7 @@ def external_addresses(service: Service, path: Params, base: str) -> Body:
     service.vault.entry(place)
     if place.kind != "external_weights":
         raise RequestError(
-            f"{place} is not an external checkpoint, which save_weights_external makes"
+            f"{place} is not an external checkpoint: make one with save_weights_external"
         )
     ticket, expires = service.tickets.issue(place)
     urls = {file: f"{base}{ticket}/{file}" for file in (exports.CONFIG, exports.WEIGHTS)}
@@ -138,7 +138,7 @@ def external_addresses(service: Service, path: Params, base: str) -> Body:
 
 
 def storage(service: Service, _path: Params, query: Params) -> Body:
-    """Return the disk usage of checkpoints. There is one owner and no project."""
+    """Return the disk usage of all checkpoints. They all belong to the project `OWNER`."""
     entries = _all_entries(service) if query.get("project_id") in (None, OWNER) else []
     size = sum(entry.document.size for entry in entries)
     item = {"checkpoint_count": len(entries), "size_bytes": size, "size_gigabytes": size / 1e9}
@@ -202,7 +202,7 @@ def billing(service: Service, _path: Params, query: Params) -> Body:
         raise RequestError("ending_before must be after starting_on, by at most 14 days")
     entries, about = service.meter.billed(begin, end)
     return {
-        "data": [_billed(one, tokens) for one, tokens in entries.items()],
+        "data": [_billed(key, tokens) for key, tokens in entries.items()],
         "sessions": {name: {"user_metadata": metadata} for name, metadata in about.items()},
         "cost_data_through": None,
     }
@@ -219,15 +219,15 @@ def _hour_of(query: Params, key: str) -> float:
     return seconds
 
 
-def _billed(one: Billed, tokens: int) -> Body:
-    info: Body = {"type": one.kind, "token_count": tokens}
-    if one.kind == "sampling_prefill":
-        info["cached"] = one.cached
+def _billed(key: Billed, tokens: int) -> Body:
+    info: Body = {"type": key.kind, "token_count": tokens}
+    if key.kind == "sampling_prefill":
+        info["cached"] = key.cached
     return {
-        "bucket_start": time_of(one.hour),
-        "bucket_end": time_of(one.hour + 3600),
-        "base_model": one.model,
-        "session_id": one.session,
+        "bucket_start": time_of(key.hour),
+        "bucket_end": time_of(key.hour + 3600),
+        "base_model": key.model,
+        "session_id": key.session,
         "project_id": OWNER,
         "estimated_cost_usd": None,
         "effective_rate_usd_per_million_tokens": None,
@@ -296,8 +296,8 @@ def _summary(service: Service, session: Session, active: bool) -> Body:
 
 
 def _is_named(session: Session, name: str | None, words: Sequence[str]) -> bool:
-    """Return whether the session has that id, or all the words in its display name; True if neither
-    is given."""
+    """Return whether the session has the id `name`, or all of `words` in its display name. True if
+    both are missing."""
     if name is None and not words:
         return True
     shown = (session.display_name or "").lower()
@@ -305,14 +305,14 @@ def _is_named(session: Session, name: str | None, words: Sequence[str]) -> bool:
 
 
 def _is_meant(session: Session, body: Body) -> bool:
-    """Return whether a search matches this session, apart from the session's status."""
+    """Return whether a session matches a search. Ignores the session's status."""
     wanted: Body = body.get("user_metadata") or {}
-    own: Body = session.user_metadata or {}
+    metadata: Body = session.user_metadata or {}
     owner: Body = body.get("owner") or {}
     projects: list[str] | None = body.get("project_ids")
     return (
         _is_named(session, body.get("session_id"), (body.get("display_name") or "").lower().split())
-        and all(own.get(key) == value for key, value in wanted.items())
+        and all(metadata.get(key) == value for key, value in wanted.items())
         and (projects is None or OWNER in projects)
         and (owner.get("type") != "user" or OWNER in owner.get("owner_urns", ()))
     )
@@ -336,21 +336,21 @@ def _rank(session: Session) -> tuple[datetime, str]:
 def search_sessions(service: Service, _path: Params, body: Body) -> Body:
     """Return one page of a search's results, newest first."""
     active = {session.id for session in service.registry.sessions()}
-    matches = [one for one in service.registry.all_sessions() if _is_meant(one, body)]
+    matches = [session for session in service.registry.all_sessions() if _is_meant(session, body)]
     if statuses := body.get("statuses"):
         matches = [
-            one
-            for one in matches
-            if _has_status({"type": "active"} if one.id in active else one.status, statuses)
+            session
+            for session in matches
+            if _has_status({"type": "active"} if session.id in active else session.status, statuses)
         ]
     matches.sort(key=_rank, reverse=True)
     if cursor := body.get("cursor"):
         before = datetime.fromisoformat(cursor["last_created_at"]), cursor["last_session_id"]
-        matches = [one for one in matches if _rank(one) < before]
+        matches = [session for session in matches if _rank(session) < before]
     limit = int(body.get("limit", 50))
     page, after = matches[:limit], None
     if len(matches) > limit:
         last = page[-1]
         after = {"last_created_at": time_of(last.started), "last_session_id": last.id}
-    summaries = [_summary(service, one, one.id in active) for one in page]
+    summaries = [_summary(service, session, session.id in active) for session in page]
     return {"sessions": summaries, "next_cursor": after}

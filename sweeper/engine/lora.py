@@ -57,7 +57,7 @@ def _adapted(name: str, config: LoraConfig) -> bool:
 def create(shape: Shape, config: LoraConfig) -> Arrays:
     """Create an adapter. A is uniform with variance 1 / in and B is zero, so it has no effect yet.
 
-    The same seed gives the same adapter. Without a seed, one is drawn from the system.
+    The same seed gives the same adapter. Without a seed, a random one is used.
     """
     seed = config.seed if config.seed is not None else int.from_bytes(os.urandom(8), "big")
     rng = np.random.Generator(np.random.PCG64(seed % 2**64))

@@ -29,7 +29,8 @@ LossConfig = Mapping[str, float | str]
 """The client's `loss_fn_config`."""
 
 RECORDED = "recorded_logprobs"
-"""The input that the sampler recorded, not the client: logprobs."""
+"""The name of an input that does not come from the client: the logprobs that the sampler
+recorded."""
 
 
 class Loss(NamedTuple):
@@ -133,5 +134,7 @@ def find(name: str, config: LossConfig) -> Loss:
             raise RequestError(f"loss_fn {name!r}: {key} is {value!r}; it must be a number >= 0")
     low, high = ({**loss.config, **config}.get(key, 0.0) for key in _THRESHOLDS)
     if float(low) > float(high):
-        raise RequestError(f"loss_fn {name!r}: it would clip from {low} to {high}")
+        raise RequestError(
+            f"loss_fn {name!r}: {_THRESHOLDS[0]} {low} is above {_THRESHOLDS[1]} {high}"
+        )
     return loss

@@ -16,9 +16,9 @@ _SECONDS = 3600
 
 
 class Billed(NamedTuple):
-    """The key of a number of billed tokens: one kind (in the terms of billing) that a session used
-    of a model in the hour that begins at `hour` (Unix seconds). `cached` marks prompt tokens that
-    had been read before."""
+    """The key of a count of billed tokens: the hour that begins at `hour` (Unix seconds), the
+    session, the model, and the kind of tokens as the service's bills name it. `cached` marks prompt
+    tokens that were in the cache of prompts."""
 
     hour: int
     session: str
@@ -33,9 +33,9 @@ class Usage:
 
     Tokens are input tokens and sampled tokens. `trained_tokens` went through forward and backward
     passes, `forward_tokens` only through forward passes. `prompt_tokens` count once per sampling
-    request, for any `num_samples`; `cached_tokens` of them had been read before by the same weights
-    after the same tokens. `sampled_tokens` were drawn. `paused` requests had to wait. Only the
-    total has `refused` requests, which got a 429, and `failed` requests, which got the 500 of
+    request, for any `num_samples`; `cached_tokens` are the prompt tokens that were in the cache of
+    prompts (`prefixes`). `sampled_tokens` were drawn. `paused` requests had to wait. Only the total
+    has `refused` requests, which got a 429, and `failed` requests, which got the 500 of
     `fail_rate`.
     """
 
@@ -114,7 +114,7 @@ class Meter:
                 line.usage.add(counts)
 
     def bill(self, session: str, model: str, **counts: int) -> None:
-        """Add to a session's counts of a model (as `Usage`) and to its billed tokens."""
+        """Add to a session's counts (named as in `Usage`), and to its billed tokens of a model."""
         self.add(session, **counts)
         hour = int(self._clock()) // _SECONDS * _SECONDS
         cached = counts.get("cached_tokens", 0)
@@ -134,9 +134,9 @@ class Meter:
     def _forget(self, before: int) -> None:
         """Drop billed usage that is too old to be queried."""
         if self._billed and next(iter(self._billed)).hour < before:
-            self._billed = {one: n for one, n in self._billed.items() if one.hour >= before}
-            known = {one.session for one in self._billed} | self._lines.keys()
-            self._about = {name: about for name, about in self._about.items() if name in known}
+            self._billed = {key: n for key, n in self._billed.items() if key.hour >= before}
+            sessions = {key.session for key in self._billed} | self._lines.keys()
+            self._about = {name: about for name, about in self._about.items() if name in sessions}
 
     def billed(
         self, begin: float, end: float
@@ -144,8 +144,8 @@ class Meter:
         """Return the usage in the hours that begin between two times, and each session's
         metadata."""
         with self._lock:
-            billed = {one: n for one, n in self._billed.items() if begin <= one.hour < end}
-            return billed, {one.session: self._about.get(one.session) for one in billed}
+            billed = {key: n for key, n in self._billed.items() if begin <= key.hour < end}
+            return billed, {key.session: self._about.get(key.session) for key in billed}
 
     def report(self) -> dict[str, object]:
         """Return `{"total": counts, "sessions": [...]}`, newest session first, times in Unix

@@ -196,15 +196,15 @@ class Models:
     ) -> None:
         """`aliases` maps names to models. Raises ValueError if an alias or its model is invalid."""
         self._directory, self._extra = directory, dict(extra or {})
-        own = self._aliases = dict[str, str]()
+        targets = self._aliases = dict[str, str]()
         for name, target in (aliases or {}).items():
             if name in self.names() or not _NAME.fullmatch(name):
                 raise ValueError(
                     f"{name!r} cannot be an alias: it is a model's name, or not a valid name"
                 )
-            if target not in self.names() or target in own:
+            if target not in self.names() or target in targets:
                 raise ValueError(f"alias {name}: no model {target!r}")
-            own[name] = target
+            targets[name] = target
         self._loaded: dict[str, Model] = {}
         self._lock = threading.Lock()
 

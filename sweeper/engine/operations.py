@@ -28,8 +28,8 @@ class PassResult(NamedTuple):
 
 def lora_config(given: dict[str, Any]) -> lora.LoraConfig:
     """Check a client's `lora_config`, and return it."""
-    known = {k: v for k, v in given.items() if k in lora.LoraConfig._fields}
-    config = lora.LoraConfig(**known)
+    fields = {k: v for k, v in given.items() if k in lora.LoraConfig._fields}
+    config = lora.LoraConfig(**fields)
     if not 1 <= config.rank <= lora.MAX_RANK:
         raise RequestError(f"lora rank {config.rank}: it must be from 1 to {lora.MAX_RANK}")
     if not (config.train_attn or config.train_mlp or config.train_unembed):
@@ -228,7 +228,7 @@ class PromptScores(NamedTuple):
     are none), the top k, and the logprob of each cell of the targets (0 for a cell without a
     token)."""
 
-    own: Floats | None = None
+    logprobs: Floats | None = None
     topk: tuple[Ints, Floats] | None = None  # T x k token ids, T x k logprobs
     targets: Floats | None = None
 
@@ -242,13 +242,14 @@ class SampleResult(NamedTuple):
 
 
 def _stop(model: Model, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
-    """Return the token ids and the test of texts for the SDK's `stop`. None means the model's end
-    of text."""
+    """Return the token ids in the SDK's `stop`, and a function that returns whether tokens end with
+    one of its texts (None without texts). If `stop` is None, the ids are the model's end-of-text
+    tokens."""
     if stop is None:
         return model.eos, None
-    given: list[object] = [stop] if isinstance(stop, str) else list(stop)
-    texts = [item for item in given if isinstance(item, str) and item]
-    ids = frozenset(item for item in given if isinstance(item, int))
+    items: list[object] = [stop] if isinstance(stop, str) else list(stop)
+    texts = [item for item in items if isinstance(item, str) and item]
+    ids = frozenset(item for item in items if isinstance(item, int))
     if not texts:
         return ids, None
     # A token has at least one byte, so a text of m characters ends within 4 m tokens.
@@ -297,7 +298,7 @@ def _prompt_scores(
     """Compute the logprobs of the prompt's tokens, the top k, and the targets at each position. The
     first position has none."""
     k, n, first = request.topk_prompt_logprobs, prompt.length, _first_scored(request)
-    own = np.full(n, np.nan, np.float32)
+    logprobs = np.full(n, np.nan, np.float32)
     best = np.full((n, k), sampling.EMPTY[0], np.int32)
     values = np.full((n, k), sampling.EMPTY[1], np.float32)
     ids, targets = np.array(request.prompt), request.targets
@@ -307,16 +308,16 @@ def _prompt_scores(
         rows = prompt.x[at - prompt.first : end - prompt.first]
         scores = net.log_softmax(net.logits(network, rows))
         place = slice(at + 1, end + 1)
-        own[place] = np.take_along_axis(scores, ids[place, None], -1)[:, 0]
+        logprobs[place] = np.take_along_axis(scores, ids[place, None], -1)[:, 0]
         if k:
             best[place], values[place] = sampling.likeliest(scores, k)
         if targets is not None and result is not None:
             cells = (targets.rows >= at) & (targets.rows < end) & (targets.ids >= 0)
             result[cells] = scores[targets.rows[cells] - at, targets.ids[cells]]
-    own[:first] = np.nan
+    logprobs[:first] = np.nan
     best[:first], values[:first] = sampling.EMPTY
     return PromptScores(
-        own if request.prompt_logprobs else None, (best, values) if k else None, result
+        logprobs if request.prompt_logprobs else None, (best, values) if k else None, result
     )
 
 
@@ -325,7 +326,7 @@ def sample(adapter: Adapter, request: SampleRequest, prefixes: Prefixes | None) 
     prompts."""
     model, network = adapter.model, adapter.network
     params = _params(model, request)
-    firsts = list[int]()  # the first position whose output is needed, for each request
+    firsts = list[int]()  # the first position whose output is needed, for each kind of score
     if request.prompt_logprobs or request.topk_prompt_logprobs:
         firsts.append(_first_scored(request) - 1)
     if request.targets is not None:

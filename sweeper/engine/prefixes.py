@@ -17,8 +17,9 @@ _ROOT = 0
 _Key = tuple[int, int, bytes]
 
 
-class Kept(NamedTuple):
-    """A block: keys and values of each layer, KV x L x h, and the output of its last position."""
+class CachedBlock(NamedTuple):
+    """A block: the keys and values of each layer (KV x L x h), and the output of its last
+    position."""
 
     number: int
     cache: list[tuple[Floats, Floats]]
@@ -26,7 +27,7 @@ class Kept(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """The size in memory, without the keys of the cache."""
+        """The size of the arrays in bytes."""
         return self.last.nbytes + sum(keys.nbytes + values.nbytes for keys, values in self.cache)
 
 
@@ -37,7 +38,7 @@ class Prefixes:
     def __init__(self, most: int = BYTES) -> None:
         self._most, self._held = most, 0
         self._lock = threading.Lock()
-        self._blocks: OrderedDict[_Key, Kept] = OrderedDict()
+        self._blocks: OrderedDict[_Key, CachedBlock] = OrderedDict()
         self._owned: dict[int, set[_Key]] = {}
         self._numbers = itertools.count(_ROOT + 1)
 
@@ -46,10 +47,10 @@ class Prefixes:
         """The size of all blocks in bytes."""
         return self._held
 
-    def find(self, owner: int, parts: list[bytes]) -> list[Kept]:
+    def find(self, owner: int, parts: list[bytes]) -> list[CachedBlock]:
         """Return the cached blocks at the start of a prompt, up to the first missing one. `parts`
         has the tokens of each block."""
-        matches, above = list[Kept](), _ROOT
+        matches, above = list[CachedBlock](), _ROOT
         with self._lock:
             keys = list[_Key]()
             for part in parts:
@@ -67,18 +68,18 @@ class Prefixes:
     def add(
         self,
         owner: int,
-        above: Kept | None,
+        above: CachedBlock | None,
         part: bytes,
         cache: list[tuple[Floats, Floats]],
         last: Floats,
-    ) -> Kept:
-        """Cache the block that follows `above` (None for the first block). Return the cached
-        block."""
+    ) -> CachedBlock:
+        """Cache the block that follows the block `above` (None for the first block). Return the
+        cached block."""
         with self._lock:
             key = owner, above.number if above else _ROOT, part
             block = self._blocks.get(key)
             if block is None:
-                block = Kept(next(self._numbers), cache, last)
+                block = CachedBlock(next(self._numbers), cache, last)
                 self._blocks[key] = block
                 self._owned.setdefault(owner, set()).add(key)
                 self._held += block.nbytes

@@ -54,14 +54,19 @@ class Records:
         before = self._clock() - UNUSED_SECONDS
         with self._lock:
             for session, sequences in list(self._sessions.items()):
-                kept = {name: one for name, one in sequences.items() if one.used >= before}
-                self._sessions[session] = kept
-                if not kept:
+                used = {
+                    name: sequence
+                    for name, sequence in sequences.items()
+                    if sequence.used >= before
+                }
+                self._sessions[session] = used
+                if not used:
                     del self._sessions[session]
 
     def completed(self, session: str, datum: Datum, number: int) -> Datum:
         """Return a datum with the recorded logprobs of its sampled tokens. Tokens that were not
-        sampled get no weight. Raises RequestError if its provenance is missing or wrong."""
+        sampled get the weight 0. Raises RequestError if the datum's spans are missing or do not
+        match the recorded sequences."""
         where = f"data[{number}]"
         targets = datum.inputs.get("target_tokens")
         if not datum.spans or targets is None or targets.ndim != 1:
@@ -107,7 +112,7 @@ class Records:
         length = len(sequence.tokens) if span.sampled else sequence.prompt
         if min(span.offset, span.length) < 0 or span.offset + span.length > length:
             raise RequestError(
-                f"{where}: a span from {span.offset} to {span.offset + span.length}, and "
-                f"{'the tokens' if span.sampled else 'the prompt'} of {span.sequence} are {length}"
+                f"{where}: a span from {span.offset} to {span.offset + span.length}, but "
+                f"{span.sequence} has {length} {'sampled' if span.sampled else 'prompt'} tokens"
             )
         return sequence

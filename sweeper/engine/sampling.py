@@ -119,8 +119,8 @@ def read(
             outputs.append(x)
         if prefixes:
             place = slice(at, at + len(x))
-            own = [(keys[:, place].copy(), values[:, place].copy()) for keys, values in cache]
-            above = prefixes.add(owner, above, parts[at // BLOCK], own, x[-1].copy())
+            copies = [(keys[:, place].copy(), values[:, place].copy()) for keys, values in cache]
+            above = prefixes.add(owner, above, parts[at // BLOCK], copies, x[-1].copy())
     return Prompt(length, np.concatenate(outputs), cache, min(len(held) * BLOCK, length))
 
 

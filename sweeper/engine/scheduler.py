@@ -21,7 +21,8 @@ from sweeper.engine.meter import Meter
 #
 # A sampler's newest request goes first, because the next turn of an episode begins with a prompt
 # that was just read (`prefixes.py`): few episodes are in progress at a time, and their prompts are
-# still cached. At intervals the oldest request is taken, so that no request waits for ever.
+# still cached. At intervals (`_OLDEST`) the oldest request is taken, so that no request waits for
+# ever.
 
 
 log = logging.getLogger("sweeper.engine")
@@ -122,7 +123,7 @@ class Promises:
 
 
 _OLDEST = 8
-"""One of this many requests of a sampler is the oldest instead of the newest."""
+"""Every this many requests, a sampler's lane takes its oldest request instead of its newest."""
 
 
 class _Job(NamedTuple):
@@ -277,7 +278,8 @@ Job = Callable[[], Reply]
 
 
 class Admission:
-    """The admission of jobs to the scheduler, within the limits."""
+    """A gatekeeper that passes jobs to the scheduler when the limits allow it. A session needs a
+    seat (`max_sessions`) to have training clients."""
 
     def __init__(
         self, promises: Promises, scheduler: Scheduler, meter: Meter, limits: Limits
@@ -326,7 +328,7 @@ class Admission:
             self._promises.resume(name)
             self._scheduler.submit(lane, future, job)
 
-        def done(_future: Future[Reply]) -> None:  # or it was cancelled while it waited
+        def done(_future: Future[Reply]) -> None:  # also called if it was cancelled while it waited
             self._promises.resume(name)
             self._draws.forget(name)
 
@@ -341,6 +343,6 @@ class Admission:
         fail(waiting, "the session has ended")
 
     def keep(self, sessions: Collection[str]) -> None:
-        """Free the seats of all other sessions. Waiting requests continue to wait."""
+        """Free the seats of all sessions except these. Waiting requests continue to wait."""
         for session in self.seats.inside() - set(sessions):
             self.seats.leave(session)

@@ -59,8 +59,8 @@ def _locked(home: str) -> Generator[None]:
 
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio disables Nagle's algorithm, which costs 40 ms a request, only for an explicit
-    # protocol
+    # The protocol is explicit, because otherwise asyncio would not disable Nagle's algorithm, which
+    # costs 40 ms per request.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -159,7 +159,7 @@ def _run(host: str, port: int, home: str, settings: Settings) -> None:
         # afterwards
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, finish)
-        # The terminal window or the whole tmux server may be closed. The runs go on and need the
+        # The terminal window or the whole tmux server may be closed. The runs continue and need the
         # engine.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         server.run([listener])
@@ -168,7 +168,7 @@ def _run(host: str, port: int, home: str, settings: Settings) -> None:
 
 
 def run(host: str, port: int, home: str, settings: Settings) -> None:
-    """Serve a home until told to stop; see `serve` in `__main__`."""
+    """Serve a home until SIGTERM or SIGINT; see `serve` in `__main__`."""
     sys.setswitchinterval(_SWITCH_SECONDS)
     os.makedirs(paths.engine(home), exist_ok=True)
     with _locked(home):

@@ -29,8 +29,8 @@ Body = dict[str, Any]
 _SWEEP_SECONDS, _PURGE_SECONDS = 10.0, 300.0
 _UNSUPPORTED = ("prompt_alt_tokens_k",)
 _TARGETS = "target_prompt_logprobs"
-# A client sends a heartbeat every 10 s. A killed client does not end its session, which keeps its
-# seat until the session is swept.
+# A client sends a heartbeat every 10 s. After this time without one, a session loses its seat,
+# because its client has probably been killed.
 _SEAT_SECONDS = 35.0
 # The SDK tries for 5 minutes to send a request, and then continues with the next number.
 _MISSING_SECONDS = 600.0
@@ -122,7 +122,8 @@ class Service:
         return run
 
     def sweep(self) -> None:
-        """Free what is no longer needed. May be called often; works every 10 s."""
+        """Free memory and files that are no longer needed. May be called often; acts at most every
+        10 s."""
         now = self._clock()
         if now - self._swept < _SWEEP_SECONDS or not self._sweeping.acquire(blocking=False):
             return
@@ -132,7 +133,7 @@ class Service:
             self._records.sweep()
             for session in self.registry.sweep():
                 self._ended(session)
-                log.info("session %s was silent and has ended", session)
+                log.info("session %s has ended: its client sends no heartbeat", session)
             for run in self.registry.runs():
                 self.scheduler.pass_over(run.lane, _MISSING_SECONDS)
             alive = {session.id for session in self.registry.sessions()}
@@ -204,7 +205,7 @@ class Service:
         return self._seated(session.id, name, job)
 
     def get_info(self, body: Body) -> Body:
-        """Describe a training client. The tokenizer is named by a local directory."""
+        """Describe a training client. The id of the tokenizer is a local directory."""
         adapter = self._run(body["model_id"]).adapter
         model = adapter.model
         return {
@@ -229,7 +230,7 @@ class Service:
             given = wire.decode_pass(message)
             data, session = given.data, _owner(run.id, "train")
             if losses.RECORDED in losses.find(given.loss, given.config).needs:
-                data = [self._records.completed(session, one, n) for n, one in enumerate(data)]
+                data = [self._records.completed(session, datum, n) for n, datum in enumerate(data)]
             result = operations.forward_backward(
                 run, data, given.loss, given.config, train=given.train
             )
@@ -361,7 +362,7 @@ class Service:
 
         promise = self.promises.get(self._promise(f"{name}:open", self._misc, job))
         if promise is None:
-            raise RequestError("this request is over and its answer gone")
+            raise RequestError("the result of this request was fetched and dropped")
         return promise
 
     def join_sampling_session(self, body: Body) -> Body:
@@ -385,8 +386,8 @@ class Service:
         def job() -> Reply:
             return self._drawn(session, sampler, body, sequences)
 
-        known = self.promises.get(name) is not None
-        if may_refuse and not known and self._admission.full():
+        is_repeated = self.promises.get(name) is not None
+        if may_refuse and not is_repeated and self._admission.full():
             raise Busy("too many samples are being drawn at once", 1.0)
         self._admission.sample(name, sampler.lane, job)
         return {"request_id": name, "sample_sequence_ids": sequences}

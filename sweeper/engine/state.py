@@ -149,8 +149,8 @@ class Registry:
     def __init__(
         self, spill: str, on_drop: Callable[[Lane], None], on_idle: Callable[[Adapter], None]
     ) -> None:
-        """`on_drop` is called with a closed lane, `on_idle` with a sampler's adapter that leaves
-        the memory."""
+        """`on_drop` is called with the lane of a removed training client or sampler, `on_idle` with
+        the adapter of a sampler that leaves the memory."""
         self._lock = threading.Lock()
         self._spill, self._on_drop, self._on_idle = spill, on_drop, on_idle
         shutil.rmtree(spill, ignore_errors=True)  # left by an engine that crashed

@@ -78,10 +78,9 @@ CONFIG: Config = {
     "torch_dtype": "float32",
 }
 _SEED = 20260
-# Standard deviations of the embedding, of the head, and of a map relative to one that preserves
-# the size of its input. Found by training adapters on addition, sorting and reversal. Fastest to
-# learn are layers that outweigh the embedding, and a head whose first predictions are not all
-# alike.
+# Standard deviations of the embedding, of the head, and of a map relative to one that preserves the
+# size of its input. Found by training adapters on addition, sorting and reversal. Adapters learn
+# fastest if the layers outweigh the embedding, and if the head's first predictions differ.
 _EMBED, _HEAD, _GAIN = 0.2, 0.2, 1.0
 
 

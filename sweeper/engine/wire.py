@@ -286,8 +286,8 @@ def encode_samples(result: SampleResult, named: Targets | None = None) -> bytes:
             ids, values = (np.stack(part) for part in zip(*sequence.topk, strict=True))
             _put_topk(out.topk_sampled_logprobs, ids, values)
     scores = result.scores
-    if scores.own is not None:
-        message.prompt_logprobs = scores.own.astype(np.float32).tobytes()
+    if scores.logprobs is not None:
+        message.prompt_logprobs = scores.logprobs.astype(np.float32).tobytes()
     if scores.topk is not None:
         _put_topk(message.topk_prompt_logprobs, *scores.topk)
     if scores.targets is not None and named is not None:

@@ -358,7 +358,7 @@ def test_refusals_within_a_call_have_reasons(given):
         given.service.create_training_client_from_state(
             given.state, optimizer=types.DimuonOptimizerConfig()
         ).result(WAIT)
-    with pytest.raises(tinker.BadRequestError, match="is not public already"):
+    with pytest.raises(tinker.BadRequestError, match="is already private"):
         given.rest.unpublish_checkpoint_from_tinker_path(given.state).result(WAIT)
     with pytest.raises(tinker.BadRequestError, match="is not an external checkpoint"):
         given.raw(

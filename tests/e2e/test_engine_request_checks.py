@@ -66,7 +66,7 @@ def test_pages_of_a_browser_are_not_answered(ask):
         status, why = ask("GET", "healthz", headers={"Host": host})
         assert (status, why) == (
             403,
-            f"this engine is not {host!r}: it only serves its own machine",
+            f"the Host header is {host!r}: this engine only serves its own machine",
         )
     for origin in ("http://evil.example", "null", "http://localhost"):
         assert ask("POST", "create_session", "{}", JSON | {"Origin": origin})[0] == 403

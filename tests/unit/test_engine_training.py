@@ -125,7 +125,7 @@ def test_slopes_match_finite_differences(rng, name):
     [
         ("nonsense", {}, "use cross_entropy"),
         ("cross_entropy", {"beta": 1.0}, "no configuration beta"),
-        ("ppo", {"clip_low_threshold": 1.3}, "clip from 1.3 to 1.2"),
+        ("ppo", {"clip_low_threshold": 1.3}, "clip_low_threshold 1.3 is above"),
         ("cispo", {"clip_high_threshold": float("nan")}, "is nan"),
         ("dro", {"beta": "much"}, "'much'; it must be a number"),
         ("ppo", {"beta": 0.1}, "no configuration beta"),
