@@ -1,5 +1,5 @@
-"""Asks a model the questions of suites, grades the answers and records them: the common part of the
-evaluation recipe and of evaluations in runs that train."""
+"""Asks a model the questions of suites, grades the answers and records them. The recipe eval uses
+it, and so do the evaluations of training runs (evaluating.py)."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import tinker
 
 
-def check_functions(items: Iterable[Item], own: graders.Graders) -> None:
+def check_functions(items: Iterable[Item], run_graders: graders.Graders) -> None:
     """Load each grader, and try user functions on correct answers before the model is asked."""
     checked: set[str] = set()
     for item in items:
@@ -32,10 +32,10 @@ def check_functions(items: Iterable[Item], own: graders.Graders) -> None:
         if name is None or name in checked or name == benchmarks.GRADER:
             continue
         checked.add(name)
-        own.get(name)
+        run_graders.get(name)
         if ":" in name:
             question = item.question
-            own.sandbox(name).check([(question.text, question.answer, question.answer)])
+            run_graders.sandbox(name).check([(question.text, question.answer, question.answer)])
 
 
 class Answers:
@@ -45,18 +45,18 @@ class Answers:
     def __init__(
         self,
         directory: rundir.RunDirectory,
-        own: graders.Graders,
+        run_graders: graders.Graders,
         rows: Iterable[dict[str, Any]],
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        self._directory, self._graders, self._more = directory, own, dict(more or {})
+        self._directory, self._graders, self._more = directory, run_graders, dict(more or {})
         self._rows: dict[str, dict[int, dict[str, Any]]] = {}
         for row in rows:
             if isinstance(row.get("item"), str) and isinstance(row.get("sample"), int):
                 self._rows.setdefault(row["item"], {}).setdefault(row["sample"], row)
 
     def of(self, item: Item, samples: int) -> list[dict[str, Any]] | None:
-        """Return an item's rows, or None if it has fewer samples."""
+        """Return the rows of an item's first samples, or None if one of them is missing."""
         rows = self._rows.get(item.key, {})
         answers = [rows[sample] for sample in range(samples) if sample in rows]
         return answers if len(answers) == samples else None
@@ -74,12 +74,13 @@ class Answers:
             self._rows.setdefault(row["item"], {})[row["sample"]] = row
 
     def keep(self, items: Iterable[Item], others: Iterable[dict[str, Any]] = ()) -> None:
-        """Drop items that are no longer in the suite, and regrade answers of another grader. The
-        file then has exactly the suite's items, after `others`: rows of earlier steps."""
-        known = {item.key: item for item in items}
+        """Drop the answers to all other items, and grade the answers again that another grader
+        graded. If anything changes, the file is rewritten: first `others` (rows of earlier steps),
+        then the answers."""
+        by_key = {item.key: item for item in items}
         answers: dict[str, dict[int, dict[str, Any]]] = {}
         for key, rows in self._rows.items():
-            if item := known.get(key):
+            if item := by_key.get(key):
                 answers[key] = {sample: self._graded(item, row) for sample, row in rows.items()}
         if answers != self._rows:
             self._rows = answers
@@ -96,7 +97,7 @@ class Answers:
         return row | fresh | self.grade(item, str(row.get("text", "")))
 
     def grade(self, item: Item, text: str) -> dict[str, Any]:
-        """Return the score of a text and its grader, for a row."""
+        """Grade an answer. Return its score and grader as fields of a row."""
         if item.grader is None:
             return {"score": None, "grader": None}
         score, error = self._graders.get(item.grader)(item.question, text)
@@ -106,7 +107,7 @@ class Answers:
 def described(item: Item) -> dict[str, Any]:
     """Return the fields of a row that describe its item."""
     fields = {"item": item.key, "task": item.suite}
-    if item.grader != benchmarks.GRADER:  # its environment supplies the prompt when it is asked
+    if item.grader != benchmarks.GRADER:  # a benchmark's environment supplies the prompt later
         fields["prompt"] = item.question.text
     more = {"answer": item.question.answer, "cluster": item.cluster, "id": item.name}
     return fields | {key: value for key, value in more.items() if value}
@@ -123,7 +124,8 @@ class Model(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """An item, and the pending request for its missing samples, if any."""
+    """An item, and the pending request for its missing samples, if any. The first missing sample
+    has the number `first`."""
 
     item: Item
     first: int
@@ -131,8 +133,8 @@ class Asked(NamedTuple):
 
 
 class Asker:
-    """Asks the questions of items. Requests are pending while earlier answers are graded in
-    order."""
+    """A client that asks the questions of items. While it grades answers in order, later requests
+    are pending."""
 
     def __init__(
         self, how: settings.Answering, run_seed: int, answers: Answers, model: Model | None
@@ -140,8 +142,8 @@ class Asker:
         self.how, self.run_seed, self.answers, self.model = how, run_seed, answers, model
 
     def under_way(self, items: Iterable[Item], stop: service.Stop | None = None) -> Iterator[Asked]:
-        """Yield the items in order, with `in_flight` requests pending. None begins after a signal
-        to `stop`."""
+        """Yield the items in order with their requests, while up to `in_flight` later requests are
+        pending. After a signal to `stop`, no request begins."""
         waiting: deque[Asked] = deque()
         for item in items:
             if stop is not None and stop.signum is not None:
@@ -173,7 +175,7 @@ class Asker:
         return Asked(item, first, request)
 
     def seed(self, item: Item, sample: int) -> int:
-        """Return the seed of an item's samples from this one on."""
+        """Return the seed of a request for an item's samples from `sample` on."""
         return samplers.seed_of(f"eval/{self.run_seed}/{item.key}/{sample}")
 
     def answered(self, question: Asked) -> list[dict[str, Any]]:
@@ -184,10 +186,10 @@ class Asker:
             if item.grader == benchmarks.GRADER:
                 rows = [played.row() for played in answer]
             else:
-                rows = [self.row(item, model.tokenizer, one) for one in answer.sequences]
-            known = described(item)
+                rows = [self.row(item, model.tokenizer, sequence) for sequence in answer.sequences]
+            fields = described(item)
             self.answers.add(
-                [known | r | {"sample": question.first + n} for n, r in enumerate(rows)]
+                [fields | r | {"sample": question.first + n} for n, r in enumerate(rows)]
             )
         return self.answers.of(item, self.how.samples) or []
 

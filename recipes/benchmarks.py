@@ -1,5 +1,6 @@
-"""tinker-cookbook's benchmarks as items of an evaluation: `suite=cookbook:gsm8k`. Its environments
-make the prompts and grade the answers. Needs tinker-cookbook in the same interpreter."""
+"""tinker-cookbook's benchmarks as items of an evaluation: `suite=cookbook:gsm8k`. The package's
+environments make the prompts and grade the answers. Needs tinker-cookbook in the same
+interpreter."""
 
 import hashlib
 import importlib
@@ -35,7 +36,8 @@ class Played(NamedTuple):
     error: str | None = None
 
     def row(self) -> dict[str, Any]:
-        """Return the fields of its row in `items.jsonl`, without those of its item."""
+        """Return the fields of the row in `items.jsonl`, except the fields that describe the
+        item."""
         row: dict[str, Any] = {
             "sample": 0,
             "text": self.text,
@@ -54,7 +56,7 @@ class Waited(NamedTuple):
     played: "Future[list[Played]]"
 
     def result(self, timeout: float | None = None) -> list[Played]:
-        """Wait for all of them."""
+        """Wait for the results of all episodes."""
         return self.played.result(timeout)
 
     def future(self) -> "Future[list[Played]]":
@@ -63,10 +65,11 @@ class Waited(NamedTuple):
 
 
 def split(suite: str) -> tuple[str, list[str]]:
-    """Split a suite into sweeper's suites and the names of benchmarks."""
+    """Split a list of suites, separated by commas, into sweeper's suites and the names of
+    benchmarks."""
     parts = [part.strip() for part in suite.split(",") if part.strip()]
-    own = [part for part in parts if not part.startswith(PREFIX)]
-    return ",".join(own), [part.removeprefix(PREFIX) for part in parts if part not in own]
+    ours = [part for part in parts if not part.startswith(PREFIX)]
+    return ",".join(ours), [part.removeprefix(PREFIX) for part in parts if part not in ours]
 
 
 def _cookbook(module: str) -> Any:
@@ -88,7 +91,7 @@ def check(suite: str) -> Checked:
     return Checked(None)
 
 
-def found(name: str) -> Any:
+def benchmark_of(name: str) -> Any:
     """Return the benchmark of that name. Raises RecipeError if it or the package does not exist."""
     try:
         package = _cookbook("eval.benchmarks")
@@ -101,13 +104,14 @@ def found(name: str) -> Any:
             except ImportError:  # it needs an optional package
                 continue
     if name not in package.REGISTRY:
-        known = ", ".join(sorted(package.REGISTRY))
-        raise RecipeError(f"suite={PREFIX}{name}: unknown benchmark: {known}")
+        names = ", ".join(sorted(package.REGISTRY))
+        raise RecipeError(f"suite={PREFIX}{name}: unknown benchmark; use one of {names}")
     return package.REGISTRY[name]
 
 
 class About(NamedTuple):
-    """The model of an evaluation, its `thinking`, and how many examples of each benchmark."""
+    """The model of an evaluation, its `thinking`, and the maximum number of examples per benchmark
+    (None: all)."""
 
     model_name: str
     thinking: str | None
@@ -125,8 +129,7 @@ def _renderer_of(about: About) -> str:
             return name
     thinking = f" with thinking={about.thinking}" if names else ""
     raise RecipeError(
-        f"tinker-cookbook knows no renderer for {about.model_name}{thinking}: "
-        "name one by renderer_name"
+        f"tinker-cookbook knows no renderer for {about.model_name}{thinking}: set renderer_name"
     )
 
 
@@ -145,15 +148,16 @@ class Benchmarks:
         renderer = how.renderer_name or _renderer_of(about)
         self._how, self._most, self._tokenizer = how, about.most, tokenizer
         self._renderer = _cookbook("renderers").get_renderer(renderer, tokenizer)
-        self._named = {name: found(name) for name in names}
+        self._named = {name: benchmark_of(name) for name in names}
         self._made: dict[tuple[str, int], dict[str, Any]] = {}
         self._where: dict[str, tuple[str, str]] = {}
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def items(self, taken: Collection[str] = ()) -> list[Item]:
-        """Return the examples of all benchmarks in order. A benchmark whose name is `taken` by
-        another suite is called cookbook-<name>. Raises RecipeError if a data set is missing.
+        """Return the examples of all benchmarks in order, as items. A benchmark whose name is
+        `taken` by another suite is called cookbook-<name>. Raises RecipeError if a data set is
+        missing.
         """
         items: list[Item] = []
         for name in self._named:
@@ -170,19 +174,20 @@ class Benchmarks:
         return self._where[item.key][0]
 
     def begin(self, sampler: Any, item: Item, first: int, seeds: Sequence[int]) -> Waited:
-        """Play an example once for each seed; the first is its sample `first`."""
+        """Play an example once per seed. The samples are numbered from `first` on. Return the
+        pending episodes."""
         import asyncio
 
         name, example = self._where[item.key]
-        played: list[Callable[[], Coroutine[Any, Any, Played]]] = []
+        plays: list[Callable[[], Coroutine[Any, Any, Played]]] = []
         for number, seed in enumerate(seeds, first):
-            if example not in self._environments(name, number):  # asked before, of other weights
+            if example not in self._environments(name, number):  # used up by earlier weights
                 del self._made[name, number]
-            environment = self._environments(name, number).pop(example)  # it is for one episode
-            played.append(lambda e=environment, s=seed: self._play(sampler, e, s))
+            environment = self._environments(name, number).pop(example)  # each plays one episode
+            plays.append(lambda e=environment, s=seed: self._play(sampler, e, s))
 
         async def every() -> list[Played]:
-            return [await one() for one in played]
+            return [await play() for play in plays]
 
         return Waited(asyncio.run_coroutine_threadsafe(every(), self._loop))
 
@@ -191,7 +196,8 @@ class Benchmarks:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _environments(self, name: str, sample: int) -> dict[str, Any]:
-        """Return the environments of all examples for one sample of each, by the example's id."""
+        """Return one environment per example, by the example's id, for the sample with this
+        number."""
         if (name, sample) not in self._made:
             benchmark = self._named[name]
             benchmark_config = _cookbook("eval.benchmarks").BenchmarkConfig(
@@ -201,21 +207,21 @@ class Benchmarks:
                 system_prompt=benchmark.recommended_system_prompt,
             )
             try:
-                made = benchmark.make_envs(self._renderer, benchmark_config)
+                environments = benchmark.make_envs(self._renderer, benchmark_config)
             except Exception as error:
                 reason = " ".join(str(error).split())[:300]
                 message = f"suite={PREFIX}{name}: {type(error).__name__}: {reason}"
                 raise RecipeError(message) from error
-            if not made:  # some of them only log why
+            if not environments:  # some benchmarks only log the reason
                 raise RecipeError(f"suite={PREFIX}{name}: its data set has no examples here")
             self._made[name, sample] = {
-                str(getattr(one, "example_id", None) or place): one
-                for place, one in enumerate(made)
+                str(getattr(environment, "example_id", None) or place): environment
+                for place, environment in enumerate(environments)
             }
         return self._made[name, sample]
 
     async def _play(self, sampler: Any, environment: Any, seed: int) -> Played:
-        """Play one episode, turn by turn, until the environment says that it is over."""
+        """Play one episode, turn by turn, until the environment ends it."""
         import tinker
 
         begun: Any = await environment.initial_observation()
@@ -239,7 +245,7 @@ class Benchmarks:
             tokens += len(sequence.tokens)
             try:
                 step = await environment.step(list(sequence.tokens), extra=extra)
-            except Exception as error:  # noqa: BLE001  (as its own runner: an example that is lost)
+            except Exception as error:  # noqa: BLE001  (tinker-cookbook's runner also gives up such an example)
                 message = f"{type(error).__name__}: {error}"[:300]
                 return Played(prompt, "\n".join(texts), tokens, False, 0.0, "", message)
             reward, turn = reward + step.reward, turn + 1
@@ -252,11 +258,11 @@ class Benchmarks:
 
 
 def wanted(suite: str | None) -> tuple[str | None, list[str]]:
-    """Return a suite without benchmarks (None: the configured task; "": there are only
-    benchmarks), and the benchmarks' names. Raises RecipeError for an unknown one."""
+    """Split the setting `suite` into sweeper's suites (None: the configured task; "": none) and the
+    names of benchmarks. Raises RecipeError for an unknown benchmark."""
     if suite is None or PREFIX not in suite:
         return suite, []
-    own, names = split(suite)
+    ours, names = split(suite)
     for name in names:
-        found(name)
-    return own, names
+        benchmark_of(name)
+    return ours, names

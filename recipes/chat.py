@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AT_ONCE = 256
-"""How many texts are tokenized together: the tokenizer's results are much larger than tokens."""
+"""The maximum number of texts that are tokenized together, because the tokenizer's results need
+much more memory than the tokens."""
 
 Learned = Literal[
     "all_assistant_messages",
@@ -59,9 +60,9 @@ class Example(NamedTuple):
 def render(
     tokenizer: Any, conversation: Conversation, learn: Learned = "all_assistant_messages"
 ) -> list[Example]:
-    """Return the example, or examples, of a conversation. There is one for each of the assistant's
-    turns to learn; a turn is joined with the previous one if it begins with all of its tokens. Some
-    templates do not allow that, because they write past turns differently from the last."""
+    """Return the examples of a conversation. Each of the assistant's turns to learn becomes an
+    example. If a turn's prompt begins with all tokens of the previous example, both become one
+    example. That is not so for templates that write past turns differently from the last turn."""
     return _render_each(tokenizer, [conversation], learn)
 
 
@@ -115,7 +116,7 @@ def _learned(conversation: Conversation, learn: Learned) -> list[int]:
 
 
 def render_answer(tokenizer: Any, before: Conversation, answer: str) -> Example:
-    """Return a question with an answer; only the answer's tokens have weight."""
+    """Return a question and its answer as an example, with weight only on the answer's tokens."""
     prompt, reply = _encode_turn(tokenizer, before, _answer_of(answer))
     return Example(prompt + reply, [0.0] * len(prompt) + [1.0] * len(reply), len(prompt))
 
@@ -140,8 +141,8 @@ def render_reply(tokenizer: Any, text: str) -> list[int]:
     whole: str = tokenizer.apply_chat_template(after, tokenize=False, add_generation_prompt=True)
     if not whole.startswith(head):
         raise RecipeError(
-            "the model's chat template writes an answer otherwise once something follows it, so "
-            "that an episode of several turns cannot be told from the tokens that were sampled"
+            "the model's chat template changes an answer when a message follows it, so an episode "
+            "of several turns cannot keep the sampled tokens"
         )
     return _tokens(tokenizer, [whole[len(head) :]])[0]
 
@@ -238,8 +239,8 @@ def _turn(tokenizer: Any, before: Conversation, answer: Message) -> _Turn:
     whole = _by_template(tokenizer, [*before, answer])
     if not whole.startswith(prompt):
         raise RecipeError(
-            "the model's chat template does not continue its own prompt, so that the "
-            "assistant's tokens cannot be told from the rest"
+            "the model's chat template does not continue its own prompt, so the assistant's tokens "
+            "cannot be identified"
         )
     rendered = whole[len(prompt) :]
     _check_message(rendered, answer, "an answer")
@@ -304,8 +305,8 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _check_whole(rendered: str, forms: Sequence[str], what: str) -> None:
-    """Raise RecipeError if a rendered text contains none of the forms of a part. Space does not
-    count."""
+    """Raise RecipeError if a rendered text contains none of the forms of a part. Ignores white
+    space."""
     if any(text in rendered for text in forms):
         return
     if not any("".join(text.split()) in "".join(rendered.split()) for text in forms):
@@ -316,7 +317,8 @@ def _check_whole(rendered: str, forms: Sequence[str], what: str) -> None:
 
 
 def _until_end(tokenizer: Any, tokens: list[int]) -> list[int]:
-    """Cut what the template adds after the end token: a sampling model stops there."""
+    """Cut the tokens that the template adds after the end token, because a sampling model stops
+    there."""
     special = _special_ids(tokenizer)
     for position in reversed(range(len(tokens))):
         if tokens[position] in special:
@@ -324,21 +326,21 @@ def _until_end(tokenizer: Any, tokens: list[int]) -> list[int]:
     return [*tokens, tokenizer.eos_token_id]
 
 
-@functools.lru_cache(maxsize=4)  # transformers makes the list anew each time
+@functools.lru_cache(maxsize=4)  # transformers makes a new list at each access
 def _special_ids(tokenizer: Any) -> frozenset[int]:
     return frozenset(tokenizer.all_special_ids)
 
 
 def _plain_turn(before: Conversation, answer: Message) -> _Turn:
-    """Render for base models, whose tokenizers have no chat template: `role: text`,
-    one per line.
+    """Render a turn for a base model, whose tokenizer has no chat template: one line `role: text`
+    per message.
     """
     for message in (*before, answer):
         for key in ("tools", "tool_calls", "reasoning_content", "name"):
             if key in message:
                 raise RecipeError(
-                    f"the model has no chat template for {key}: write it into content, as the "
-                    "model is to see it"
+                    f"the model has no chat template for {key}: write it into content, in the form "
+                    "that the model should see"
                 )
     lines = "".join(f"{message['role']}: {message['content']}\n" for message in before)
     return _Turn(f"{lines}assistant:", f" {answer['content']}")

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 from .service import RecipeError
 
 Message = dict[str, Any]
-"""`role` and `content`, and `trainable` for an answer that says whether it is to be learned. A
-message of a data file of conversations may have `reasoning_content`, `tool_calls`, `tool_call_id`
-and `name`. The first one holds the `tools` of the conversation."""
+"""A table with `role` and `content`. An answer may also have `trainable`: whether it is learned. In
+files of conversations, a message may have `reasoning_content`, `tool_calls`, `tool_call_id` and
+`name`, and the first message has the conversation's `tools`."""
 
 Conversation = list[Message]
 T = TypeVar("T")
@@ -27,12 +27,12 @@ _MEANT_WEIGHTS = ("weight", "weights", "trainable")
 on something else."""
 
 MOST_LINES, MOST_BYTES = 10_000, 20_000_000
-"""How much of a file is read while a grid is planned."""
+"""The lines and bytes of a file that are read, at most, while a grid is planned."""
 _SHOWN = 8
 
 
 class Row:
-    """The object in a line. It records which keys were read."""
+    """The JSON object of a line. It records which of its keys were read."""
 
     def __init__(self, values: Any, where: str) -> None:
         self.where = where
@@ -98,15 +98,16 @@ class Row:
             raise self.wrong(f"expected {name} to be an object with role and content")
         role = message.get("role")
         of_tool = _OF_TOOLS if role == "tool" else ()
-        known = ("role", "content", *((*_MARKS, *of_tool) if marked else ()))
+        allowed = ("role", "content", *((*_MARKS, *of_tool) if marked else ()))
         for key in message:
-            if key not in known:
+            if key not in allowed:
                 raise self.wrong(
                     f'{name} has "{key}", which would be lost: a message has '
-                    f"{', '.join(known)}; write the rest into content, as the model is to see it"
+                    f"{', '.join(allowed)}; write the rest into content, in the form that the "
+                    "model should see"
                 )
         if message.get("tool_calls") and message.get("content", "") is None:
-            message = message | {"content": ""}  # as in OpenAI's form
+            message = message | {"content": ""}  # OpenAI's form has null here
         for key in ("role", "content"):
             if key not in message:
                 raise self.wrong(f"expected {name} to have role and content, but it has no {key}")
@@ -133,12 +134,12 @@ class Row:
             marks["tool_calls"] = self._tool_calls(message["tool_calls"], f"{name}.tool_calls")
         for key in ("reasoning_content", "tool_calls"):
             if key in marks and role != "assistant":
-                raise self.wrong(f"{name} has {key}: only the assistant's messages can")
+                raise self.wrong(f"{name} has {key}: only the assistant's messages can have it")
         return marks
 
     def _tool_calls(self, value: Any, name: str) -> list[dict[str, Any]]:
-        """Check tool calls in OpenAI's form. Their arguments become an object, which chat templates
-        expect."""
+        """Check tool calls in OpenAI's form. Return them with their arguments parsed, as chat
+        templates expect."""
         calls: list[dict[str, Any]] = []
         for call in value if isinstance(value, list) else [{}]:
             function = call.get("function") if isinstance(call, dict) else None
@@ -158,12 +159,12 @@ class Row:
                     arguments = None
             if not isinstance(arguments, dict):
                 raise self.wrong(f"{name}: the arguments of {function['name']} are not an object")
-            own = {"name": function["name"], "arguments": arguments}
-            calls.append({**call, "type": "function", "function": own})
+            checked = {"name": function["name"], "arguments": arguments}
+            calls.append({**call, "type": "function", "function": checked})
         return calls
 
     def tools(self) -> list[dict[str, Any]]:
-        """Return the `tools` of a line, in OpenAI's form, without functions of Python."""
+        """Return the `tools` of a line, which must have OpenAI's form."""
         tools = self.get("tools") or []
         for tool in tools if isinstance(tools, list) else [None]:
             if _function_of(tool) is None:
@@ -172,8 +173,8 @@ class Row:
 
 
 def read(path: str, parse: Callable[[Row], T]) -> list[T]:
-    """Parse every line of a file that is not blank. Prints which keys are not used. Raises
-    RecipeError, with the place, for an unreadable file or an invalid line."""
+    """Parse every non-blank line of a file. Prints the keys that are not used. Raises RecipeError,
+    with the place, for an unreadable file or an invalid line."""
     rows: list[T] = []
     unused: Counter[str] = Counter()
     for row, _ in _rows(path):
@@ -192,7 +193,8 @@ def _function_of(entry: Any) -> dict[str, Any] | None:
 
 
 def sample(path: str, parse: Callable[[Row], T]) -> tuple[list[T], float]:
-    """Return the first lines of a file, and the estimated ratio of all lines to these."""
+    """Return the first lines of a file, parsed, and the estimated ratio of all its lines to
+    these."""
     chosen: list[T] = []
     for row, end in _rows(path):
         chosen.append(parse(row))
@@ -206,7 +208,8 @@ def _enough(lines: int, size: int) -> bool:
 
 
 Split = Callable[[list[Any], int, str], object]
-"""Splits the rows of a file: gets them, `test_size` and the file's path."""
+"""A function that splits the rows of a file. Its arguments are the rows, `test_size` and the file's
+path."""
 
 
 class Checked(NamedTuple):
@@ -295,7 +298,8 @@ def _row(line: bytes, where: str, first: bool) -> Row:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Build an object. Raises ValueError for a key that is given twice: one would be lost."""
+    """Build an object. Raises ValueError for a duplicate key, because one of its values would be
+    lost."""
     table = dict(pairs)
     if len(table) < len(pairs):
         twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)

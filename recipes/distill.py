@@ -3,17 +3,17 @@ sweeper.recipes.distill teacher=tiny/teacher mode=on_policy log_path=/tmp/distil
 
 # `on_policy`: the student answers, and the teacher computes the logprob of each token. A token's
 # advantage is log teacher - log student. Its mean is minus the reverse KL divergence, which
-# training reduces (Agarwal et al. 2023, arXiv:2306.13649). Rewards are not used for training; those
-# in the metrics are for readers. With `kl_top_k` the divergence is taken over each token's
-# likeliest values instead of the sampled one alone (top_k.py).
+# training reduces (Agarwal et al. 2023, arXiv:2306.13649). Rewards are not used for training; the
+# metrics report them for information. With `kl_top_k` the divergence is taken over the likeliest
+# tokens at each position instead of the sampled token alone (top_k.py).
 #
 # `off_policy`: the teacher answers, and the student is trained on the answers as in sft.py (Kim and
 # Rush 2016, arXiv:1606.07947). The teacher's answers to the training questions are sampled at the
 # start.
 #
-# Several teachers have weights: `teacher=0.7*tiny/teacher,0.3*/runs/sft`. On-policy their logprobs
-# are averaged, so that each pulls the student by its weight; off-policy each answers its share of
-# the questions.
+# Several teachers have weights: `teacher=0.7*tiny/teacher,0.3*/runs/sft`. On-policy, the teachers'
+# logprobs are averaged with these weights. Off-policy, each teacher answers its share of the
+# questions.
 
 import math
 import random
@@ -59,14 +59,14 @@ class Config(rl.Config):
         default=1.0, doc="on-policy: factor of the advantages, which are log teacher - log student"
     )
     kl_discount_factor: float = chz.field(
-        default=0.0, doc="on-policy: factor of the next token's advantage in a token's, 0 to 1"
+        default=0.0, doc="on-policy: discount factor of later tokens' advantages, 0 to 1"
     )
     kl_top_k: int = chz.field(
         default=0,
-        doc="on-policy: compare this many likeliest values of a token; 0: the sampled one",
+        doc="on-policy: compare this many likeliest tokens per position; 0: the sampled one",
     )
     teacher_temperature: float = chz.field(
-        default=1.0, doc="off-policy: of the teacher's samples; 0: its likeliest answers"
+        default=1.0, doc="off-policy: temperature of the teacher's samples; 0: greedy"
     )
     batch_size: int = chz.field(default=32, doc="off-policy: examples per step")
     log_path: str = chz.field(default="runs/distill", doc="directory for metrics and checkpoints")
@@ -201,7 +201,8 @@ class OnPolicy(rl.GroupTrainer):
         return bool(self.config.remove_constant_reward_groups)
 
     def token_advantages(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
-        """Return how much likelier each token is under the teachers than under the student."""
+        """Return the advantage of each sampled token (log teacher - log student), and the metric
+        `teacher_kl`."""
         config = self.config
         if config.kl_top_k:
             return self.top_k(groups)
@@ -210,8 +211,8 @@ class OnPolicy(rl.GroupTrainer):
         weights = [teacher.weight for teacher in self.teachers]
         gaps = [
             [
-                sum(w * one for w, one in zip(weights, by_teacher, strict=True)) - own
-                for own, *by_teacher in zip(*logprobs, strict=True)
+                sum(w * logprob for w, logprob in zip(weights, by_teacher, strict=True)) - student
+                for student, *by_teacher in zip(*logprobs, strict=True)
             ]
             for logprobs in zip(sampled, *taught, strict=True)
         ]
@@ -219,16 +220,17 @@ class OnPolicy(rl.GroupTrainer):
         advantages = [
             [
                 config.kl_penalty_coef * gap
-                for gap in policy_gradient.discounted(own, config.kl_discount_factor)
+                for gap in policy_gradient.discounted(of_rollout, config.kl_discount_factor)
             ]
-            for own in gaps
+            for of_rollout in gaps
         ]
         return advantages, {"teacher_kl": -sum(map(sum, gaps)) / count} if count else {}
 
     def ask(
         self, sampler: "tinker.SamplingClient", problem: Problem, count: int, **params: Any
     ) -> rl.SampleRequest:
-        """Submit a request, with the likeliest values of each token if they are compared."""
+        """Submit a request for answers, with the likeliest tokens at each position if `kl_top_k` is
+        set."""
         k = self.config.kl_top_k
         if not k or not params["temperature"]:
             return super().ask(sampler, problem, count, **params)
@@ -239,8 +241,9 @@ class OnPolicy(rl.GroupTrainer):
         return sampler.sample(prompt, count, parameters, topk_sample_logprobs=k)
 
     def top_k(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
-        """Return the weights of each token's likeliest values, and the distance to the teachers:
-        by the sampled tokens, and over the likeliest values."""
+        """Return the loss weights of the likeliest tokens at each position, and the divergence from
+        the teachers in two metrics: estimated from the sampled tokens, and over the likeliest
+        tokens."""
         import numpy as np
 
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
@@ -254,9 +257,9 @@ class OnPolicy(rl.GroupTrainer):
         for (prompt, rollout), requests in zip(answers, pending, strict=True):
             taught = [top_k.taught(self.wait(request), prompt, rollout) for request in requests]
             parts = [teacher.weight for teacher in self.teachers]
-            own = [[value for _, value in row] for row in rollout.likeliest]
+            student = [[value for _, value in row] for row in rollout.likeliest]
             slopes = top_k.slopes(
-                own, list(zip(parts, (values for _, values in taught), strict=True))
+                student, list(zip(parts, (values for _, values in taught), strict=True))
             )
             weights.append(-self.config.kl_penalty_coef * slopes.by_value)
             nearer += slopes.divergence.tolist()
@@ -271,13 +274,11 @@ class OnPolicy(rl.GroupTrainer):
 
     @property
     def loss_fn(self) -> Any:
-        """The name of the loss function. The divergence over likeliest values is a sum over their
-        logprobs.
-        """
+        """The name of the loss function. The loss of `kl_top_k` is a weighted sum of logprobs."""
         return "cross_entropy" if self.config.kl_top_k else super().loss_fn
 
     def to_datum(self, prompt: list[int], rollout: Rollout, by_token: Any) -> "tinker.Datum":
-        """Return a training datum, with the likeliest values as targets if they are compared."""
+        """Return a training datum, whose targets are the likeliest tokens if `kl_top_k` is set."""
         if self.config.kl_top_k:
             return top_k.to_datum(prompt, rollout, by_token)
         return super().to_datum(prompt, rollout, by_token)
@@ -291,12 +292,12 @@ class OffPolicy(sft.SupervisedTrainer):
 
     @property
     def learn(self) -> chat.Learned:
-        """Learn only the teacher's answers."""
+        """The messages that are learned: all answers, which the teacher wrote."""
         return "all_assistant_messages"
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:
-        """Return the training questions with the answers that teachers end within `max_tokens`. A
-        resumed run asks the teachers again and gets the same answers."""
+        """Return the training questions with the teachers' answers, without answers longer than
+        `max_tokens`. A resumed run asks the teachers again and gets the same answers."""
         import tinker
 
         config: Config = self.config

@@ -7,11 +7,11 @@ sweeper.recipes.dpo task=sorting load_checkpoint_path=/tmp/sft log_path=/tmp/dpo
 #
 # -log sigmoid(margin)    margin = dpo_beta (log p/ref of the chosen - log p/ref of the rejected)
 #
-# The service has no such loss and does not need one. The derivative of the loss by a token's
-# logprob depends only on the pair's margin, so a step takes two passes. A forward pass computes the
-# margins. The second pass uses cross_entropy, which is linear in the logprobs, with the derivatives
-# as weights: positive for chosen answers, negative for rejected ones. That gives the exact gradient
-# of the loss, without torch.
+# The service has no such loss and does not need one. The derivative of the loss with respect to a
+# token's logprob depends only on the pair's margin, so a step takes two passes. A forward pass
+# computes the margins. The second pass uses cross_entropy, which is linear in the logprobs, with
+# the derivatives as weights: positive for chosen answers, negative for rejected ones. That gives
+# the exact gradient of the loss, without torch.
 
 import math
 from abc import abstractmethod
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     import tinker
 
 Baseline = Callable[[], list[tuple[float, float]]]
-"""A function that waits for the baselines of each pair: those of the chosen and of the rejected
-answer."""
+"""A function that waits for two numbers per pair: the baseline of the chosen answer, and of the
+rejected answer."""
 
 EVEN = 1e-4
 """Smaller differences of log ratios, in nats, are rounding errors, and count as ties."""
@@ -53,13 +53,13 @@ class Config(pairs.Settings, settings.Evaluated):
     """Configuration of a run. The same configuration gives the same metrics."""
 
     dpo_beta: float = chz.field(
-        default=0.1, doc="cost of moving away from the reference: small values move far"
+        default=0.1, doc="cost of moving away from the reference: small values allow large changes"
     )
     learning_rate: float | settings.Auto = chz.field(
         default=1e-3, doc="Adam's initial rate; auto: by the model (hyperparams.py)"
     )
     reference_model_name: str | None = chz.field(
-        default=None, doc="this base model as the reference, not the initial weights"
+        default=None, doc="base model to use as the reference instead of the initial weights"
     )
     log_path: str = chz.field(default="runs/dpo", doc="directory for metrics and checkpoints")
 
@@ -69,7 +69,7 @@ class Config(pairs.Settings, settings.Evaluated):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the files of a run's pairs and suites."""
+    """Return the mistakes in the files of a run's pairs and suites."""
     return [*pairs.lacks(values), *evaluating.lacks(values)]
 
 
@@ -122,9 +122,9 @@ def tally_pairs(
 
 
 def slopes(ratios: Sequence[tuple[float, float]], beta: float) -> list[float]:
-    """Return the negative derivative of the loss by the log ratio of each pair's chosen answer,
-    which is its derivative by that of the rejected answer. `ratios` has both of each pair: log p -
-    log ref, summed over tokens."""
+    """Return for each pair the negative derivative of the loss with respect to the log ratio of the
+    chosen answer. The derivative with respect to that of the rejected answer has the same value.
+    `ratios` has both log ratios of each pair: log p - log ref, summed over tokens."""
     count = len(ratios)
     return [beta / count * _sigmoid(-beta * (chosen - rejected)) for chosen, rejected in ratios]
 
@@ -160,7 +160,7 @@ def weighted(example: chat.Example, slope: float) -> "tinker.Datum":
 
 @dataclass(frozen=True)
 class Passed:
-    """A step's batch in its forward pass, which changes no weights."""
+    """A step's batch with its pending forward pass, which changes no weights."""
 
     step: int
     batch: list[pairs.Rendered]
@@ -171,7 +171,8 @@ class Passed:
 
 @dataclass(frozen=True)
 class Trained:
-    """The pending requests of a step that change weights, and the batch's metrics before them."""
+    """The pending requests of a step that change weights, and the batch's metrics before the
+    change."""
 
     passed: Passed
     metrics: dict[str, float]
@@ -180,8 +181,8 @@ class Trained:
 
 
 class PairTrainer(Trainer):
-    """Training loop: margins, then the loss's gradient. The next step's forward pass is pending
-    meanwhile.
+    """The training loop on pairs. A step computes the margins in a forward pass, then trains with
+    the loss's gradient. Meanwhile the next step's forward pass is pending.
 
     A margin is `beta` times the difference between the gains of the chosen and the rejected answer
     over their baselines.
@@ -241,7 +242,7 @@ class PairTrainer(Trainer):
         return Passed(step, batch, self.forward(batch), scores, saved)
 
     def forward(self, batch: list[pairs.Rendered]) -> Baseline:
-        """Submit the forward pass of a batch and its baseline. The function returned waits for the
+        """Submit the forward pass of a batch and its baseline. The returned function waits for the
         log ratios of each pair."""
         flat = [example for pair in batch for example in pair]
         data = [weighted(example, 1.0) for example in flat]
@@ -255,8 +256,8 @@ class PairTrainer(Trainer):
                 math.fsum(output["logprobs"].to_numpy()[example.answer - 1 :].tolist())
                 for output, example in zip(outputs, flat, strict=True)
             ]
-            own = zip(sums[::2], sums[1::2], before, strict=True)
-            return [(chosen - a, rejected - b) for chosen, rejected, (a, b) in own]
+            by_pair = zip(sums[::2], sums[1::2], before, strict=True)
+            return [(chosen - a, rejected - b) for chosen, rejected, (a, b) in by_pair]
 
         return ratios
 
@@ -283,7 +284,9 @@ class PairTrainer(Trainer):
         """Wait for a step's results and log them."""
         config, passed = self.config, trained.passed
         step, batch = passed.step, passed.batch
-        if passed.saved:  # before this step's line, after the last one's: safe to resume from
+        if (
+            passed.saved
+        ):  # recorded between the last step's metrics and this step's, so a run can resume from it
             self.record(step, passed.saved)
         with self.timed("forward_backward"):
             self.wait(trained.forward_backward)
@@ -303,7 +306,8 @@ class PairTrainer(Trainer):
         self.log(step, metrics)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Compute the same metrics for the held-out pairs."""
+        """Submit the forward pass of the held-out pairs. Return a function that waits for their
+        metrics."""
         del step  # evaluates the current weights
         ratios = self.forward(self.test_pairs)
 
@@ -316,8 +320,8 @@ class PairTrainer(Trainer):
 
 
 class PreferenceTrainer(PairTrainer):
-    """A trainer that compares answers with a reference, asked once per pair because it does not
-    change."""
+    """A trainer that compares answers with a reference. The reference does not change, so it is
+    asked once per pair."""
 
     config: Config
     shown: ClassVar = ("dpo_loss", "margin", "test/margin", "test/preference_accuracy")
@@ -329,7 +333,9 @@ class PreferenceTrainer(PairTrainer):
         self.reference = samplers.open_sampler(
             self.connection, other or self.config.model_name, None if other else self.parent
         )
-        self._known: dict[int, tuple[float, float]] = {}  # by id: the pairs live as long as this
+        self._baselines: dict[
+            int, tuple[float, float]
+        ] = {}  # by id: the pairs live as long as this
 
     @property
     def beta(self) -> float:
@@ -337,22 +343,23 @@ class PreferenceTrainer(PairTrainer):
         return self.config.dpo_beta
 
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
-        """Render the answers themselves."""
+        """Render both answers of each pair, with weight on all tokens of the answers."""
         render = partial(chat.render_answer, self.tokenizer)
         return pairs.render_pairs(split, render, self.config.max_length)
 
     def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
-        """Ask the reference about pairs that it has not seen."""
-        unknown = {id(pair): pair for pair in batch if id(pair) not in self._known}
+        """Request the reference's logprobs of pairs that it has not seen. Return a function that
+        waits for the logprobs of all pairs."""
+        unknown = {id(pair): pair for pair in batch if id(pair) not in self._baselines}
         ask = partial(samplers.begin_answer_logprobs, self.connection, self.reference)
         requests = {key: (ask(pair.chosen), ask(pair.rejected)) for key, pair in unknown.items()}
 
-        def known() -> list[tuple[float, float]]:
+        def baselines() -> list[tuple[float, float]]:
             for key, (chosen, rejected) in requests.items():
-                self._known[key] = math.fsum(chosen()), math.fsum(rejected())
-            return [self._known[id(pair)] for pair in batch]
+                self._baselines[key] = math.fsum(chosen()), math.fsum(rejected())
+            return [self._baselines[id(pair)] for pair in batch]
 
-        return known
+        return baselines
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
         """Add `test/accuracy` for generated problems: the share answered exactly by greedy

@@ -68,18 +68,20 @@ class Played(NamedTuple):
     @property
     def wrong(self) -> str:
         """The error of the verifier, or an empty string."""
-        return next((one.wrong for one in self.judged if one.wrong), "")
+        return next((result.wrong for result in self.judged if result.wrong), "")
 
 
 class Ended(NamedTuple):
-    """The result of an episode: None if every environment died, and the number that died."""
+    """The result of an episode (None if every environment died), and the number of environments
+    that died."""
 
     played: Played | None
     failures: int
 
 
 class Action(NamedTuple):
-    """The commands of an answer and whether the model is done, or why the answer is invalid."""
+    """The commands of an answer and whether the model is done, or the reason why the answer is
+    invalid."""
 
     commands: list[tuple[str, float | None]]
     done: bool = False
@@ -108,11 +110,11 @@ def _terminus(text: str) -> Action:
     if not isinstance(value, dict) or not isinstance(value.get("commands", []), list):
         return Action([], wrong='no JSON object with "commands"')
     commands: list[tuple[str, float | None]] = []
-    for one in value.get("commands", []):
-        keys = one.get("keystrokes") if isinstance(one, dict) else None
+    for entry in value.get("commands", []):
+        keys = entry.get("keystrokes") if isinstance(entry, dict) else None
         if not isinstance(keys, str):
             return Action([], wrong='each of "commands" needs "keystrokes"')
-        wait = one.get("duration")
+        wait = entry.get("duration")
         seconds = float(wait) if isinstance(wait, int | float) and wait > 0 else None
         commands.append((keys.replace("\0", "").rstrip("\n"), seconds))
     return Action(commands, done=value.get("task_complete") is True)
@@ -161,7 +163,7 @@ class Player:
             begin_step(place, task, step)
             if number:
                 episode.ask(instruction(self.agent, step))
-            episode.go_on(step)
+            episode.play_step(step)
             judged.append(verify(place, task, step))
             if not judged[-1].meets(step.min_reward) or episode.over:
                 break
@@ -175,8 +177,8 @@ class Player:
         limits, messages = self.limits, list[str]()
         for command, seconds in action.commands:
             most = min(seconds or limits.command_seconds, limits.command_seconds)
-            left = max(deadline - monotonic(), 0.01)
-            result = place.exec(command, min(most, left), 4 * limits.output)
+            remaining = max(deadline - monotonic(), 0.01)
+            result = place.exec(command, min(most, remaining), 4 * limits.output)
             messages.append(shown(result, limits.output))
         return "\n".join(text for text in messages if text)
 
@@ -206,7 +208,7 @@ class _Episode:
 
     @property
     def over(self) -> bool:
-        """Return whether a limit prevents another turn."""
+        """Whether a limit prevents another turn."""
         return self.ended in ("context_limit", "max_turns", "time")
 
     def tell(self, text: str) -> None:
@@ -225,7 +227,7 @@ class _Episode:
             tokens = [self._end, *tokens]  # the model did not write its end token
         return tokens
 
-    def go_on(self, step: Step) -> None:
+    def play_step(self, step: Step) -> None:
         """Play turns until the model is done with a step or reaches a limit."""
         limits = self._limits
         deadline = min(self._deadline, monotonic() + (step.timeout_sec or limits.episode_seconds))
@@ -329,31 +331,31 @@ def rollouts_of(group: Sequence[Ended]) -> list[Rollout]:
     """Return the played episodes of a group, with their measurements. The first one also carries
     the number of lost episodes and their environment failures."""
     result: list[Rollout] = []
-    lost = [one.failures for one in group if one.played is None]
-    for one in group:
-        if one.played is not None:
-            summary = about(one.played, one.failures)
+    lost = [ended.failures for ended in group if ended.played is None]
+    for ended in group:
+        if ended.played is not None:
+            summary = about(ended.played, ended.failures)
             if lost and not result:
                 summary["environment_failures"] += sum(lost)
                 summary["episodes_lost"] = len(lost)
-            result.append(one.played.rollout._replace(about=summary))
+            result.append(ended.played.rollout._replace(about=summary))
     return result
 
 
 def counts(groups: Sequence[Sequence[Ended]]) -> dict[str, float]:
     """Return counts of failures, the share of each reason to end, and mean durations."""
-    every = [one for own in groups for one in own]
-    played = [one.played for one in every if one.played is not None]
+    every = [ended for group in groups for ended in group]
+    played = [ended.played for ended in every if ended.played is not None]
     metrics: dict[str, float] = {
-        "env/all/environment_failures": sum(one.failures for one in every),
+        "env/all/environment_failures": sum(ended.failures for ended in every),
         "env/all/episodes_lost": len(every) - len(played),
         "env/all/summaries": _mean(
             [float(sum("summary" in t.metrics for t in p.rollout.turns)) for p in played]
         ),
-        "time/episode": _mean([one.seconds for one in played]),
+        "time/episode": _mean([episode.seconds for episode in played]),
     }
     for why in ("done", "max_turns", "context_limit", "time"):
-        metrics[f"env/all/stop/{why}"] = _mean([float(one.ended == why) for one in played])
+        metrics[f"env/all/stop/{why}"] = _mean([float(episode.ended == why) for episode in played])
     return metrics
 
 
@@ -372,7 +374,7 @@ def document(task: str, number: int, played: Played) -> dict[str, Any]:
         "stop": played.ended,
         "seconds": played.seconds,
         "ended_at": played.ended_at,
-        "judged": [[dict(one.rewards), one.output, one.wrong] for one in played.judged],
+        "judged": [[dict(step.rewards), step.output, step.wrong] for step in played.judged],
         **values,
         "turns": [turn._asdict() for turn in rollout.turns],
     }
@@ -382,7 +384,7 @@ def from_document(record: dict[str, Any]) -> Played:
     """Parse a record of `episodes.jsonl`."""
     turns = tuple(Turn(**turn) for turn in record["turns"])
     values = {key: record[key] for key in Rollout._fields if key != "turns" and key in record}
-    judged = [Judged(*one) for one in record["judged"]]
+    judged = [Judged(*step) for step in record["judged"]]
     rollout, ended_at = Rollout(**values, turns=turns), record.get("ended_at", 0.0)
     return Played(rollout, record["stop"], judged, record["seconds"], ended_at)
 
@@ -394,8 +396,8 @@ def atif(
     about: dict[str, Any],
     agent: str = AGENT,
 ) -> dict[str, Any]:
-    """Return an episode as a trajectory in ATIF, the format of harbor's trajectories: every token
-    that was sampled, with its logprob."""
+    """Return an episode as a trajectory in ATIF, the format of harbor's trajectories. It has every
+    sampled token with its logprob."""
     rollout = played.rollout
     first = problem.messages[-1]["content"]
     steps: list[dict[str, Any]] = [{"step_id": 1, "source": "user", "message": first}]

@@ -1,7 +1,7 @@
 """Estimates the tokens that a run will use, by model and kind, from its settings alone. Tokens are
 counted without the model's tokenizer, which planning does not download."""
 
-# The engine's models have one token per byte; for others each word counts one token per four
+# The engine's models have one token per byte. For other models, a word counts as one token per four
 # letters. A sampled answer is assumed to be as long as the right one.
 
 import json
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from . import chat, data_files, pairs, rewards, settings, suites, tasks
 
 SOME = 128
-"""The number of texts whose mean length is used for all."""
+"""The number of texts that are measured. Their mean length is used for all texts."""
 
 _SPECIAL = re.compile(r"(<\|im_start\|>|<\|im_end\|>)")
 _END = 1
@@ -39,19 +39,20 @@ class Ruler:
         add_generation_prompt: bool = False,
         tools: Sequence[Any] = (),
     ) -> str:
-        """Render a conversation in the format that most models read."""
+        """Render a conversation in the format ChatML."""
         del tokenize
         text = "".join(json.dumps(tool) for tool in tools)
         for message in messages:
             parts = [value for key, value in message.items() if key != "role"]
-            whole = "".join(one if isinstance(one, str) else json.dumps(one) for one in parts)
+            whole = "".join(part if isinstance(part, str) else json.dumps(part) for part in parts)
             text += f"<|im_start|>{message['role']}\n{whole}<|im_end|>\n"
         return text + ("<|im_start|>assistant\n" if add_generation_prompt else "")
 
     def __call__(
         self, texts: Sequence[str], add_special_tokens: bool = False
     ) -> dict[str, list[list[int]]]:
-        """Return as many numbers as there are tokens in each text."""
+        """Return a list of token ids for each text. Only the lengths of the lists are
+        meaningful."""
         del add_special_tokens
         return {"input_ids": [*map(self._encode, texts)]}
 
@@ -89,26 +90,28 @@ class Tally:
 
     def add(self, model: str, kind: str, tokens: float) -> None:
         """Add tokens of a kind."""
-        own = self._by_model.setdefault(model, {})
-        own[kind] = own.get(kind, 0.0) + tokens
+        of_model = self._by_model.setdefault(model, {})
+        of_model[kind] = of_model.get(kind, 0.0) + tokens
 
     def counts(self) -> Counts:
         """Return the rounded counts."""
         return {
-            model: {kind: round(tokens) for kind, tokens in own.items()}
-            for model, own in self._by_model.items()
+            model: {kind: round(tokens) for kind, tokens in by_kind.items()}
+            for model, by_kind in self._by_model.items()
         }
 
 
 def sizes_of(model: str, conversations: Sequence[tasks.Conversation]) -> Sizes:
     """Return the sizes of conversations whose last message is the answer."""
     ruler: Any = Ruler(model)
-    examples = [example for one in _some(conversations) for example in chat.render(ruler, one)]
+    examples = [
+        e for conversation in _some(conversations) for e in chat.render(ruler, conversation)
+    ]
     return measured(len(conversations), examples)
 
 
 def _times(sizes: Sizes, more: float) -> Sizes:
-    """Return the sizes of a file from those of its first lines."""
+    """Return the sizes of a whole file, which has `more` times the lines that were measured."""
     return sizes._replace(number=round(sizes.number * more))
 
 
@@ -151,14 +154,15 @@ def pair_sizes(config: pairs.Settings, judged: bool = False) -> tuple[Sizes, Siz
 
 
 def judged_size(config: settings.Settings) -> float:
-    """Return how many tokens a preference model reads of a question with its right answer."""
+    """Return the mean number of tokens that a preference model reads for a question with its right
+    answer."""
 
     def measure() -> float:
         if config.data is None:
             train = settings.load_data(config).train
         else:
             train = data_files.sample(config.data, tasks.conversation)[0]
-        judged = [pairs.Pair(one[:-1], one[-1]["content"], one[-1]["content"]) for one in train]
+        judged = [pairs.Pair(row[:-1], row[-1]["content"], row[-1]["content"]) for row in train]
         sizes = _of_pairs(config.model_name, judged, judged=True)
         return sizes.prompt + sizes.answer
 
@@ -168,7 +172,8 @@ def judged_size(config: settings.Settings) -> float:
 def suite_sizes(
     config: settings.Problems, suite: str | None, how: settings.Answering, most: int | None
 ) -> tuple[Sizes, float]:
-    """Return the sizes of the first `most` items of a suite, and the tokens of an answer."""
+    """Return the sizes of the first `most` items of a suite, and the mean tokens of a sampled
+    answer."""
 
     def measure() -> tuple[Sizes, float]:
         items = suites.load_suites(config, suite, how.grader)[:most]
@@ -176,23 +181,23 @@ def suite_sizes(
             [*i.messages, {"role": "assistant", "content": i.question.answer}] for i in items
         ]
         sizes = sizes_of(config.model_name, conversations)
-        known = any(item.question.answer for item in items)
-        return sizes, min(sizes.answer, how.max_tokens) if known else how.max_tokens
+        has_answers = any(item.question.answer for item in items)
+        return sizes, min(sizes.answer, how.max_tokens) if has_answers else how.max_tokens
 
     return once(config, measure, "suite", suite, how.grader, most, how.max_tokens)
 
 
 def once(config: settings.Problems, measure: Callable[[], T], *key: object) -> T:
-    """Measure once for all configurations with the same relevant settings. The seed is not one: it
-    hardly changes the lengths."""
+    """Return the result of `measure`, which is called once for all configurations with the same
+    relevant settings. The seed is not relevant, because it hardly changes the lengths."""
     problems = config.task, config.digits, config.length, config.letters, config.test_size
     whole = (config.model_name, *problems, *key)
-    if whole not in _known:
-        _known[whole] = measure()
-    return _known[whole]
+    if whole not in _cache:
+        _cache[whole] = measure()
+    return _cache[whole]
 
 
-_known: dict[tuple[object, ...], Any] = {}
+_cache: dict[tuple[object, ...], Any] = {}
 
 
 def _of_pairs(model: str, read_pairs: Sequence[pairs.Pair], judged: bool) -> Sizes:
@@ -216,12 +221,13 @@ def evaluations(config: settings.Training) -> int:
 
 
 def times(every: int, max_steps: int) -> int:
-    """Return how often something happens before the steps of a run and at its end."""
+    """Return the number of times that something happens in a run: before each step that is a
+    multiple of `every` (0: only before the first step), and at the end."""
     return 1 + (-(-max_steps // every) if every else 1)
 
 
 def tally_groups(config: Any) -> Tally:
-    """Count the questions, the answers and the training of a run, and its evaluations."""
+    """Count the tokens of a run's questions, answers, training and evaluations."""
     train, test = split_sizes(config)
     size, model, tally = sampled_size(config, train), config.model_name, Tally()
     groups = config.max_steps * config.groups_per_batch

@@ -8,13 +8,13 @@ sweeper.recipes.eval suite=questions.jsonl load_checkpoint_path=/tmp/sft`."""
 #
 # Answers are recorded in `items.jsonl`, one line per sample: {"item", "sample", "score", "text",
 # "task", "prompt", "answer", ...}. An item is identified by a hash of its content. So a stopped
-# evaluation continues with the items that have no answer, one with a larger suite asks only the new
-# items, and one with another grader grades the recorded answers again. The seed of each sample
-# depends only on the run's seed and the item. On SIGTERM or Ctrl-C the evaluation waits for pending
-# answers; if it is killed, it asks those again, at most `in_flight`.
+# evaluation continues with the items that have no answer. With a larger suite, it asks only the new
+# items. With another grader, it grades the recorded answers again. The seed of each sample depends
+# only on the run's seed and the item. On SIGTERM or Ctrl-C the evaluation waits for pending
+# answers. If it is killed, it asks the pending questions again, at most `in_flight`.
 #
-# `metrics.jsonl` has a line for each tenth of the items: `test/accuracy` is the mean score of the
-# items so far, `eval/<suite>/pass@k` the chance that one of k samples is right.
+# `metrics.jsonl` has a line for each tenth of the items. `test/accuracy` is the mean score of the
+# items so far, and `eval/<suite>/pass@k` the chance that at least one of k samples is right.
 
 import math
 from collections.abc import Mapping, Sequence
@@ -44,8 +44,7 @@ FREE = settings.FREE | {
     *("suite", "grader", "samples", "in_flight", "max_items"),
     *("task", "digits", "length", "letters", "test_size", "function_seconds", "function_megabytes"),
 }
-"""Settings that may change when a run is started again: those that select items and those that
-judge them."""
+"""Settings that may change when a run is started again: they select the items or the graders."""
 
 ENOUGH = 16
 """An evaluation ends if its grader has failed on all of this many answers."""
@@ -60,9 +59,9 @@ class Config(settings.Problems, settings.Answering, settings.Thinking):
 
     suite: str | None = chz.field(
         default=None,
-        doc="tasks, arithmetic, JSONL files, cookbook:gsm8k, commas between; else the task",
+        doc="tasks, arithmetic, JSONL files, cookbook:NAME, separated by commas; default: task",
     )
-    max_items: int | None = chz.field(default=None, doc="only this many items, the first ones")
+    max_items: int | None = chz.field(default=None, doc="only the first items, this many")
     log_path: str = chz.field(default="runs/eval", doc="directory for metrics and answers")
 
     @chz.validate
@@ -73,7 +72,7 @@ class Config(settings.Problems, settings.Answering, settings.Thinking):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the files of a run's suite and with its grader."""
+    """Return the mistakes in the files of a run's suite and in its grader."""
     checks = _checked_suites(values)
     lacking = [f"suite: {check.mistake}" for check in checks if check.mistake is not None]
     if ":" in str(values.get("grader", "")):
@@ -108,10 +107,10 @@ def main(config: Config) -> None:
             taken = suites.by_suite(items)
             items += model.examples.items(taken) if model.examples else []
         items = items[: config.max_items]
-        own = graders.Graders(config.function_seconds, config.function_megabytes)
+        run_graders = graders.Graders(config.function_seconds, config.function_megabytes)
         try:
-            answering.check_functions(items, own)
-            answers = Answers(directory, own, directory.read_items())
+            answering.check_functions(items, run_graders)
+            answers = Answers(directory, run_graders, directory.read_items())
             answers.keep(items)
             directory.write_config(values)
             directory.drop_steps_from(0)
@@ -119,7 +118,7 @@ def main(config: Config) -> None:
                 if not Evaluation(config, directory, answers, stop, tracker, model).run(items):
                     raise SystemExit(stop.exit_code)
         finally:
-            own.close()
+            run_graders.close()
             if model is not None and model.examples is not None:
                 model.examples.close()
 
@@ -141,13 +140,13 @@ def weights_of(config: Config, directory: rundir.RunDirectory) -> str | None:
     """Return the address of the weights to evaluate; None for the base model. Raises RecipeError if
     the recorded answers come from other weights, because the run in `load_checkpoint_path` may have
     new checkpoints."""
-    given = config.load_checkpoint_path
-    path = None if given is None else rundir.sampler_path(given)
+    start = config.load_checkpoint_path
+    path = None if start is None else rundir.sampler_path(start)
     before = (directory.last_record or {}).get(rundir.PARENT, path)
     if before != path:
         raise service.RecipeError(
             f"log_path={directory.path} holds answers of {before}, not of {path}: "
-            "give another log_path"
+            "use another log_path"
         )
     return path
 
@@ -171,7 +170,8 @@ def open_model(
 
 
 class Evaluation:
-    """Evaluation loop: questions are pending while answers are graded, in suite order."""
+    """The evaluation loop. Answers are graded in the suite's order, while later questions are
+    pending."""
 
     def __init__(
         self,
@@ -188,8 +188,8 @@ class Evaluation:
         self.asker = Asker(config, config.seed, answers, model)
 
     def run(self, items: Sequence[Item]) -> bool:
-        """Ask and grade. Return False if a signal stopped it; then all pending answers are
-        recorded.
+        """Ask and grade. Return False if a signal stopped the evaluation. Its pending answers are
+        then recorded.
         """
         missing = sum(self.answers.of(item, self.config.samples) is None for item in items)
         print(f"{len(items)} items, {missing} to ask", flush=True)

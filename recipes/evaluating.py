@@ -1,12 +1,13 @@
 """Evaluates suites while a run trains: the setting `eval` of sft, rl, dpo and distill. Answers are
-asked, graded and recorded as by the recipe eval; each row also has the `step`."""
+graded and recorded as in the recipe eval; each row also has the `step`."""
 
 # eval: {suites: [gsm8k.jsonl, cookbook:gsm8k], every: 20, items: 100, infrequent: {every: 200}}
 #
 # The answers to step n come from the weights that step n begins with. A run that resumes from a
 # checkpoint asks only the items that these weights have not answered, and asks all items of later
-# steps again: those weights are lost. A suite of both tiers is asked once at a step of both; in the
-# rarer one its metrics have the name `eval/<suite>-all/...`, or with the number of items.
+# steps again, because the weights of those steps are lost. A suite in both tiers is asked once at a
+# step where both are due. In the rarer tier its metrics are named `eval/<suite>-all/...`, with the
+# number of items instead of `all` if it is limited.
 
 from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Tier(NamedTuple):
-    """Items that are evaluated together, by the name of their metrics."""
+    """Items that are evaluated together every `every` steps, by the suite's name in the metrics."""
 
     every: int
     items: Mapping[str, Sequence[Item]]
@@ -47,10 +48,10 @@ class Suites:
         frequent = {name: items[name][: how.items] for name in how.suites}
         self.tiers = [Tier(how.every, suites.by_suite(chain.from_iterable(frequent.values())))]
         if (rare := how.infrequent) is not None:
-            own = [items[name][: rare.items] for name in rare.suites or how.suites]
-            rarer = suites.by_suite(chain.from_iterable(own))
+            rare_items = [items[name][: rare.items] for name in rare.suites or how.suites]
+            rarer = suites.by_suite(chain.from_iterable(rare_items))
             self.tiers.append(Tier(rare.every, _renamed(rarer, self.tiers[0], rare.items)))
-        answering.check_functions([item for own in items.values() for item in own], self._graders)
+        answering.check_functions(chain.from_iterable(items.values()), self._graders)
         directory.drop_items_after(directory.start_step)
 
     def _open_benchmarks(self) -> benchmarks.Benchmarks | None:
@@ -75,8 +76,8 @@ class Suites:
         }
         if self._examples is not None:
             taken = suites.by_suite(chain.from_iterable(items.values()))
-            for name, own in groupby(self._examples.items(taken), key=self._examples.name_of):
-                items[f"{benchmarks.PREFIX}{name}"] = list(own)
+            for name, examples in groupby(self._examples.items(taken), key=self._examples.name_of):
+                items[f"{benchmarks.PREFIX}{name}"] = list(examples)
         return items
 
     def due(self, step: int) -> list[Tier]:
@@ -87,9 +88,9 @@ class Suites:
         self, step: int, sampler: "tinker.SamplingClient", tiers: Sequence[Tier]
     ) -> dict[str, float]:
         """Ask the questions of tiers that have no answer yet, and return the metrics. A signal does
-        not stop it: the step to resume from comes after it."""
-        items = {i.key: i for tier in tiers for own in tier.items.values() for i in own}
-        is_first = step == self._directory.start_step  # whose weights may have answered before
+        not interrupt this."""
+        items = {i.key: i for tier in tiers for i in chain.from_iterable(tier.items.values())}
+        is_first = step == self._directory.start_step  # its weights may have answered before
         others: list[dict[str, Any]] = []
         rows: list[dict[str, Any]] = []
         for row in self._directory.read_items() if is_first else ():
@@ -99,13 +100,13 @@ class Suites:
             answers.keep(items.values(), others)
         model = answering.Model(self._connection, sampler, self._tokenizer, self._examples)
         asker = answering.Asker(self._how, self._config.seed, answers, model)
-        answered = {one.item.key: asker.answered(one) for one in asker.under_way(items.values())}
+        answered = {q.item.key: asker.answered(q) for q in asker.under_way(items.values())}
         done = [(item, answered[item.key]) for item in items.values()]
         answering.judging(self._directory, step, done, "eval_")
         measured = scores.failures(done)
         for tier in tiers:
-            for name, own in tier.items.items():
-                measured |= scores.of_suite(name, [(item, answered[item.key]) for item in own])
+            for name, in_suite in tier.items.items():
+                measured |= scores.of_suite(name, [(item, answered[item.key]) for item in in_suite])
         return measured
 
     def close(self) -> None:
@@ -118,10 +119,11 @@ class Suites:
 def _renamed(
     by_suite: dict[str, list[Item]], other: Tier, items: int | None
 ) -> dict[str, list[Item]]:
-    """Rename suites that are in the other tier too."""
+    """Rename the suites that are also in the other tier."""
     part = "all" if items is None else items
     return {
-        f"{name}-{part}" if name in other.items else name: own for name, own in by_suite.items()
+        f"{name}-{part}" if name in other.items else name: in_suite
+        for name, in_suite in by_suite.items()
     }
 
 
@@ -140,7 +142,8 @@ def _benchmarks_of(how: settings.Suites) -> list[str]:
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the suites of a run, and what this machine lacks for them."""
+    """Return the mistakes in the suites of a run, and the packages that this interpreter lacks for
+    them."""
     lacking = [f"eval.suites: {c.mistake}" for c in _checked(values) if c.mistake is not None]
     if ":" in str(values.get("eval.grader", "")):
         lacking += settings.lacking_function(values, "eval.grader")
@@ -150,25 +153,25 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
 def notes(values: Mapping[str, Any]) -> list[str]:
     """Return lines for the plan of a run about its suites."""
     notes = [note for checked in _checked(values) for note in checked.notes]
-    if unknown := [name for name in _given(values) if name.startswith(benchmarks.PREFIX)]:
+    if unknown := [name for name in _suite_names(values) if name.startswith(benchmarks.PREFIX)]:
         notes.append(f"the estimate leaves out the tokens of {', '.join(unknown)}")
     return notes
 
 
-def _given(values: Mapping[str, Any]) -> list[str]:
+def _suite_names(values: Mapping[str, Any]) -> list[str]:
     """Return the names of suites in a run's values."""
     both = [values.get("eval.suites") or (), values.get("eval.infrequent.suites") or ()]
-    names = [str(name) for own in both for name in own if not settings.comes_later(name)]
+    names = [str(name) for part in both for name in part if not settings.comes_later(name)]
     return list(dict.fromkeys(names))
 
 
 def _checked(values: Mapping[str, Any]) -> list[Checked]:
-    return answering.check_suites(_given(values), str(values.get("eval.grader", "exact")))
+    return answering.check_suites(_suite_names(values), str(values.get("eval.grader", "exact")))
 
 
 def tally(tally: estimates.Tally, config: Any) -> None:
-    """Count the questions and answers of all evaluations of suites. Those of benchmarks are
-    unknown."""
+    """Count the tokens of questions and answers in all evaluations of suites. The tokens of
+    benchmarks are unknown."""
     how: settings.Suites | None = config.eval
     if how is None:
         return

@@ -19,13 +19,13 @@ NAMES = ("exact", "numeric", "regex", "choice")
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?%?(?:\s*/\s*\d+)?")
-_SAID = (
+_CHOICES = (
     re.compile(r"(?i:answer|choice|option)(?:\s+is)?\s*[:=]?\s*\(?([A-Z])\b"),
     re.compile(r"^\s*\(?([A-Z])(?:[).:]|\s*$)", re.MULTILINE),
     re.compile(r"\b([A-Z])\W*\Z"),
 )
 _LONGEST = 20_000
-"""Number of characters of a text that are searched."""
+"""The number of characters of a text that are searched."""
 
 
 class Question(NamedTuple):
@@ -54,11 +54,12 @@ def exact(question: Question, text: str) -> Grade:
 
 
 def numeric(question: Question, text: str) -> Grade:
-    """Return 1.0 if the last number of the text equals the answer's last, to six digits."""
-    right, given = number_in(question.answer), number_in(text)
-    if right is None or given is None:
+    """Return 1.0 if the last number of the text equals the last number of the answer, to six
+    digits."""
+    right, value = number_in(question.answer), number_in(text)
+    if right is None or value is None:
         return Grade(0.0)
-    return Grade(float(abs(given - right) <= 1e-6 * max(1.0, abs(right))))
+    return Grade(float(abs(value - right) <= 1e-6 * max(1.0, abs(right))))
 
 
 def regex(question: Question, text: str) -> Grade:
@@ -79,11 +80,11 @@ def chosen(text: str, choices: Sequence[str]) -> int | None:
     folded = [option.strip().casefold() for option in choices]
     if plain.casefold() in folded:
         return folded.index(plain.casefold())
-    for pattern in _SAID:
+    for pattern in _CHOICES:
         letters = [LETTERS.index(letter.upper()) for letter in pattern.findall(text[:_LONGEST])]
-        known = [letter for letter in letters if letter < len(choices)]
-        if known:
-            return known[-1]
+        valid = [letter for letter in letters if letter < len(choices)]
+        if valid:
+            return valid[-1]
     named = [index for index, option in enumerate(folded) if option and option in plain.casefold()]
     return named[0] if len(named) == 1 else None
 
@@ -101,7 +102,7 @@ def number_in(text: str) -> float | None:
 
 
 def check(name: str, answer: str, choices: Sequence[str]) -> str | None:
-    """Return why a grader cannot judge with this answer, or None."""
+    """Return the reason why a grader cannot judge with this answer, or None."""
     if name == "regex":
         try:
             re.compile(answer)
@@ -112,12 +113,12 @@ def check(name: str, answer: str, choices: Sequence[str]) -> str | None:
     if name == "choice" and not choices:
         return 'the grader choice needs "choices", a list of texts'
     if name == "choice" and chosen(answer, choices) is None:
-        return f"the answer {answer!r} is none of the choices"
+        return f"the answer {answer!r} is not one of the choices"
     return None
 
 
 class Graders:
-    """The graders of a run, with functions; `close` ends their processes."""
+    """The graders of a run. User functions run in processes, which `close` ends."""
 
     def __init__(self, seconds: float, megabytes: int) -> None:
         self._limits = seconds, megabytes
@@ -126,9 +127,9 @@ class Graders:
 
     def get(self, name: str) -> Grader:
         """Return the grader of that name. Raises RecipeError if there is none."""
-        known = {"exact": exact, "numeric": numeric, "regex": regex, "choice": choice}
-        if name in known:
-            return known[name]
+        built_in = {"exact": exact, "numeric": numeric, "regex": regex, "choice": choice}
+        if name in built_in:
+            return built_in[name]
         if ":" not in name:
             raise RecipeError(f"unknown grader {name!r}: use {', '.join(NAMES)} or file.py:name")
         sandbox = self.sandbox(name)

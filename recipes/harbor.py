@@ -56,7 +56,7 @@ _LOOK_SECONDS = 0.2
 class Config(settings.Place, Agents):
     """Configuration of a run."""
 
-    attempts: int = chz.field(default=1, doc="trials of each task; more than one: pass@k")
+    attempts: int = chz.field(default=1, doc="trials of each task; more than one gives pass@k")
     max_tokens: int = chz.field(default=2048, doc="terminus-2: longest answer, in tokens")
     temperature: float = chz.field(default=0.7, doc="terminus-2: sampling temperature")
     log_path: str = chz.field(default="runs/harbor", doc="directory for metrics and trials")
@@ -73,7 +73,7 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
     if importlib.util.find_spec("harbor") is None:
         reasons.append(
             "the package harbor is not in this interpreter (pip install harbor, Python 3.12 or "
-            "newer): name one that has it as launch.python"
+            "newer): set launch.python to an interpreter that has it"
         )
     if values.get("environment", "bubblewrap") == "bubblewrap":
         lacking = environments.missing("bubblewrap")
@@ -97,8 +97,8 @@ def main(config: Config) -> None:
 
 
 class Sampling(NamedTuple):
-    """How an agent samples: its longest answer and temperature, and the address of weights to
-    sample from (None: the base model)."""
+    """The sampling settings of an agent: its longest answer in tokens, its temperature, and the
+    address of the weights (None: the base model)."""
 
     max_tokens: int
     temperature: float
@@ -106,7 +106,7 @@ class Sampling(NamedTuple):
 
 
 def use_service(url: str) -> None:
-    """Set the SDK's environment variables, by which harbor's Tinker model finds the service."""
+    """Set the SDK's environment variables, with which harbor's Tinker model finds the service."""
     if url:
         os.environ["TINKER_BASE_URL"] = url
     os.environ.setdefault("TINKER_API_KEY", "tml-local")
@@ -115,8 +115,8 @@ def use_service(url: str) -> None:
 def agent_of(
     config: Agents, model_name: str, sampling: Sampling, *, tinker: bool
 ) -> dict[str, Any]:
-    """Return harbor's configuration of the agent. With `tinker` it gets Terminus's options, and so
-    samples by harbor's Tinker model and records its tokens."""
+    """Return harbor's configuration of the agent. With `tinker`, the agent gets the options of
+    Terminus 2: it samples through harbor's Tinker model and records its tokens."""
     options = options_of(config.agent_options)
     named = {"import_path" if ":" in config.agent else "name": config.agent}
     if not tinker:
@@ -145,7 +145,7 @@ def agent_of(
 async def run_trial(
     config: Agents, task: Task, attempt: int, agent: Mapping[str, Any], folder: str
 ) -> Trial:
-    """Run one trial of harbor's, and read it. Its folder is removed."""
+    """Run one trial with harbor, and return its results. Its folder is removed."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # cost maps are not used
     from harbor.models.trial.config import TrialConfig
     from harbor.trial.trial import Trial as Running
@@ -170,7 +170,7 @@ async def run_trial(
 
 
 class Trials:
-    """Trial loop: missing trials are run, and finished ones recorded."""
+    """The loop that runs the missing trials and records the finished ones."""
 
     def __init__(
         self,
@@ -187,7 +187,8 @@ class Trials:
         self.lost: list[tuple[str, int]] = []
 
     def run(self, tasks: Sequence[Task]) -> bool:
-        """Run trials. Return False if a signal stopped it; finished trials are recorded."""
+        """Run the missing trials. Return False if a signal stopped them. Finished trials are
+        recorded."""
         wanted = [(task, n) for task in tasks for n in range(self.config.attempts)]
         for record in self.directory.read_episodes():
             trial = harbor_trials.from_document(record)
@@ -216,27 +217,27 @@ class Trials:
         return True
 
     async def _run_all(self, missing: Sequence[tuple[Task, int]], count: int, folder: str) -> None:
-        """Run trials, `n_parallel_envs` at once. After a signal none is begun, and running ones
-        are cancelled.
+        """Run trials, `n_parallel_envs` at once. After a signal, no trial begins, and running
+        trials are cancelled.
         """
-        left = list(missing)
+        waiting = list(missing)
         running: set[asyncio.Task[None]] = set()
-        while (left or running) and self.stop.signum is None:
-            while left and len(running) < self.config.n_parallel_envs:
-                task, number = left.pop(0)
+        while (waiting or running) and self.stop.signum is None:
+            while waiting and len(running) < self.config.n_parallel_envs:
+                task, number = waiting.pop(0)
                 running.add(asyncio.create_task(self._try(task, number, folder)))
             done, running = await asyncio.wait(
                 running, timeout=_LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
-            for one in done:
-                one.result()
+            for trial in done:
+                trial.result()
                 print(f"step {len(self.ended)}/{count}", flush=True)
-        for one in running:
-            one.cancel()
+        for trial in running:
+            trial.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _try(self, task: Task, number: int, folder: str) -> None:
-        """Run one trial, again if its environment dies."""
+        """Run one trial, and run it again if its environment dies."""
         key = task.name, number
         for again in range(self.config.environment_retries + 1):
             name = f"{task.name.replace('/', '-')}__{number}-{again}"
@@ -264,35 +265,35 @@ class Trials:
         return [self.ended[key] for key in keys if key in self.ended]
 
     def _log(self, wanted: Sequence[tuple[Task, int]]) -> rewards.Judging:
-        """Log the line of metrics. Return how many trials could not be judged."""
+        """Log the line of metrics. Return the count of trials that could not be judged."""
         trials = self._in_order(wanted)
         if not trials:
             raise RecipeError(f"all environments died: all of {len(wanted)} trials were given up")
         by_task: dict[str, list[dict[str, Any]]] = {}
-        for one in trials:
-            by_task.setdefault(one.task, []).append({"score": one.rollout.reward})
+        for trial in trials:
+            by_task.setdefault(trial.task, []).append({"score": trial.rollout.reward})
         overall = scores.scores_of(list(by_task.values()))
-        own = {f"eval/{self.suite}/{key}": value for key, value in overall.items()}
+        by_suite = {f"eval/{self.suite}/{key}": value for key, value in overall.items()}
         count = len(trials)
         failures = [
-            rewards.Failure(f"{one.task}: {one.judged.wrong}", one.task, one.rollout.text)
-            for one in trials
-            if one.judged.wrong
+            rewards.Failure(f"{trial.task}: {trial.judged.wrong}", trial.task, trial.rollout.text)
+            for trial in trials
+            if trial.judged.wrong
         ]
         judging = rewards.judging(self.directory, 0, "the verifier", failures, count, "eval_test_")
         metrics = {
             "progress": 1.0,
             "test/reward": overall["score"],
-            "test/accuracy": sum(one.rollout.correct for one in trials) / count,
+            "test/accuracy": sum(trial.rollout.correct for trial in trials) / count,
             "test/num_items": len(by_task),
-            "env/all/turns_per_episode": sum(len(one.rollout.turns) for one in trials) / count,
+            "env/all/turns_per_episode": sum(len(trial.rollout.turns) for trial in trials) / count,
             "env/all/total_episodes": count,
             "env/all/environment_failures": sum(self.failures.values()),
             "env/all/episodes_lost": len(self.lost),
             **judging.metrics("verifier"),
-            "env/all/exact_tokens": sum(one.exact for one in trials) / count,
-            "time/episode": sum(one.rollout.about["seconds"] for one in trials) / count,
-            **own,
+            "env/all/exact_tokens": sum(trial.exact for trial in trials) / count,
+            "time/episode": sum(trial.rollout.about["seconds"] for trial in trials) / count,
+            **by_suite,
         }
         self.directory.log_metrics(len(wanted), metrics)
         self.tracker.log(len(wanted), metrics)
@@ -304,16 +305,16 @@ class Trials:
         groups: list[Group] = []
         lines: list[str] = []
         for place, task in enumerate(tasks):
-            own = [one for one in self._in_order(wanted) if one.task == task.name]
+            trials = [trial for trial in self._in_order(wanted) if trial.task == task.name]
             prompt = harbor_trials.prompt_of(task.steps[0].instruction)
             problem = Problem([{"role": "user", "content": prompt}], [], "", 0, 0, task.name)
-            if own:
-                groups.append(Group(problem, [one.rollout for one in own]))
-            for one in own:
-                extra = {"reward": one.rollout.reward, "task": one.task, "iteration": 0}
-                extra |= {"group": place, "traj": one.attempt}
-                known = dict(one.trajectory.get("extra") or {})
-                lines.append(json.dumps(one.trajectory | {"extra": known | extra}) + "\n")
+            if trials:
+                groups.append(Group(problem, [trial.rollout for trial in trials]))
+            for trial in trials:
+                extra = {"reward": trial.rollout.reward, "task": trial.task, "iteration": 0}
+                extra |= {"group": place, "traj": trial.attempt}
+                extra_before = dict(trial.trajectory.get("extra") or {})
+                lines.append(json.dumps(trial.trajectory | {"extra": extra_before | extra}) + "\n")
         self.directory.write_iteration(
             0,
             "eval_test_rollout_summaries.jsonl",

@@ -45,7 +45,7 @@ class Config(settings.Policy, harbor_settings.Agents):
 
     test_tasks: str | None = chz.field(default=None, doc="folder of tasks to evaluate on")
     test_task_ids: str | None = chz.field(
-        default=None, doc="evaluate on these only: of test_tasks, else of those that tasks means"
+        default=None, doc="evaluate only on these tasks of test_tasks (without it: of tasks)"
     )
     n_epochs: int | None = chz.field(
         default=None, doc="train on each task this many times, instead of max_steps"
@@ -66,7 +66,7 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
+    """Return lines for the plan of a run: the values chosen for `auto`."""
     return hyperparams.notes("harbor_rl", Config, values)
 
 
@@ -133,12 +133,12 @@ class TrialTrainer(terminal.EpisodeTrainer):
         self.folder.cleanup()
 
     def problem(self, task: Task) -> Problem:
-        """Return a task's instruction. Its prompts are those that the agent makes of it."""
+        """Return a task's instruction as a problem. The agent makes the prompts from it."""
         prompt = harbor_trials.prompt_of(task.steps[0].instruction)
         return Problem([{"role": "user", "content": prompt}], [], "", 0, 0, task.name)
 
     def open_sampler(self) -> Any:
-        """Save the current weights under an address, by which harbor samples from them."""
+        """Request to save the current weights under an address, from which harbor samples."""
         return self.training.save_weights_for_sampler(
             f"trials-{next(self.saved)}", ttl_seconds=_SAMPLED_SECONDS
         )

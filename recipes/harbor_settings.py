@@ -1,5 +1,5 @@
-"""Settings of trials of the package `harbor`, for the recipes harbor and harbor_rl. They are not in
-either of them, because a recipe has one class of settings of its own."""
+"""Settings of trials of the package `harbor`, for the recipes harbor and harbor_rl. They have a
+module of their own, because a recipe's module has only one class of settings."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ class Agents(settings.Tasks):
     )
     agent_options: str = chz.field(default="{}", doc="JSON object: further arguments of the agent")
     environment: str = chz.field(
-        default="bubblewrap", doc="bubblewrap, a type of harbor's, or the import path of a class"
+        default="bubblewrap", doc="bubblewrap, one of harbor's types, or the import path of a class"
     )
     n_parallel_envs: int = chz.field(default=4, doc="trials at once")
     environment_retries: int = chz.field(
@@ -30,10 +30,10 @@ class Agents(settings.Tasks):
     max_turns: int = chz.field(default=50, doc="terminus-2: turns of a trial")
     context_limit: int = chz.field(default=32000, doc="terminus-2: longest prompt, in tokens")
     summarise: bool = chz.field(
-        default=False, doc="terminus-2: summarise near that limit, and continue from that"
+        default=False, doc="terminus-2: summarise near context_limit, and continue from the summary"
     )
     summary_margin: int = chz.field(
-        default=8000, doc="terminus-2, summarise: tokens before that limit at which to do it"
+        default=8000, doc="terminus-2: summarise this many tokens before context_limit"
     )
     renderer_name: str | None = chz.field(
         default=None, doc="terminus-2: tinker-cookbook's renderer; else the one it recommends"

@@ -21,10 +21,10 @@ _LONGEST_PROMPT = 4000
 
 
 class Trial(NamedTuple):
-    """A finished trial. `failed` is the reason why its environment, not its agent, failed; the
-    other values then mean nothing. `exact` is whether each prompt continues the tokens before it,
-    so that the trial is one sequence. A turn whose prompt does not is `fresh`: the agent has
-    summarised or rewritten its history."""
+    """A finished trial. `failed` is the reason if its environment failed, rather than its agent;
+    the other values then mean nothing. `exact` is whether each turn's prompt continues the tokens
+    before it, so that the trial is one sequence. A turn whose prompt does not continue them is
+    `fresh`: the agent has summarised or rewritten its history."""
 
     task: str
     attempt: int
@@ -69,7 +69,7 @@ def read(folder: str, task: str, attempt: int) -> Trial:
     """Read the trial in a folder. Raises ValueError if it has no finished trial."""
     result = _json(os.path.join(folder, "result.json"))
     if not isinstance(result, dict) or not result.get("finished_at"):
-        raise ValueError(f"{folder}: no trial has ended there")
+        raise ValueError(f"{folder}: has no finished trial")
     trajectory = _json(os.path.join(folder, "agent", "trajectory.json"))
     trajectory = trajectory if isinstance(trajectory, dict) else {}
     wrong = str((result.get("exception_info") or {}).get("exception_type") or "")
@@ -116,10 +116,10 @@ def _rollout(
         if number >= len(answers):
             turns.append(Turn([], 0, text, True, output, {}))
             continue
-        one, known = answers[number], answers[number - 1].end if number else []
-        fresh = one.prompt[: len(known)] != known
-        before = one.prompt if fresh else one.prompt[len(known) :]
-        turns.append(Turn(before, len(one.tokens), text, True, output, {}, fresh))
+        answer, before_it = answers[number], answers[number - 1].end if number else []
+        fresh = answer.prompt[: len(before_it)] != before_it
+        before = answer.prompt if fresh else answer.prompt[len(before_it) :]
+        turns.append(Turn(before, len(answer.tokens), text, True, output, {}, fresh))
     linear = whole and not any(turn.fresh for turn in turns)
     about = {
         "solved": float(judged.reward >= 1),
@@ -132,8 +132,8 @@ def _rollout(
         if isinstance(agent.get(key), int | float):
             about[key] = float(agent[key])
     rollout = Rollout(
-        [token for one in answers for token in one.tokens],
-        [logprob for one in answers for logprob in one.logprobs],
+        [token for answer in answers for token in answer.tokens],
+        [logprob for answer in answers for logprob in answer.logprobs],
         "\n".join(turn.text for turn in turns),
         stop == "done",
         judged.reward,
@@ -158,13 +158,13 @@ class _Answer(NamedTuple):
 
 
 def _answers(details: Sequence[Mapping[str, Any]]) -> tuple[list[_Answer], bool]:
-    """Return all answers, those of an agent's helpers last, and whether there is a whole record of
-    each. An answer without its prompt or logprobs is left out."""
+    """Return all recorded answers, with those of an agent's helpers last, and whether all records
+    are complete. An answer without its prompt or logprobs is left out."""
     answers: list[_Answer] = []
     whole = True
     for detail in details:
         keys = ("prompt_token_ids", "completion_token_ids", "logprobs")
-        columns = [[list(own) for own in detail.get(key) or []] for key in keys]
+        columns = [[list(row) for row in detail.get(key) or []] for key in keys]
         rows = list(zip(*columns, strict=False)) if len({len(c) for c in columns}) == 1 else []
         whole_rows = [_Answer(*row) for row in rows if len(row[1]) == len(row[2]) > 0]
         whole = whole and bool(whole_rows) and len(whole_rows) == max(map(len, columns))
@@ -174,7 +174,7 @@ def _answers(details: Sequence[Mapping[str, Any]]) -> tuple[list[_Answer], bool]
 
 def _observed(step: Mapping[str, Any]) -> str:
     results = (step.get("observation") or {}).get("results") or []
-    texts = [one.get("content") for one in results if isinstance(one, dict)]
+    texts = [result.get("content") for result in results if isinstance(result, dict)]
     return "\n".join(text if isinstance(text, str) else json.dumps(text) for text in texts if text)
 
 
@@ -182,12 +182,12 @@ def _seconds(started: Any, finished: Any) -> float:
     from datetime import datetime
 
     try:
-        begun, ended = (datetime.fromisoformat(str(one)) for one in (started, finished))
+        begun, ended = (datetime.fromisoformat(str(moment)) for moment in (started, finished))
         return round((ended - begun).total_seconds(), 3)
     except (TypeError, ValueError):
         return 0.0
 
 
 def prompt_of(instruction: str) -> str:
-    """Return the part of an instruction that an item shows."""
+    """Return the beginning of an instruction, which summaries show."""
     return instruction[:_LONGEST_PROMPT]

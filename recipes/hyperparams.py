@@ -7,7 +7,7 @@
 # 5e-5 x 10 (LoRA's, against training all weights) x (2000 / width) ^ (0.781 Llama, 0.0775 Qwen)
 #
 # Other methods move the model less, and use the values of tinker-cookbook's recipes for every
-# model: RL from 1e-5 (math_rl) to 4e-5 (rl_basic), of which the geometric middle is used;
+# model: RL from 1e-5 (math_rl) to 4e-5 (rl_basic), of which the geometric mean is used;
 # distillation 1e-4 with rank 128; DPO 1e-5. The recipes' defaults are for the engine's tiny models,
 # and are used for those.
 #
@@ -32,11 +32,11 @@ from .settings import AUTO
 
 FIELDS = ("learning_rate", "lora_rank")
 _RATES = {
-    "dpo": (1e-5, "what tinker-cookbook's DPO starts from, for every model"),
+    "dpo": (1e-5, "the first rate of tinker-cookbook's DPO, for every model"),
     "rl": (2e-5, "between the 1e-5 and 4e-5 of tinker-cookbook's RL, for every model"),
     "terminal": (2e-5, "between the 1e-5 and 4e-5 of tinker-cookbook's RL, for every model"),
     "harbor_rl": (2e-5, "between the 1e-5 and 4e-5 of tinker-cookbook's RL, for every model"),
-    "distill": (1e-4, "what tinker-cookbook's distillation uses, for every model"),
+    "distill": (1e-4, "the rate of tinker-cookbook's distillation, for every model"),
 }
 _DISTILL_RANK = 128
 _EXPONENTS = {"Llama": 0.781, "Qwen": 0.0775}
@@ -108,8 +108,8 @@ SHAPES: Mapping[str, Shape] = {
     "Qwen/Qwen3.6-35B-A3B": Shape("Qwen", 2048, 17_545_728),
     "Qwen/Qwen3.8-27B": Shape("Qwen", 5120, 7_544_320),
 }
-"""Sizes by the service's model names, of tinker-cookbook's tables (`hyperparam_utils`, 0.6.1). The
-experts of a mixture share half of their adapter, as in the service."""
+"""Sizes by the service's model names, from tinker-cookbook's tables (`hyperparam_utils`, 0.6.1).
+The experts of a mixture share half of their adapter, as in the service."""
 
 
 class Chosen(NamedTuple):
@@ -141,8 +141,8 @@ def learning_rate(recipe: str, model: str, usual: float) -> Chosen:
 
 
 def lora_rank(model: str, things: int, what: str) -> Chosen:
-    """Return the rank for a model with this much to learn. Raises ValueError if the size of the
-    model's adapter is not known."""
+    """Return the rank for a model that learns `things` units of `what`. Raises ValueError if the
+    size of the model's adapter is not known."""
     shape = _shape(model)
     if shape is None:
         raise ValueError(f"lora_rank=auto: the size of {model}'s adapter is not known; give a rank")
@@ -152,7 +152,8 @@ def lora_rank(model: str, things: int, what: str) -> Chosen:
     size = shape.adapter(rank)
     if size < things:
         return Chosen(
-            rank, f"{size:,} weights for {things:,} {what}: too few, and no rank has more"
+            rank,
+            f"{size:,} weights for {things:,} {what}: too few, but the rank is at most {_MOST}",
         )
     return Chosen(rank, f"{size:,} weights for {things:,} {what}")
 
@@ -193,7 +194,7 @@ def notes(recipe: str, config_class: type[Any], values: Mapping[str, Any]) -> li
 
 
 def _shape(model: str) -> Shape | None:
-    name = model.partition(":")[0]  # after the colon comes a variant of the service's
+    name = model.partition(":")[0]  # the service's variant of a model follows a colon
     return SHAPES.get(name) or _installed().get(name)
 
 
@@ -223,13 +224,13 @@ def _installed() -> Mapping[str, Shape]:
 
 
 def _family(model: str) -> str:
-    """Return the family of a model, as `get_lr` finds it; its maker for others."""
-    known = (family for family in _EXPONENTS if family.lower() in model.lower())
-    return next(known, model.partition("/")[0])
+    """Return a model's family if `get_lr` has a formula for it, else the model's maker."""
+    families = (family for family in _EXPONENTS if family.lower() in model.lower())
+    return next(families, model.partition("/")[0])
 
 
 def _to_learn(recipe: str, config: Any) -> tuple[int, str]:
-    """Return an upper bound of how much there is to learn, and its unit."""
+    """Return an upper bound of the amount of information to learn, and its unit."""
     if recipe in ("rl", "terminal", "harbor_rl"):
         sampled = config.max_steps * config.groups_per_batch * config.group_size
         return sampled, "rewarded answers"
@@ -239,7 +240,7 @@ def _to_learn(recipe: str, config: Any) -> tuple[int, str]:
         return config.max_steps * batch * config.max_tokens, "tokens of answers at most"
     if recipe in ("dpo", "reward"):
         return config.max_steps * config.batch_size, "compared pairs"
-    return _answer_bytes(config), "bytes of answers, a token being a byte at least"
+    return _answer_bytes(config), "bytes of answers (a token has at least one byte)"
 
 
 def _answer_bytes(config: settings.Settings) -> int:
@@ -254,6 +255,7 @@ def _bytes_of_file(path: str, held_out: int) -> int:
 
 
 def _bytes(data: tasks.Split) -> int:
-    """Count the bytes of the assistant's messages, each with its end."""
-    answers = (one for talk in data.train for one in talk if one["role"] == "assistant")
-    return sum(len(one["content"].encode("utf-8", "surrogatepass")) + 1 for one in answers)
+    """Count the bytes of the assistant's messages, and one for the end of each."""
+    messages = (message for conversation in data.train for message in conversation)
+    answers = (m["content"] for m in messages if m["role"] == "assistant")
+    return sum(len(answer.encode("utf-8", "surrogatepass")) + 1 for answer in answers)

@@ -29,8 +29,8 @@ def missing() -> str | None:
 
 
 class IsolatedFunction(Function):
-    """A user function in its own environment. Pending calls are made together, when the first score
-    is waited for."""
+    """A user function in its own environment. Pending calls are made together, when the first of
+    their scores is awaited."""
 
     def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
         """`function` is `path/to/file.py:name`. Raises RecipeError if there is no such function or
@@ -65,7 +65,7 @@ class IsolatedFunction(Function):
             )
 
     def begin(self, question: str, response: str, answer: str) -> Callable[[], Scored]:
-        """Queue a call until scores are waited for."""
+        """Queue a call, which is made when a score is awaited."""
         into: list[Scored] = []
         self._begun.append(((question, response, answer), into))
 
@@ -84,24 +84,24 @@ class IsolatedFunction(Function):
         return self._score([(question, response, answer)])[0]
 
     def _score(self, questions: Sequence[Asked]) -> list[Scored]:
-        """Return the score of each call. A call that ends the process fails alone."""
+        """Return the score of each call. If a call ends the process, only this call fails."""
         scores: list[Scored] = []
         while len(scores) < len(questions):
-            left = questions[len(scores) :]
+            remaining = questions[len(scores) :]
             try:
-                replies = self._call(left)
-            except RecipeError as error:  # it could be loaded before
-                return [*scores, *(Scored(None, str(error)) for _ in left)]
+                replies = self._call(remaining)
+            except RecipeError as error:  # the file could be loaded before
+                return [*scores, *(Scored(None, str(error)) for _ in remaining)]
             answers = replies[1:]
-            scores += [Scored(one.get("value"), one.get("error")) for one in answers]
-            if len(answers) < len(left):
+            scores += [Scored(reply.get("value"), reply.get("error")) for reply in answers]
+            if len(answers) < len(remaining):
                 scores.append(Scored(None, replies[0]["ended"]))
         return scores
 
     def _call(self, questions: Sequence[Asked]) -> list[dict[str, Any]]:
         """Return the lines of the process: how the file was loaded, then the result of each call
         until the process ended. Raises RecipeError if the file cannot be loaded."""
-        lines = "".join(json.dumps(one) + "\n" for one in questions)
+        lines = "".join(json.dumps(question) + "\n" for question in questions)
         limits = f"{self._megabytes} {self._seconds}"
         command = f"python3 -I {_PROGRAM} {_FILE} {self._name} {limits} <{_ASKED} 2>/dev/null"
         seconds = _MORE_SECONDS + (self._seconds + 1.0) * len(questions)
@@ -114,12 +114,12 @@ class IsolatedFunction(Function):
         answers: list[dict[str, Any]] = []
         for line in result.text.split("\n")[:-1]:
             try:
-                one = json.loads(line)
+                answer = json.loads(line)
             except ValueError:
                 break
-            if not isinstance(one, dict) or len(answers) > len(questions):
+            if not isinstance(answer, dict) or len(answers) > len(questions):
                 break
-            answers.append(one)
+            answers.append(answer)
         ended = _ended(result)
         if not answers or "error" in answers[0]:
             raise RecipeError(f"{self.function}: {answers[0]['error'] if answers else ended}")
@@ -132,7 +132,7 @@ class IsolatedFunction(Function):
             self._open()
         except (Died, NotThere, OSError) as error:
             raise RecipeError(
-                f"its environment has ended, and there is no other: {error}"
+                f"its environment has ended, and no new one can be opened: {error}"
             ) from None
         return Result(None, b'{"value": null}\n', ended="shell")
 
@@ -141,7 +141,7 @@ class IsolatedFunction(Function):
 
 
 def _ended(result: Result) -> str:
-    """Return why a process stopped answering."""
+    """Return the reason why a process stopped answering."""
     if result.ended == "memory":
         return "it took more memory than its environment has"
     if result.ended:

@@ -38,7 +38,7 @@ class Settings(settings.Settings):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the file `data` of a run on pairs."""
+    """Return the mistake in the file `data` of a run on pairs, if any."""
     mistake = settings.check_data(values, pair, hold_out).mistake
     return [] if mistake is None else [mistake]
 
@@ -75,7 +75,7 @@ def load_pairs(config: settings.Settings) -> PairSplit:
     against wrong ones.
 
     A held-out problem has the same wrong answer for every seed. `wrong_share` is the share of
-    generated training pairs that prefer the wrong one.
+    generated training pairs that prefer the wrong answer.
     """
     if config.data is not None:
         return read_pairs(config.data, config.test_size)
@@ -86,8 +86,8 @@ def load_pairs(config: settings.Settings) -> PairSplit:
 
 
 def spoiled(conversations: Sequence[Conversation], stream: str) -> list[Pair]:
-    """Pair each conversation's answer with a copy in which one character is changed: the mistake
-    of a model that has nearly learned the task.
+    """Pair each conversation's answer with a copy in which one character is changed. A model that
+    has nearly learned the task makes such mistakes.
 
     The new character occurs in some answer. Raises RecipeError if all answers together have only
     one distinct character, so that no answer can be wrong.
@@ -164,14 +164,14 @@ def pair(row: Row) -> Pair | None:
 
 
 def _of_conversations(row: Row, chosen: Any, rejected: Any) -> Pair:
-    """Return the pair of two conversations that differ only in their last message. A prompt that
-    is given besides must be the beginning of both."""
+    """Return the pair of two conversations that differ only in their last message. If the row also
+    has a prompt, both must begin with it."""
     better, worse = row.messages(chosen, '"chosen"'), row.messages(rejected, '"rejected"')
     if better[:-1] != worse[:-1]:
         raise row.wrong('"chosen" and "rejected" must differ only in their last message')
-    if "prompt" in row and (given := row.get("prompt")) is not None:
+    if "prompt" in row and (value := row.get("prompt")) is not None:
         prompt = better[:-1]
-        if given != prompt[-1]["content"] and _prompt(row, given) != prompt:
+        if value != prompt[-1]["content"] and _prompt(row, value) != prompt:
             raise row.wrong('"prompt" is not the beginning of "chosen" and "rejected"')
     return _checked(row, better[:-1], better[-1:], worse[-1:])
 
@@ -208,8 +208,8 @@ def _prompt(row: Row, value: Any) -> Conversation:
 
 
 def _answer(row: Row, value: Any) -> str:
-    """Check an answer: a text, or one message of the assistant's. One that is not preferred may be
-    empty."""
+    """Check an answer: a text, or one message of the assistant's. An answer that is not preferred
+    may be empty."""
     if isinstance(value, str):
         return row.text(value, "an answer")
     if not isinstance(value, list) or len(value) != 1:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def advantages(rewards: Sequence[float], normalize_std: bool) -> list[float]:
     """Return each answer's reward minus the group's mean.
 
-    With `normalize_std` it is divided by the group's standard deviation, as in the first
-    publication of GRPO (Shao et al. 2024, arXiv:2402.03300, section 4.1.2). Without, it follows
-    Liu et al. 2025 (arXiv:2503.20783), who show that dividing favours the easiest and hardest
+    With `normalize_std`, the difference is divided by the group's standard deviation, as in the
+    first publication of GRPO (Shao et al. 2024, arXiv:2402.03300, section 4.1.2). By default it is
+    not: Liu et al. 2025 (arXiv:2503.20783) show that the division favours the easiest and hardest
     questions.
     """
     mean = sum(rewards) / len(rewards)
@@ -31,9 +31,10 @@ def advantages(rewards: Sequence[float], normalize_std: bool) -> list[float]:
 def entropy_bonus(logprobs: Sequence[float], mean: float, coef: float) -> list[float]:
     """Return the bonus of sampled tokens for being unlikely, relative to the batch's mean logprob.
 
-    Added to their advantages, it makes the gradient that of reward + coef * entropy, where the
-    entropy is the mean over tokens of -log q under their own distribution (Williams and Peng 1991,
-    "Function optimization using connectionist reinforcement learning algorithms").
+    With this bonus added to the advantages, the gradient is that of reward + coef * entropy. The
+    entropy is the mean over tokens of -log q, with q the probability that a token was sampled with
+    (Williams and Peng 1991, "Function optimization using connectionist reinforcement learning
+    algorithms").
     """
     return [coef * (mean - logprob) for logprob in logprobs]
 
@@ -41,22 +42,23 @@ def entropy_bonus(logprobs: Sequence[float], mean: float, coef: float) -> list[f
 def kl_penalty(
     sampled: Sequence[Sequence[float]], reference: Sequence[Sequence[float]], coef: float
 ) -> tuple[list[list[float]], dict[str, float]]:
-    """Return the penalty of sampled tokens for being likelier than under the reference, relative
-    to the batch's mean, by answer and token. The metric is that mean: an estimate of the KL
-    divergence from the reference in nats per token, by tinker-cookbook's name."""
+    """Return a penalty for each token of each answer, and a metric. The penalty is for tokens that
+    are likelier than under the reference, relative to the batch's mean. The metric is this mean: an
+    estimate of the KL divergence from the reference in nats per token, under tinker-cookbook's
+    name."""
     apart = [
-        [own - before for own, before in zip(*both, strict=True)]
+        [policy - other for policy, other in zip(*both, strict=True)]
         for both in zip(sampled, reference, strict=True)
     ]
     mean = sum(map(sum, apart)) / max(sum(map(len, apart)), 1)
-    return [[coef * (mean - gap) for gap in own] for own in apart], {"kl_policy_base": mean}
+    return [[coef * (mean - gap) for gap in gaps] for gaps in apart], {"kl_policy_base": mean}
 
 
 def to_datum(prompt: list[int], rollout: Rollout, advantages: Sequence[float]) -> "tinker.Datum":
     """Return the training datum: each sampled token with its logprob and its advantage.
 
-    Tokens of the prompt, and those that an environment wrote between turns, have advantage 0 and
-    so no part in the loss.
+    Tokens of the prompt, and tokens that an environment wrote between turns, have advantage 0, so
+    they do not contribute to the loss.
     """
     import numpy as np
     import tinker
@@ -91,9 +93,7 @@ def kl_sample_train(sampled: Sequence[float], trained: Sequence[float]) -> dict[
 
 
 def discounted(values: Sequence[float], factor: float) -> list[float]:
-    """Return the discounted sums: each value plus `factor` times the sum that begins with the next
-    one.
-    """
+    """Return the discounted sums: each value plus `factor` times the next discounted sum."""
     returns: list[float] = []
     after = 0.0
     for value in reversed(values):
@@ -151,6 +151,6 @@ class Update(NamedTuple):
         if sampled:
             metrics |= kl_sample_train(sampled, trained)
         with timed("optim_step"):
-            for request in self.steps:  # the last request's values win
+            for request in self.steps:  # values of later requests replace those of earlier ones
                 metrics |= wait(request).metrics or {}
         return metrics

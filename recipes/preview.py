@@ -19,12 +19,13 @@ def of_conversations(config: Any, count: int, learn: chat.Learned) -> Document:
         examples = chat.render_all(tokenizer, data.train, config.max_length, learn)
         chosen = _first(config.batch_size, len(examples), config.seed, count)
     shown = [_shown(tokenizer, examples[index]) for index in chosen]
-    return _document(about, len(data.test), [len(one.tokens) for one in examples], shown)
+    lengths = [len(example.tokens) for example in examples]
+    return _document(about, len(data.test), lengths, shown)
 
 
 def of_pairs(config: Any, count: int, render: Callable[..., chat.Example]) -> Document:
-    """Return the pairs of the first step, each answer by itself. `render` gets the tokenizer, the
-    question and an answer."""
+    """Return the pairs of the first step, with each answer as an example of its own. `render` gets
+    the tokenizer, the question and an answer."""
     with printed() as about:
         data = pairs.load_pairs(config)
         tokenizer = _tokenizer_of(config)
@@ -44,8 +45,8 @@ def of_pairs(config: Any, count: int, render: Callable[..., chat.Example]) -> Do
 def of_questions(
     config: Any, count: int, tokenizer: Any = None
 ) -> tuple[Document, list[rollouts.Problem]]:
-    """Return the prompts of the first step of RL with their right answers, as shown and as asked.
-    `tokenizer` is by default that of the run."""
+    """Return the prompts of the first step of RL with their right answers, as a document and as
+    problems. The default `tokenizer` is the run's."""
     with printed() as about:
         data = settings.load_data(config, tasks.question)
         tokenizer = tokenizer or _tokenizer_of(config)
@@ -58,7 +59,7 @@ def of_questions(
         size = len(question.prompt)
         title = "prompt with the right answer"
         shown.append({"title": title, "parts": parts, "tokens": size, "trained": 0})
-    lengths = [len(one.prompt) for one in questions]
+    lengths = [len(question.prompt) for question in questions]
     return _document(about, len(data.test), lengths, shown), [questions[index] for index in chosen]
 
 
@@ -75,14 +76,15 @@ def tokenizer_of(model_name: str) -> Any:
 
 
 def _tokenizer_of(config: Any) -> Any:
-    """Return a run's tokenizer. What was recorded with an address, only the service knows."""
+    """Return a run's tokenizer. Ignores settings that were recorded with an address, because only
+    the service knows them."""
     tokenizer = tokenizer_of(config.model_name)
     return thinking.applied(tokenizer, thinking.resolved(None, config, {}), config.model_name)
 
 
 @contextmanager
 def printed() -> Iterator[list[str]]:
-    """Collect the lines that the block prints: what was left out, and why."""
+    """Collect the lines that the block prints, such as the number of examples left out."""
     lines: list[str] = []
     output = io.StringIO()
     with redirect_stdout(output):
@@ -95,7 +97,7 @@ def _first(batch_size: int, number: int, seed: int, count: int) -> list[int]:
 
 
 def _shown(tokenizer: Any, example: chat.Example, title: str = "") -> Document:
-    """Return an example as texts, each with whether its tokens are trained on."""
+    """Return an example as parts: each has a text, and whether its tokens are trained on."""
     parts: list[list[Any]] = []
     start = 0
     trained = [weight > 0 for weight in example.weights]

@@ -2,11 +2,12 @@
 sweeper.recipes.reward data=pairs.jsonl log_path=/tmp/reward`."""
 
 # The pairs are those of dpo.py. The model reads a question with an answer and is asked whether the
-# answer is good; the score is the logprob of "yes". Training raises the score of the chosen answer
-# above that of the rejected one (Bradley and Terry 1952): the loss is -log sigmoid(score of the
-# chosen - score of the rejected). Its gradient is computed by cross_entropy with signed weights, as
-# in dpo.py. The reward in `rl` is the chance that an answer is preferred to the right one. SFT, a
-# preference model and RL are the three stages of RLHF (Ouyang et al. 2022, arXiv:2203.02155).
+# answer is good; the score is the logprob of the verdict "yes". Training raises the score of the
+# chosen answer above that of the rejected one (Bradley and Terry 1952): the loss is -log
+# sigmoid(score of the chosen - score of the rejected). Its gradient is computed by cross_entropy
+# with signed weights, as in dpo.py. The reward in `rl` is the chance that an answer is preferred to
+# the right one. SFT, a preference model and RL are the three stages of RLHF (Ouyang et al. 2022,
+# arXiv:2203.02155).
 
 from collections.abc import Mapping, Sequence
 from functools import partial

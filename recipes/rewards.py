@@ -35,8 +35,8 @@ class JudgeFailed(RecipeError):
 
 
 class Judging(NamedTuple):
-    """How many of a step's answers could not be judged. `broken` says why if it was all of
-    them."""
+    """The number of a step's answers, and of those that could not be judged. `broken` is the reason
+    if none could be judged."""
 
     failed: int
     answers: int
@@ -55,7 +55,8 @@ class Judging(NamedTuple):
         }
 
     def check(self) -> None:
-        """Raise JudgeFailed if no answer could be judged: there is nothing to learn from."""
+        """Raise JudgeFailed if no answer could be judged, because there is nothing to learn
+        from."""
         if self.broken is not None:
             raise JudgeFailed(self.broken)
 
@@ -64,7 +65,7 @@ def judging(
     run: RunDirectory, step: int, judge: str, failures: Sequence[Failure], answers: int, name: str
 ) -> Judging:
     """Write the failures of a step to a file whose name begins with `name`, and print the first
-    one. `judge` names what failed, such as "the verifier"."""
+    one. Return their count. `judge` names the judge, such as "the verifier"."""
     if not failures:
         return Judging(0, answers)
     file = f"{name}{FAILURES}"
@@ -84,7 +85,7 @@ class Reward(Protocol):
     """The failures since the list was last emptied."""
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
-        """Begin to judge an answer. The function returned waits for its reward."""
+        """Begin to judge an answer. The returned function waits for its reward."""
         ...
 
     def close(self) -> None:
@@ -93,8 +94,7 @@ class Reward(Protocol):
 
 
 class TextReward:
-    """A comparison with the right answer's text: exactly, or by the share of positions that are
-    right."""
+    """A comparison with the right answer's text: exact, or by the share of right positions."""
 
     def __init__(self, dense: bool) -> None:
         self._measure = rollouts.share_right if dense else rollouts.exact
@@ -147,7 +147,8 @@ class FunctionReward:
 
 class ModelReward:
     """A preference model as the reward (reward.py). The reward is the chance, 0 to 1, that the
-    model prefers an answer to the right one of the same question; 0.5 for that one itself.
+    model prefers an answer to the right answer to the same question. The right answer itself gets
+    0.5.
 
     A score alone has no meaning: the model was trained on differences between answers to one
     question, which leaves the zero of scores undefined. The right answers are the zero, as in
@@ -163,8 +164,8 @@ class ModelReward:
         self.failures: list[Failure] = []
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
-        """Request the verdict's logprobs. An answer that did not end has reward 0: the model has
-        only seen whole ones."""
+        """Request the verdict's logprobs. An answer that did not end has reward 0, because the
+        model was only trained on whole answers."""
         if not ended:
             return lambda: 0.0
         if text == problem.answer:
@@ -190,9 +191,8 @@ class ModelReward:
 
 
 def _chance(ahead: float) -> float:
-    """Return 1 / (1 + e^-ahead): the chance of an answer that is ahead by this score (Bradley and
-    Terry).
-    """
+    """Return 1 / (1 + e^-ahead): the chance that an answer is preferred whose score is higher by
+    `ahead` (Bradley and Terry)."""
     return 1 / (1 + math.exp(-ahead)) if ahead >= 0 else math.exp(ahead) / (1 + math.exp(ahead))
 
 

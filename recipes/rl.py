@@ -5,13 +5,13 @@
 # is its reward minus the mean reward of its group; all tokens of the answer share it. Groups with
 # equal rewards carry no signal and are dropped, unless `entropy_coef` or `kl_penalty_coef` is set.
 # The questions are problems generated for a task, or come from a JSONL file. `load_checkpoint_path`
-# starts from trained weights: to learn from a sparse reward, a model must already be right now and
-# then. The reward comes from the answer's text, from a user function (`reward_function`, see
+# starts from trained weights: to learn from a sparse reward, a model must already give some right
+# answers. The reward comes from the answer's text, from a user function (`reward_function`, see
 # sandbox.py, isolated.py) or from a preference model (`reward_model`, reward.py).
 #
 # With `max_steps_off_policy` above 0, batches are sampled ahead: while the run trains on one batch,
-# it samples the next ones from weights that are at most that many steps old. Sampling starts afresh
-# from the saved weights at each checkpoint, also in a run that is not stopped. So a resumed run
+# it samples the next ones from weights that are at most that many steps old. At each checkpoint,
+# sampling restarts from the saved weights, even in a run that is not stopped. So a resumed run
 # reaches the same values.
 #
 # A run that is stopped (SIGTERM, Ctrl-C) and started again with the same log_path resumes from its
@@ -56,7 +56,8 @@ class Config(settings.Policy, settings.Settings, settings.Evaluated):
     """Configuration of a run. The same configuration gives the same metrics."""
 
     reward: Literal["dense", "sparse"] = chz.field(
-        default="dense", doc="dense: the share of positions right; sparse: 1 for the whole answer"
+        default="dense",
+        doc="dense: share of right positions; sparse: 1 if the whole answer is right",
     )
     reward_function: str | None = chz.field(
         default=None,
@@ -86,8 +87,8 @@ class Config(settings.Policy, settings.Settings, settings.Evaluated):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return what this machine lacks for a run with these values. Checked when a grid is planned
-    whose runs execute on this machine."""
+    """Return what this machine lacks for a run with these values. Called while a grid is planned,
+    if its runs execute on this machine."""
     reasons = [*settings.lacks(values, tasks.question), *evaluating.lacks(values)]
     if values.get("reward_function") is not None:
         reasons += settings.lacking_function(values, "reward_function")
@@ -121,7 +122,7 @@ def examples(values: Mapping[str, Any], count: int) -> preview.Document:
 
 
 def samples(values: Mapping[str, Any], count: int, checkpoint: str) -> preview.Document:
-    """Return the same, each with samples of a checkpoint and their rewards."""
+    """Return the prompts of `examples`, each with samples of a checkpoint and their rewards."""
     from .sampled_preview import of_groups
 
     return of_groups(settings.made(Config, values), count, checkpoint)
@@ -156,7 +157,7 @@ class Interrupted(Exception):
 
 
 class GroupTrainer(Trainer):
-    """Training loop: sample, reward, train, then sample from the updated weights."""
+    """The training loop: sample, reward, train, then sample from the updated weights."""
 
     config: Any
     shown: ClassVar = ("env/all/reward/total", "env/all/correct", "test/reward", "test/accuracy")
@@ -211,9 +212,8 @@ class GroupTrainer(Trainer):
         return rollouts.problems_of(self.tokenizer, conversations, self.config)
 
     def train_steps(self) -> int:
-        """Run all steps. Each samples from the weights of the step before, or of one a few steps
-        earlier.
-        """
+        """Run all steps. A step trains on samples from the weights that it begins with, or from
+        older ones (`begun_at`)."""
         step = self.run.start_step
         self.begin_sampler()
         while step < self.config.max_steps and self.stop.signum is None:
@@ -230,7 +230,7 @@ class GroupTrainer(Trainer):
         self.under_way: dict[int, Callable[[], list[Group]]] = {}
 
     def begin_snapshot(self) -> "tinker.APIFuture[tinker.SamplingClient]":
-        """Return the sampler of the step, which has its weights."""
+        """Return the request for the sampler, which has the current weights."""
         return self.sampler
 
     def open_sampler(self) -> Any:
@@ -248,9 +248,8 @@ class GroupTrainer(Trainer):
         self.reward.close()
 
     def resumable(self, step: int) -> bool:
-        """Return whether sampling restarts at this step: samples of older weights cannot be
-        resumed.
-        """
+        """Return whether sampling restarts at this step. A run can resume only there, because
+        samples of older weights are lost."""
         return self.begun_at(step) == step
 
     def begun_at(self, step: int) -> int:
@@ -261,8 +260,8 @@ class GroupTrainer(Trainer):
         return max(step - self.config.max_steps_off_policy, anew)
 
     def sample_ahead(self, step: int) -> Callable[[], list[Group]]:
-        """Submit all batches that the weights of a step sample. The function returned waits for
-        the step's own batch, which older weights may have sampled."""
+        """Submit all batches that are sampled from the weights of `step`. The returned function
+        waits for the batch of `step`, which may be sampled from older weights."""
         last = min(step + self.config.max_steps_off_policy, self.config.max_steps - 1)
         for batch in range(step, last + 1):
             if self.begun_at(batch) == step:
@@ -306,15 +305,15 @@ class GroupTrainer(Trainer):
 
     @property
     def drops_constant(self) -> bool:
-        """Whether groups of equal rewards are dropped. Not with a bonus or a penalty, which apply
-        to every answer: a dropped group would settle on one answer and stay dropped."""
+        """Whether groups of equal rewards are dropped. They are not with a bonus or a penalty,
+        which apply to every answer: a dropped group would settle on one answer and stay dropped."""
         config = self.config
         if config.remove_constant_reward_groups is not None:
             return config.remove_constant_reward_groups
         return not (config.entropy_coef or config.kl_penalty_coef)
 
     def begin_sampling(self, step: int) -> Callable[[], list[Group]]:
-        """Submit a step's questions. The function returned waits for the answers."""
+        """Submit a step's questions. The returned function waits for the answers."""
         config, problems = self.config, self.asked_at(step)
         with self.timed("save"):
             sampler = self.wait(self.sampler)
@@ -354,7 +353,7 @@ class GroupTrainer(Trainer):
         return sampler.sample(prompt, count, tinker.SamplingParams(stop=[problem.end], **params))
 
     def begin_group(self, problem: Problem, request: "SampleRequest") -> Callable[[], Group]:
-        """Wait for the answers to a question and start judging them. The function returned waits
+        """Wait for the answers to a question and start judging them. The returned function waits
         for their rewards."""
         begun: list[tuple[Any, str, bool, Callable[[], float]]] = []
         for sequence in self.wait(request).sequences:
@@ -392,9 +391,9 @@ class GroupTrainer(Trainer):
         advantages = [
             [
                 advantage + extra
-                for extra in policy_gradient.entropy_bonus(own, mean, config.entropy_coef)
+                for extra in policy_gradient.entropy_bonus(of_answer, mean, config.entropy_coef)
             ]
-            for advantage, own in zip(earned, logprobs, strict=True)
+            for advantage, of_answer in zip(earned, logprobs, strict=True)
         ]
         if self.reference is None:
             return advantages, {}
@@ -427,8 +426,8 @@ class GroupTrainer(Trainer):
         config = self.config
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
         pairs: list[tuple[Rollout, tinker.Datum]] = [
-            (part.rollout, self.to_datum(part.prompt, part.rollout, own[part.places]))
-            for answer, own in zip(answers, by_token, strict=True)
+            (part.rollout, self.to_datum(part.prompt, part.rollout, weights[part.places]))
+            for answer, weights in zip(answers, by_token, strict=True)
             for part in rollouts.segments(*answer)
         ]
         passes: list[tinker.APIFuture[tinker.ForwardBackwardOutput]] = []
@@ -452,7 +451,7 @@ class GroupTrainer(Trainer):
         """Answer the held-out questions greedily, for `test/reward` and `test/accuracy`."""
         sampler = self.wait(self.sampler)
         requests = [
-            # As long as the right answer with its end: a longer one is wrong already.
+            # At most as long as the right answer with its end, because any longer answer is wrong.
             self.ask(sampler, problem, 1, max_tokens=problem.size, temperature=0.0)
             for problem in self.held_out
         ]
@@ -469,7 +468,7 @@ class GroupTrainer(Trainer):
         return scores
 
     def judging(self, step: int, groups: list[Group], name: str = "") -> rewards.Judging:
-        """Record the answers that could not be judged."""
+        """Record the answers that could not be judged. Return their count."""
         failures, self.reward.failures = self.reward.failures, []
         answers = sum(len(group.rollouts) for group in groups)
         judge = f"reward_function {self.config.reward_function}"

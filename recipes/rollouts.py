@@ -16,8 +16,8 @@ class Problem(NamedTuple):
     """A question as messages and as the tokens of a prompt, with its answer.
 
     `end` is the token that ends an answer; `size` is the number of tokens of the right answer with
-    its end. `tag` is an optional name. `written` is the answer as the data have it: chat templates
-    of reasoning models add (empty) thoughts to it in `answer`.
+    its end. `tag` is an optional name. `written` is the answer as it stands in the data. In
+    `answer`, chat templates of reasoning models may have added (empty) thoughts.
     """
 
     messages: Conversation
@@ -79,7 +79,7 @@ class Rollout(NamedTuple):
 
     `ended` is False if the answer was cut off at the token limit. With several `turns`, the tokens
     are those of all turns; `about` holds other measurements of such an episode. `likeliest` holds
-    the likeliest values of each token with their logprobs, if they were requested.
+    the likeliest tokens at each position with their logprobs, if they were requested.
     """
 
     tokens: list[int]
@@ -133,10 +133,10 @@ def segments(prompt: list[int], rollout: Rollout) -> list[Segment]:
             turns[0] = turns[0]._replace(before=[], fresh=False)
         places = slice(taken, taken + sum(turn.size for turn in turns))
         taken = places.stop
-        own = rollout._replace(
+        part = rollout._replace(
             tokens=rollout.tokens[places], logprobs=rollout.logprobs[places], turns=tuple(turns)
         )
-        parts.append(Segment(prompt, own, places))
+        parts.append(Segment(prompt, part, places))
     return parts
 
 
@@ -169,9 +169,9 @@ def exact(answer: str, text: str, ended: bool) -> bool:
 def share_right(answer: str, text: str, ended: bool) -> float:
     """Return the share of positions that are right: 1.0 for exactly the answer.
 
-    The share is over the length of the longer text, so that a long answer earns little; a text
-    that has not ended counts as one longer. Ending a text earns nothing by itself: the model would
-    learn that first, and stop trying letters before it has found the right ones.
+    The share is over the length of the longer text, so that a long answer earns little; a text that
+    has not ended counts as one character longer. Ending a text earns nothing by itself: the model
+    would learn that first, and stop trying letters before it has found the right ones.
     """
     right = sum(a == b for a, b in zip(answer, text, strict=False))
     longer = max(len(answer), len(text) + (not ended))
@@ -220,8 +220,8 @@ def held_out_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 def summaries(
     groups: Sequence[Group], split: str, step: int, tag: str, sampled_at: int | None = None
 ) -> str:
-    """Return a line of JSON for each episode. `sampled_at` is the step whose weights sampled them,
-    if it is another one."""
+    """Return a line of JSON for each episode. `sampled_at` is the step whose weights sampled the
+    episodes (None: `step`)."""
     records = [
         {
             "schema_version": 1,

@@ -55,7 +55,7 @@ class RunDirectory:
         _keep_lines(os.path.join(self.path, METRICS), lambda line: line.get("step", step) < step)
 
     def log_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Append a step's line. NaN is written as json.dumps does."""
+        """Append a step's line. A NaN is written as `NaN`."""
         self._append(METRICS, {"step": step, **metrics})
 
     def read_metrics(self) -> list[dict[str, Any]]:
@@ -118,14 +118,14 @@ def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunD
     """Open `path` for a new or resumed run with this configuration.
 
     Raises RecipeError if the directory belongs to a run with other settings; those named in `free`
-    may differ. Only torn last lines are changed yet.
+    may differ. Changes nothing in the files, but removes incomplete last lines.
     """
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
         raise RecipeError(f"cannot write to log_path={path}: {error.strerror}") from None
     _check_same_run(path, config, free)
-    # A record appended after a torn line would be lost with it.
+    # A record appended after an incomplete line would be lost with it.
     for name in (CHECKPOINTS, ITEMS, EPISODES):
         _keep_lines(os.path.join(path, name), lambda _: True)
     states = _states(path)
@@ -133,8 +133,8 @@ def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunD
 
 
 def state_path(checkpoint: str) -> str:
-    """Return the address of saved weights: the given one, or the last of the run in that
-    directory.
+    """Return the address of saved weights: `checkpoint` itself if it is an address, else that of
+    the last checkpoint of the run in this directory.
 
     Raises RecipeError if the directory has no such run.
     """
@@ -147,9 +147,9 @@ def state_path(checkpoint: str) -> str:
 
 
 def sampler_path(checkpoint: str) -> str:
-    """Return the address of saved weights to sample from: the given one, or that of the last
-    checkpoint of the run in that directory. Its `state_path` is used if it was saved only to
-    resume training.
+    """Return the address of saved weights to sample from: `checkpoint` itself if it is an address,
+    else that of the last checkpoint of the run in this directory. A checkpoint that was saved only
+    to resume training has one address for both (`state_path`).
 
     Raises RecipeError if the directory has no such run.
     """
@@ -188,7 +188,7 @@ def _check_same_run(path: str, config: Mapping[str, Any], free: frozenset[str]) 
         if key not in free and key in before and before[key] != value:
             raise RecipeError(
                 f"log_path={path} holds a run with {key}={before[key]}, not {value}: "
-                "give another log_path"
+                "use another log_path"
             )
 
 

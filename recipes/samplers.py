@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import tinker
 
 _STATES = "/weights/"
-"""Part of the path in addresses of weights to train on; those to sample from have another."""
+"""The part of an address that marks weights saved for training."""
 
 
 def seed_of(request: str) -> int:
@@ -23,11 +23,11 @@ def seed_of(request: str) -> int:
 def open_sampler(
     connection: Service, model_name: str, checkpoint: str | None
 ) -> "tinker.SamplingClient":
-    """Return a client that samples from the checkpoint, or without one from the base model.
+    """Return a client that samples from a checkpoint (None: from the base model).
 
-    Not every service can sample from weights that were saved for training: such weights are opened
-    for training, and a sampler is made from that. Raises RecipeError if a directory has no
-    checkpoint.
+    Not every service can sample from weights that were saved for training: they are opened for
+    training, and a sampler is made from the training client. Raises RecipeError if a directory has
+    no checkpoint.
     """
     client, wait = connection.client, connection.wait
     if checkpoint is None:
@@ -59,7 +59,7 @@ def is_checkpoint(name: str) -> bool:
 def begin_logprobs(
     connection: Service, sampler: "tinker.SamplingClient", tokens: Sequence[int], last: int
 ) -> Callable[[], list[float]]:
-    """Request the logprobs of the `last` tokens. The function returned waits for them."""
+    """Request the logprobs of the `last` tokens. The returned function waits for them."""
     import tinker
 
     prompt = tinker.ModelInput.from_ints(list(tokens))
@@ -70,6 +70,6 @@ def begin_logprobs(
 def begin_answer_logprobs(
     connection: Service, sampler: "tinker.SamplingClient", example: chat.Example
 ) -> Callable[[], list[float]]:
-    """Request the logprobs of an example's last answer. The function returned waits for them."""
+    """Request the logprobs of an example's last answer. The returned function waits for them."""
     last = len(example.tokens) - example.answer
     return begin_logprobs(connection, sampler, example.tokens, last)

@@ -22,21 +22,21 @@ _PIECE = 65536
 
 
 class Scored(NamedTuple):
-    """The result of a call: a score, or why there is none."""
+    """The result of a call: a score, or the reason why there is none."""
 
     value: float | None
     error: str | None = None
 
 
 class Function(ABC):
-    """A user function. `function` is its name as given, `examples` the EXAMPLES of its file, if
-    any."""
+    """A user function. `function` is `path/to/file.py:name`, `examples` the EXAMPLES of its file,
+    if any."""
 
     function: str
     examples: Any = None
 
     def begin(self, question: str, response: str, answer: str) -> Callable[[], Scored]:
-        """Begin a call. The function returned waits for its score."""
+        """Begin a call. The returned function waits for its score."""
         scored = self(question, response, answer)
         return lambda: scored
 
@@ -48,20 +48,20 @@ class Function(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the process and those that it has started."""
+        """End the process and its child processes."""
 
     def check(self, examples: Sequence[tuple[str, str, str]]) -> None:
-        """Call the function on (question, response, answer) like those to come, and on the file's
-        own EXAMPLES, a list of (question, response, answer, score). Raises RecipeError if it fails
-        or returns another score than an example has."""
+        """Call the function on `examples` of (question, response, answer), and on the file's
+        EXAMPLES, a list of (question, response, answer, score). Raises RecipeError if a call fails
+        or returns another score than its example has."""
         for question, response, answer in examples:
             scored = self(question, response, answer)
             if scored.error is not None:
-                given = f"question={question!r}, response={response!r}"[:_LONGEST_SHOWN]
-                raise RecipeError(f"{self.function} fails on {given}: {scored.error}")
+                arguments = f"question={question!r}, response={response!r}"[:_LONGEST_SHOWN]
+                raise RecipeError(f"{self.function} fails on {arguments}: {scored.error}")
         for number, example in enumerate(self._own_examples()):
-            *given, expected = example
-            scored = self(*given)
+            *arguments, expected = example
+            scored = self(*arguments)
             if scored.error is not None:
                 raise RecipeError(f"{self.function} fails on EXAMPLES[{number}]: {scored.error}")
             if scored.value is None or abs(scored.value - expected) > _CLOSE:
@@ -75,7 +75,7 @@ class Function(ABC):
             raise RecipeError(
                 f"{self.function}: EXAMPLES must be a list of (question, response, answer, score)"
             )
-        return [tuple(one) for one in examples]
+        return [tuple(example) for example in examples]
 
 
 def find_function(function: str) -> tuple[str, str]:
@@ -132,7 +132,7 @@ class Sandbox(Function):
         if self._child is None and (failed := self._start()) is not None:
             return Scored(None, failed)
         line = json.dumps([question, response, answer]) + "\n"
-        with suppress(OSError):  # it has died: the missing answer reports that
+        with suppress(OSError):  # the process has died, which the missing answer reports
             if self._child is not None:
                 self._child.asks.write(line.encode())
                 self._child.asks.flush()
@@ -161,9 +161,8 @@ class Sandbox(Function):
         return None
 
     def _answer(self, seconds: float) -> dict[str, Any] | str:
-        """Return the next answer of the process, or why there is none. The process is ended in
-        that case.
-        """
+        """Return the next answer of the process, or the reason why there is none. In that case the
+        process is ended."""
         line = self._line(time.monotonic() + seconds)
         if line is None:
             self.close()
@@ -182,8 +181,8 @@ class Sandbox(Function):
         with selectors.DefaultSelector() as selector:
             selector.register(out, selectors.EVENT_READ)
             while b"\n" not in self._rest:
-                left = deadline - time.monotonic()
-                if left <= 0 or not selector.select(left):
+                remaining = deadline - time.monotonic()
+                if remaining <= 0 or not selector.select(remaining):
                     return None
                 piece = os.read(out, _PIECE)
                 if not piece:

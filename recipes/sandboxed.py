@@ -23,8 +23,8 @@ _LONGEST = 400
 
 
 def confine(megabytes: int) -> None:
-    """Limit memory, files and processes to the needs of a function of text, and leave the network
-    where the kernel allows it."""
+    """Limit memory and files to the needs of a function of texts, and disconnect the network if the
+    kernel allows it."""
     size = megabytes << 20
     for kind, most in (
         (resource.RLIMIT_AS, size),
@@ -68,8 +68,8 @@ class TooLong(BaseException):
 
 
 def limit_time(seconds: float) -> Callable[[Any], Any]:
-    """Return a decorator that limits a function's calls to that time. It raises TooLong, and ends
-    the process if that is caught."""
+    """Return a decorator that limits the time of a function's calls. A longer call gets TooLong; if
+    the function catches it, the process ends."""
     fired = [0]
 
     def ring(*_: Any) -> None:
@@ -79,11 +79,11 @@ def limit_time(seconds: float) -> Callable[[Any], Any]:
         raise TooLong(f"it took longer than {seconds:g} s")
 
     def limited(function: Any) -> Any:
-        def call(*given: Any) -> Any:
+        def call(*arguments: Any) -> Any:
             fired[0] = 0
             signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
             try:
-                return function(*given)
+                return function(*arguments)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -130,7 +130,7 @@ def main() -> None:
         except TooLong as error:
             say({"error": str(error)})
         except MemoryError:
-            say({"error": f"MemoryError: it wants more than {megabytes} MB"})
+            say({"error": f"MemoryError: it needs more than {megabytes} MB"})
         except BaseException as error:  # noqa: BLE001  likewise
             say({"error": error_text(error, path)})
 

@@ -12,8 +12,8 @@ Done = Sequence[tuple[Item, Sequence[Mapping[str, Any]]]]
 
 
 def measures(done: Done) -> dict[str, float]:
-    """Return the metrics of all items together, and of each suite. Items without a grader are left
-    out of scores."""
+    """Return the metrics of all items together, and of each suite. Items without a grader have no
+    scores."""
     graded = _graded(done)
     measured: dict[str, float] = {"test/num_items": len(done)}
     if graded:
@@ -30,7 +30,7 @@ def measures(done: Done) -> dict[str, float]:
 
 def failures(done: Done) -> dict[str, float]:
     """Return the metrics of answers that a grader could not judge."""
-    rows = [row for _, own in _graded(done) for row in own]
+    rows = [row for _, answers in _graded(done) for row in answers]
     errors = sum(row.get("error") is not None for row in rows)
     return {
         "test/grader_errors": errors,
@@ -39,7 +39,7 @@ def failures(done: Done) -> dict[str, float]:
 
 
 def of_suite(name: str, done: Done) -> dict[str, float]:
-    """Return the metrics of a suite's items, none if no item is graded."""
+    """Return the metrics of a suite's items; empty if no item is graded."""
     graded = _graded(done)
     scores = scores_of([rows for _, rows in graded]) if graded else {}
     return {f"eval/{name}/{key}": value for key, value in scores.items()}
@@ -69,6 +69,6 @@ def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
 
 
 def pass_at(k: int, samples: int, right: int) -> float:
-    """Return the chance that at least one of k samples drawn from these is right (Chen et al.
-    2021, arXiv:2107.03374): an unbiased estimate, unlike 1 - (1 - right/samples)^k."""
+    """Return the chance that at least one of k samples, drawn from all `samples`, is right (Chen et
+    al. 2021, arXiv:2107.03374): an unbiased estimate, unlike 1 - (1 - right/samples)^k."""
     return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)

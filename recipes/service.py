@@ -61,8 +61,8 @@ def errors_in_one_line() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Service:
-    """A connection: the SDK's client, and the service's address ("" for the hosted one). `key`
-    is the API key; None means that the SDK looks for it."""
+    """A connection: the SDK's client, and the service's address ("" for the hosted one). `key` is
+    the API key; None if the SDK finds it itself."""
 
     client: "tinker.ServiceClient"
     url: str
@@ -73,20 +73,20 @@ class Service:
     def wait(self, request: "tinker.APIFuture[T]") -> T:
         """Return the result of a request. Raises RecipeError if the address is unreachable for
         `patience_seconds`, because the SDK would wait for a result for ever."""
-        silent_since: float | None = None
+        unreachable_since: float | None = None
         while self.url:
             try:
                 return request.result(timeout=self.knock_seconds)
             except TimeoutError:
-                if request.future().done():  # its own error, or it came just now
+                if request.future().done():  # the request itself timed out, or has just ended
                     break
-            silence = _silence(self.url)
-            if silence is None:
-                silent_since = None
-            elif silent_since is None:
-                silent_since = time.monotonic()
-            elif time.monotonic() - silent_since > self.patience_seconds:
-                raise RecipeError(f"the service at {self.url} is gone ({silence})")
+            reason = _unreachable(self.url)
+            if reason is None:
+                unreachable_since = None
+            elif unreachable_since is None:
+                unreachable_since = time.monotonic()
+            elif time.monotonic() - unreachable_since > self.patience_seconds:
+                raise RecipeError(f"the service at {self.url} is gone ({reason})")
         return request.result()
 
     def close(self) -> None:
@@ -119,15 +119,16 @@ def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
                 "machine, or `service: tinker` and set TINKER_API_KEY (it begins with tml-)"
             )
         key = "tml-local"  # the SDK insists on a key, and a local service may need none
-    if url and (silence := _silence(url)):
-        raise RecipeError(f"no service answers at {url} ({silence})")
+    if url and (reason := _unreachable(url)):
+        raise RecipeError(f"no service answers at {url} ({reason})")
     tell_of_waits()
     client = tinker.ServiceClient(base_url=url or None, api_key=key, user_metadata=metadata)
     return Service(client, url, key=key)
 
 
 class _Waits(logging.Handler):
-    """A periodic message that the service rejects requests."""
+    """A logging handler that prints, at most every `TELL_SECONDS`, that the service rejects
+    requests."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__(logging.INFO)
@@ -163,8 +164,8 @@ def tokenizer_of(client: "tinker.TrainingClient | tinker.SamplingClient") -> Any
         raise RecipeError(f"cannot load the model's tokenizer: {reason}") from None
 
 
-def _silence(url: str) -> str | None:
-    """Return why the address is unreachable; None if a server answers, however slowly."""
+def _unreachable(url: str) -> str | None:
+    """Return the reason why an address is unreachable; None if a server answers, however slowly."""
     import httpx
 
     secure = url.startswith("https:")  # without TLS, loading certificates is wasted time
@@ -218,8 +219,8 @@ def run_program(main: Callable[[C], object], config: type[C]) -> NoReturn:
     messages that Python would give.
 
     It skips Python's own teardown: compiled parts of the SDK and its dependencies abort it now and
-    then (once in 123 runs on a busy machine). A run that had finished would count as failed, and
-    one that had failed would lose its reason.
+    then (once in 123 runs on a busy machine). A finished run would then count as failed, and a
+    failed run would lose its error message.
     """
     code = 0
     try:
@@ -237,7 +238,7 @@ def run_program(main: Callable[[C], object], config: type[C]) -> NoReturn:
 
 
 def _exit_code(stop: SystemExit) -> int:
-    """Return the code of an exit, whose message, if it has one, is printed, as Python does."""
+    """Return the exit code of `stop`. Print its message, if any, as Python does."""
     if stop.code is None or isinstance(stop.code, int):
         return stop.code or 0
     print(stop.code, file=sys.stderr)

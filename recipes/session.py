@@ -65,9 +65,9 @@ class Orders:
         if self.answer(number) is None:
             self._write(f"answers/{number:06d}.json", {"order": number, **answer})
 
-    def put_progress(self, **told: Any) -> None:
+    def put_progress(self, **state: Any) -> None:
         """Write the run's current state."""
-        self._write("progress.json", told)
+        self._write("progress.json", state)
 
     def _write(self, name: str, document: Mapping[str, Any]) -> None:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -102,12 +102,12 @@ class Session(Trainer):
         self.begun = int(last.get("order_begun", self.step))
         self.saved_at, self.last_row = self.step, dict[str, Any]()
         self.begin()
-        heard = time.monotonic()
-        self.told(None)
+        last_order = time.monotonic()
+        self.report(None)
         while self.stop.signum is None:
             order = self.orders.order(self.number)
             if order is None:
-                if time.monotonic() - heard > 60 * self.config.idle_minutes:
+                if time.monotonic() - last_order > 60 * self.config.idle_minutes:
                     print(
                         f"finished: no order for {self.config.idle_minutes:g} minutes", flush=True
                     )
@@ -119,8 +119,8 @@ class Session(Trainer):
             self.carry_out(order)
             if self.stop.signum is None:
                 self.number += 1
-                self.begun, heard = self.step, time.monotonic()
-                self.told(None)
+                self.begun, last_order = self.step, time.monotonic()
+                self.report(None)
         return self.step
 
     @abstractmethod
@@ -135,7 +135,7 @@ class Session(Trainer):
     def sampler_now(self) -> Any:
         """Return a request for a client that samples with the current weights."""
 
-    def told(self, order: Mapping[str, Any] | None, done: int = 0) -> None:
+    def report(self, order: Mapping[str, Any] | None, done: int = 0) -> None:
         """Write the session's progress."""
         doing = None if order is None else order["kind"]
         steps = 0 if order is None else order.get("steps", 0)
@@ -148,52 +148,53 @@ class Session(Trainer):
         before = self.orders.answer(self.number)
         if before is not None and ("error" in before or order["kind"] == "sample"):
             return
-        does: dict[str, Callable[[Mapping[str, Any]], dict[str, Any] | None]] = {
+        handlers: dict[str, Callable[[Mapping[str, Any]], dict[str, Any] | None]] = {
             "train": self.do_train,
             "sample": self.do_sample,
             "save": self.do_save,
             "load": self.do_load,
         }
-        self.told(order, self.step - self.begun)
+        self.report(order, self.step - self.begun)
         try:
-            if order["kind"] not in does:
-                raise Refused(f"{order['kind']!r} is not an order: use {', '.join(does)} or finish")
-            result = does[order["kind"]](order)
+            if order["kind"] not in handlers:
+                raise Refused(
+                    f"{order['kind']!r} is not an order: use {', '.join(handlers)} or finish"
+                )
+            result = handlers[order["kind"]](order)
         except Refused as error:
             result = {"error": str(error)}
         except (Diverged, JudgeFailed) as error:  # the next start skips this order
-            back = "the session goes back to before this order, from its last checkpoint"
+            back = "the session restarts from its last checkpoint, without this order"
             self.orders.put_answer(self.number, {"error": f"{error}; {back}"})
             raise
         if result is not None:
             self.orders.put_answer(self.number, {"step": self.step, **result})
 
     def do_train(self, order: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Train some steps; a checkpoint may already contain the first ones. Return None if
-        stopped.
-        """
+        """Train some steps; a checkpoint may already contain the first ones. Return None if a
+        signal stops it."""
         last = self.begun + order["steps"]
         if last > self.config.max_steps:
-            left = self.config.max_steps - self.begun
+            remaining = self.config.max_steps - self.begun
             raise Refused(
-                f"max_steps={self.config.max_steps} leaves {left} steps: finish, or begin a "
-                "session with more from a checkpoint of this one"
+                f"max_steps={self.config.max_steps} leaves {remaining} steps: finish, or begin a "
+                "session with a larger max_steps from a checkpoint of this one"
             )
-        self.take(self.given(order.get("data")))
+        self.take(self.conversations(order.get("data")))
         while self.step < last:
             if self.stop.signum is not None:
                 return None
             self.advance(self.step)
             self.step += 1
-            self.told(order, self.step - self.begun)
+            self.report(order, self.step - self.begun)
             self.save_by_itself()
         rows = [row for row in self.run.read_metrics() if self.begun <= row["step"] < last]
         columns = ("step", *self.shown)
         shown = [{key: row[key] for key in columns if key in row} for row in rows[-_MOST_ROWS:]]
         return {"steps": last - self.begun, "rows": shown, "metrics": rows[-1] if rows else {}}
 
-    def given(self, data: Sequence[Any] | None) -> list[tasks.Conversation] | None:
-        """Return the conversations that came with an order."""
+    def conversations(self, data: Sequence[Any] | None) -> list[tasks.Conversation] | None:
+        """Parse the conversations of an order. Raises `Refused`."""
         if not data:
             return None
         try:
@@ -204,8 +205,8 @@ class Session(Trainer):
     def save_by_itself(self) -> None:
         """Save a checkpoint if enough steps are unsaved and the reward is high enough."""
         config = self.config
-        least = config.checkpoint_reward
-        good = least is None or self.last_row.get(_REWARD, least) >= least
+        threshold = config.checkpoint_reward
+        good = threshold is None or self.last_row.get(_REWARD, threshold) >= threshold
         if (
             config.checkpoint_steps
             and self.step - self.saved_at >= config.checkpoint_steps
@@ -217,7 +218,7 @@ class Session(Trainer):
         """Sample answers with the current weights."""
         import tinker
 
-        own = samplers.seed_of(f"order/{self.config.seed}/{self.number}")
+        default_seed = samplers.seed_of(f"order/{self.config.seed}/{self.number}")
         seed = order.get("seed")
         sampler = self.wait(self.sampler_now())
         requests: list[Any] = []
@@ -226,14 +227,14 @@ class Session(Trainer):
             params = tinker.SamplingParams(
                 max_tokens=order["max_tokens"],
                 temperature=order["temperature"],
-                seed=own if seed is None else seed,
+                seed=default_seed if seed is None else seed,
                 stop=[end],
             )
             prompt = tinker.ModelInput.from_ints(tokens)
             requests.append(sampler.sample(prompt, order["count"], params))
-        return {"samples": [[self.said(one) for one in self.wait(r).sequences] for r in requests]}
+        return {"samples": [[self.plain(s) for s in self.wait(r).sequences] for r in requests]}
 
-    def said(self, sequence: "tinker.SampledSequence") -> dict[str, Any]:
+    def plain(self, sequence: "tinker.SampledSequence") -> dict[str, Any]:
         """Return a sampled answer as plain data."""
         text = self.tokenizer.decode(sequence.tokens, skip_special_tokens=True).strip()
         return {"text": text, "ended": sequence.stop_reason == "stop"}
@@ -282,9 +283,8 @@ class Session(Trainer):
         self.saved_at = step
 
     def is_saved(self, step: int) -> bool:
-        """Return whether the step is saved, possibly by an ordered save. A resumed run repeats a
-        later load.
-        """
+        """Return whether the step is saved, possibly by an order. A resumed run repeats later
+        orders to load weights."""
         return step == self.saved_at
 
     def save_due(self, step: int) -> bool:
@@ -298,9 +298,8 @@ class Session(Trainer):
 
     @property
     def marks(self) -> dict[str, Any]:
-        """Add the order during which a checkpoint was made, and the step at which that order
-        began.
-        """
+        """The values of `Trainer`, the order during which a checkpoint was made, and the step at
+        which that order began."""
         return super().marks | {"order": self.number, "order_begun": self.begun}
 
 

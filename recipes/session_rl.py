@@ -32,23 +32,23 @@ class GroupSession(Session, rl.GroupTrainer):
     """See `Session`."""
 
     config: Any
-    given_problems: list[Problem] | None = None
+    ordered_problems: list[Problem] | None = None
 
     def begin(self) -> None:
         """Open a sampler."""
         self.begin_sampler()
 
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
-        """Set the questions with their right answers, each asked `group_size` times a step."""
+        """Set the questions with their right answers. Each is asked `group_size` times per step."""
         try:
             problems = None if conversations is None else self.problems(list(conversations))
         except service.RecipeError as error:
             raise Refused(str(error)) from None
-        self.given_problems = problems
+        self.ordered_problems = problems
 
     def asked_at(self, step: int) -> list[Problem]:
-        """Return the ordered questions, else the recipe's."""
-        return super().asked_at(step) if self.given_problems is None else self.given_problems
+        """Return the questions of the order, else the recipe's."""
+        return super().asked_at(step) if self.ordered_problems is None else self.ordered_problems
 
     def sampler_now(self) -> Any:
         """Return the sampler of the steps."""

@@ -30,7 +30,7 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
     """See `Session`."""
 
     config: Any
-    given_data: "list[tinker.Datum] | None" = None
+    ordered_data: "list[tinker.Datum] | None" = None
 
     def begin(self) -> None:
         """Do nothing: a step sends all that it needs."""
@@ -40,9 +40,9 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
         self.complete(self.submit(step))
 
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
-        """Set the conversations that are all shown at each step."""
+        """Set the conversations to train on. Each step shows all of them."""
         if conversations is None:
-            self.given_data = None
+            self.ordered_data = None
             return
         try:
             examples = chat.render_all(
@@ -50,11 +50,11 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
             )
         except service.RecipeError as error:
             raise Refused(str(error)) from None
-        self.given_data = [chat.to_datum(example) for example in examples]
+        self.ordered_data = [chat.to_datum(example) for example in examples]
 
     def shown_at(self, step: int) -> "list[tinker.Datum]":
-        """Return the ordered examples, else the recipe's."""
-        return super().shown_at(step) if self.given_data is None else self.given_data
+        """Return the examples of the order, else the recipe's."""
+        return super().shown_at(step) if self.ordered_data is None else self.ordered_data
 
     def sampler_now(self) -> Any:
         """Request a client for the current weights."""

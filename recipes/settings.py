@@ -16,7 +16,7 @@ C = TypeVar("C")
 
 Auto = Literal["auto"]
 AUTO: Auto = "auto"
-"""Value of a setting whose number hyperparams.py is to find."""
+"""The value of a setting whose number hyperparams.py chooses."""
 
 # Settings that may change between a run's start and its resumption.
 FREE = frozenset(
@@ -77,8 +77,8 @@ class Thinking:
 
     thinking: Literal["on", "off"] | None = chz.field(
         default=None,
-        doc="thoughts before answers; default: as the weights that the run starts from, else the "
-        "chat template's",
+        doc="whether the model thinks before answers; default: as recorded with the initial "
+        "weights, else the chat template's",
     )
 
 
@@ -88,9 +88,9 @@ class Answering:
 
     grader: str = chz.field(
         default="exact",
-        doc="lines that name no grader: exact, numeric, regex, choice, or path/to/file.py:function",
+        doc="default of lines: exact, numeric, regex, choice, or path/to/file.py:function",
     )
-    samples: int = chz.field(default=1, doc="answers to each question; more than one: pass@k")
+    samples: int = chz.field(default=1, doc="answers to each question; more than one gives pass@k")
     temperature: float = chz.field(default=0.0, doc="sampling temperature; 0: the likeliest token")
     max_tokens: int = chz.field(default=64, doc="longest answer, in tokens")
     in_flight: int = chz.field(default=32, doc="questions asked at once")
@@ -111,7 +111,7 @@ class Answering:
 class Infrequent:
     """A second, rarer evaluation of a run that trains."""
 
-    suites: list[str] | None = chz.field(default=None, doc="default: those of eval.suites")
+    suites: list[str] | None = chz.field(default=None, doc="default: eval.suites")
     every: int = chz.field(default=100, doc="steps between evaluations; 0: first and last only")
     items: int | None = chz.field(default=None, doc="only this many items of each suite")
 
@@ -127,7 +127,7 @@ class Suites(Answering):
     suites: list[str] = chz.field(doc="tasks, arithmetic, JSONL files, cookbook:gsm8k")
     every: int = chz.field(default=20, doc="steps between evaluations; 0: first and last only")
     items: int | None = chz.field(
-        default=100, doc="only this many items of each suite, the first ones; None: all"
+        default=100, doc="only the first items of each suite, this many; None: all"
     )
     infrequent: Infrequent | None = chz.field(
         default=None, doc="a rarer evaluation: its own suites, every and items"
@@ -141,7 +141,7 @@ class Suites(Answering):
 
 @chz.chz
 class Evaluated:
-    """A run that can evaluate suites while it trains."""
+    """The setting of runs that can evaluate suites while they train."""
 
     eval: Suites | None = chz.field(
         default=None, doc="evaluate while training: {suites: [...], every: 20, items: 100}"
@@ -168,7 +168,7 @@ class Training(Place, Thinking):
     eval_every: int = chz.field(default=20, doc="steps between evaluations; 0: first and last only")
     save_every: int = chz.field(default=0, doc="steps between checkpoints; 0: the final one only")
     ttl_seconds: int | None = chz.field(
-        default=604800, doc="how long the service keeps checkpoints before the final one"
+        default=604800, doc="seconds that the service keeps checkpoints other than the final one"
     )
 
     @chz.validate
@@ -206,7 +206,7 @@ class Policy(Training):
     )
     remove_constant_reward_groups: bool | None = chz.field(
         default=None,
-        doc="drop groups of equal rewards; default: without entropy_coef and kl_penalty_coef",
+        doc="drop groups of equal rewards; default: unless entropy_coef or kl_penalty_coef is set",
     )
     max_steps_off_policy: int = chz.field(
         default=0, doc="sample ahead, from weights at most this many steps old; 0: do not"
@@ -273,7 +273,7 @@ class ByOrder:
 class Settings(Training, Problems):
     """Training data of a run that trains on questions and answers, and how it trains."""
 
-    train_size: int = chz.field(default=1000, doc="most problems to train on")
+    train_size: int = chz.field(default=1000, doc="maximum number of problems to train on")
     wrong_share: float = chz.field(
         default=0.0, doc="share of generated training problems with a wrong answer, such as 0.1"
     )
@@ -289,8 +289,8 @@ class Settings(Training, Problems):
 
 
 def check_problems(config: Problems) -> None:
-    """Raise ValueError for invalid problem settings. With several base classes, chz only runs the
-    checks of the first one: the class that has several calls the checks of the others."""
+    """Raise ValueError for invalid problem settings. If a class has several base classes, chz only
+    runs the checks of the first one, so the class itself calls the checks of the others."""
     check_at_least(config, test_size=1)
     for key, low, high in (("digits", 1, 8), ("length", 1, 12), ("letters", 2, 26)):
         if not low <= getattr(config, key) <= high:
@@ -325,8 +325,8 @@ def due(every: int, step: int) -> bool:
 
 
 def made(config_class: type[C], values: Mapping[str, Any]) -> C:
-    """Return the configuration of a run's values, in which a key such as `eval.every` is a field
-    of a field."""
+    """Return the configuration of a run's values. A key such as `eval.every` is a field of the
+    field `eval`."""
     if not any("." in key for key in values):
         return config_class(**values)
     return chz.Blueprint(config_class).apply(dict(values)).make()
@@ -343,7 +343,8 @@ def check_settings(config: Settings) -> None:
 
 
 def without_order(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a session's values without those that its recipe does not have."""
+    """Return the values of a session without the settings of `ByOrder`, which its recipe does not
+    have."""
     return {key: value for key, value in values.items() if key not in chz.chz_fields(ByOrder)}
 
 
@@ -353,9 +354,9 @@ def check_by_order(config: ByOrder) -> None:
     check_positive(config, "idle_minutes")
 
 
-def check_at_least(config: object, **least: int) -> None:
-    """Raise ValueError for the first of these fields that is smaller than its least value."""
-    for key, value in least.items():
+def check_at_least(config: object, **minimums: int) -> None:
+    """Raise ValueError for the first of these fields that is smaller than its minimum."""
+    for key, value in minimums.items():
         if getattr(config, key) < value:
             raise ValueError(f"{key} must be at least {value}, not {getattr(config, key)}")
 
@@ -383,7 +384,7 @@ def check_data(
 def lacks(
     values: Mapping[str, Any], parse: Callable[[data_files.Row], Any] = tasks.conversation
 ) -> list[str]:
-    """Return what is wrong with the file `data` of a run that trains on conversations."""
+    """Return the mistake in the file `data` of a run that trains on conversations, if any."""
     mistake = check_data(values, parse).mistake
     return [] if mistake is None else [mistake]
 
@@ -399,7 +400,7 @@ def comes_later(value: object) -> bool:
 
 
 def lacking_function(values: Mapping[str, Any], key: str) -> list[str]:
-    """Return what is wrong with the file of a user function, without executing it."""
+    """Return the mistake in the file of a user function, if any, without executing it."""
     if comes_later(values[key]):
         return []
     try:

@@ -39,7 +39,7 @@ class Config(settings.Settings, settings.Evaluated):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the files of a run's data and suites."""
+    """Return the mistakes in the files of a run's data and suites."""
     return [*settings.lacks(values), *evaluating.lacks(values)]
 
 
@@ -107,8 +107,8 @@ class Evaluation:
         self, connection: service.Service, tokenizer: Any, examples: list[chat.Example]
     ) -> dict[str, float]:
         """Return `test/nll`, in nats per answer token, and `test/accuracy`, the share of answers
-        that greedy sampling reproduces exactly. A model that has diverged has no answers: then
-        only `test/nll`."""
+        that greedy sampling reproduces exactly. If the model has diverged, returns only
+        `test/nll`."""
         accuracy = begin_greedy(connection, self._sampler, tokenizer, examples)
         nll = mean_nll(connection.wait(self._forward).loss_fn_outputs, self._data)
         if not math.isfinite(nll):
@@ -119,8 +119,8 @@ class Evaluation:
 def begin_greedy(
     connection: service.Service, sampler: Any, tokenizer: Any, examples: list[chat.Example]
 ) -> "Callable[[], float]":
-    """Submit greedy answers to questions. The function returned waits for the share that is
-    exactly right. `sampler` is a request for a sampling client."""
+    """Submit greedy answers to questions. The returned function waits for the share of exactly
+    right answers. `sampler` is a request for a sampling client."""
     import tinker
 
     client = connection.wait(sampler)
@@ -129,7 +129,7 @@ def begin_greedy(
         client.sample(
             tinker.ModelInput.from_ints(example.tokens[: example.answer]),
             1,
-            # As long as the right answer: a longer one is wrong already.
+            # At most as long as the right answer, because any longer answer is wrong.
             tinker.SamplingParams(max_tokens=len(answer), temperature=0.0, stop=answer[-1:]),
         )
         for example, answer in zip(examples, answers, strict=True)
@@ -159,7 +159,8 @@ class Submitted:
 
 
 class SupervisedTrainer(Trainer):
-    """Training loop: submits each step's requests, and logs their results when they arrive."""
+    """The training loop. It submits each step's requests, and logs their results when they
+    arrive."""
 
     config: Config
     shown: ClassVar = ("train_mean_nll", "test/nll", "test/accuracy")
@@ -194,7 +195,7 @@ class SupervisedTrainer(Trainer):
         return step
 
     def begin_evaluation(self, step: int) -> "Callable[[], dict[str, float]]":
-        """Evaluate `test/nll` and `test/accuracy`."""
+        """Submit an evaluation. The returned function waits for `test/nll` and `test/accuracy`."""
         del step  # evaluates the current weights
         evaluation = Evaluation(self.training, self.test_data)
         return lambda: evaluation.result(self.connection, self.tokenizer, self.test)
@@ -222,7 +223,9 @@ class SupervisedTrainer(Trainer):
     def complete(self, submitted: Submitted) -> None:
         """Wait for a step's results and log them."""
         config, step, batch = self.config, submitted.step, submitted.batch
-        if submitted.saved:  # before this step's line, after the last one's: safe to resume from
+        if (
+            submitted.saved
+        ):  # recorded between the last step's line and this one's, so a run can resume from it
             self.record(step, submitted.saved)
         with self.timed("forward_backward"):
             outputs = self.wait(submitted.forward_backward).loss_fn_outputs

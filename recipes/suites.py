@@ -43,9 +43,9 @@ class Item(NamedTuple):
 
 
 def load_suites(config: settings.Problems, suite: str | None, grader: str) -> list[Item]:
-    """Load the items of one or several suites, each once. `suite` names tasks, files or one of
-    `NAMED`, separated by commas; None is the configured task. `grader` is the grader of items that
-    name none.
+    """Load the items of one or several suites, without duplicates. `suite` names tasks, files or
+    one of `NAMED`, separated by commas; None is the configured task. `grader` is the grader of
+    items that name none.
 
     Raises RecipeError, with file and line, for an invalid item.
     """
@@ -75,17 +75,17 @@ def names_of(suite: str) -> list[str]:
 
 
 def by_suite(items: Iterable[Item]) -> dict[str, list[Item]]:
-    """Return the items of each suite, each once."""
+    """Return the items by suite, without duplicates."""
     unique: dict[str, dict[str, Item]] = {}
     for item in items:
         for name in (item.suite, *item.others):
             unique.setdefault(name, {}).setdefault(item.key, item)
-    return {name: list(own.values()) for name, own in unique.items()}
+    return {name: list(by_key.values()) for name, by_key in unique.items()}
 
 
 def same_names(names: Iterable[str]) -> str | None:
-    """Return what is wrong if two files with different content have the same name, which is the
-    name of their scores."""
+    """Return a message if two files with different content have the same name, because their scores
+    would have the same name. Return None otherwise."""
     paths: dict[str, str] = {}
     for path in filter(os.path.isfile, names):
         other = paths.setdefault(_label_of(path), path)
@@ -134,8 +134,8 @@ def _tasks_of(config: settings.Problems, name: str) -> list[tasks.Task]:
         return [tasks.addition(digits) for _, digits in NAMED[name]]
     if name in ("addition", "reversal", "sorting"):
         return [settings.task_named(config, name)]
-    known = ", ".join(("addition", "reversal", "sorting", *NAMED))
-    raise RecipeError(f"unknown suite {name!r}: no file, and none of {known}")
+    names = ", ".join(("addition", "reversal", "sorting", *NAMED))
+    raise RecipeError(f"unknown suite {name!r}: neither a file nor one of {names}")
 
 
 def _problem(conversation: Conversation, suite: str) -> Item:
@@ -197,14 +197,14 @@ def _grader(row: Row, default: str, question: graders.Question, graded: bool) ->
 
 
 def _conversation_of(row: Row) -> Conversation:
-    given = row.get("messages")
-    if given is None:
+    value = row.get("messages")
+    if value is None:
         text = row.get("prompt")
         text = row.get("question") if text is None else text
         if text is None:
             raise row.wrong('expected "prompt", "question" or "messages"')
         return [{"role": "user", "content": row.text(text, "the question")}]
-    messages = row.messages(given)
+    messages = row.messages(value)
     if messages[-1]["role"] == "assistant":
         raise row.wrong("the last message must not be the assistant's")
     return messages

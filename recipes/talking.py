@@ -20,20 +20,21 @@ import chz
 from . import chat, samplers, service, thinking
 
 KEY = "SWEEPER_ENDPOINT_KEY"
-"""The variable with the key that clients of the endpoint must send; none is asked for without."""
+"""The environment variable with the key that clients of the endpoint must send. If it is not set,
+clients need no key."""
 _PR_SET_PDEATHSIG = 1
 
 
 @chz.chz
 class Config:
-    """What answers, how, and to whom."""
+    """The model that answers, how it samples, and its clients."""
 
     checkpoint: str = chz.field(doc="address of the weights")
     model_name: str = chz.field(doc="name of the base model, for messages")
     name: str = chz.field(doc="name that clients use for the model")
     checkpoint_name: str | None = chz.field(default=None, doc="name of the checkpoint")
     thinking: Literal["on", "off"] | None = chz.field(
-        default=None, doc="whether it writes thoughts"
+        default=None, doc="whether the model writes thoughts"
     )
     to: Literal["person", "programs"] = chz.field(default="person", doc="who asks")
     system: str | None = chz.field(default=None, doc="system message")
@@ -58,7 +59,7 @@ class Unanswered(service.RecipeError):
 
 
 class Model:
-    """The weights. Counts the tokens that are read and written."""
+    """The model that answers. Counts the tokens that it reads and writes."""
 
     def __init__(self, config: Config) -> None:
         self._connection = service.connect(None, {})
@@ -83,7 +84,7 @@ class Model:
         return self._sample(prompt, number, how)
 
     def complete(self, text: str, number: int = 1, **how: Any) -> list[Answer]:
-        """Return continuations of a text, which no template changes."""
+        """Return continuations of a text, without a chat template."""
         prompt = self._tokenizer.encode(text)
         if not prompt:
             raise service.RecipeError("the prompt is empty")
@@ -142,7 +143,7 @@ def _talk(model: Model, config: Config) -> None:
     if sys.stdin.isatty():
         import readline  # noqa: F401 - lines can be edited then
 
-        print("/reset begins anew, Ctrl-D ends", file=sys.stderr)
+        print("/reset starts a new conversation, Ctrl-D ends the chat", file=sys.stderr)
     start = [{"role": "system", "content": config.system}] if config.system else []
     messages: chat.Conversation = [*start]
     while (line := _next_line()) is not None:
@@ -155,7 +156,11 @@ def _talk(model: Model, config: Config) -> None:
                     messages, max_tokens=config.max_tokens, temperature=config.temperature
                 )
             except service.RecipeError as error:
-                print(f"error: {error} (/reset begins anew)", file=sys.stderr, flush=True)
+                print(
+                    f"error: {error} (/reset starts a new conversation)",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 messages.pop()
                 continue
             messages.append({"role": "assistant", "content": answer.text})
@@ -199,8 +204,8 @@ def _serve(model: Model, config: Config) -> None:
 
 
 class Refused(Exception):
-    """A request that cannot be served: the message, the field that it is about, and the status of
-    HTTP."""
+    """A request that cannot be served: the message, the field that is wrong, and the HTTP
+    status."""
 
     def __init__(self, message: str, field: str | None = None, status: int = 400) -> None:
         super().__init__(message)
@@ -217,16 +222,17 @@ def _failed(status: int, message: str, field: str | None = None) -> Any:
 
 
 def _refusal(headers: Mapping[str, str], key: str | None) -> Any:
-    """Refuse clients without the key; without a key, web pages of any site, which browsers would
-    let spend the user's tokens. Return None for others."""
+    """Return a response that refuses a client, or None. If the endpoint has a key, the client must
+    send it. Otherwise web pages are refused, because any site could spend the user's tokens through
+    the browser."""
     if key is None:
         host = urlsplit(f"//{headers.get('host', '')}").hostname
         if "origin" in headers or host not in service.LOOPBACK:
-            return _failed(403, f"web pages and other names of this machine need {KEY}")
+            return _failed(403, f"requests from web pages or for other host names need {KEY}")
         return None
     sent = headers.get("authorization", "").removeprefix("Bearer ")
-    known = secrets.compare_digest(sent.encode(), key.encode())
-    return None if known else _failed(401, "the key is wrong")
+    is_right = secrets.compare_digest(sent.encode(), key.encode())
+    return None if is_right else _failed(401, "the key is wrong")
 
 
 def application(model: Model, config: Config) -> Any:
@@ -250,12 +256,12 @@ def application(model: Model, config: Config) -> Any:
         try:
             body = await request.json()
         except ValueError:
-            raise Refused("the body is no JSON") from None
-        given = _parameters(body, config, chats=chats)
+            raise Refused("the body is not JSON") from None
+        parameters = _parameters(body, config, chats=chats)
         prompt = _messages(body) if chats else _prompt(body)
         call: Any = model.reply if chats else model.complete
         try:
-            return body, await run_in_threadpool(call, prompt, **given)
+            return body, await run_in_threadpool(call, prompt, **parameters)
         except Unanswered as error:
             raise Refused(str(error), status=502) from error
         except (service.RecipeError, ValueError) as error:
@@ -286,7 +292,7 @@ def application(model: Model, config: Config) -> Any:
 
 _UNSUPPORTED = ("tools", "functions", "logprobs", "top_logprobs", "logit_bias", "audio", "suffix",
                 "frequency_penalty", "presence_penalty", "echo", "best_of")  # fmt: skip
-"""Fields of OpenAI's protocol that would change the answer, and that are not offered."""
+"""Fields of OpenAI's protocol that would change the answer and are not supported."""
 _MOST = 128
 """The most answers to one request; OpenAI's limit."""
 
@@ -294,7 +300,7 @@ _MOST = 128
 def _parameters(body: Any, config: Config, *, chats: bool) -> dict[str, Any]:
     """Return the sampling parameters of a request. Raises `Refused`."""
     if not isinstance(body, dict):
-        raise Refused("the body is no JSON object")
+        raise Refused("the body is not a JSON object")
     for field in _UNSUPPORTED:
         if body.get(field):
             raise Refused(f"{field} is not supported", field)
@@ -302,13 +308,13 @@ def _parameters(body: Any, config: Config, *, chats: bool) -> dict[str, Any]:
     if _table(body, "response_format").get("type", "text") != "text":
         raise Refused("only the format text is supported", "response_format")
     if body.get("model") not in (None, config.name):
-        raise Refused(f"there is only the model {config.name}", "model")
+        raise Refused(f"the only model is {config.name}", "model")
     field = "max_completion_tokens" if chats and "max_completion_tokens" in body else "max_tokens"
     stop = body.get("stop") or []
     stops = [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
         raise Refused("stop takes a text, or a list of texts", "stop")
-    given = {
+    parameters = {
         "max_tokens": _number(body, field, config.max_tokens, 1),
         "temperature": _number(body, "temperature", config.temperature, 0.0),
         "top_p": _number(body, "top_p", 1.0, 0.0),
@@ -316,8 +322,8 @@ def _parameters(body: Any, config: Config, *, chats: bool) -> dict[str, Any]:
         "stop": stops,
     }
     if body.get("seed") is not None:
-        given["seed"] = _number(body, "seed", 0, 0)
-    return given
+        parameters["seed"] = _number(body, "seed", 0, 0)
+    return parameters
 
 
 def _number(
@@ -401,8 +407,8 @@ def _usage(answers: list[Answer]) -> dict[str, int]:
 
 
 def _events(answers: list[Answer], name: str, chats: bool, with_usage: bool) -> Any:
-    """Yield the server-sent events of an answer. The service gives answers whole, so each comes in
-    one event."""
+    """Yield the server-sent events of an answer. The service returns only whole answers, so each
+    answer is one event."""
     head = _head(name, "chat.completion.chunk" if chats else "text_completion")
 
     def event(choices: list[dict[str, Any]], **more: Any) -> str:

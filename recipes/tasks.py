@@ -25,7 +25,7 @@ class Split(NamedTuple):
 
 
 class Task(NamedTuple):
-    """`size` distinct problems; `problem(i)` is the i-th, as (question, answer)."""
+    """A set of `size` distinct problems. `problem(i)` returns the i-th as (question, answer)."""
 
     name: str
     size: int
@@ -143,13 +143,13 @@ def hold_out(rows: Sequence[T], test_size: int, path: str, what: str) -> tuple[l
     order = list(range(len(rows)))
     random.Random("held out").shuffle(order)
     test = [rows[i] for i in order[:test_size]]
-    known = {json.dumps(row) for row in test}
+    in_test = {json.dumps(row) for row in test}
     rest = (rows[i] for i in sorted(order[test_size:]))
-    train = [row for row in rest if json.dumps(row) not in known]
+    train = [row for row in rest if json.dumps(row) not in in_test]
     if copies := len(rows) - test_size - len(train):
         print(f"{copies} of {len(rows)} {what} left out: copies of those held out", flush=True)
     if not train:
-        raise RecipeError(f"{path}: nothing to train on, every one of its {what} is held out")
+        raise RecipeError(f"{path}: nothing to train on, all of its {what} are held out")
     return train, test
 
 

@@ -12,7 +12,7 @@ sweeper.recipes.terminal tasks=grids/terminal log_path=/tmp/terminal`."""
 # reward of 0. An episode that the task's verifier cannot judge does count as 0. Such failures are
 # counted and printed, and a run ends at a step in which no episode could be judged.
 #
-# Every episode is kept in `episodes.jsonl` until the next checkpoint: a run that is stopped or
+# Every episode is kept in `episodes.jsonl` until the next checkpoint. So a run that is stopped or
 # killed in the middle of a step resumes without playing finished episodes again.
 
 import json
@@ -23,6 +23,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
 from functools import cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import chz
@@ -61,7 +62,7 @@ class Config(settings.Policy, settings.Tasks):
 
     test_tasks: str | None = chz.field(default=None, doc="folder of tasks to evaluate on")
     test_task_ids: str | None = chz.field(
-        default=None, doc="evaluate on these only: of test_tasks, else of those that tasks means"
+        default=None, doc="evaluate only on these tasks of test_tasks (without it: of tasks)"
     )
     environment: str = chz.field(
         default="bubblewrap",
@@ -73,21 +74,23 @@ class Config(settings.Policy, settings.Tasks):
     agent: Literal["command", "terminus"] = chz.field(
         default="command", doc="form of an answer: one command, or Terminus's JSON"
     )
-    max_turns: int = chz.field(default=8, doc="most answers in an episode")
+    max_turns: int = chz.field(default=8, doc="maximum number of answers in an episode")
     max_tokens: int = chz.field(default=256, doc="longest answer sampled, in tokens")
     context_limit: int = chz.field(default=16384, doc="longest episode, in tokens")
     max_output: int = chz.field(default=4000, doc="characters of an output that the model sees")
     summarise: bool = chz.field(
-        default=False, doc="let the model summarise at context_limit, and continue from that"
+        default=False, doc="let the model summarise at context_limit, and continue from the summary"
     )
     summary_margin: int = chz.field(
-        default=0, doc="summarise: tokens before context_limit at which to do it"
+        default=0, doc="summarise this many tokens before context_limit"
     )
     n_epochs: int | None = chz.field(
         default=None, doc="train on each task this many times, instead of max_steps"
     )
-    command_seconds: float = chz.field(default=60.0, doc="longest command")
-    episode_seconds: float = chz.field(default=1800.0, doc="longest episode, without its verifier")
+    command_seconds: float = chz.field(default=60.0, doc="time limit of a command")
+    episode_seconds: float = chz.field(
+        default=1800.0, doc="time limit of an episode, without its verifier"
+    )
     n_parallel_envs: int = chz.field(default=8, doc="episodes at once")
     environment_retries: int = chz.field(
         default=3, doc="how often to repeat an episode whose environment died"
@@ -120,15 +123,15 @@ class Config(settings.Policy, settings.Tasks):
         if self.environment == "process" and not self.unsafe:
             raise ValueError(
                 "environment=process isolates nothing: "
-                "set unsafe=True if every command may do what you may"
+                "set unsafe=True if commands may do anything that you may"
             )
 
 
 class Stoppable(Protocol):
-    """What an episode happens in."""
+    """The environment or trial of an episode."""
 
     def stop(self) -> None:
-        """End it, whatever happens in it."""
+        """End it, even if it is in use."""
 
 
 P = TypeVar("P", bound=Stoppable)
@@ -145,7 +148,7 @@ class Key(NamedTuple):
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
     """Return what this machine lacks for a run with these values, and the mistakes of its tasks.
-    Checked when a grid is planned whose runs execute on this machine."""
+    Called while a grid is planned, if its runs execute on this machine."""
     reasons: list[str] = []
     kind = values.get("environment", "bubblewrap")
     if (lacking := _missing(kind)) is not None:
@@ -159,7 +162,7 @@ def _missing(kind: str) -> str | None:
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
-    """Return lines for the plan of a run: the numbers found for values that are `auto`."""
+    """Return lines for the plan of a run: the values chosen for `auto`."""
     return hyperparams.notes("terminal", Config, values)
 
 
@@ -205,7 +208,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         self.places: set[Stoppable] = set()
         self.closing = False
         self.lock = threading.Lock()
-        self.known = {
+        self.recorded = {
             Key(*record["key"]): Ended(episodes.from_document(record), record["failures"])
             for record in self.run.read_episodes()
         }
@@ -260,7 +263,7 @@ class EpisodeTrainer(rl.GroupTrainer):
             self.run.drop_episodes_before(step)
 
     def begin_sampling(self, step: int) -> Callable[[], list[Group]]:
-        """Start to play a step's tasks. The function returned waits for the episodes."""
+        """Start to play a step's tasks. The returned function waits for the episodes."""
         config = self.config
         with self.timed("save"):
             sampler = self.wait(self.sampler)
@@ -283,7 +286,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         for group, index in enumerate(indices):
             keys = [Key(split, step, group, number) for number in range(size)]
             problem, first = problems[index], None
-            if any(key not in self.known for key in keys):
+            if any(key not in self.recorded for key in keys):
                 first = self.ask_first(sampler, problem, keys[0], size)
             task = self.tasks[split][index]
             futures = [
@@ -296,8 +299,8 @@ class EpisodeTrainer(rl.GroupTrainer):
                 ended = [self.results(futures) for _, futures in begun]
             self.batch[split] = ended
             groups = [
-                Group(problem, episodes.rollouts_of(own))
-                for (problem, _), own in zip(begun, ended, strict=True)
+                Group(problem, episodes.rollouts_of(of_task))
+                for (problem, _), of_task in zip(begun, ended, strict=True)
             ]
             groups = [group for group in groups if group.rollouts]
             if not groups:
@@ -322,17 +325,17 @@ class EpisodeTrainer(rl.GroupTrainer):
         return {"max_tokens": self.config.max_tokens, "temperature": temperature}
 
     def results(self, futures: Sequence[Future[Ended]]) -> list[Ended]:
-        """Wait for episodes. Raises `Interrupted` when a signal comes; the episodes are left for
-        the resumed run."""
-        left = set(futures)
-        while left:
+        """Wait for episodes. Raises `Interrupted` after a signal. The resumed run plays the
+        unfinished episodes."""
+        pending = set(futures)
+        while pending:
             if self.stop.signum is not None:
                 raise rl.Interrupted
-            done, left = wait_for(left, _LOOK_SECONDS)
-            for one in done:
-                if error := one.exception():
+            done, pending = wait_for(pending, _LOOK_SECONDS)
+            for future in done:
+                if error := future.exception():
                     raise error
-        return [one.result() for one in futures]
+        return [future.result() for future in futures]
 
     def play(
         self,
@@ -342,9 +345,10 @@ class EpisodeTrainer(rl.GroupTrainer):
         sampler: "tinker.SamplingClient",
         first: Any,
     ) -> Ended:
-        """Play one episode, again if its environment dies, and append it to `episodes.jsonl`."""
-        if key in self.known:
-            return self.known.pop(key)
+        """Play one episode, and play it again if its environment dies. Append it to
+        `episodes.jsonl`."""
+        if key in self.recorded:
+            return self.recorded.pop(key)
 
         failures = 0
         while failures <= self.config.environment_retries:
@@ -374,7 +378,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         sampler: "tinker.SamplingClient",
         first: Any,
     ) -> Played:
-        """Play one episode in a new environment. Raises `Died` if that dies."""
+        """Play one episode in a new environment. Raises `Died` if the environment dies."""
 
         def sample(turn: int, context: list[int]) -> Sampled:
             if turn == 0:
@@ -405,7 +409,8 @@ class EpisodeTrainer(rl.GroupTrainer):
                 self.places.discard(place)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Play the held-out tasks, once each and greedily, for `test/reward` and the like."""
+        """Play each held-out task once, with greedy sampling. The returned function waits for
+        `test/reward` and similar metrics."""
         if not self.held_out:
             return dict
         sampler = self.wait(self.sampler)
@@ -421,14 +426,15 @@ class EpisodeTrainer(rl.GroupTrainer):
         return scores
 
     def judging(self, step: int, groups: list[Group], name: str = "") -> rewards.Judging:
-        """Record the episodes that the verifiers of their tasks could not judge."""
-        every = [one.played for own in self.batch[_split_of(name)] for one in own]
-        played = [one for one in every if one is not None]
+        """Record the episodes that the verifiers of their tasks could not judge. Return their
+        count."""
+        ended = chain.from_iterable(self.batch[_split_of(name)])
+        played = [episode.played for episode in ended if episode.played is not None]
         tags = [group.problem.tag for group in groups for _ in group.rollouts]
         failures = [
-            rewards.Failure(f"{tag}: {one.wrong}", tag, one.rollout.text)
-            for tag, one in zip(tags, played, strict=True)
-            if one.wrong
+            rewards.Failure(f"{tag}: {episode.wrong}", tag, episode.rollout.text)
+            for tag, episode in zip(tags, played, strict=True)
+            if episode.wrong
         ]
         return rewards.judging(self.run, step, "the verifier", failures, len(played), name)
 
@@ -439,8 +445,8 @@ class EpisodeTrainer(rl.GroupTrainer):
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
         """Write the summaries and transcripts of rl.py, and every episode as an ATIF trajectory."""
         super().write_rollouts(step, name, groups, title)
-        own = [
-            [one.played for one in group if one.played is not None]
+        played_groups = [
+            [episode.played for episode in group if episode.played is not None]
             for group in self.batch["train" if name == "train" else "test"]
         ]
         lines = [
@@ -454,7 +460,7 @@ class EpisodeTrainer(rl.GroupTrainer):
                 )
             )
             for number, (group, every) in enumerate(
-                zip(groups, [one for one in own if one], strict=True)
+                zip(groups, filter(None, played_groups), strict=True)
             )
             for place, played in enumerate(every)
         ]

@@ -1,5 +1,5 @@
 """The setting `thinking`: whether a model writes thoughts before answers, by a switch of its chat
-template. It is recorded with checkpoints, and taken over by runs that start from them."""
+template. It is recorded with checkpoints, and runs that start from a checkpoint take it over."""
 
 import copy
 import re
@@ -16,14 +16,14 @@ KEY = "thinking"
 _SWITCHES = re.compile(
     r"(?<![\w.'\"<|\[])(?:enable_thinking|thinking)\b(?=\s*(?:is\b|and\b|or\b|==|\)|\||-?%\}))"
 )
-"""The variables of templates for thoughts, where they are tested."""
+"""The places where a chat template tests its variable for thoughts."""
 
 
 def resolved(connection: Service | None, config: Any, last: Mapping[str, Any]) -> str | None:
     """Return `on`, `off` or None (the template's default) for a run. `last` is the record of
     its last checkpoint.
 
-    Raises RecipeError if the run and the weights that it starts from differ.
+    Raises RecipeError if the run's setting differs from that of the weights that it starts from.
     """
     start = config.load_checkpoint_path
     if KEY in last or start is None:
@@ -38,7 +38,7 @@ def resolved(connection: Service | None, config: Any, last: Mapping[str, Any]) -
 
 
 def _of_checkpoint(connection: Service | None, checkpoint: str) -> str | None:
-    """Return what was recorded with a run's last checkpoint, or with an address."""
+    """Return the setting that was recorded with a run's last checkpoint, or with an address."""
     if not checkpoint.startswith("tinker://"):
         return rundir.last_state(checkpoint).get(KEY)
     if connection is None:
@@ -51,7 +51,7 @@ def _of_checkpoint(connection: Service | None, checkpoint: str) -> str | None:
     except Exception as error:
         if service_error(error) is None:
             raise
-        return None  # weights of somebody else, say, whose metadata the service does not tell
+        return None  # such as another user's weights, whose metadata the service does not return
     return (about.user_metadata or {}).get(KEY)
 
 

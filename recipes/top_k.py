@@ -1,18 +1,18 @@
-"""Computes the reverse KL divergence from a teacher over the student's k likeliest values of each
-token, with all other values joined as "the rest"."""
+"""Computes the reverse KL divergence from a teacher over the student's k likeliest tokens at each
+position, with all other tokens joined as "the rest"."""
 
 # KL = sum over k of p log(p / q) + p_rest log(p_rest / q_rest)
 #
 # That is at most the whole divergence, and equal to it if k is the vocabulary size. Its derivative
-# by the logprob of a value is
+# with respect to the logprob of a token is
 #
 # p (log(p / q) - log(p_rest / q_rest))
 #
-# where the rest has the remaining probability. `cross_entropy` with k targets per place and minus
-# these derivatives as weights therefore has the divergence's exact gradient at the sampled places.
-# This gives directly what a sampled value gives only on average. It costs one more pass of the
-# teacher and none of the student: the service returns the student's k likeliest values when it
-# samples (`topk_sample_logprobs`), and the teacher's logprobs of these values
+# where the rest has the remaining probability. `cross_entropy` with k targets per position and
+# minus these derivatives as weights therefore has the divergence's exact gradient at the sampled
+# positions. The sampled token alone gives this gradient only on average. It costs one more pass of
+# the teacher and none of the student: the service returns the student's k likeliest tokens when it
+# samples (`topk_sample_logprobs`), and the teacher's logprobs of these tokens
 # (`target_prompt_logprobs`).
 
 from collections.abc import Sequence
@@ -27,28 +27,29 @@ if TYPE_CHECKING:
     import tinker
 
 _FLOOR = 1e-6
-"""Least probability of the rest: float32 is not precise enough for a smaller remainder of 1."""
+"""The minimum probability of the rest, because float32 is not precise enough for a smaller
+remainder of 1."""
 
 
 class Slopes(NamedTuple):
-    """The derivative of the divergence by each value's logprob (tokens x k), and the divergence of
-    each token in nats."""
+    """The derivative of the divergence with respect to each likeliest token's logprob (positions x
+    k), and the divergence at each position in nats."""
 
     by_value: "np.ndarray"
     divergence: "np.ndarray"
 
 
 def slopes(student: Any, teachers: Sequence[tuple[float, Any]]) -> Slopes:
-    """Compute the slopes from the logprobs of each token's likeliest values (tokens x k), by the
-    student and by each teacher. The teachers' divergences are weighted."""
+    """Compute the slopes from the logprobs of the likeliest tokens at each position (positions x
+    k): the student's, and those of each teacher with its weight."""
     import numpy as np
 
-    own = np.asarray(student, np.float64)
-    p, rest = np.exp(own), _log_rest(own)
-    by_value, divergence = np.zeros_like(own), np.zeros(len(own))
+    ours = np.asarray(student, np.float64)
+    p, rest = np.exp(ours), _log_rest(ours)
+    by_value, divergence = np.zeros_like(ours), np.zeros(len(ours))
     for weight, taught in teachers:
         theirs = np.asarray(taught, np.float64)
-        gap, rest_gap = own - theirs, rest - _log_rest(theirs)
+        gap, rest_gap = ours - theirs, rest - _log_rest(theirs)
         by_value += weight * p * (gap - rest_gap[:, None])
         divergence += weight * ((p * gap).sum(-1) + np.exp(rest) * rest_gap)
     return Slopes(by_value, divergence)
@@ -63,7 +64,7 @@ def _log_rest(logprobs: "np.ndarray") -> "np.ndarray":
 def begin(
     sampler: "tinker.SamplingClient", prompt: list[int], rollout: Rollout
 ) -> "tinker.APIFuture[Any]":
-    """Ask a teacher about a rollout's tokens and their likeliest values; see `taught`."""
+    """Request a teacher's logprobs of a rollout's sampled and likeliest tokens; see `taught`."""
     import numpy as np
     import tinker
 
@@ -81,7 +82,8 @@ def begin(
 
 
 def taught(response: Any, prompt: list[int], rollout: Rollout) -> tuple[list[float], "np.ndarray"]:
-    """Return the teacher's logprobs of the sampled tokens, and of each one's likeliest values."""
+    """Return the teacher's logprobs of the sampled tokens, and of the likeliest tokens at each
+    position."""
     _, places = rollouts.whole(prompt, rollout)
     sampled = [float(response.prompt_logprobs[place]) for place in places]
     values = response.target_prompt_logprobs.to_numpy()
@@ -89,7 +91,8 @@ def taught(response: Any, prompt: list[int], rollout: Rollout) -> tuple[list[flo
 
 
 def _values(rollout: Rollout) -> "np.ndarray":
-    """Return the likeliest values of each token (tokens x k). Raises RecipeError without them."""
+    """Return the likeliest tokens at each position (positions x k). Raises RecipeError if the
+    rollout does not have them."""
     import numpy as np
 
     if len(rollout.likeliest) != len(rollout.tokens) or not all(rollout.likeliest):
@@ -100,8 +103,9 @@ def _values(rollout: Rollout) -> "np.ndarray":
 
 
 def to_datum(prompt: list[int], rollout: Rollout, weights: "np.ndarray") -> "tinker.Datum":
-    """Return a datum for `cross_entropy`: at each sampled place the token itself with weight 0, so
-    that the service returns its logprob, and then its likeliest values with their weights."""
+    """Return a datum for `cross_entropy`. At each sampled position, the first target is the sampled
+    token with weight 0, so that the service returns its logprob. The others are the likeliest
+    tokens with their weights."""
     import numpy as np
     import tinker
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Run(NamedTuple):
-    """What a tracker needs to know of a run. `resumes`: it continues from a checkpoint."""
+    """The facts about a run that a tracker needs. `resumes` is whether the run continues from a
+    checkpoint."""
 
     project: str | None
     name: str | None
@@ -23,11 +24,11 @@ class Log(Protocol):
     """An open tracker."""
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Log a step's metrics. A step that is already there is left as it is."""
+        """Log a step's metrics. A step that was logged before does not appear twice."""
         ...
 
     def finish(self) -> None:
-        """Write what is pending."""
+        """Write pending data."""
         ...
 
 
@@ -40,7 +41,7 @@ class _Trackio:
             name=run.name,
             group=run.group,
             config=json.loads(json.dumps(run.config, default=str)),
-            # A run of that name that this one does not continue is of another sweep.
+            # Unless this run resumes, an existing run of that name belongs to another sweep.
             resume="allow" if run.resumes and run.name else "never",
             embed=False,
         )
@@ -62,7 +63,7 @@ class _TensorBoard:
         folder = os.path.join(run.log_path, "tensorboard")
         if run.name:
             folder = os.path.join(folder, run.name.replace(os.sep, "_"))
-        # All steps are logged again: the mark hides those of earlier files.
+        # All steps are logged again, so `purge_step` hides the steps of earlier files.
         again = os.path.isdir(folder) and bool(os.listdir(folder))
         writer = importlib.import_module("tensorboardX").SummaryWriter
         self._writer = writer(folder, purge_step=0 if again else None)
@@ -83,5 +84,6 @@ OPEN: dict[str, Callable[[Run], Log]] = {"trackio": _Trackio, "tensorboard": _Te
 
 
 def wanted() -> list[str]:
-    """Return the names in $SWEEPER_TRACK. Unknown ones, of a newer sweeper, are left out."""
+    """Return the names in $SWEEPER_TRACK. Unknown names, which a newer sweeper may set, are left
+    out."""
     return [name for name in os.environ.get("SWEEPER_TRACK", "").split(",") if name in OPEN]

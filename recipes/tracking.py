@@ -17,14 +17,15 @@ RUN_ID = "wandb_run_id"
 # Seconds that a run's end waits for an upload: less than the time between SIGTERM and SIGKILL.
 FINISH_SECONDS = 15.0
 
-# Seconds, instead of W&B's 15, until logged data are written to its file: the most that a kill
-# loses. It is set by a variable, because releases of W&B that do not know the setting reject it
-# anywhere else.
+# Seconds until W&B writes logged data to its file, instead of its default of 15. If the run is
+# killed, it loses the data of this time. It is set by a variable, because releases of W&B that do
+# not know the setting reject it anywhere else.
 FLUSH = ("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "1")
 
 
 class Tracker:
-    """The W&B run of a run, and its `others`. Without any, its methods do nothing."""
+    """The W&B run of a run, and its other trackers, `others`. Without any of them, the methods do
+    nothing."""
 
     def __init__(
         self,
@@ -43,8 +44,9 @@ class Tracker:
         return {RUN_ID: self._id} if self._id else {}
 
     def catch_up(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Log the steps that a tracker has missed: the run was killed before it could send them, or
-        has the tracker only now. Steps that an offline W&B run has on disk are not known."""
+        """Log the steps that a tracker has missed, because the run was killed before it could send
+        them, or because the tracker is new. An offline W&B run is left out, because the steps that
+        it has on disk are unknown."""
         run = self._run
         skip = run is None or (run.offline and self._before)
         first = None if run is None or skip else run.starting_step  # `run.step` is not there yet
@@ -60,17 +62,17 @@ class Tracker:
         self._log_others(step, metrics)
 
     def _log_run(self, step: int, metrics: Mapping[str, Any]) -> None:
-        run, self._run = self._run, None  # for good, should it fail
+        run, self._run = self._run, None  # stays None if logging fails
         if run is not None:
-            with _harmless("recorded no more"):
-                # By default W&B holds a step back until the next one comes, which may be never.
+            with _harmless("no longer recorded"):
+                # By default W&B holds a step back until the next step, which may never come.
                 run.log(dict(metrics), step, commit=True)
                 self._run = run
 
     def _log_others(self, step: int, metrics: Mapping[str, Any]) -> None:
         for name in list(self._others):
             other = self._others.pop(name)
-            with _harmless("recorded no more", name):
+            with _harmless("no longer recorded", name):
                 other.log(step, metrics)
                 self._others[name] = other
 
@@ -86,7 +88,7 @@ class Tracker:
 
 @contextmanager
 def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Iterator[Tracker]:
-    """Open the W&B run for the time of the block; it gets the block's exit code."""
+    """Open the trackers while the block runs. The W&B run gets the block's exit code."""
     others = _open_others(config, directory, values)
     tracker = Tracker(_start(config, directory, values), directory.last_state, others)
     code: Any = 1
@@ -102,7 +104,8 @@ def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -
 
 
 def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Any | None:
-    """Return W&B's run, kept on disk if need be; None without a project, or if that fails too."""
+    """Return the W&B run. If it cannot be opened, return an offline run, kept on disk. Return None
+    without a project, or if both fail."""
     if not (config.wandb_project or os.environ.get("WANDB_PROJECT")):
         return None
     if os.environ.get("WANDB_MODE") == "disabled":

@@ -105,7 +105,7 @@ class Trainer(ABC):
 
     @abstractmethod
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Submit the requests of an evaluation. The function returned waits for the scores.
+        """Submit the requests of an evaluation. The returned function waits for the scores.
 
         The scores are those of the weights that the step begins with, whatever is submitted later.
         """
@@ -134,8 +134,9 @@ class Trainer(ABC):
         return tinker.AdamParams(learning_rate=rate, beta1=0.9, beta2=0.95, eps=1e-8)
 
     def begin_scores(self, step: int, last: bool = False) -> Callable[[], dict[str, float]] | None:
-        """Submit the evaluations that are due before a step, or after the last one: of the held-out
-        examples and of suites. The function returned waits for the scores. None if none is due."""
+        """Submit the evaluations that are due before a step (with `last`: after the last step), of
+        the held-out examples and of suites. The returned function waits for the scores. Returns
+        None if no evaluation is due."""
         begun: list[Callable[[], dict[str, float]]] = []
         if last or settings.due(self.config.eval_every, step):
             begun.append(self.begin_evaluation(step))
@@ -149,7 +150,7 @@ class Trainer(ABC):
         def scores() -> dict[str, float]:
             measured: dict[str, float] = {}
             for result in begun:
-                if not not_finite(measured):  # a model that has diverged gives no answers
+                if not not_finite(measured):  # a model that has diverged cannot answer
                     measured |= result()
             return measured
 
@@ -164,7 +165,7 @@ class Trainer(ABC):
         every = self.config.save_every
         return step > self.run.start_step and bool(every and step % every == 0)
 
-    def close(self) -> None:  # noqa: B027  most have nothing to do
+    def close(self) -> None:  # noqa: B027  most recipes open nothing else
         """Close everything that the run has opened, except the connection."""
 
     def is_saved(self, step: int) -> bool:
@@ -198,7 +199,7 @@ class Trainer(ABC):
 
     @property
     def about(self) -> dict[str, str]:
-        """Return the facts that are recorded with each checkpoint, also at the service."""
+        """The facts that are recorded with each checkpoint, also at the service."""
         return {thinking.KEY: self.thinking} if self.thinking else {}
 
     @property
@@ -208,8 +209,7 @@ class Trainer(ABC):
         return parent | self.about | self.tracker.mark
 
     def finish(self, step: int) -> None:
-        """Run the last evaluation, after `step` steps, and once it is logged record the final
-        checkpoint."""
+        """Run and log the last evaluation, after `step` steps. Then record the final checkpoint."""
         scores = self.begin_scores(step, last=True)
         state = self.training.save_state("final")
         sampler = self.training.save_weights_for_sampler("final")
@@ -224,8 +224,8 @@ class Trainer(ABC):
         """Log a line of metrics and print one. `time/total` is the time since the previous line,
         and `time/...` its parts.
 
-        Raises Diverged after writing the line if the run has diverged: what follows a NaN is NaN
-        too, and costs as much.
+        If a metric is not finite, raises Diverged after writing the line: all later steps would be
+        NaN too, at the same cost.
         """
         now = time.monotonic()
         times = {"progress": step / self.config.max_steps, "time/total": now - self.last_line}
@@ -268,11 +268,11 @@ def not_finite(metrics: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def parent_of(config: settings.Training, directory: rundir.RunDirectory) -> str | None:
-    """Return the address of the weights that the run has started or will start from; None: new
-    ones.
+    """Return the address of the weights that the run has started or will start from; None for a new
+    adapter.
 
-    A resumed run has the address on record, because a `load_checkpoint_path` of another run may
-    have new checkpoints meanwhile.
+    A resumed run has recorded the address, because the run in `load_checkpoint_path` may have new
+    checkpoints meanwhile.
     """
     last = directory.last_state or directory.last_record or {}
     if rundir.PARENT in last:
@@ -316,9 +316,9 @@ def open_training(
 class Stopwatch:
     """The sum of the seconds that a recipe waits for each kind of work.
 
-    Requests are pipelined, so a kind's seconds are those in which nothing else could go on, not
-    the time that the service works on it. Within a span that is timed, inner spans do not count:
-    an evaluation's sampling belongs to the evaluation.
+    Requests are pipelined, so a kind's seconds are those in which the recipe could do nothing else,
+    not the time that the service works on it. Spans inside a timed span do not count: an
+    evaluation's sampling belongs to the evaluation.
     """
 
     def __init__(self) -> None:

@@ -62,7 +62,7 @@ def test_each_call_has_its_score_whatever_the_others_do(apart):
     assert [score.error for score in scores if score.error] == [
         "it took longer than 2 s",
         "its process ended (exit code 3)",
-        "MemoryError: it wants more than 512 MB",
+        "MemoryError: it needs more than 512 MB",
         "it took too long",
         "its environment has ended",
     ]

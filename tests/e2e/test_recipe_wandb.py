@@ -153,5 +153,5 @@ def test_its_end_is_not_the_run_s(recipes, tmp_path):
         "sft", tmp_path, 5, kill_wandb, env=OFFLINE, held_at="step 6/", **settings
     )
     assert code == 0
-    assert errors.count("W&B: recorded no more: ") == 1
+    assert errors.count("W&B: no longer recorded: ") == 1
     assert list(lines(recipes, tmp_path)) == list(range(61))

@@ -152,12 +152,12 @@ def _ask(client: httpx.Client, endpoint: str) -> None:
     [
         ({"messages": []}, 400, "messages must be a list with at least one message"),
         ({"messages": [{"role": "user"}]}, 400, "a message has a role, and a text as content"),
-        ({"model": "other"}, 400, "there is only the model taught/lr=1e-2"),
+        ({"model": "other"}, 400, "the only model is taught/lr=1e-2"),
         ({"max_tokens": 0}, 400, "max_tokens takes a whole number of at least 1"),
         ({"tools": [{}]}, 400, "tools is not supported"),
         ({"response_format": "json"}, 400, "response_format takes an object"),
         ({"n": 1000}, 400, "n is at most 128"),
-        ([], 400, "the body is no JSON object"),
+        ([], 400, "the body is not a JSON object"),
     ],
 )
 def test_refusals_have_openais_form(

@@ -108,7 +108,9 @@ def test_a_malformed_item_is_refused_with_its_line(tmp_path, row, message):
 
 
 def test_an_unknown_suite_is_refused():
-    with pytest.raises(RecipeError, match="unknown suite 'gsm': no file, and none of addition"):
+    with pytest.raises(
+        RecipeError, match="unknown suite 'gsm': neither a file nor one of addition"
+    ):
         suites.load_suites(evaluation.Config(), "gsm", "exact")
 
 

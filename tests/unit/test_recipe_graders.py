@@ -60,7 +60,7 @@ def test_exact_and_regex():
         ("regex", "(", (), "not a regular expression"),
         ("numeric", "none", (), "has no number"),
         ("choice", "A", (), 'needs "choices"'),
-        ("choice", "C", ("red", "green"), "is none of the choices"),
+        ("choice", "C", ("red", "green"), "is not one of the choices"),
     ],
 )
 def test_an_answer_that_cannot_be_judged_by_is_told(name, answer, choices, message):

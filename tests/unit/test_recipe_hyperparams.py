@@ -131,7 +131,7 @@ def test_the_rank_grows_with_what_there_is_to_learn(tmp_path):
     choice = hyperparams.choose("sft", sft.Config(**given))["lora_rank"]
     assert choice == (
         32,  # with 16 there are 37,968
-        "75,936 weights for 38,000 bytes of answers, a token being a byte at least",
+        "75,936 weights for 38,000 bytes of answers (a token has at least one byte)",
     )
     # 60 steps of 16 groups of 16 answers: a bit each.
     assert rank("rl", rl.Config(lora_rank="auto")) == 8

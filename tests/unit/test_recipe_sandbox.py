@@ -71,7 +71,7 @@ def test_whatever_a_function_does_is_an_answer_and_the_next_call_works(
         ("", "ZeroDivisionError: division by zero (line 26)"),
         ("text", "TypeError: the function returned str, not a number"),
         ("nan", "ValueError: the function returned nan"),
-        ("grow", "MemoryError: it wants more than 256 MB"),
+        ("grow", "MemoryError: it needs more than 256 MB"),
         ("die", "its process ended (exit code 3)"),
     ):
         assert odd("?", response, "") == (None, error)

@@ -116,7 +116,7 @@ def test_a_step_that_diverges_is_told_and_left_out_afterwards(place: Path) -> No
     with pytest.raises(Diverged):
         first.train_steps()
     answer = answers(place)[1]
-    assert "training has diverged" in answer["error"] and "before this order" in answer["error"]
+    assert "training has diverged" in answer["error"] and "without this order" in answer["error"]
     second = Counting(place)
     assert second.train_steps() == 2  # the first order and the third, from the beginning
     assert second.stepped == [0, 1] and len(answers(place)) == 3
