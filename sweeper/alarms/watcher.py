@@ -16,7 +16,7 @@ from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.attempt_rows import Fresh, Tail
 from sweeper.metrics.rows import Row, as_float, parse
 from sweeper.metrics.sources import ListedOnce
-from sweeper.store.at_once import each
+from sweeper.store.base import each
 from sweeper.sweep.folder import SweepFolder
 
 _ERROR = re.compile(r'\{"error": ("(?:[^"\\]|\\.)*")')

@@ -1,7 +1,76 @@
-"""Typed access to JSON that other programs may have written: a value of the wrong type counts as
-empty. (`codec` reads sweeper's own documents, and reports their mistakes.)"""
+"""Reads JSON that other programs may have written: decodes it without what would break printing or
+recursion, and gives typed access, in which a value of the wrong type counts as empty. (`codec`
+reads sweeper's own documents, and reports their mistakes.)"""
 
+import json
+import re
 from typing import TypeGuard, cast
+
+MOST_LEVELS = 100
+"""The most levels of nested lists and objects. Code that walks through a value recurses once per
+level, and Python allows some hundreds of nested calls."""
+
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_HALF = "[\ud800-\udfff]"
+_MAY_BE_HALF = rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]"
+
+
+def decode(data: bytes) -> object:
+    """Decode a JSON text. A lone surrogate ("\\ud800"), which no file, terminal or table accepts,
+    becomes U+FFFD. Raises `ValueError` for invalid JSON and for too deep nesting."""
+    try:
+        value: object = json.loads(data)
+    except RecursionError:
+        raise ValueError(f"nested more than {MOST_LEVELS} levels deep") from None
+    if is_deep(data) and _has_levels(value, MOST_LEVELS):
+        raise ValueError(f"nested more than {MOST_LEVELS} levels deep")
+    strange = b"\0" in data[:4] or data[:1] in b"\xfe\xff"  # UTF-16 and other encodings
+    # A pattern with two beginnings is slow, and most texts have neither.
+    if strange or ((b"\\u" in data or b"\xed" in data) and re.search(_MAY_BE_HALF, data)):
+        return mended(value)
+    return value
+
+
+def is_deep(data: bytes) -> bool:
+    """Return whether a JSON text may be nested too deeply, judged by its brackets, including those
+    in strings."""
+    if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
+        return False
+    left = data.translate(None, _NO_BRACKETS)
+    for _ in range(MOST_LEVELS):
+        if len(left) <= MOST_LEVELS:
+            return False
+        before, left = left, left.replace(b"[]", b"").replace(b"{}", b"")
+        if left == before:
+            break
+    return True
+
+
+def _has_levels(value: object, most: int) -> bool:
+    level = [value]
+    for _ in range(most + 1):
+        level = [inner for bracket in level for inner in _inside(bracket)]
+        if not level:
+            return False
+    return True
+
+
+def _inside(value: object) -> "list[object]":
+    if isinstance(value, dict):
+        return list(cast(dict[str, object], value).values())
+    return cast(list[object], value) if isinstance(value, list) else []
+
+
+def mended(value: object) -> object:
+    """Replace lone surrogates in the strings and keys of a JSON value by U+FFFD."""
+    if isinstance(value, str):
+        return re.sub(_HALF, "\ufffd", value)
+    if isinstance(value, list):
+        return [mended(inner) for inner in cast(list[object], value)]
+    if isinstance(value, dict):
+        table = cast(dict[str, object], value)
+        return {mended(key): mended(inner) for key, inner in table.items()}
+    return value
 
 
 def is_table(value: object) -> TypeGuard[dict[str, object]]:

@@ -22,7 +22,7 @@ import numpy as np
 from sweeper.common import codec
 from sweeper.common.atomic import atomic_write
 from sweeper.common.codec import SCHEMA, Check, Default
-from sweeper.common.decoding import decode
+from sweeper.common.json_values import decode
 from sweeper.engine.array_types import Arrays
 from sweeper.engine.errors import RequestError, Unknown
 from sweeper.engine.lora import LoraConfig

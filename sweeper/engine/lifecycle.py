@@ -16,8 +16,7 @@ from sweeper import paths
 from sweeper.common import codec
 from sweeper.common.atomic import nearest_folder, try_to_write
 from sweeper.common.codec import Default, Unstored
-from sweeper.common.decoding import decode
-from sweeper.common.json_values import is_table, list_of, table_of
+from sweeper.common.json_values import decode, is_table, list_of, table_of
 from sweeper.engine import access_token, hub
 from sweeper.engine.access_token import TOKEN
 from sweeper.engine.limits import Limits

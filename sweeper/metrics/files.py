@@ -6,8 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
-from sweeper.common.decoding import decode
-from sweeper.common.json_values import table_of
+from sweeper.common.json_values import decode, table_of
 from sweeper.errors import NotFound
 from sweeper.metrics.rows import Parsed, Row, as_step, describe_malformed, parse, shorten
 from sweeper.metrics.sources import Files, Source, Stamp

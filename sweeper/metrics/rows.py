@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sweeper.common.decoding import decode, is_deep
+from sweeper.common.json_values import decode, is_deep
 
 Row = dict[str, object]
 

@@ -8,8 +8,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from sweeper.common.decoding import decode
-from sweeper.common.json_values import is_list, is_number, list_of, table_of
+from sweeper.common.json_values import decode, is_list, is_number, list_of, table_of
 from sweeper.errors import StoreError
 from sweeper.metrics.rollout_files import SummaryFile, flat
 from sweeper.metrics.rows import parse

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TypeVar
 
-from sweeper.common.decoding import decode
-from sweeper.common.json_values import is_table
+from sweeper.common.json_values import decode, is_table
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.cache_folder import Folder, Index
 from sweeper.metrics.evaluation import Facts, facts_of, step_of_name

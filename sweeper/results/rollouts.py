@@ -3,7 +3,7 @@
 from functools import partial
 from typing import NamedTuple
 
-from sweeper.common.decoding import decode
+from sweeper.common.json_values import decode
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.rollout_files import SummaryFile, flat
 from sweeper.metrics.rows import Row, parse

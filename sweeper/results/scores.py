@@ -6,8 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper.common.decoding import decode
-from sweeper.common.json_values import is_number, is_table
+from sweeper.common.json_values import decode, is_number, is_table
 from sweeper.errors import NotFound
 from sweeper.metrics.evaluation import BASE, Facts, facts_of, step_of_name
 from sweeper.metrics.files import EVALUATION

@@ -13,7 +13,7 @@ from sweeper.metrics.cache_folder import Folder, Index
 from sweeper.metrics.sources import Files
 from sweeper.results.origins import Launches, Origin
 from sweeper.results.runs import OPEN_DAY, OnError, RecordedRun, Used
-from sweeper.store.at_once import each
+from sweeper.store.base import each
 from sweeper.sweep.event import NOTHING, Outcome
 from sweeper.sweep.folder import INFORMATIVE, SweepFolder
 from sweeper.sweep.launch_settings import Launch

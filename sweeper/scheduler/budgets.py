@@ -15,8 +15,7 @@ from sweeper.results.forecast import Going, forecast, not_known_yet, settings_of
 from sweeper.scheduler.account import account_of, quota_settings
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.parallelism import name_of
-from sweeper.store.at_once import each
-from sweeper.store.base import Store
+from sweeper.store.base import Store, each
 from sweeper.store.documents import encode, parse_json, place_of, read_as, timestamp
 from sweeper.store.opening import open_store
 from sweeper.sweep import daily_spending

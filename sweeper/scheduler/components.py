@@ -31,9 +31,8 @@ from sweeper.sweep.folder import token
 from sweeper.sweep.heartbeats import Heartbeats
 from sweeper.sweep.launcher import Service
 from sweeper.sweep.metric import Metric
-from sweeper.sweep.plan import Race, Run
+from sweeper.sweep.plan import Ended, Race, Round, Run
 from sweeper.sweep.race import judged
-from sweeper.sweep.race_rounds import Ended, Round
 from sweeper.sweep.request import Asked, Pause
 from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import State

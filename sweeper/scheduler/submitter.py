@@ -15,8 +15,7 @@ from sweeper.scheduler.context import Context
 from sweeper.scheduler.engine_watch import EngineWatch
 from sweeper.scheduler.places import Places
 from sweeper.scheduler.stages import Stages
-from sweeper.store.at_once import each
-from sweeper.store.base import Store
+from sweeper.store.base import Store, each
 from sweeper.store.documents import encode
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.job import Job

@@ -2,8 +2,14 @@
 not at all. `create` and `replace` are durable on return, `append` and `replace(durable=False)`
 later."""
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+AT_ONCE = 32
+"""The most requests at once to a remote store, equal to the number of its client's connections."""
 
 
 class Entry(NamedTuple):
@@ -25,7 +31,7 @@ class Store(Protocol):
 
     @property
     def at_once(self) -> int:
-        """How many requests may be under way at once. See `store/at_once.py`."""
+        """How many requests may be under way at once. See `each`."""
         ...
 
     @property
@@ -99,3 +105,16 @@ class FarStore(Store, Protocol):
         """Return the contents of files by their paths. Files that cannot be read are left out; use
         `read` to get their errors."""
         ...
+
+
+def each(store: Store, action: Callable[[S], T], over: Iterable[S]) -> list[T]:
+    """Return the results of `action` for each element, in order. A remote store gets several
+    requests at once, so that a slow one delays only itself. All are finished before an error is
+    raised."""
+    chosen = list(over)
+    if store.at_once < 2 or len(chosen) < 2:
+        return [action(item) for item in chosen]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(store.at_once, len(chosen))) as pool:
+        return list(pool.map(action, chosen))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from typing import TypeVar, cast, overload
 
 from sweeper.common.codec import SCHEMA
-from sweeper.common.decoding import decode
+from sweeper.common.json_values import decode
 from sweeper.errors import Damaged, NotFound, StoreError
 from sweeper.store.base import Store
 

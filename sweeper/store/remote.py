@@ -16,8 +16,7 @@ from typing import NamedTuple, NoReturn, Required, TypedDict, TypeVar
 
 from sweeper.common.logs import Log
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.store.at_once import AT_ONCE, each
-from sweeper.store.base import Entry
+from sweeper.store.base import AT_ONCE, Entry, each
 
 _LOG = Log(__name__)
 

@@ -17,8 +17,7 @@ from sweeper.common.daemon import (
     private_folder,
 )
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.store.at_once import AT_ONCE
-from sweeper.store.base import Entry, Store
+from sweeper.store.base import AT_ONCE, Entry, Store
 from sweeper.store.opening import open_store
 from sweeper.store.serving import direct, receive, send
 

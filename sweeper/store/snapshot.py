@@ -11,8 +11,7 @@ from typing import Protocol
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.store import packed
-from sweeper.store.at_once import AT_ONCE, each
-from sweeper.store.base import Entry, FarStore
+from sweeper.store.base import AT_ONCE, Entry, FarStore, each
 
 _LARGEST = 1 << 20
 """The most bytes of a file that is read ahead."""

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from sweeper.store.base import Store
     from sweeper.sweep.event import Outcome
     from sweeper.sweep.launcher import Observations, Service
-    from sweeper.sweep.plan import Plan
-    from sweeper.sweep.race_rounds import Round
+    from sweeper.sweep.plan import Plan, Round
     from sweeper.sweep.request import Pause
     from sweeper.sweep.stage_inputs import Choice, Chosen
 
@@ -209,7 +208,7 @@ class SweepFolder:
     def read_rounds(self) -> "tuple[Round, ...]":
         """Read the recorded rounds of a race, in order. Raises `StoreError`."""
         from sweeper.store.documents import read_as
-        from sweeper.sweep.race_rounds import read_round
+        from sweeper.sweep.plan import read_round
 
         rounds: list[Round] = []
         with suppress(NotFound):

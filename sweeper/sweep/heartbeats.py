@@ -8,8 +8,7 @@ from typing import Annotated, NamedTuple
 from sweeper.common import codec
 from sweeper.common.codec import Clamp, Time, Whole
 from sweeper.errors import NotFound, StoreError
-from sweeper.store.at_once import each
-from sweeper.store.base import Store
+from sweeper.store.base import Store, each
 from sweeper.store.documents import read_as
 from sweeper.sweep.event import Paused
 from sweeper.sweep.folder import SweepFolder

@@ -12,6 +12,7 @@ from sweeper.common.codec import (
     Default,
     Key,
     Sparse,
+    Time,
     Unstored,
     Whole,
     written,
@@ -21,7 +22,6 @@ from sweeper.errors import Damaged
 from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.metric import Metric
 from sweeper.sweep.notify import Notify
-from sweeper.sweep.race_rounds import Round
 from sweeper.sweep.recipe import Recipe, Snapshot
 from sweeper.sweep.stage_inputs import Choice, Source
 from sweeper.sweep.usage import Usage
@@ -209,6 +209,27 @@ class Expected(NamedTuple):
     usage: Usage
 
 
+Ended = Literal["clear", "spent", "identical"]
+"""Why a race ended; see `Round`."""
+
+
+class Round(NamedTuple):
+    """A decision of a race, which is final: the `runs` (ids) that bring their cells to `seeds`
+    seeds each; or, without runs, why it `ended`: one cell is clearly the best, all seeds are used,
+    or the runs of each cell are identical. `judged` identifies what was decided (cells, metric,
+    most seeds), so that the race continues if the grid changes."""
+
+    seeds: Annotated[int, AtLeast(1)]
+    runs: Annotated[tuple[str, ...], Default(())]
+    ended: Ended | None
+    judged: Annotated[str, Key("of"), Default("")]
+    time: Time
+
+    def document(self) -> dict[str, object]:
+        """Return the stored form."""
+        return {"schema": SCHEMA, **written(self)}
+
+
 class Race(NamedTuple):
     """A race: the number of seeds depends on results. Every cell has `least` seeds from the
     start, and gets up to `most` while it may be the best. `runs` are those beyond `least`, of
@@ -388,3 +409,8 @@ def _check_ids(runs: tuple[Run, ...], place: str, inside: str) -> None:
             path = f"{inside}[{number}].id"
             raise Damaged(f"{place}: {path}: should be unique")
         seen.add(run.id)
+
+
+def read_round(document: object, place: str) -> Round:
+    """Read a round from the file `place`. Raises `StoreError`."""
+    return codec.read(Round, document, place)

@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from sweeper.sweep.labels import plural
-from sweeper.sweep.plan import Plan, Race, Run
-from sweeper.sweep.race_rounds import Round
+from sweeper.sweep.plan import Plan, Race, Round, Run
 from sweeper.sweep.stage_inputs import digest
 
 

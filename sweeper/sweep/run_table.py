@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sweeper.common.codec import SCHEMA
 from sweeper.errors import AlreadyExists, Damaged, NotFound, StoreError
-from sweeper.store.at_once import each
+from sweeper.store.base import each
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.folder import Events, SweepFolder
 from sweeper.sweep.plan import Plan, Run
