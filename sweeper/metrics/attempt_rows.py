@@ -1,6 +1,6 @@
 """Follows the metrics of one attempt or folder. Only new bytes are read, and a limited number at a
-time. Rows that a resumed attempt copied from the previous one are marked as copies, since they have
-raised their alarms already."""
+time. Rows that a resumed attempt copied from the previous attempt are marked as copies, since they
+have raised their alarms already."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -43,7 +43,7 @@ class GrowingMetrics:
         self._growing.skip(find)
 
     def read(self, find: Find, most: int | None = None) -> Added | None:
-        """Read what was added since the last call, as `Growing.read` does. Raises `StoreError`."""
+        """Read the bytes added since the last call, as `Growing.read` does. Raises `StoreError`."""
         self._choose(find)
         return self._growing.read(find, most)
 
@@ -86,7 +86,7 @@ class Tail:
         self._resumed = self._copying = attempt > 1
 
     def read(self, most: int, *, ended: bool = False) -> Fresh:
-        """Read what was added since the last call, at most `most` bytes. `ended` tells that the
+        """Read the rows added since the last call, at most `most` bytes. `ended` is whether the
         attempt has an outcome, so that nothing more is written. Raises `StoreError`."""
         find = self._finder(ended)
         added = self._metrics.read(find, most)
@@ -103,7 +103,7 @@ class Tail:
         return Fresh(rows, again, added.more, added.size, malformed, unlike)
 
     def _finder(self, ended: bool) -> Find:
-        """Make the function that finds a file in its present state. On a remote store, it lists the
+        """Return a function that finds a file in its present state. On a remote store, it lists the
         few parts of the file that was read before. Only if there are none does it list the
         attempt's folder, once, because the folder may hold many iterations."""
         files = self._listed.files(self._folder, ended=ended)

@@ -96,9 +96,8 @@ class Index:
         files: Sequence[tuple[str, Stamp | None]],
         read: Callable[[], T],
     ) -> T:
-        """Return the value `what` of a run, as JSON. The cached value is used if the files that it
-        was read from have the same names and stamps as then; else `read` reads it. None is not
-        cached."""
+        """Return the value `what` of a run, as JSON. The cached value is used if its `files` still
+        have the same names and stamps; otherwise `read` is called. None is not cached."""
         now = " ".join(_described(name, stamp) for name, stamp in files)
         if self._values is None:
             stored = None if self._folder is None else self._folder.load_json(self._name)

@@ -15,14 +15,14 @@ _PLAN = 1 << 22
 """The same for files directly in a sweep's folder, such as its plan."""
 
 _LISTED_NS = 600 * 10**9
-"""The longest that a listing is used again."""
+"""The longest time in nanoseconds that a listing is reused."""
 
 
 class Contents:
     """The contents of small files of a remote store, by their stamps. A file that a listing shows
-    unchanged is not read again. They are saved when the process ends. Listings of sweeps that
-    nothing writes to are used again too, for `_LISTED_NS` at most: no one is told of files that
-    are removed by hand."""
+    unchanged is not read again. The contents are saved when the process ends. Listings of sweeps
+    that nothing writes to are reused too, for at most `_LISTED_NS`, because files that are removed
+    by hand do not show otherwise."""
 
     gates: tuple[str, ...] = GATES
 
@@ -46,7 +46,7 @@ class Contents:
         return str(entry[2]).encode()
 
     def put(self, path: str, stamp: tuple[int, int], data: bytes) -> None:
-        """Remember the content of a file, if it is a small text."""
+        """Cache the content of a file, if it is a small text."""
         if len(data) > (_PLAN if path.count("/") == 1 else _SMALL):
             return
         try:
@@ -58,7 +58,8 @@ class Contents:
         self._changed.add(path.partition("/")[0])
 
     def listing(self, top: str, gate: Sequence[Entry]) -> list[Entry] | None:
-        """Return the files of a sweep as they were listed before, if none has changed since."""
+        """Return the cached listing of a sweep's files, if the files in `gate` are still the
+        same."""
         stored = self._folder.load_json(f"listing of {top}")
         if stored is None or stored["gate"] != [[*entry] for entry in gate]:
             return None
@@ -67,7 +68,8 @@ class Contents:
         return [Entry(*entry) for entry in cast(list[Any], stored["files"])]
 
     def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
-        """Remember the files of a sweep if nothing writes to it. `gate` was listed before them."""
+        """Cache the listing of a sweep's files if nothing writes to the sweep. `gate` was listed
+        before the files."""
         start = len(top) + 1
         gated = (entry.path[start:] for entry in gate)
         if is_settled(gated) and is_settled(entry.path[start:] for entry in listing):

@@ -71,8 +71,8 @@ class Growing:
         self._again = False
 
     def read(self, find: Find, most: int | None = None) -> Added | None:
-        """Read what was added since the last call, at most `most` bytes; None if nothing has
-        changed. Raises `StoreError`."""
+        """Read the bytes added since the last call, at most `most`; None if nothing has changed.
+        Raises `StoreError`."""
         if self._is_as_it_was():
             return None
         source = find(self.path)

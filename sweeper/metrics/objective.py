@@ -24,7 +24,7 @@ SMOOTH = 0.1
 
 class Judged(NamedTuple):
     """The value by which a run is judged, and its step. `missing` counts the rows at the end of the
-    run that lack an expected number of the metric (see `missing_rows`)."""
+    run that should have a number for the metric and do not (see `missing_rows`)."""
 
     step: float | None
     value: float
@@ -87,8 +87,8 @@ def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]
 
 
 def missing_in(rows: Sequence[Row], key: str) -> int:
-    """Return how many rows at the end of a merged history lack an expected number of `key`; 0 if no
-    row has a number of it."""
+    """Return the number of rows at the end of a merged history that should have a number for `key`
+    and do not; 0 if no row has a number for it."""
     numbered = [n for n, row in enumerate(rows) if as_number(row.get(key)) is not None]
     if not numbered:
         return 0
@@ -99,26 +99,26 @@ def missing_in(rows: Sequence[Row], key: str) -> int:
     return _missing(places, end - start, lambda row: key in rows[start + row])
 
 
-def missing_rows(there: "Flags", named: "Flags", stepped: "Flags") -> int:
-    """Return `missing_in` for columns: which rows have a number of the metric (`there`), which have
-    its key (`named`), and which have a step."""
+def missing_rows(has_number: "Flags", named: "Flags", stepped: "Flags") -> int:
+    """Return the same number as `missing_in`, from flags by row: whether it has a number for the
+    metric (`has_number`), its key (`named`), and a step (`stepped`)."""
     import numpy as np
 
-    [numbered] = np.nonzero(there)
+    [numbered] = np.nonzero(has_number)
     if not len(numbered):
         return 0
     counting = np.flatnonzero(stepped if stepped[numbered].any() else ~stepped)
     if numbered[-1] == counting[-1]:
         return 0
-    places = np.flatnonzero(there[counting]).tolist()
+    places = np.flatnonzero(has_number[counting]).tolist()
     return _missing(places, len(counting), lambda row: bool(named[counting[row]]))
 
 
-def counting_rows(there: "Flags", stepped: "Flags") -> "Flags":
-    """Mark the rows of a merged history that count. Among the rows with a number (`there`), these
-    are the rows with a step, or all if none has a step."""
-    both = there & stepped
-    return both if both.any() else there
+def counting_rows(has_number: "Flags", stepped: "Flags") -> "Flags":
+    """Mark the rows of a merged history that count. Among the rows with a number (`has_number`),
+    these are the rows with a step, or all if none has a step."""
+    both = has_number & stepped
+    return both if both.any() else has_number
 
 
 def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:

@@ -67,7 +67,7 @@ class AttemptRecords:
         self._tokens = RecordedTokens()
 
     def read(self, config: Mapping[str, object], *, ended: bool = False) -> Usage:
-        """Return the tokens so far. Reads only what is new. Raises `StoreError`."""
+        """Return the tokens so far. Reads only new rows. Raises `StoreError`."""
         more = True
         while more:
             fresh = self._tail.read(_MOST_BYTES, ended=ended)

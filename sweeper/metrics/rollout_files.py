@@ -59,7 +59,7 @@ def summary_files(files: Files, folders: Sequence[str]) -> list[SummaryFile]:
 
 
 def _names(files: Files, folder: str) -> Iterator[tuple[str, str]]:
-    """Yield folder and name of each file one level down."""
+    """Yield the folder and the name of each file one level down."""
     top = files.store.local_path(folder)
     if top is None:
         for inner in files.below(folder):
@@ -112,7 +112,8 @@ def flat(record: Mapping[str, object], file: SummaryFile) -> dict[str, object]:
 
 
 def metric_column(key: str) -> str:
-    """Return the column's name for a metric, which does not collide with columns of `NUMBERS`."""
+    """Return the name of a metric's column, which differs from all names in `COLUMNS` and
+    `LABELS`."""
     return f"metrics.{key}" if key in _RESERVED else key
 
 

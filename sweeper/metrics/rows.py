@@ -125,8 +125,8 @@ def written(attempts: Sequence[Parsed]) -> list[Row]:
 
 
 def _alike(rows: Sequence[Row], others: Sequence[Row]) -> int:
-    """Return how many rows at the beginning are equal in both. Rows with NaN are compared as
-    texts."""
+    """Return the number of rows at the beginning that are equal in both. Rows with NaN are compared
+    as texts."""
     count = 0
     for row, other in zip(rows, others, strict=False):
         if row != other and repr(row) != repr(other):
@@ -210,7 +210,7 @@ _PASSING = 2
 
 def are_missing(after: int, gap: int, *, named: bool) -> bool:
     """Return whether the last `after` rows should have a number of a metric. `gap` is the longest
-    earlier run of rows without a number, such as between evaluations. `named` tells that one of the
+    earlier run of rows without a number, such as between evaluations. `named` is whether one of the
     last rows has the key, for example with null."""
     return after > gap and (named or after > _PASSING)
 
@@ -232,8 +232,8 @@ def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
 
 
 def ends_final(records: Sequence[Mapping[str, object]]) -> bool:
-    """Return whether the last of these checkpoint records is final: marked as final, or named so
-    without a mark, as in tinker-cookbook."""
+    """Return whether the last of these checkpoint records is final: its key `final` is true, or it
+    has no such key and the name `final`, as in tinker-cookbook."""
     return any(
         record.get("final", record.get("name") == "final") is True for record in records[-1:]
     )

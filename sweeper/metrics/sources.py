@@ -230,7 +230,8 @@ class Files:
             stamp = stamp_of(f"{folder}/{name}")
             if stamp is not None:
                 stamps[f"{path}.parts/{name}"] = stamp
-        source = self._parts(path, [Entry(one, s.size, _number_of(s)) for one, s in stamps.items()])
+        entries = [Entry(part, s.size, _number_of(s)) for part, s in stamps.items()]
+        source = self._parts(path, entries)
         if source is not None:
             times = [max(stamp.time, stamp.changed) for stamp in stamps.values()]
             size, version = source.stamp.size, _number_of(source.pieces)

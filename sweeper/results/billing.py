@@ -24,7 +24,7 @@ Owner = tuple[str, str]
 
 class Billed(NamedTuple):
     """The billed usage of a run: tokens by kind, and `usd`, the service's estimate of their price.
-    `unpriced` tells that some tokens have no price at the service yet."""
+    `unpriced` is True if the service has no price yet for some of the tokens."""
 
     counts: Counts = Counts()
     usd: float = 0.0
@@ -64,8 +64,8 @@ class _Answer(NamedTuple):
 
 
 def billed(service: Service, since: datetime) -> dict[Owner, Billed]:
-    """Return what the service has billed since `since`, by sweep and run. Raises
-    `EnvironmentFailure` if it does not answer or refuses."""
+    """Return the usage that the service has billed since `since`, by sweep and run. Raises
+    `EnvironmentFailure` if the service does not answer or refuses."""
     by_owner: dict[Owner, Billed] = {}
     try:
         for answer in _answers(service, since):
@@ -114,14 +114,14 @@ def _hour(moment: datetime) -> datetime:
 
 
 def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list[str]:
-    """Return lines that explain the differences to the user; empty if there are none. `fresh` tells
-    that the runs used something in the last hours; `unseen` is the number of runs that have counted
-    nothing."""
+    """Return lines that explain to the user how counted usage (`ours`) and billed usage (`theirs`)
+    differ; empty if they do not. `fresh` is whether the runs used something in the last hours;
+    `unseen` is the number of runs that have counted nothing."""
     lines: list[str] = []
     more = {kind: getattr(theirs, kind) - getattr(ours, kind) for kind in KINDS}
     billed_only = {kind: n for kind, n in more.items() if n > 0}
     counted_only = {kind: -n for kind, n in more.items() if n < 0}
-    # One side may count as cached what the other counts as prefill. The total is the same.
+    # One side may count tokens as cached that the other counts as prefill. The total is the same.
     moved = min(billed_only.get("cached", 0), counted_only.get("prefill", 0))
     if moved:
         lines.append(

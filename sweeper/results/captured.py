@@ -5,6 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from itertools import chain
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -42,10 +43,10 @@ def captured(run: RecordedRun) -> list[Found]:
                 number = record["iteration"]
                 iteration = number if isinstance(number, int) else 0
                 file = SummaryFile(path, iteration, str(record.get("split", "captured")), attempt)
-                one = Found(file, record, flat(record, file))
-                by_iteration.setdefault((iteration, file.name), []).append(one)
+                trajectory = Found(file, record, flat(record, file))
+                by_iteration.setdefault((iteration, file.name), []).append(trajectory)
         latest |= by_iteration
-    return [one for key in sorted(latest) for one in latest[key]]
+    return [trajectory for key in sorted(latest) for trajectory in latest[key]]
 
 
 def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Found]:
@@ -53,33 +54,34 @@ def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Fo
     that match no rollout. A rollout matches by iteration, group and trajectory, by its split if
     that was captured, and by its number of steps."""
     by_place: dict[tuple[object, ...], list[Found]] = {}
-    for one in captures:
-        by_place.setdefault((one.numbers.get("iteration"), *one.place), []).append(one)
+    for capture in captures:
+        place = capture.numbers.get("iteration"), *capture.place
+        by_place.setdefault(place, []).append(capture)
     joined: list[Found] = []
-    for one in rollouts:
-        steps = [table_of(step) for step in list_of(one.record.get("steps"))]
-        own = {one.file.name, str(one.record.get("split", one.file.name))}
-        matches = by_place.get((one.numbers.get("iteration"), *one.place), [])
+    for rollout in rollouts:
+        steps = [table_of(step) for step in list_of(rollout.record.get("steps"))]
+        splits = {rollout.file.name, str(rollout.record.get("split", rollout.file.name))}
+        matches = by_place.get((rollout.numbers.get("iteration"), *rollout.place), [])
         match = next(
             (
                 capture
                 for capture in matches
                 if len(list_of(capture.record["steps"])) == len(steps)
-                and str(capture.record.get("split", one.file.name)) in own
+                and str(capture.record.get("split", rollout.file.name)) in splits
             ),
             None,
         )
         if match is not None:
             matches.remove(match)
-            taken = [table_of(step) for step in list_of(match.record["steps"])]
+            captured_steps = [table_of(step) for step in list_of(match.record["steps"])]
             steps = [
-                {**step, **{key: mine[key] for key in TOKENS if key in mine}}
-                for step, mine in zip(steps, taken, strict=True)
+                {**step, **{key: tokens[key] for key in TOKENS if key in tokens}}
+                for step, tokens in zip(steps, captured_steps, strict=True)
             ]
-            joined.append(one._replace(record={**one.record, "steps": steps}))
+            joined.append(rollout._replace(record={**rollout.record, "steps": steps}))
         else:
-            joined.append(one)
-    return [*joined, *(one for left in by_place.values() for one in left)]
+            joined.append(rollout)
+    return [*joined, *chain.from_iterable(by_place.values())]
 
 
 def _stores(run: RecordedRun, folder: str) -> Iterator[tuple[str, list[_Sequence]]]:
@@ -93,8 +95,8 @@ def _stores(run: RecordedRun, folder: str) -> Iterator[tuple[str, list[_Sequence
 
 
 def _read_database(run: RecordedRun, path: str) -> list[_Sequence]:
-    """Read a database. Raises `StoreError` if it is damaged. A copy is read unless the capture
-    daemon has the database open, so that SQLite writes nothing next to it."""
+    """Read a database. Raises `StoreError` if it is damaged. Unless the capture daemon has the
+    database open, a copy is read, so that SQLite writes nothing next to the database."""
     import sqlite3
 
     local = run.store.local_path(path)

@@ -43,8 +43,8 @@ class Catalog:
     """
 
     def __init__(self, *roots: str, cache: bool | str = True, snapshot: bool = False) -> None:
-        """`cache` tells whether to use a cache, or is the folder of a cache. With `snapshot`, each
-        sweep of a remote store is read only once, through a process that commands and workers
+        """`cache` is whether to use the cache, or the folder of another cache. With `snapshot`,
+        each sweep of a remote store is read only once, through a process that commands and workers
         share; this needs far fewer requests."""
         if not roots:
             raise UsageError("a registry needs a root: Registry('sweeps')")
@@ -85,8 +85,8 @@ class Catalog:
         return tuple(store.root for store in self._stores)
 
     def split(self, reference: str) -> tuple[str, str]:
-        """Split a reference, which may begin with a root, into its root (None without), its sweep,
-        and the rest."""
+        """Split a reference into its sweep and the rest. If the reference begins with a root, so
+        does the sweep."""
         root, rest = split_root(reference, self.roots)
         sweep, _, rest = rest.partition("/")
         return (sweep if root is None else f"{root.rstrip('/')}/{sweep}"), rest
@@ -151,8 +151,8 @@ class Catalog:
     def _of_each_root(
         self, find: Callable[[Store], Iterable[T]], stores: Sequence[Store] | None = None
     ) -> Iterator[tuple[Store, T]]:
-        """Yield the contents of each root, or of these `stores`. If there are several roots, an
-        unreachable one is reported; if there is only one, it is an error."""
+        """Yield the items that `find` returns for each root, or for each of `stores`. With several
+        roots, an unreachable root is reported; with only one, it is an error."""
         for store in self._stores if stores is None else stores:
             if not self._is_there(store):
                 continue
@@ -256,8 +256,8 @@ class Catalog:
         return pick(runs, fitting, states, where, dropped=dropped)
 
     def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
-        """Return all runs of several sweeps. Unreadable sweeps are reported; if there is only one
-        sweep, it is an error."""
+        """Return all runs of several sweeps. Unreadable sweeps are reported; an unreadable sweep
+        that is the only one is an error."""
         if len(sweeps) == 1:
             return self.all_handles(sweeps[0])
         self.problems = Problems()
@@ -303,9 +303,9 @@ class Catalog:
         )
 
     def run(self, reference: str) -> RecordedRun:
-        """Return the one run that `reference` selects (see `results.selectors`): `sweep/name`,
-        the beginning of it, a value or an id. Raises `NotFound`, or `UsageError` if several runs
-        match."""
+        """Return the run that `reference` selects (see `results.selectors`): `sweep/name`, the
+        beginning of such a name, a value or an id. Raises `NotFound`, or `UsageError` if several
+        runs match."""
         sweep, rest = self.split(reference)
         runs = self.all_handles(sweep if rest and self.has_sweep(sweep) else None)
         fitting = named(runs, reference)

@@ -11,7 +11,8 @@ from sweeper.metrics.objective import sign_of
 Scale = Literal["linear", "log"]
 
 SPAN = 10.0
-"""The least ratio of the cells' largest and smallest mean for which a log scale is considered."""
+"""A log scale is considered if the largest mean of a cell is more than this many times the
+smallest."""
 
 
 def counts(state: str, value: float | None, diverged: bool) -> bool:

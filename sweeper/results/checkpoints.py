@@ -1,4 +1,5 @@
-"""Determines from which checkpoint of a run other runs start, and whether it will expire."""
+"""Finds the checkpoint of a run from which other runs start, and whether a checkpoint will
+expire."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -25,8 +26,8 @@ def may_expire(record: Mapping[str, object]) -> bool:
 
 
 def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | None:
-    """Return when a checkpoint is certainly deleted, according to its record; None if unknown. The
-    checkpoint was saved before `ended`, the time when its run ended."""
+    """Return the time at which a checkpoint is certainly deleted, according to its record; None if
+    unknown. The checkpoint was saved before `ended`, the time when its run ended."""
     for key in _ENDS[1:]:
         moment = _moment(record.get(key))
         if moment is not None:

@@ -51,15 +51,16 @@ WHOSE = {
 
 
 def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, list[Transcript]]:
-    """Return the conversation of each trajectory of a transcript's groups, by the number of the
-    group in `groups`, which has the summaries in order. A section that gives the lengths of its
-    turns belongs to the next group with the same lengths, since summaries of groups may be missing.
-    Other sections are matched in order."""
+    """Return the conversations in a transcript: for the number of a group in `groups`, the
+    conversation of each of its trajectories. `groups` has the summaries of the trajectories of each
+    group, in order. A section that gives the lengths of its turns belongs to the next group with
+    the same lengths, since summaries of groups may be missing. Other sections are matched in
+    order."""
     root = table_of(tree).get("root")
     by_group: dict[int, list[Transcript]] = {}
     start = 0
     for section in (node for node in _sections(root) if _heading(node) == _GROUP):
-        lengths = _lengths_told(section)
+        lengths = _recorded_lengths(section)
         for number in range(start, len(groups)):
             if not lengths or lengths == [_lengths(record) for record in groups[number]]:
                 by_group[number] = _apart(section, groups[number])
@@ -68,9 +69,9 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
     return by_group
 
 
-def _lengths_told(group: Record) -> list[list[float]]:
-    """Return the lengths of the turns of each trajectory (read and written tokens, in turn) if the
-    section has them."""
+def _recorded_lengths(group: Record) -> list[list[float]]:
+    """Return the lengths of the turns of each trajectory (for each turn the tokens read, then those
+    written) if the section has them."""
     lengths: dict[int, list[float]] = {}
     for section in _all_sections(group):
         matched = _EPISODE.match(_heading(section))
@@ -95,7 +96,7 @@ def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
     numbered = _numbered(group, len(records))
     if numbered is not None:
         return [Transcript(spoken, "trajectory") for spoken in numbered]
-    whole = list(said_by(group))
+    whole = list(messages_of(group))
     if len(records) == 1:
         return [Transcript(whole, "trajectory")]
     first = _heading(parts[0]) if parts else None
@@ -112,7 +113,8 @@ def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
 
 def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
     """Divide a group by sections that have the trajectory's number in their heading ("Completion
-    2"). Each trajectory also gets the conversations that precede all of these."""
+    2"). Each trajectory also gets the conversations before the first of these sections. None if the
+    group has no such sections."""
     families: dict[str, dict[int, dict[str, object]]] = {}
     for section in _all_sections(group):
         matched = _NUMBERED.match(_heading(section))
@@ -126,15 +128,15 @@ def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
                 if id(section) in members:
                     break
                 if not any(id(inner) in members for inner in _all_sections(section)):
-                    before += said_by(section)
-            return [[*before, *said_by(family[number])] for number in range(size)]
+                    before += messages_of(section)
+            return [[*before, *messages_of(family[number])] for number in range(size)]
     return None
 
 
 def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> list[Transcript]:
-    """Assign a block to each trajectory: a block with a text that the trajectory logged, else one
-    with its reward. If several blocks match and differ, assign them in order."""
-    spoken = [[texts for part in block for texts in said_by(part)] for block in blocks]
+    """Assign a block to each trajectory: a block with a text that the trajectory logged, else a
+    block with the trajectory's reward. If several blocks match and differ, assign them in order."""
+    spoken = [[texts for part in block for texts in messages_of(part)] for block in blocks]
     unassigned = dict.fromkeys(range(len(blocks)))
     sure: dict[int, int] = {}
     for place, record in enumerate(records):
@@ -186,7 +188,7 @@ def _all_sections(node: object) -> Iterator[dict[str, object]]:
 
 
 def _rows(node: object) -> Iterator[tuple[str, str]]:
-    """Yield the rows with two cells of all tables below, without table heads."""
+    """Yield the rows of all tables inside a node that have two cells, without table heads."""
     if table_of(node).get("tag") == "tr":
         cells = [_text(child).strip() for child in _children(node)]
         if len(cells) == 2 and cells != ["key", "value"]:
@@ -209,9 +211,9 @@ def _text(node: object) -> str:
     return "".join(_text(child) for child in _children(node))
 
 
-def said_by(node: object) -> Iterator[Spoken]:
+def messages_of(node: object) -> Iterator[Spoken]:
     """Yield the messages of all conversations in a tree, in order, with paragraphs and rows of
-    tables, but without those that repeat the summaries."""
+    tables. Skips the sections that repeat the summaries."""
     fields = table_of(node)
     data, tag = table_of(fields.get("data")), fields.get("tag")
     if data.get("type") == "conversation":
@@ -229,7 +231,7 @@ def said_by(node: object) -> Iterator[Spoken]:
         yield from _rows(fields)
     elif tag != "section" or _heading(fields) != _DETAILS:
         for child in _children(fields):
-            yield from said_by(child)
+            yield from messages_of(child)
 
 
 def _content(message: Record) -> str:

@@ -16,7 +16,7 @@ def main() -> None:
     try:
         weights = importlib.import_module("tinker_cookbook.weights")
         getattr(weights, ACTIONS[request["action"]])(**request["arguments"])
-    except Exception as error:  # noqa: BLE001  (it is somebody else's code)
+    except Exception as error:  # noqa: BLE001  (the function may raise anything)
         sys.exit(f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 

@@ -1,4 +1,4 @@
-"""Find runs outside sweeps: folders at any depth with a metrics file, or with other files of
+"""Finds runs outside sweeps: folders at any depth with a metrics file, or with other files of
 tinker-cookbook's log directories."""
 
 import functools
@@ -101,7 +101,7 @@ def _evaluations(top: str, folder: str) -> Iterator[str]:
 def _target(item: "os.DirEntry[str]", root: str) -> str | None:
     """Return the path of a linked folder outside the root, "" for a folder that is not a link, None
     for anything else. Links to folders inside the root are skipped, because the folders are found
-    anyway; a link to a folder above the root would lead into a circle."""
+    anyway; a link to a folder above the root would form a loop."""
     if not item.is_symlink():
         return "" if item.is_dir(follow_symlinks=False) else None
     target = os.path.realpath(item.path)
@@ -111,7 +111,7 @@ def _target(item: "os.DirEntry[str]", root: str) -> str | None:
 
 
 def _of_names(paths: Iterable[str]) -> set[str]:
-    """Return the folders among these that occur in the paths of all files."""
+    """Return the run folders outside sweeps, given the paths of all files."""
     folders: set[str] = set()
     sweeps: set[str] = set()
     indexes: set[str] = set()
@@ -165,7 +165,7 @@ class FolderRun(RecordedRun):
 
     @functools.cached_property
     def config(self) -> dict[str, object]:
-        """Return the contents of `config.json`; for an evaluation, those of its `metadata.json`."""
+        """The contents of `config.json`; for an evaluation, those of its `metadata.json`."""
         return self.readable(self._recall_config, {}) or {}
 
     def folders(self) -> list[str]:
@@ -173,7 +173,7 @@ class FolderRun(RecordedRun):
 
     @property
     def evaluation(self) -> Facts | None:
-        """Return the facts about the evaluation, if the folder is an evaluation in an EvalStore."""
+        """The facts about the evaluation, if the folder is an evaluation in an EvalStore."""
         if self._facts is None and self.files.source(self._below(EVALUATION)) is not None:
             path = self._below(EVALUATION)
             facts = self._recall("evaluation", EVALUATION, lambda: read_document(self, path))

@@ -16,8 +16,8 @@ from sweeper.results.runs import RecordedRun
 from sweeper.sweep.run_record import RUN_KEY, AnswerRow
 
 LIMIT = 64_000_000
-"""The largest file that is read, in bytes. Only part of a larger file could be read, and the items
-answered first are not a fair sample."""
+"""The largest file that is read, in bytes. Reading only the beginning of a larger file would
+mislead, because the items answered first are not a fair sample."""
 
 _ITEMS = "items.jsonl"
 _EVALUATED = "trajectories.jsonl"
@@ -53,7 +53,7 @@ ITEM_COLUMNS = (
 class Answered(NamedTuple):
     """A run's answers to a task at the last evaluation. By item: the mean `scores`, the number of
     `answers`, and the `prompts` and `clusters` if recorded. `errors` counts answers that ended in
-    an error, which score 0. `training` tells that the run trained on these questions."""
+    an error, which score 0. `training` is whether the run trained on these questions."""
 
     task: str
     scores: Mapping[str, float]

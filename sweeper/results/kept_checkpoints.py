@@ -1,5 +1,5 @@
-"""The checkpoints of runs that the service stores (they cost by size and time), and which of them
-no run or configuration needs."""
+"""The checkpoints of runs that the service stores (they cost by size and time). Finds those that no
+run or configuration needs."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -106,8 +106,8 @@ def spared(
     everything: Sequence[RecordedRun],
     keep: Collection[str],
 ) -> dict[str, str]:
-    """Return by path why checkpoints must not be deleted: a run still needs them, a configuration
-    refers to them, or `keep` keeps the `best` or `final` checkpoint of each run."""
+    """Return the checkpoints that must not be deleted, by path, with the reason: a run still needs
+    it, a configuration refers to it, or it is the `best` or `final` one of a run and in `keep`."""
     addresses, runs = referred(everything)
     mine: dict[int, set[str]] = {}
     reasons: dict[str, str] = {}

@@ -75,7 +75,7 @@ class Tail:
         self._file.open(self._path(self.attempt))
 
     def back(self, files: Files, count: int) -> None:
-        """Move the position `count` lines before the current end."""
+        """Move the read position to `count` lines before the current end."""
         source = files.source(self._path(self.attempt))
         if source is None:
             return None

@@ -31,13 +31,13 @@ class Marked(NamedTuple):
         return sorted([*of_sweep, *others], key=lambda pair: pair[1].time)
 
 
-def marked(folder: SweepFolder, subjects: Callable[[StoreError], None] | None = None) -> Marked:
+def marked(folder: SweepFolder, on_error: Callable[[StoreError], None] | None = None) -> Marked:
     """Read the marks of a sweep and of its runs. Raises `StoreError`."""
-    return by_subject(read_marks(folder, subjects))
+    return by_subject(read_marks(folder, on_error))
 
 
 def by_subject(marks: Iterable[Mark]) -> Marked:
-    """Return the marks of each subject."""
+    """Group marks by their subject: the sweep, or a run."""
     about: dict[str | None, list[Mark]] = {}
     for mark in marks:
         about.setdefault(mark.run, []).append(mark)

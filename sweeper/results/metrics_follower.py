@@ -13,8 +13,8 @@ from sweeper.results.runs import RecordedRun
 
 
 class News(NamedTuple):
-    """New rows of one run, as written: rows of one step are not merged. `again` tells that the file
-    was replaced or a new attempt began, so these are all of its rows."""
+    """New rows of one run, as written: rows of one step are not merged. `again` is True if the file
+    was replaced or a new attempt began; then these are all of its rows."""
 
     run: RecordedRun
     rows: list[Row]
@@ -60,7 +60,7 @@ class Follower:
                 place.follow_anew()
 
     def poll(self) -> list[News]:
-        """Read what was recorded since the last call, or since this object was made. Unreadable
+        """Read the rows recorded since the last call, or since this object was made. Unreadable
         files are tried again at the next call. Raises `StoreError` if no file could be read."""
         news: list[News] = []
         trouble: StoreError | OSError | None = None

@@ -33,7 +33,7 @@ from sweeper.sweep.run_record import RUN_KEY, ItemRow
 T = TypeVar("T")
 
 _HEAD = 65_536
-"""How many bytes at the beginning of a file show its format."""
+"""The number of bytes at the beginning of a file that show its format."""
 _SMALL = 1 << 16
 """Smaller files (in bytes) are parsed completely; in larger ones, only the end is searched for the
 last value."""
@@ -63,8 +63,8 @@ class Tabulator:
         """Return the merged history of each run. With `keys`, only these columns, and only rows
         with one of them, are returned."""
         for reader in dict.fromkeys(map(self._reader, runs)):
-            own = (run for run in runs if self._reader(run) is reader)
-            reader.fill((run.files, path) for run in own for path in run.metrics_paths())
+            of_reader = (run for run in runs if self._reader(run) is reader)
+            reader.fill((run.files, path) for run in of_reader for path in run.metrics_paths())
         parts = list(self._each(runs, lambda run: [self.part(run, keys)]))
         self.save()
         return parts
@@ -197,7 +197,8 @@ class Tabulator:
 
     def score_rows(self, runs: Sequence[RecordedRun]) -> list[dict[str, object]]:
         """Return the scores as dicts with `SCORE_COLUMNS`."""
-        return [{**run.key, **score._asdict()} for run, own in self.scores(runs) for score in own]
+        pairs = ((run, score) for run, scores in self.scores(runs) for score in scores)
+        return [{**run.key, **score._asdict()} for run, score in pairs]
 
     def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], object]]:
         """Return the functions that make the tables for a query over these runs."""
@@ -277,10 +278,10 @@ def _names(run: RecordedRun) -> str:
 
 
 def missing_at_end(columns: Columns, key: str) -> int:
-    """Return how many rows at the end of a merged history lack the number of `key` that they should
-    have."""
-    there = present(columns.numbers(key))
-    return missing_rows(there, columns.has(key), present(columns.column("step")))
+    """Return the number of rows at the end of a merged history that should have a number for `key`
+    and do not."""
+    has_number = present(columns.numbers(key))
+    return missing_rows(has_number, columns.has(key), present(columns.column("step")))
 
 
 def _counting(columns: Columns, key: str) -> tuple[Floats, Floats]:

@@ -1,5 +1,5 @@
-"""What runs executed (code, packages, service, variables, data), according to their launches.
-`sentences(differences(runs))` describes how runs differ."""
+"""The provenance of runs (code, packages, service, variables, data), as recorded at their launches.
+`sentences(differences(runs))` describes how the provenance of runs differs."""
 
 import functools
 import os
@@ -19,28 +19,29 @@ _NAMED = 3
 
 
 class Origin:
-    """What one attempt executed. `known` has the entries of its launch in `sweep.json`; `program`
-    is the digest of its code if it ran in place. Launches by older versions have fewer entries."""
+    """The provenance of one attempt. `facts` has the entries of its launch in `sweep.json`;
+    `program` is the digest of its code if it ran in place. Launches by older versions have fewer
+    entries."""
 
     def __init__(
         self, folder: SweepFolder, facts: Mapping[str, object], program: str | None = None
     ) -> None:
         self._store = folder.store
         self._folder = folder
-        self._known = facts
+        self._facts = facts
         self.live = program
 
     @functools.cached_property
     def record(self) -> dict[str, object]:
         """Return the whole provenance of the attempt's launch, with the program of this attempt."""
-        launch = launch_id(self._known)
+        launch = launch_id(self._facts)
         path = None if launch is None else self._folder.launch(os.path.basename(launch))
-        record = {**self._known, **self._read(path)}
+        record = {**self._facts, **self._read(path)}
         return record if self.live is None else record | {"program": self.live}
 
     def get(self, key: str) -> object:
         """Return an entry of the provenance; None if unknown."""
-        return self._known[key] if key in self._known else self.record.get(key)
+        return self._facts[key] if key in self._facts else self.record.get(key)
 
     @property
     def commit(self) -> str | None:
@@ -102,7 +103,7 @@ class HasOrigin(Protocol):
 
     @property
     def origin(self) -> Origin | None:
-        """What it executed; None if unknown."""
+        """The provenance of the run; None if unknown."""
         ...
 
 
@@ -128,7 +129,7 @@ class Difference:
 
     @property
     def title(self) -> str:
-        """What differs, such as `code (train.py)`."""
+        """The kind and the differing names, such as `code (train.py)`."""
         named = first_of(self.what, _NAMED)
         return f"{self.kind} ({named})" if named else self.kind
 
@@ -142,19 +143,19 @@ class Difference:
 
 
 class Launches:
-    """The launches of a sweep. `of` returns the same `Origin` for all attempts that executed the
-    same code."""
+    """The launches of a sweep. `of` returns the same `Origin` object for all attempts with the same
+    code."""
 
     def __init__(self, folder: SweepFolder, plan: Plan) -> None:
         self._folder = folder
         latest = plan.provenance or {}
-        self._known = [*([latest] if latest else []), *plan.launches]  # latest first
+        self._launches = [*([latest] if latest else []), *plan.launches]  # latest first
         self._origins: dict[tuple[object, str | None], Origin] = {}
 
     @property
     def latest(self) -> Executed:
-        """What attempts that start from now on execute."""
-        newest = next(iter(self._known), None)
+        """The newest launch, whose code attempts execute that start from now on."""
+        newest = next(iter(self._launches), None)
         origin = None if newest is None else Origin(self._folder, newest)
         return Executed("", origin)
 
@@ -162,18 +163,19 @@ class Launches:
     def is_certain(self) -> bool:
         """Whether all attempts certainly executed the same code: there was one launch, and it
         copied the code."""
-        return len(self._known) < 2 and all(launch.get("code") for launch in self._known)
+        return len(self._launches) < 2 and all(launch.get("code") for launch in self._launches)
 
     def of(self, launch: str | None, program: str | None, opened: str | None) -> Origin | None:
-        """Return what an attempt executed. `launch` is the id in its events, or None if an older
-        version wrote them; then the last launch before the attempt was `opened` counts."""
+        """Return the provenance of an attempt. `launch` is the id in its events, or None if an
+        older version wrote them; then the last launch before the attempt was `opened` counts."""
         if launch is not None:
-            newest = next((k for k in self._known if k.get("launch") == launch), {"launch": launch})
-        elif len(self._known) > 1:
-            before = (k for k in self._known if (_text(k.get("time")) or "~") <= (opened or ""))
+            same = (facts for facts in self._launches if facts.get("launch") == launch)
+            newest = next(same, {"launch": launch})
+        elif len(self._launches) > 1:
+            before = (k for k in self._launches if (_text(k.get("time")) or "~") <= (opened or ""))
             newest = next(before, None)
         else:
-            newest = next(iter(self._known), None)
+            newest = next(iter(self._launches), None)
         if newest is None:
             return None
         key = launch_id(newest) or newest.get("time"), program
@@ -183,8 +185,8 @@ class Launches:
 
 
 def differences(runs: Iterable[HasOrigin]) -> list[Difference]:
-    """Return in what the runs differ: code, Python, packages, service, variables or data. Runs
-    without a record, and missing entries of a run, are ignored."""
+    """Return the differences between the runs: in code, Python, packages, service, variables or
+    data. Runs without a record, and missing entries of a run, are ignored."""
     pairs = [(run, run.origin) for run in runs]
     origins = [(run, origin) for run, origin in pairs if origin is not None]
     if len({id(origin) for _, origin in origins}) < 2:
@@ -215,7 +217,7 @@ def _difference(kind: str, runs: Sequence[tuple[HasOrigin, Origin]]) -> Iterator
 
 
 def _variant(kind: str, origin: Origin, *, whole: bool) -> str | None:
-    """Return a value that is equal for runs that do not differ; None if unknown. `whole` tells that
+    """Return a value that is equal for runs that do not differ; None if unknown. `whole` is whether
     the programs of all runs are known."""
     if kind == "code":
         return (origin.program if whole else None) or _text(origin.get("code")) or origin.commit

@@ -1,4 +1,4 @@
-"""Determines how far a run is, from the last rows of its newest attempt."""
+"""Determines the progress of a run from the last rows of its newest attempt."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

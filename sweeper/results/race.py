@@ -1,9 +1,9 @@
 """The rule of a race for seeds: which cells may still be the best. Pure, and without numpy, since a
 launcher applies it after each round."""
 
-# Each look at the data has its own level: the bound of a normal statistic falls with the fourth
-# root of the seeds, from the first look to the last (Wang and Tsiatis, Biometrics 43(1), 1987,
-# 193-199). All looks together have the level of one test. Reports use the same level.
+# Each look at the data has a level of its own: the bound of a normal statistic falls with the
+# fourth root of the seeds, from the first look to the last (Wang and Tsiatis, Biometrics 43(1),
+# 1987, 193-199). All looks together have the level of one test. Reports use the same level.
 
 import math
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ def level(seeds: int, most: int) -> float:
 
 
 def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) -> list[str] | None:
-    """Return the cells that may still be the best, best first. A single cell is the clear winner.
+    """Return the cells that may still be the best, best first. If it is only one cell, it has won.
     `cells` have the finite values of their runs; with `sign` 1, smaller is better. None if the
     noise is unknown, because each cell has one value or only equal values.
 
@@ -65,13 +65,13 @@ def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) 
 
 class _Mean(NamedTuple):
     """A mean with its runs, and the variance of one run with its degrees of freedom. If cells share
-    their noise, `own` is the variance of this cell."""
+    their noise, `cell_variance` is the variance of this cell alone."""
 
     value: float
     n: int
     variance: float
     df: float
-    own: float | None = None
+    cell_variance: float | None = None
 
 
 def _means(cells: Mapping[str, Sequence[float]], sign: float) -> dict[str, _Mean] | None:
@@ -79,26 +79,27 @@ def _means(cells: Mapping[str, Sequence[float]], sign: float) -> dict[str, _Mean
     cells share their noise unless Bartlett's test finds that it differs. None if all variances are
     0."""
     unit = unit_of(value for values in cells.values() for value in values) or 1.0
-    own = {name: _own(values, sign, unit) for name, values in cells.items()}
-    repeated = [mean for mean in own.values() if mean.df]
+    means = {name: _mean(values, sign, unit) for name, values in cells.items()}
+    repeated = [mean for mean in means.values() if mean.df]
     df = sum(mean.n - 1 for mean in repeated)
     shared = sum(mean.df * mean.variance for mean in repeated) / max(1, df)
     if not shared:
         return None
     if len(repeated) < _FEW or _differ(repeated, shared, df):
-        return own
+        return means
     prior, weight = shared, math.inf
     if len(repeated) >= _MANY:
         prior, weight = _prior(repeated, shared)
-    return {name: _drawn(mean, prior, weight, df) for name, mean in own.items()}
+    return {name: _drawn(mean, prior, weight, df) for name, mean in means.items()}
 
 
 def _drawn(mean: _Mean, prior: float, weight: float, total: int) -> _Mean:
     """Shrink a variance toward the common one, which counts as `weight` degrees of freedom."""
     if math.isinf(weight):
-        return mean._replace(variance=prior, df=total, own=mean.variance)
+        return mean._replace(variance=prior, df=total, cell_variance=mean.variance)
     variance = (weight * prior + mean.df * mean.variance) / (weight + mean.df)
-    return mean._replace(variance=variance, df=min(weight + mean.df, total), own=mean.variance)
+    df = min(weight + mean.df, total)
+    return mean._replace(variance=variance, df=df, cell_variance=mean.variance)
 
 
 def _prior(means: Sequence[_Mean], shared: float) -> tuple[float, float]:
@@ -120,7 +121,7 @@ def _prior(means: Sequence[_Mean], shared: float) -> tuple[float, float]:
     return math.exp(middle + digamma(low) - math.log(low)), 2 * low
 
 
-def _own(values: Sequence[float], sign: float, unit: float) -> _Mean:
+def _mean(values: Sequence[float], sign: float, unit: float) -> _Mean:
     scaled = [value / unit for value in values]
     mean, n = center(scaled), len(scaled)
     squares = math.fsum((value - mean) ** 2 for value in scaled)
@@ -147,7 +148,7 @@ def _chance(best: _Mean, other: _Mean) -> float:
     if a + b == 0:
         return 0.0
     t = (other.value - best.value) / math.sqrt(a + b)
-    if best.own is not None and other.own is not None:
+    if best.cell_variance is not None and other.cell_variance is not None:
         return _student(t, min(best.df, other.df))
     df = (a + b) ** 2 / (a**2 / max(1, best.df) + b**2 / max(1, other.df))
     return _student(t, min(df, _WELCH * (best.df + other.df)))
@@ -162,16 +163,19 @@ def _student(t: float, df: float) -> float:
 
 
 def _doubt(means: Mapping[str, _Mean], best: str, other: str) -> float:
-    """Return the p value of the best cell's lead by its own noise, if that is much larger than the
-    others'; else 0. Such a cell leads more often by chance."""
+    """Return the p value of the best cell's lead, computed with the noise of this cell, if its
+    noise is much larger than that of the others, else 0. A noisier cell leads more often by
+    chance."""
     mean = means[best]
-    if mean.own is None or mean.n < 2:
+    if mean.cell_variance is None or mean.n < 2:
         return 0.0
-    squares = [(m.n - 1) * m.own for name, m in means.items() if m.own and name != best]
-    rest = sum(m.n - 1 for name, m in means.items() if name != best)
-    if rest > 0 and mean.own <= _NOISIER * math.fsum(squares) / rest:
+    others = [m for name, m in means.items() if name != best]
+    squares = [(m.n - 1) * m.cell_variance for m in others if m.cell_variance]
+    rest = sum(m.n - 1 for m in others)
+    if rest > 0 and mean.cell_variance <= _NOISIER * math.fsum(squares) / rest:
         return 0.0
-    return _chance(mean._replace(variance=mean.own, df=mean.n - 1, own=None), means[other])
+    alone = mean._replace(variance=mean.cell_variance, df=mean.n - 1, cell_variance=None)
+    return _chance(alone, means[other])
 
 
 def chi_squared_chance(value: float, df: int) -> float:

@@ -154,7 +154,7 @@ class Registry(Catalog):
         """Return the rows of `runs` as dicts."""
         return [_flat(record) for record in self.records(sweep, state, where)]
 
-    # What runs recorded
+    # Recorded results
 
     def metrics(self, runs: "Runs" = None, keys: Sequence[str] | None = None) -> "pandas.DataFrame":
         """Return every row of every run's merged history: `run sweep root step`, then one column
@@ -214,7 +214,7 @@ class Registry(Catalog):
         return self._tables().metrics(self._resolve(runs), keys)
 
     def follow(self, runs: "Runs" = None) -> "Follower":
-        """Follow what these runs record from now on; see `Follower.poll`."""
+        """Follow the rows that these runs record from now on; see `Follower.poll`."""
         from sweeper.results.metrics_follower import Follower
 
         return Follower(self._resolve(runs))

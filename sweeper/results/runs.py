@@ -72,8 +72,7 @@ class RecordedRun(ABC):
     metric: Mapping[str, str] | None = None
     quick: "Callable[[RecordedRun, str, str, str], Judged | None] | None" = None
     caution: Callable[[str], None] | None = None
-    """Is called with a warning about a value that `record` gives, if one should be read with
-    care."""
+    """A function that is called with a warning if the value in `record` may be misleading."""
 
     def __init__(
         self,
@@ -168,7 +167,7 @@ class RecordedRun(ABC):
 
     @property
     def origin(self) -> Origin | None:
-        """What the deciding attempt executed (see `origins.differences`); None if unknown."""
+        """The provenance of the deciding attempt (see `origins.differences`); None if unknown."""
         return None
 
     @property
@@ -184,8 +183,8 @@ class RecordedRun(ABC):
 
     @property
     def last_event(self) -> str | None:
-        """The time of its last event (UTC, ISO 8601); None before the first, and for runs in plain
-        folders, which have no events."""
+        """The time of the run's last event (UTC, ISO 8601); None before the first, and for runs in
+        plain folders, which have no events."""
         return None
 
     @property

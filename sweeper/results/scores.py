@@ -84,7 +84,7 @@ def scores_of(run: "RecordedRun", points: Sequence[Point], paths: Iterable[str])
         return []
     records = run.checkpoint_records()
     stored = sorted(_stored(run, listed, evaluations, records), key=lambda score: score.time or "")
-    if points:  # An evaluation without facts may be the one that a point was recorded for
+    if points:  # an evaluation without facts may repeat a recorded point
         stored = [score for score in stored if score.time]
     return merged([*_recorded(points, records), *stored])
 
@@ -128,7 +128,8 @@ def _stored(
     records: Sequence[Mapping[str, object]],
 ) -> list[Score]:
     """Return the scores in the folders of evaluations. An evaluation without `metadata.json`
-    (tinker-cookbook's runner alone writes none) is named after its folder."""
+    (tinker-cookbook's runner writes none if a program calls it directly) is named after its
+    folder."""
     by_name: dict[str | None, Mapping[str, object]] = {}
     for record in records:
         names = (_text(record.get(key)) for key in ("name", "sampler_path", "state_path"))
@@ -151,8 +152,7 @@ def _stored(
             score = as_float(result.get("score", facts.scores.get(suite)))
             if score is not None and math.isfinite(score):
                 items, errors = (_whole(result.get(key)) for key in ("num_examples", "num_errors"))
-                known = (name, step, suite, score)
-                scores.append(Score(*known, items, errors, address, facts.time))
+                scores.append(Score(name, step, suite, score, items, errors, address, facts.time))
     return scores
 
 
@@ -208,12 +208,12 @@ def series_of(scores: Iterable[tuple["RecordedRun", list[Score]]]) -> list[Serie
     """Return the series of runs. Each evaluation in an EvalStore is a run; evaluations of the same
     model form one series."""
     groups: dict[tuple[str, ...], Series] = {}
-    for run, own in scores:
+    for run, of_run in scores:
         facts = run.evaluation
         key = (run.root, run.sweep, run.id if facts is None else f"model {facts.model}")
         label = run.name if facts is None else facts.model
         group = groups.setdefault(key, Series(run, label, []))
-        group.scores.extend(own)
+        group.scores.extend(of_run)
     return [
         series._replace(scores=_distinguished(series.scores))
         for series in groups.values()

@@ -89,8 +89,8 @@ def named(
 
 
 def split_root(selector: str, roots: Iterable[str]) -> tuple[str | None, str]:
-    """Split a selector into the root that it begins with and the rest. None if it begins with none
-    of these roots."""
+    """Split a selector into the root that it begins with and the rest. The root is None if the
+    selector begins with none of `roots`."""
     if selector.startswith("/") or "://" in selector:
         for root in sorted(roots, key=len, reverse=True):
             top = root.rstrip("/") + "/"
@@ -142,7 +142,7 @@ def _canonical(text: str) -> str:
 
 def _having(runs: Sequence[RecordedRun], selector: str) -> list[RecordedRun]:
     """Return the runs that have all values of the selector, by short names or keys of the
-    configuration. None if the selector is not a list of values."""
+    configuration. Empty if the selector is not a list of values."""
     sweep, _, values = selector.rpartition("/")
     wanted = [part.partition("=") for part in values.split(",")]
     if not all(key and equal and value for key, equal, value in wanted):

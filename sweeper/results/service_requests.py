@@ -37,8 +37,8 @@ class Service(NamedTuple):
         **query: str,
     ) -> dict[str, object]:
         """Send a request and return the answer. `what` names the requested thing in messages.
-        Raises `NotFound` if it does not exist, `EnvironmentFailure` if the service refuses or does
-        not answer."""
+        Raises `NotFound` if the thing does not exist, `EnvironmentFailure` if the service refuses
+        or does not answer."""
         from http.client import HTTPException
         from urllib.error import HTTPError
         from urllib.request import ProxyHandler, Request, build_opener

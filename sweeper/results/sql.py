@@ -138,7 +138,7 @@ def _nodes(tree: object) -> Iterator[dict[str, object]]:
 
 
 def _out_of_reach(node: Mapping[str, object], names: set[str]) -> str | None:
-    """Return the forbidden source that a part of a statement reads, if any. `own` has the names
+    """Return the forbidden source that a part of a statement reads, if any. `names` are the names
     that the statement defines."""
     kind = node.get("type")
     if kind == "BASE_TABLE":

@@ -12,8 +12,8 @@ _MORE = "once known"
 
 
 def graph(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Yield a row for each stage: its indented name, its number of runs, and where they come
-    from."""
+    """Yield a row for each stage: its indented name, its number of runs, and a description of its
+    recipe and sources."""
     deep = depths(plan.stages)
     for stage in _below(plan, None):
         mine = plan.only(stage.name)
@@ -26,7 +26,8 @@ def graph(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def _below(plan: Plan, above: str | None) -> Iterator[Stage]:
-    """Yield the stages whose first source is `above`, each followed by those that take from it."""
+    """Yield the stages whose first source is `above`, each followed by the stages that start from
+    it."""
     for stage in plan.stages:
         if (stage.before[0] if stage.before else None) == above:
             yield stage

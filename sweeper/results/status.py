@@ -30,13 +30,13 @@ class Status(NamedTuple):
 
     `counts`: the number of runs in each state. `at_work`: a job or a launcher is running.
     `finished`: nothing is running, and no run is left to start. `launcher`: a launcher is running.
-    `held`: why the last launcher started no more runs. `waits`: runs whose parents did not succeed,
-    one line per reason. `usage`: what the runs had used when a launcher last added it up.
-    `to_come`: the number of runs of each stage that are not known yet.
+    `held`: the reason why the last launcher started no more runs. `waits`: runs whose parents did
+    not succeed, one line per reason. `usage`: the usage of the runs when a launcher last added it
+    up. `to_come`: the number of runs of each stage that are not known yet.
 
     The launcher publishes these only while it is running: its observations of runs (`observed`: id
-    -> text), what does not answer (`unreachable`), and the number of jobs that run at once, if it
-    is below the requested number (`limit`, with the reason `limit_why`).
+    -> text), the system that does not answer (`unreachable`), and the number of jobs that run at
+    once, if it is below the requested number (`limit`, with the reason `limit_why`).
     """
 
     sweep: str
@@ -85,7 +85,7 @@ class Status(NamedTuple):
 
 def read_status(sweep: "Sweep") -> Status:
     """Read the status from the runs of a sweep, and from what its launcher has published. Raises
-    `StoreError` if that is unreadable and errors are not collected."""
+    `StoreError` if they are unreadable and errors are not collected."""
     from sweeper.sweep.lock import is_held
 
     runs = current(sweep.runs)
@@ -127,7 +127,8 @@ def read_status(sweep: "Sweep") -> Status:
 
 
 def stands_still(sweep: "Sweep") -> str | None:
-    """Return why unfinished runs of a sweep are not started; None if a launcher starts them."""
+    """Return the reason why unfinished runs of a sweep are not started; None if a launcher starts
+    them."""
     from sweeper.sweep.lock import is_held
 
     reasons = held_of(_observations(sweep))

@@ -39,7 +39,7 @@ class StepTimes(NamedTuple):
 
 
 def step_times(keys: Collection[str], sums: Sums) -> StepTimes | None:
-    """Return how the time of a run's steps was divided; None if it was not recorded."""
+    """Return the division of a run's step time; None if it was not recorded."""
     clock = next((key for key in CLOCKS if key in keys), None)
     named = {name: key for key in keys if key not in CLOCKS and (name := _part(key))}
     if clock is None or not named:
@@ -75,7 +75,8 @@ def _part(key: str) -> str | None:
 
 
 def of_rows(rows: Sequence[Mapping[str, object]]) -> StepTimes | None:
-    """Return how the time of the steps with these metrics was divided."""
+    """Return the division of the time of the steps with these metrics; None if it was not
+    recorded."""
 
     def sums(key: str) -> tuple[float, int]:
         values = [value for row in rows if (value := as_float(row.get(key))) is not None]
@@ -89,10 +90,10 @@ def mean_times(several: Sequence[StepTimes]) -> StepTimes | None:
     """Return the means over runs. A part that a run does not record counts as 0 seconds."""
     if not several:
         return None
-    names = dict.fromkeys(name for one in several for name in one.parts)
+    names = dict.fromkeys(name for times in several for name in times.parts)
     count = len(several)
-    parts = {name: sum(one.parts.get(name, 0.0) for one in several) / count for name in names}
-    return _longest_first(sum(one.seconds for one in several) / count, parts)
+    parts = {name: sum(times.parts.get(name, 0.0) for times in several) / count for name in names}
+    return _longest_first(sum(times.seconds for times in several) / count, parts)
 
 
 def _longest_first(seconds: float, parts: Mapping[str, float]) -> StepTimes:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
 _NO_EVENTS: set[tuple[int, Event]] = set()
-_TOLD_BEFORE = (*OUTCOMES, Event.CLAIMED)
+_END_EVENTS = (*OUTCOMES, Event.CLAIMED)
 """Events with facts about the end of an attempt, the most informative first."""
 
 
@@ -36,8 +36,8 @@ class Sweep:
 
     The plan and the states are read once, when the object is made (one file and one listing).
     Results are read on demand, or taken from the cache `memory`. Runs with events that are not in
-    the plan are left out. `told` is called with errors about unreadable files if the rest can be
-    shown; without `told`, they are raised. Raises `NotFound` if the sweep does not exist,
+    the plan are left out. `on_error` is called with errors about unreadable files if the rest can
+    be shown; without it, the errors are raised. Raises `NotFound` if the sweep does not exist,
     `StoreError` if its plan is damaged.
     """
 
@@ -92,7 +92,7 @@ class Sweep:
 
     @property
     def race(self) -> str | None:
-        """The state of its race for seeds; None if there is no race."""
+        """The state of the sweep's race for seeds; None if there is no race."""
         if self.plan.race is None:
             return None
         from sweeper.sweep.race import sentence  # few sweeps race
@@ -101,7 +101,7 @@ class Sweep:
 
     @functools.cached_property
     def launches(self) -> Launches:
-        """The launches of the sweep, which record what its runs executed."""
+        """The launches of the sweep, which recorded the provenance of its runs."""
         return Launches(self.folder, self.plan)
 
     @functools.cached_property
@@ -125,7 +125,7 @@ class Sweep:
 
     @property
     def last_event(self) -> str | None:
-        """The time of the last event of its runs (UTC, ISO 8601); None before the first."""
+        """The time of the last event of the sweep's runs (UTC, ISO 8601); None before the first."""
         return max(filter(None, (run.last_event for run in self.runs)), default=None)
 
     @functools.cached_property
@@ -252,7 +252,7 @@ class SweepRun(RecordedRun):
             (attempt, event)
             for attempt, event in self._sweep.events.get(self.id, ())
             if (attempt, event) == (self._state.attempt, self._state.event)
-            or (attempt < self._state.attempt and event in _TOLD_BEFORE)
+            or (attempt < self._state.attempt and event in _END_EVENTS)
         )
         endings: list[_Ending] = []
 
@@ -333,7 +333,7 @@ class SweepRun(RecordedRun):
     def ended(self, attempt: int) -> Outcome:
         """Return the body of the most informative event of an attempt; empty without one."""
         happened = self._sweep.events.get(self.id, ())
-        for event in (event for event in _TOLD_BEFORE if (attempt, event) in happened):
+        for event in (event for event in _END_EVENTS if (attempt, event) in happened):
             with suppress(NotFound):
                 outcome = self.readable(partial(self._body, attempt, event), NOTHING)
                 if outcome is not NOTHING:
@@ -364,13 +364,13 @@ class SweepRun(RecordedRun):
         return self._sweep.launches.of(ending.launch, ending.program, ending.opened)
 
     def origin_of(self, attempt: int) -> Origin | None:
-        """Return what an attempt executed or will execute; None if unknown."""
+        """Return the provenance of an attempt, even if it has not started; None if unknown."""
         return self._sweep.launches.of(*self._launch_of(attempt, self.ended(attempt)))
 
     @property
     def provenance(self) -> dict[str, object]:
         """The provenance of code and packages, recorded at the launch that started the deciding
-        attempt; of the last launch if the run has not started."""
+        attempt. If the run has not started, that of the last launch."""
         origin = self.origin
         return dict(self._sweep.plan.provenance or {}) if origin is None else origin.record
 
@@ -382,9 +382,9 @@ class SweepRun(RecordedRun):
             return None
         from sweeper.recipe.command_template import render_command
 
-        given = {"log_path": self.path, "run": self.id, "attempt": self.attempts or 1}
+        facts = {"log_path": self.path, "run": self.id, "attempt": self.attempts or 1}
         seed = {} if self.seed is None else {"seed": self.seed}
-        return render_command(template, {**self.config, **given, **seed})
+        return render_command(template, {**self.config, **facts, **seed})
 
     @property
     def unseeded(self) -> bool:
@@ -410,7 +410,7 @@ class SweepRun(RecordedRun):
 
     @property
     def launch(self) -> Launch:
-        """How the sweep executes its runs."""
+        """The settings with which the sweep executes its runs."""
         return self._sweep.plan.launch
 
     @property

@@ -55,8 +55,8 @@ def _spans(run: SweepRun, now: datetime) -> Iterator[TraceEvent]:
             "host": outcome.host,
             "held back by the service (s)": outcome.paused_s or None,
         }
-        known = {key: value for key, value in facts.items() if value is not None}
-        yield _span(f"attempt {attempt}", started, ended or now, known)
+        args = {key: value for key, value in facts.items() if value is not None}
+        yield _span(f"attempt {attempt}", started, ended or now, args)
         pauses = outcome.pauses if ended else run.heartbeat(attempt).pauses
         yield from _pauses(pauses, started, ended or now)
 

@@ -1,4 +1,4 @@
-"""Follows what changes: the status of a sweep until it is no longer running, or a log."""
+"""Polls something that changes: the status of a sweep until it is no longer running, or a log."""
 
 import math
 import time
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class Live(Generic[T]):
-    """A loop that polls something, shows it, and pauses, until `ended` is true for what was read.
-    `status --follow`, `logs --follow`, the view of `watch`, and `wait` use it.
+    """A loop that reads something, shows the result, and pauses, until `ended` is true for the
+    result. `status --follow`, `logs --follow`, the view of `watch`, and `wait` use it.
 
-    `pause` gives the seconds to the next poll; a slow poll is followed by a pause of `share` times
-    its duration. If a store no longer answers, that is reported once with `tell`, and polls
-    continue; without `tell`, and at the first poll, the error is raised. Ctrl-C ends `run` without
-    an error.
+    `pause` returns the seconds until the next poll. After a slow poll, the pause is at least
+    `share` times the duration of the poll. If a store no longer answers, the error is reported once
+    with `tell`, and polls continue. Without `tell`, or at the first poll, the error is raised.
+    Ctrl-C ends `run` without an error.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Live(Generic[T]):
     ) -> None:
         self._read, self._ended, self._show = read, ended, show
         self._pause, self._share, self._tell = pause, share, tell
-        self._state: list[T] = []  # at most one message
+        self._state: list[T] = []  # at most one result
         self._trouble = ""
         self.ended, self.pause = False, _SECONDS
 
@@ -56,22 +56,22 @@ class Live(Generic[T]):
         except StoreError as error:
             if not self._state or self._tell is None:
                 raise
-            state, trouble, least = self._state[0], str(error), _SECONDS
+            state, trouble, shortest = self._state[0], str(error), _SECONDS
             if trouble != self._trouble:
                 self._tell(f"{trouble}; trying again")
         else:
-            self._state, trouble, least = [state], "", 0.0
+            self._state, trouble, shortest = [state], "", 0.0
         self._trouble = trouble
         took = time.monotonic() - begun
-        self.pause = max(least, self._pause(state), self._share * took)
+        self.pause = max(shortest, self._pause(state), self._share * took)
         return state
 
     def run(self, timeout: float = math.inf) -> T:
         """Poll until the end, or for `timeout` seconds. Return the last result."""
         deadline = time.monotonic() + timeout
         state = self.poll()
-        while not self.ended and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(self.pause, left))
+        while not self.ended and (remaining := deadline - time.monotonic()) > 0:
+            time.sleep(min(self.pause, remaining))
             state = self.poll()
         return state
 
@@ -91,8 +91,8 @@ async def wait_async(sweep: str, *, root: str | None = None, timeout: float = ma
     deadline = time.monotonic() + timeout
     live = _live_status(sweep, root)
     current = await asyncio.to_thread(live.poll)
-    while not live.ended and (left := deadline - time.monotonic()) > 0:
-        await asyncio.sleep(min(live.pause, left))
+    while not live.ended and (remaining := deadline - time.monotonic()) > 0:
+        await asyncio.sleep(min(live.pause, remaining))
         current = await asyncio.to_thread(live.poll)
     return current
 

@@ -126,7 +126,8 @@ def _base_model(folder: str) -> str:
 
 
 def find_cookbook(python: str | None) -> str:
-    """Return the given interpreter, or this one, if it has tinker-cookbook. Raises `UsageError`."""
+    """Return the interpreter `python`; None means this interpreter, which must have
+    tinker-cookbook. Raises `UsageError`."""
     from sweeper.recipe.reference import find_python
 
     if python is not None:
@@ -161,7 +162,7 @@ def _main() -> int:
     """Download the checkpoint that the request on standard input names. Return the exit code."""
     try:
         _export(**json.loads(sys.stdin.read()))
-    except Exception as error:  # noqa: BLE001  (the SDK's, the network's or the disk's)
+    except Exception as error:  # noqa: BLE001  (from the SDK, the network or the disk)
         print(f"{type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
         return 1
     return 0
