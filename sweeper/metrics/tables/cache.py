@@ -20,7 +20,7 @@ from sweeper.metrics.sources import Files
 from sweeper.metrics.tables.columns import Columns, join
 
 _ROOM = 1 << 21
-"""A segment is written once this many values are new."""
+"""A segment is written as soon as there are this many new values."""
 _SMALL = 16
 """If more segments than this are less than half full, they are merged."""
 _WORTH = 1 << 15

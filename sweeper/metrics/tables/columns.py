@@ -39,7 +39,8 @@ _OPEN, _CLOSE = b"{}"
 
 
 def present(column: Floats) -> NDArray[np.bool_]:
-    """Return where a column has a number. A recorded NaN counts as a number."""
+    """Return a mask of the rows in which a column has a number. A recorded NaN counts as a
+    number."""
     return column.view(np.uint64) != _BITS
 
 
@@ -75,13 +76,13 @@ class Columns:
         return values
 
     def has(self, key: str) -> NDArray[np.bool_]:
-        """Return which rows have `key`, with a value of any type."""
+        """Return a mask of the rows that have `key`, with a value of any type."""
         mask = present(self.column(key))
         mask[list(self.odd.get(key, ()))] = True
         return mask
 
     def with_any(self, keys: Sequence[str] | None) -> "Columns":
-        """Mark the rows that have at least one of these keys; all rows if None."""
+        """Return the rows that have at least one of these keys; all rows if None."""
         if keys is None:
             return self
         mask = np.zeros(self.rows, bool)
@@ -130,8 +131,8 @@ class Columns:
             if self.rows and (column[0] == column[0] or 0 in odd or present(column[:1])[0]):
                 first[key] = column
                 continue
-            there = present(column)
-            row = min(int(there.argmax()) if there.any() else self.rows, *odd, self.rows)
+            mask = present(column)
+            row = min(int(mask.argmax()) if mask.any() else self.rows, *odd, self.rows)
             if row < self.rows:
                 late.append((row, key))
         return replace(self, values=first | {key: self.values[key] for _, key in sorted(late)})
@@ -207,7 +208,7 @@ def _numbers_of(data: bytes, keys: Sequence[str] | None, hint: Iterable[str]) ->
     names = (*dict.fromkeys((*_first_keys(data), *hint)),) if keys is None else (*keys,)
     if not names or len(names) > _WIDEST or any(map(_AWKWARD.search, names)):
         return None
-    if keys is not None and not is_text(data):  # the decoder does not check what it skips
+    if keys is not None and not is_text(data):  # the decoder does not check the parts that it skips
         return None
     rows = decode_lines(data, _decoder(names, keys is None))
     if rows is None:
@@ -244,8 +245,8 @@ def decode_lines(data: bytes, decoder: "msgspec.json.Decoder[T]") -> "list[T] | 
 
 
 def _line_starts(data: bytes) -> list[int]:
-    """Return where lines start, if all are complete and each begins and ends with a brace; else
-    nothing."""
+    """Return the offsets at which lines start; empty unless all lines are complete, and each begins
+    and ends with a brace."""
     starts: list[int] = []
     start = 0
     while (end := data.find(b"\n", start)) > start:
@@ -302,15 +303,16 @@ def _exact(value: object) -> float | None:
 
 _STEP = re.compile(rb'\{"step": ?(\d{1,15})[,}]')
 _BACK = 64
-"""How many lines at the end are searched for a key, because not every line has evaluations."""
+"""The number of lines at the end that are searched for a key, because not every line has
+evaluations."""
 
 
 def last_number(data: bytes, key: str) -> Point | None:
-    """Return the last number of `key` in lines of JSON without parsing all lines. Return None if
-    this cannot be determined, or if the lines after it should have a number too.
+    """Return the last number of `key` in lines of JSON without parsing all lines. Return None if it
+    cannot be determined, or if the lines after it should have a number too.
 
     The last value is the value of the highest step. If the steps at the beginnings of the lines
-    ascend, the last lines have it. (A line with two steps has no meaning in JSON; here the first
+    ascend, it is in the last lines. (A line with two steps has no meaning in JSON; here the first
     one counts.)
     """
     starts = _line_starts(data)
@@ -331,8 +333,8 @@ def last_number(data: bytes, key: str) -> Point | None:
 
 
 def _lacks(after: Sequence[Row], before: Sequence[Row], key: str) -> bool:
-    """Return whether the rows after the last number may lack one, because no gap as long directly
-    precedes it."""
+    """Return whether the rows after the last number should perhaps have one, because the gap
+    directly before it is shorter."""
     numbered = [as_number(row.get(key)) is not None for row in before]
     gap = numbered.index(True) if any(numbered) else len(numbered)
     return are_missing(len(after), gap, named=any(key in row for row in after))

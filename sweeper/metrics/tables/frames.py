@@ -130,9 +130,9 @@ def numbers_table(
     whole: Sequence[str] = (),
     common: Sequence[str] = RUN_KEY,
 ) -> object:
-    """Return an Arrow table for SQL with the same columns, where NULL (missing) differs from NaN
-    (recorded). Values other than numbers are a text column with the key's name, or `<key>.text` if
-    the key has numbers too."""
+    """Return an Arrow table for SQL with the columns of `numbers_frame`, where NULL (missing)
+    differs from NaN (recorded). Values other than numbers are a text column with the key's name, or
+    `<key>.text` if the key has numbers too."""
     pyarrow = _pyarrow()
     keys = _keys(parts, first)
     odd = join_odd([part.columns for part in parts])
@@ -161,7 +161,7 @@ def numbers_table(
 
 
 def _pyarrow() -> ModuleType:
-    """Return pyarrow, untyped, because it has almost no types."""
+    """Return the module pyarrow as an untyped module, because it has almost no types."""
     return importlib.import_module("pyarrow")
 
 

@@ -14,8 +14,8 @@ from sweeper.sweep.labels import plural
 
 def merge_columns(attempts: Sequence[Columns]) -> Columns:
     """Merge the attempts of a run, oldest first, into one history: one row per step, ascending,
-    then the rows without a step (ABSENT there). From its own first step on, an attempt replaces
-    earlier ones. Among rows without a step, only those of the latest attempt with any count. Steps
+    then the rows without a step (ABSENT there). From its first step on, an attempt replaces earlier
+    attempts. Among rows without a step, only those of the latest attempt with any count. Steps
     become floats."""
     used = [attempt for attempt in attempts if attempt.rows]
     malformed = sum(attempt.malformed for attempt in attempts)
@@ -47,8 +47,8 @@ def merge_columns(attempts: Sequence[Columns]) -> Columns:
 
 
 def odd_steps(attempts: Sequence[Columns]) -> list[str]:
-    """Describe where the steps in the attempts' files, oldest first, go back or are not numbers. A
-    resumed attempt may begin before the end of the rows that it copied."""
+    """Describe the places where the steps in the attempts' files, oldest first, go back or are not
+    numbers. A resumed attempt may begin before the end of the rows that it copied."""
     if len(attempts) == 1 and _is_plain(attempts[0]):
         return []
     notes: list[str] = []

@@ -155,14 +155,14 @@ class Reader:
         name, before = source.name, None
         begin = mark.offset if mark and mark.rows and begins_with(source, mark.pieces) else 0
         stamp, data = source.read(begin)
-        if cache is not None and mark is not None and _goes_on(mark, stamp, data, begin):
+        if cache is not None and mark is not None and _has_grown(mark, stamp, data, begin):
             before = cache.columns(name)
         if before is None and begin:
             begin, (stamp, data) = 0, source.read(0)
         fleeting = cache is not None and not cache.folder.may_keep(stamp)
         if before is None or mark is None:
-            # A file that has not changed for long will rarely be compared by bytes, and pieces need
-            # not be.
+            # Files that have not changed for long will rarely be compared by bytes, and pieces
+            # never are.
             compared = not source.pieces and (fleeting or not source.settled)
             offset, rows, checksum = 0, 0, 0 if compared else None
             columns = read_columns(name, data, self._hint)
@@ -197,8 +197,9 @@ def _is_current(mark: _Mark | None, source: Source) -> bool:
     return mark is not None and mark.stamp == source.stamp and not mark.fleeting
 
 
-def _goes_on(mark: _Mark, stamp: Stamp, data: bytes, begin: int) -> bool:
-    """Return whether a file, read from `begin` on, still begins with the lines before `mark`."""
+def _has_grown(mark: _Mark, stamp: Stamp, data: bytes, begin: int) -> bool:
+    """Return whether a file, read from `begin` on, still begins with the lines that `mark`
+    covers."""
     if not mark.rows or stamp.size < mark.stamp.size or len(data) != stamp.size - begin:
         return False
     return begin > 0 or mark.checksum == zlib.crc32(memoryview(data)[: mark.offset])

@@ -39,7 +39,7 @@ from sweeper.metrics.tables.columns import (
 from sweeper.metrics.tables.frames import Part
 
 _AT_ONCE = 1 << 25
-"""How many bytes are read before they are converted to columns."""
+"""The number of bytes that are read before they are converted to columns."""
 _RECORDED = tuple(key for key in COLUMNS if key not in ("turns", "ob_len", "ac_len", "attempt"))
 """Columns that a record contains directly."""
 _EXACT = 2.0**53
@@ -250,10 +250,10 @@ def _added(
     numbers: Floats, record_of: NDArray[np.intp], size: int
 ) -> tuple[Floats, NDArray[np.intp]]:
     """Return for each record the sum of its numbers, and their count."""
-    there = present(numbers)
-    records = record_of[there]
-    # integers if there are no records
-    total = np.bincount(records, numbers[there], size).astype(np.float64)
+    mask = present(numbers)
+    records = record_of[mask]
+    # without records, `bincount` returns integers
+    total = np.bincount(records, numbers[mask], size).astype(np.float64)
     return total, np.bincount(records, minlength=size)
 
 
