@@ -31,7 +31,7 @@ from sweeper.sweep.launch_settings import Launch
 from sweeper.terminal import print_json, print_table, say, warn
 
 if TYPE_CHECKING:
-    from sweeper.launcher.backend_trial import Step, TrialRequest
+    from sweeper.commands.doctor_try import Step, TrialRequest
 
 _TRIAL_SECONDS = 600.0
 _DISTRIBUTION = "tinker-sweeper"
@@ -84,7 +84,7 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
 def trial_request(name: str, grid: str | None) -> "TrialRequest":
     """Return the resources that runs of the grid at `grid` would request from a backend; without a
     grid, use the options of the configuration file."""
-    from sweeper.launcher.backend_trial import TrialRequest
+    from sweeper.commands.doctor_try import TrialRequest
 
     backend = backend_type(name)
     if grid is not None:
@@ -278,7 +278,7 @@ def _try(
     request: "TrialRequest", root: str, arguments: Namespace
 ) -> tuple[list["Step"], str | None]:
     """Test the backend with a job, and show each step. Return the steps, and the error if any."""
-    from sweeper.launcher.backend_trial import try_out
+    from sweeper.commands.doctor_try import try_out
 
     steps: list[Step] = []
 

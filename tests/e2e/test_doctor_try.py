@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from support import shell as shells
 
+from sweeper.commands import doctor_try as trial
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.launcher import backend_trial as trial
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import find_sweeps
 from sweeper.sweep.launch_settings import Launch
@@ -211,7 +211,7 @@ def test_one_that_cannot_be_stopped_is_left(
     on_kube: Any, kube: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The cluster falls silent: the message names what the usual verbs can remove."""
-    monkeypatch.setattr("sweeper.launcher.backend_trial._STOP_SECONDS", 0.0)
+    monkeypatch.setattr("sweeper.commands.doctor_try._STOP_SECONDS", 0.0)
     monkeypatch.setattr("sweeper.launcher.control._STOP_SECONDS", 0.0)
     monkeypatch.setenv("SWEEPER_HOME", str(on_kube.folder / "home"))
     monkeypatch.chdir(on_kube.folder)
