@@ -178,13 +178,13 @@ def _item_of(row: Row, label: str, grader: str) -> Item:
 
 
 def _grader(row: Row, default: str, question: graders.Question, graded: bool) -> str | None:
-    given = used = row.get("grader")
+    from_row = used = row.get("grader")
     if used is None:
         used = "choice" if question.choices and default == "exact" else default
     if not isinstance(used, str):
         raise row.wrong('"grader" must be a text')
     if ":" in used:
-        if given is not None:  # a data file must not name code
+        if from_row is not None:  # a data file must not name code
             raise row.wrong("only the configuration may name a function as grader")
         return used
     if used not in graders.NAMES:

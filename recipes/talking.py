@@ -327,16 +327,16 @@ def _parameters(body: Any, config: Config, *, chats: bool) -> dict[str, Any]:
 
 
 def _number(
-    body: dict[str, Any], field: str, default: Any, least: Any, most: float = math.inf
+    body: dict[str, Any], field: str, default: Any, minimum: Any, most: float = math.inf
 ) -> Any:
     """Return a number of a request. Raises `Refused`."""
     value = body.get(field)
     if value is None:
         return default
-    kinds = (int,) if isinstance(least, int) else (int, float)
-    if isinstance(value, bool) or not isinstance(value, kinds) or not value >= least:
+    kinds = (int,) if isinstance(minimum, int) else (int, float)
+    if isinstance(value, bool) or not isinstance(value, kinds) or not value >= minimum:
         kind = "a whole number" if kinds == (int,) else "a number"
-        raise Refused(f"{field} takes {kind} of at least {least}", field)
+        raise Refused(f"{field} takes {kind} of at least {minimum}", field)
     if value > most:
         raise Refused(f"{field} is at most {most}", field)
     return value

@@ -388,8 +388,10 @@ class EpisodeTrainer(rl.GroupTrainer):
             request = self.ask(sampler, prompted, 1, seed=seed, **self.params(key.split))
             return _sampled(self.wait(request).sequences[0])
 
-        config, made = self.config, made_of(task, self.limits)
-        opened = environments.open_environment(config.environment, made, unsafe=config.unsafe)
+        config, environment = self.config, made_of(task, self.limits)
+        opened = environments.open_environment(
+            config.environment, environment, unsafe=config.unsafe
+        )
         with self.held(opened) as place:
             return self.player.play(task, problem, place, sample)
 

@@ -173,7 +173,7 @@ def _notes(workspace: Workspace, sweep: str) -> str:
     names = {run.id: run.name for run in opened.runs}
     lines = [
         f"{note.time} {note.by}{f' on {run}' if run else ''}: {note.text}"
-        for run, note in marked(opened.folder, opened.told).notes(names)
+        for run, note in marked(opened.folder, opened.on_error).notes(names)
     ]
     return f"{NOTICE}\n\n{Marker().mark(chr(10).join(lines), _LONGEST)}"
 

@@ -76,9 +76,11 @@ def check(datum: Datum, number: int, loss: Loss, shape: Shape) -> None:
         if name not in datum.inputs:
             raise RequestError(f"{where}: this loss needs loss_fn_inputs[{name!r}]")
     for name in ("weights", *loss.needs):
-        given = datum.inputs.get(name, targets).shape
-        if given != targets.shape:
-            raise RequestError(f"{where}: {name} has shape {given}, target_tokens {targets.shape}")
+        input_shape = datum.inputs.get(name, targets).shape
+        if input_shape != targets.shape:
+            raise RequestError(
+                f"{where}: {name} has shape {input_shape}, target_tokens {targets.shape}"
+            )
 
 
 def _columns(datum: Datum, name: str) -> Numbers:

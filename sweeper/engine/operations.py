@@ -26,9 +26,9 @@ class PassResult(NamedTuple):
     metrics: dict[str, float]
 
 
-def lora_config(given: dict[str, Any]) -> lora.LoraConfig:
+def lora_config(values: dict[str, Any]) -> lora.LoraConfig:
     """Check a client's `lora_config`, and return it."""
-    fields = {k: v for k, v in given.items() if k in lora.LoraConfig._fields}
+    fields = {k: v for k, v in values.items() if k in lora.LoraConfig._fields}
     config = lora.LoraConfig(**fields)
     if not 1 <= config.rank <= lora.MAX_RANK:
         raise RequestError(f"lora rank {config.rank}: it must be from 1 to {lora.MAX_RANK}")
@@ -263,15 +263,15 @@ def _stop(model: Model, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]
 
 
 def _params(model: Model, request: SampleRequest) -> sampling.Params:
-    given = request.params
-    tokens, text = _stop(model, given.get("stop"))
-    limit = given.get("max_tokens")
+    sent = request.params
+    tokens, text = _stop(model, sent.get("stop"))
+    limit = sent.get("max_tokens")
     params = sampling.Params(
         max_tokens=model.shape.context if limit is None else int(limit),
-        temperature=float(given.get("temperature", 1.0)),
-        top_k=int(given.get("top_k", -1)),
-        top_p=float(given.get("top_p", 1.0)),
-        seed=given.get("seed"),
+        temperature=float(sent.get("temperature", 1.0)),
+        top_k=int(sent.get("top_k", -1)),
+        top_p=float(sent.get("top_p", 1.0)),
+        seed=sent.get("seed"),
         stop_tokens=tokens,
         stop_text=text,
         topk=request.topk_sampled,

@@ -30,12 +30,12 @@ class Moments(NamedTuple):
     steps: int
 
 
-def parse(given: Mapping[str, object]) -> AdamParams:
+def parse(values: Mapping[str, object]) -> AdamParams:
     """Check a client's `adam_params`, and return them. Raises RequestError for an invalid value."""
-    if unknown := sorted(set(given) - set(AdamParams._fields)):
+    if unknown := sorted(set(values) - set(AdamParams._fields)):
         raise RequestError(f"adam_params: unknown {', '.join(unknown)}")
     numbers: dict[str, float] = {}
-    for name, value in given.items():
+    for name, value in values.items():
         # the SDK sends null for NaN and infinities, which JSON lacks
         if not is_number(value) or not math.isfinite(value) or value < 0:
             shown = "NaN or infinite" if value is None else value

@@ -227,14 +227,14 @@ class Service:
         run = self._run(message.model_id)
 
         def job() -> Reply:
-            given = wire.decode_pass(message)
-            data, session = given.data, _owner(run.id, "train")
-            if losses.RECORDED in losses.find(given.loss, given.config).needs:
+            request = wire.decode_pass(message)
+            data, session = request.data, _owner(run.id, "train")
+            if losses.RECORDED in losses.find(request.loss, request.config).needs:
                 data = [self._records.completed(session, datum, n) for n, datum in enumerate(data)]
             result = operations.forward_backward(
-                run, data, given.loss, given.config, train=given.train
+                run, data, request.loss, request.config, train=request.train
             )
-            kind = "trained_tokens" if given.train else "forward_tokens"
+            kind = "trained_tokens" if request.train else "forward_tokens"
             tokens = sum(len(datum.tokens) for datum in data)
             self.meter.bill(session, run.adapter.model.name, **{kind: tokens})
             return Reply(wire.encode_pass(result))
@@ -245,10 +245,10 @@ class Service:
         """Step with the accumulated gradients."""
 
         def job(run: Run) -> Reply:
-            given = body.get("adam_params")
-            if given is None:
+            params = body.get("adam_params")
+            if params is None:
                 raise RequestError("only AdamW is supported here: pass AdamParams")
-            metrics = operations.step(run, optimizer.parse(given))
+            metrics = operations.step(run, optimizer.parse(params))
             self.meter.add(_owner(run.id, "train"), steps=1)
             return Reply({"metrics": metrics})
 

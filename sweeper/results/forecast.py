@@ -96,15 +96,15 @@ def _ratio(wanted: Settings, other: Settings) -> float | None:
         return None
     either = (*wanted.values.items(), *other.values.items())
     free = {k for k, v in either if isinstance(v, str) and _REFERENCE in v}
-    here = {key: value for key, value in wanted.values.items() if key not in free}
-    there = {key: value for key, value in other.values.items() if key not in free}
-    if here == there:
+    ours = {key: value for key, value in wanted.values.items() if key not in free}
+    theirs = {key: value for key, value in other.values.items() if key not in free}
+    if ours == theirs:
         return 1.0
     for key in _STEPS:
-        many, few = here.get(key), there.get(key)
+        many, few = ours.get(key), theirs.get(key)
         if not (isinstance(many, int) and isinstance(few, int) and many > 0 < few):
             continue
-        if {**here, key: few} == there:
+        if {**ours, key: few} == theirs:
             return many / few
     return None
 

@@ -56,7 +56,7 @@ def marks_by_run(runs: Sequence[RecordedRun]) -> list[tuple[Marks, Marks]]:
         if place not in sweeps:
             sweeps[place] = Marked()
             if isinstance(run, SweepRun):
-                read = partial(marked, run.sweep_folder, run.told)
+                read = partial(marked, run.sweep_folder, run.on_error)
                 sweeps[place] = run.readable(read, Marked())
         pairs.append((sweeps[place].of(run.id), sweeps[place].sweep))
     return pairs

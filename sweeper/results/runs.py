@@ -81,7 +81,7 @@ class RecordedRun(ABC):
         index: Index,
         on_error: OnError | None = None,
     ) -> None:
-        self.told = on_error
+        self.on_error = on_error
         self.store = folder.store
         self.root = folder.store.root
         self.sweep = folder.name
@@ -139,9 +139,9 @@ class RecordedRun(ABC):
         try:
             return find()
         except StoreError as error:
-            if self.told is None:
+            if self.on_error is None:
                 raise
-            self.told(error)
+            self.on_error(error)
             return otherwise
 
     @functools.cached_property

@@ -47,7 +47,7 @@ class Sweep:
         self.store = folder.store
         self.name = folder.name
         self.root = folder.store.root
-        self.told = on_error
+        self.on_error = on_error
         self.plan = folder.read_plan()
         self._metrics: dict[str | None, dict[str, str] | None] = {}
         self.folder = folder.with_metrics_in(self.plan.launch.metrics_dir)
@@ -143,9 +143,9 @@ class Sweep:
 
     def unreadable(self, error: StoreError) -> None:
         """Report an unreadable file; raise the error if errors are not collected."""
-        if self.told is None:
+        if self.on_error is None:
             raise error
-        self.told(error)
+        self.on_error(error)
 
     def write_report(self, files: Mapping[str, bytes]) -> list[str]:
         """Write files into the sweep's `report/` folder. Returns their paths or addresses."""
@@ -178,7 +178,7 @@ class SweepRun(RecordedRun):
     """A run in the plan of a sweep."""
 
     def __init__(self, sweep: Sweep, planned: Run, state: RunState) -> None:
-        super().__init__(sweep.folder, sweep.files, sweep.index, sweep.told)
+        super().__init__(sweep.folder, sweep.files, sweep.index, sweep.on_error)
         self._sweep = sweep
         self._state = state
         self._planned = planned

@@ -269,14 +269,14 @@ def is_text(data: bytes) -> bool:
 def _decoder(keys: tuple[str, ...], strict: bool) -> "msgspec.json.Decoder[msgspec.Struct]":
     """Return a decoder of rows with numbers under `keys`. Other keys are rejected with `strict`,
     else skipped."""
-    made = msgspec.defstruct(
+    line_type = msgspec.defstruct(
         "Line",
         [(f"f{i}", float, ABSENT) for i in range(len(keys))],
         rename={f"f{i}": key for i, key in enumerate(keys)},
         forbid_unknown_fields=strict,
         gc=False,
     )
-    return msgspec.json.Decoder(made)
+    return msgspec.json.Decoder(line_type)
 
 
 def columns_of(rows: Sequence[Mapping[str, object]]) -> Columns:
