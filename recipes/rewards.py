@@ -191,7 +191,7 @@ class ModelReward:
 
 
 def _chance(ahead: float) -> float:
-    """Return 1 / (1 + e^-ahead): the chance that an answer is preferred whose score is higher by
+    """Return 1 / (1 + e^-ahead): the chance that an answer is preferred if its score is higher by
     `ahead` (Bradley and Terry)."""
     return 1 / (1 + math.exp(-ahead)) if ahead >= 0 else math.exp(ahead) / (1 + math.exp(ahead))
 

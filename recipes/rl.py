@@ -305,8 +305,9 @@ class GroupTrainer(Trainer):
 
     @property
     def drops_constant(self) -> bool:
-        """Whether groups of equal rewards are dropped. They are not with a bonus or a penalty,
-        which apply to every answer: a dropped group would settle on one answer and stay dropped."""
+        """Whether groups of equal rewards are dropped. By default, groups are kept if there is a
+        bonus or a penalty, which apply to every answer: a dropped group would settle on one answer
+        and stay dropped."""
         config = self.config
         if config.remove_constant_reward_groups is not None:
             return config.remove_constant_reward_groups

@@ -118,7 +118,7 @@ def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunD
     """Open `path` for a new or resumed run with this configuration.
 
     Raises RecipeError if the directory belongs to a run with other settings; those named in `free`
-    may differ. Changes nothing in the files, but removes incomplete last lines.
+    may differ. Removes incomplete last lines of the files, and changes nothing else.
     """
     try:
         os.makedirs(path, exist_ok=True)

@@ -56,7 +56,8 @@ def reversal(length: int, letters: int) -> Task:
 
 
 def sorting(length: int, letters: int) -> Task:
-    """Return problems to sort the letters of a word of `length`, out of the first `letters`."""
+    """Return problems to sort the letters of a word of `length` letters, out of the first `letters`
+    of the alphabet."""
 
     def problem(index: int) -> tuple[str, str]:
         word = _word(index, length, letters)

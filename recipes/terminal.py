@@ -131,7 +131,7 @@ class Stoppable(Protocol):
     """The environment or trial of an episode."""
 
     def stop(self) -> None:
-        """End it, even if it is in use."""
+        """Stop it, even while a command or a request is running in it."""
 
 
 P = TypeVar("P", bound=Stoppable)

@@ -68,7 +68,7 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
 
 
 class Paused(NamedTuple):
-    """Why a request waits, in the protocol's terms: a `queue_state` and its reason."""
+    """The reason why a request waits, in the protocol's terms: a `queue_state` and its text."""
 
     state: str
     reason: str

@@ -32,7 +32,7 @@ STAND_INS: Mapping[str, str] = dict.fromkeys(
 
 
 def complete(models: Mapping[str, str], aliases: Mapping[str, str]) -> dict[str, str]:
-    """Return an engine's aliases: the given ones, and the built-in ones except names of given
-    models."""
+    """Return all aliases of an engine: `aliases`, and the built-in aliases whose names are not in
+    `models`."""
     stand_ins = {name: target for name, target in STAND_INS.items() if name not in models}
     return {**stand_ins, **aliases}

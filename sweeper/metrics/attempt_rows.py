@@ -104,8 +104,8 @@ class Tail:
 
     def _finder(self, ended: bool) -> Find:
         """Return a function that finds a file in its present state. On a remote store, it lists the
-        few parts of the file that was read before. Only if there are none does it list the
-        attempt's folder, once, because the folder may hold many iterations."""
+        few parts of the file that was read before. If there are none, it lists the attempt's
+        folder. It does so only once, because the folder may hold many iterations."""
         files = self._listed.files(self._folder, ended=ended)
         begun = self._metrics.begun_path if self._store.is_remote else None
 

@@ -64,8 +64,9 @@ def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) 
 
 
 class _Mean(NamedTuple):
-    """A mean with its runs, and the variance of one run with its degrees of freedom. If cells share
-    their noise, `cell_variance` is the variance of this cell alone."""
+    """The mean of a cell: its value, the number of runs, and the variance of one run with its
+    degrees of freedom. If cells share their noise, `cell_variance` is the variance of this cell
+    alone."""
 
     value: float
     n: int

@@ -28,9 +28,9 @@ def pick(
     dropped: bool = False,
 ) -> list[RecordedRun]:
     """Return the runs that match one of the selectors `names` (all runs if there are none), are in
-    one of `states`, and meet the condition `where`, in their order. `dropped` includes runs that
-    are no longer in the grid. Raises `NotFound` for a selector without a match, `UsageError` for an
-    invalid state or condition."""
+    one of `states`, and meet the condition `where`, in the order of `runs`. `dropped` includes runs
+    that are no longer in the grid. Raises `NotFound` for a selector without a match, `UsageError`
+    for an invalid state or condition."""
     check_states(states)
     dropped = dropped or asks_for_dropped(where)
     chosen = list(runs) if dropped else current(runs)
