@@ -3,9 +3,10 @@
     python tests/bench/warm_start.py [--runs N] [--recipe sft]
 
 Starts N runs on the local backend against the engine (its home is a folder of its own), with and
-without `launch: {warm: false}`, and looks at each run's processes when it has its first row of
-metrics: processor time of the recipe until then, and private memory of the recipe, its keeper, its
-worker and the guard. The first run of all makes the list of imports, and is not counted.
+without `launch: {warm: false}`. Prints the processor time of each recipe until it begins its first
+step (it then writes `config.json`) and until its first row of metrics, with the evaluation of that
+step. At the first row it also looks at the private memory of the recipe, its keeper, its worker and
+the guard. The first run of all makes the list of imports, and is not counted.
 """
 
 import argparse
@@ -30,9 +31,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Cost(NamedTuple):
-    """The cost of one run: processor seconds, and private bytes of its processes."""
+    """The cost of one run: processor seconds until its first step and until its first row, and
+    private bytes of its processes."""
 
-    processor: float
+    ready: float
+    row: float
     recipe: int
     others: int
 
@@ -63,12 +66,18 @@ def worker_of(run: str) -> int:
     raise LookupError(run)
 
 
-def cost(token: str, recipe: int) -> Cost:
-    fields = Path(f"/proc/{recipe}/stat").read_text().rpartition(")")[2].split()
+def processor(pid: int) -> float:
+    """Return the processor seconds of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def cost(token: str, recipe: int, ready: float) -> Cost:
     worker = worker_of(token)
     others = {worker, *children(worker), parent(recipe)} - {recipe}
     return Cost(
-        (int(fields[11]) + int(fields[12])) / _TICKS,
+        ready,
+        processor(recipe),
         private(recipe),
         sum(map(private, others)),
     )
@@ -89,25 +98,34 @@ def measure(folder: Path, given: argparse.Namespace, name: str) -> tuple[list[Co
     begun = time.monotonic()
     subprocess.run([*sweeper, "launch", str(grid)], cwd=folder, check=True, capture_output=True)
     sweep = folder / "sweeps" / name
+    ready: dict[str, float] = {}
     costs: dict[str, Cost] = {}
     deadline = begun + 500
     while len(costs) < given.runs:
-        for rows in sweep.glob("runs/*/metrics.jsonl"):
-            token = rows.parent.name
-            run, _, attempt = token.rpartition(".")
-            if token in costs or not rows.stat().st_size:
+        for written in sweep.glob("runs/*/config.json"):
+            token = written.parent.name
+            recipe = recipe_of(sweep, token)
+            if recipe is None or token in costs:
                 continue
-            counted = list((sweep / "attempts" / token / "usage").glob("*.json"))
-            if counted:
-                costs[token] = cost(f"{run}-a{attempt}", int(counted[0].stem))
+            ready.setdefault(token, processor(recipe))
+            rows = written.with_name("metrics.jsonl")
+            if rows.exists() and rows.stat().st_size:
+                run, _, attempt = token.rpartition(".")
+                costs[token] = cost(f"{run}-a{attempt}", recipe, ready[token])
         if time.monotonic() > deadline or ended(sweep):
             raise SystemExit(f"only {len(costs)} of {given.runs} runs had a row")
-        time.sleep(0.02)
+        time.sleep(0.01)
     seconds = time.monotonic() - begun
     subprocess.run([*sweeper, "cancel", name], cwd=folder, check=True, capture_output=True)
     while ended(sweep) < given.runs:
         time.sleep(0.2)
     return list(costs.values()), seconds
+
+
+def recipe_of(sweep: Path, token: str) -> int | None:
+    """Return the process of an attempt's recipe, after which its usage file is named."""
+    counted = list((sweep / "attempts" / token / "usage").glob("*.json"))
+    return int(counted[0].stem) if counted else None
 
 
 def ended(sweep: Path) -> int:
@@ -128,13 +146,14 @@ def main() -> None:
         try:
             measure(folder, argparse.Namespace(runs=1, recipe=given.recipe), "first")
             print(
-                f"{'':<8} {'processor, s':>13} {'recipe, MB':>11} {'others, MB':>11} {'all, s':>7}"
+                f"{'':<8} {'to step 0, s':>13} {'to row, s':>10} {'recipe, MB':>11}"
+                f" {'others, MB':>11} {'all, s':>7}"
             )
             for name in ("alone", "forked"):
                 costs, seconds = measure(folder, given, name)
                 middle = Cost(*map(statistics.median, zip(*costs, strict=True)))
                 print(
-                    f"{name:<8} {middle.processor:>13.2f}"
+                    f"{name:<8} {middle.ready:>13.2f} {middle.row:>10.2f}"
                     f" {middle.recipe / 1e6:>11.1f} {middle.others / 1e6:>11.1f} {seconds:>7.1f}"
                 )
         finally:
