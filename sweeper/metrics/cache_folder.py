@@ -5,7 +5,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from sweeper import paths
@@ -93,23 +93,26 @@ class Index:
         self,
         run: str,
         what: str,
-        files: Sequence[tuple[str, Stamp | None]],
+        files: Iterable[tuple[str, Stamp | None]],
         read: Callable[[], T],
     ) -> T:
         """Return the value `what` of a run, as JSON. The cached value is used if its `files` still
-        have the same names and stamps; otherwise `read` is called. None is not cached."""
+        have the same names and stamps; otherwise `read` is called. None is not cached. Without a
+        folder, `files` are not iterated over, so a generator saves their stamps."""
+        if self._folder is None:
+            return read()
+        files = tuple(files)
         now = " ".join(_described(name, stamp) for name, stamp in files)
         if self._values is None:
-            stored = None if self._folder is None else self._folder.load_json(self._name)
+            stored = self._folder.load_json(self._name)
             self._values = cast(dict[str, dict[str, list[Any]]], stored or {})
         remembered = self._values.get(run, {}).get(what)
         if remembered is not None and remembered[0] == now:
             return remembered[1]
         value = read()
-        folder = self._folder
-        if folder is None or value is None:
-            return value
-        if all(stamp is None or folder.may_keep(stamp) for _, stamp in files):
+        if value is not None and all(
+            stamp is None or self._folder.may_keep(stamp) for _, stamp in files
+        ):
             self._values.setdefault(run, {})[what] = [now, value]
             self._changed = True
         return value

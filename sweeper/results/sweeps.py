@@ -237,7 +237,7 @@ class SweepRun(RecordedRun):
             return max(filter(None, times), default=None)
 
         path, stamp = self.sweep_folder.event, self._sweep.state_files.stamp
-        files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in self.events]
+        files = ((f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in self.events)
         return self.index.recall(self.id, "last event", files, read)
 
     @property
@@ -263,7 +263,7 @@ class SweepRun(RecordedRun):
 
         def recall() -> _Ending:
             path, stamp = self.sweep_folder.event, self._sweep.state_files.stamp
-            files = [(f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in ends]
+            files = ((f"{n}.{event}", stamp(path(self.id, n, event))) for n, event in ends)
             recalled = self.index.recall(self.id, _END, files, read)
             return endings[0] if recalled is None else _Ending(*recalled)
 
@@ -316,7 +316,7 @@ class SweepRun(RecordedRun):
             return (ended.usage.document(), used_of[0].day) if counted else None
 
         path, stamp = self.sweep_folder.event, self._sweep.state_files.stamp
-        files = [(f"{attempt}.{event}", stamp(path(self.id, attempt, event))) for event in events]
+        files = ((f"{attempt}.{event}", stamp(path(self.id, attempt, event))) for event in events)
         recalled = self.index.recall(self.id, f"used {attempt}", files, read)
         if recalled is not None:
             return Used(codec.read(Usage, recalled[0], "cache"), recalled[1])
