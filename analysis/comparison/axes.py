@@ -158,7 +158,7 @@ def _axis(key: str, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Axi
 
 
 class _Gap(NamedTuple):
-    """Differences between values of an axis."""
+    """The differences between two values of an axis."""
 
     key: str
     groups: Mapping[str, list[Cell]]

@@ -257,7 +257,7 @@ def _checks(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> t
 
 
 def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
-    """Return the check whether all planned runs have results."""
+    """Check whether all planned runs have results."""
     kinds = {finding.kind for finding in findings}
     done = sum(run.state == "succeeded" for run in data.own_runs)
     share = f"{done} of {plural(len(data.own_runs), 'run')}"
@@ -266,7 +266,7 @@ def whole(data: SweepData, findings: Sequence[Finding]) -> Check:
 
 
 def wholly_stable(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> Check:
-    """Return the check whether any run diverged or became worse at the end."""
+    """Check whether any run diverged or became worse at the end."""
     if any(run.diverged for run in data.runs):
         cells = sum(cell.diverged > 0 for cell in ranking.cells)
         return Check("Stable?", f"{plural(cells, 'cell')} diverged", False)
@@ -371,7 +371,7 @@ _OTHER = {"minimize": "maximize", "maximize": "minimize"}
 
 
 def measure(data: SweepData) -> str:
-    """Describe in one line by what cells are compared."""
+    """Describe in one line the value by which cells are compared."""
     if data.metric is None:
         return "no metric to compare by"
     better = "lower" if data.metric.goal == "minimize" else "higher"

@@ -127,8 +127,8 @@ def _decimals(ranking: Ranking) -> int | None:
 
 
 def cell_figures(cell: Cell, usual: int | None) -> dict[str, str]:
-    """Return the mean, interval and range of a cell. The number of digits follows from the
-    interval, or is `usual` without an interval."""
+    """Return the mean, interval and range of a cell as texts. The interval decides the number of
+    digits; without an interval there are `usual` digits."""
     summary = cell.summary
     own = labels.deserved(summary.mean, summary.low, summary.high)
     places = usual if own is None else own
@@ -173,8 +173,8 @@ def _span(low: float | None, high: float | None, places: int | None) -> str:
 
 
 def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
-    """Return how a cell compares with the best: a key for its style, a few words, and the
-    figures."""
+    """Return how a cell compares with the best: the key of a style, a few words, and the
+    numbers."""
     if cell is ranking.best or ranking.leaders.get(cell.name) == cell.name:
         return "best", "best of its block" if ranking.leaders else "best", ""
     if cell.diverged:

@@ -216,7 +216,7 @@ def _seeds(plan: Plan) -> int:
 
 
 def _is_nothing(state: RunState | None) -> bool:
-    """Return whether a run has no result and can no longer get one."""
+    """Return whether a run has no result, and no job that could still produce one."""
     return state is None or state.state in (State.PLANNED, State.FAILED, State.CANCELLED)
 
 

@@ -63,7 +63,7 @@ def require(document: Mapping[str, object], where: str, agree: Agree) -> None:
 
 
 def _executed(document: Mapping[str, object]) -> Iterator[str]:
-    """Yield the lines that tell what a launch of a recorded sweep executes."""
+    """Yield lines that describe what a launch of a recorded sweep executes."""
     recipe, launch = table_of(document.get("recipe")), table_of(document.get("launch"))
     stages = [table_of(stage) for stage in list_of(document.get("stages"))]
     recipes = [table_of(stage.get("recipe")) for stage in stages] or [recipe]

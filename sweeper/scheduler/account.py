@@ -68,8 +68,8 @@ def handed_on() -> dict[str, str]:
 
 
 def _absolute(place: str, base: str) -> str:
-    """Return a folder as an absolute path, relative to `base`; return the address of a store
-    unchanged."""
+    """Return the address of a store unchanged, and a folder as an absolute path: a relative one
+    starts at `base`."""
     if "://" in place:
         return place
     return os.path.normpath(os.path.join(base, os.path.expanduser(place)))
@@ -148,7 +148,7 @@ class Load(NamedTuple):
 
 
 class Limiter:
-    """The learning of the limit by one launcher. `clock` returns monotonic seconds.
+    """Learns the limit for one launcher. `clock` returns monotonic seconds.
 
     While some jobs are held back (the service pauses a recipe, a run fails by its quota, the
     machine has no process left), the limit is lowered, once per window, to the number of running
@@ -171,7 +171,7 @@ class Limiter:
         self._quiet_since = clock()
 
     def see(self, learned: Learned, load: Load) -> Learned:
-        """Return the state after an observation. It applies once it is passed to the next call."""
+        """Return the state after an observation. To apply it, pass it to the next call."""
         now = self._clock()
         self._note(learned, now)
         if load.paused or load.refused is not None:
@@ -196,8 +196,8 @@ class Limiter:
 
 
 def _cut(learned: Learned, load: Load) -> Learned:
-    """Return the state after something was held back. While more jobs run than the limit allows, as
-    after a cut, that many jobs are expected to be held back."""
+    """Return the state after something was held back. Jobs beyond the limit (those that still
+    run after it was lowered) are expected to be held back, and do not lower it again."""
     limit = max(1, load.busy) if learned.limit is None else learned.limit
     half = max(1, min(limit, load.busy) // 2)
     expected = max(0, load.busy - limit)
@@ -269,7 +269,8 @@ def grant(limit: int | None, claims: Mapping[str, Claim], member: str) -> Grant:
 def _in_turn(
     parts: Mapping[str, float], whole: Mapping[str, int], claims: Mapping[str, Claim]
 ) -> list[str]:
-    """Return the members that may take one slot more than the whole part of their share."""
+    """Return the members that may take one slot more than their share rounded down, by their
+    turn."""
     over = sum(min(1, max(0, c.held - whole[name])) for name, c in claims.items())
     left = round(sum(parts.values()) + _ALMOST) - sum(whole.values()) - over
     wait = [

@@ -114,9 +114,9 @@ class Places:
             raise Unreachable(str(error)) from error
 
     def look_where_nothing_is(self, place: str) -> None:
-        """Check a place that has no running attempts: let it forget the jobs that have ended. That
-        does not query the backend, so if the place did not answer before, query it about some job,
-        unless it will be queried anyway. Raises `Unreachable` if it does not answer."""
+        """Check a place that has no running attempts: let it forget the jobs that have ended. If
+        the place did not answer last time and is not queried otherwise, ask it about some job,
+        to learn whether it answers again. Raises `Unreachable` if it does not."""
         try:
             self._put(place, lambda backend: backend.poll([]))
         except Unreachable:  # like a place that could not be opened
