@@ -16,8 +16,8 @@ Row = tuple[tuple[str, str], ...]
 
 
 def usable(ranking: Ranking) -> list[Cell]:
-    """Return the cells whose mean measures their setting. They have a value, did not diverge, and
-    would not be the best only without their failed runs."""
+    """Return the cells whose mean measures their setting. Such a cell has a value, did not
+    diverge, and does not owe its rank to leaving failed runs out."""
     held = {cell.name for cell in ranking.held_back}
     return [cell for cell in ranking.measured if not cell.diverged and cell.name not in held]
 

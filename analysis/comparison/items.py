@@ -177,8 +177,8 @@ class _Chosen(NamedTuple):
 
     def least_share(self, value: float) -> float:
         """Return the smallest true fraction for which `value` is within reach. The variance of a
-        fraction p is in proportion to p(1 - p), so that of the bound is used, not that of the lucky
-        value (Wilson)."""
+        fraction p is proportional to p(1 - p). It is computed at the bound, not at `value`,
+        which may be high by luck (Wilson)."""
         if not 0 < self.usual < 1:
             return value - self.reach
         square = self.reach**2 / (self.usual * (1 - self.usual))

@@ -179,8 +179,8 @@ def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
 def _maybe_noisier(
     data: SweepData, ranking: Ranking, best: Cell, own: tuple[float, float]
 ) -> list[Finding]:
-    """Return the finding that evaluations of the only best cell may be so much noisier than those
-    of another cell that this explains its lead."""
+    """Return the finding that evaluations of the single best cell may be so much noisier than
+    those of another cell that the noise explains its lead."""
     counts = [len(points.values) for points in _curves(data, best)]
     if ranking.tied or not ranking.apart or not counts:
         return []

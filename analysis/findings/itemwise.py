@@ -88,7 +88,7 @@ def _standing(compared: Compared, names: dict[str, str]) -> str:
 
 
 def _of_what(compared: Compared) -> str:
-    """Describe what the intervals of the comparison are over."""
+    """Describe the sample (items, clusters, runs) that the intervals of the comparison are over."""
     sides: list[ItemCell | Parted] = [*compared.cells, *compared.parted]
     if any(one.over == "items" for one in sides):
         return (

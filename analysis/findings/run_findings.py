@@ -271,7 +271,7 @@ def _own_keys(data: SweepData) -> list[Finding]:
 
 
 def _is_odd(run: RunData) -> bool:
-    """Return whether a run's metrics have oddities beyond a few skipped lines."""
+    """Return whether more is wrong with a run's metrics than a few skipped lines."""
     return any(not note.endswith("skipped") for note in run.notes)
 
 
