@@ -123,7 +123,7 @@ class Model(NamedTuple):
     thinking: str | None = None
 
 
-class Asked(NamedTuple):
+class Pending(NamedTuple):
     """An item, and the pending request for its missing samples, if any. The first missing sample
     has the number `first`."""
 
@@ -141,10 +141,12 @@ class Asker:
     ) -> None:
         self.how, self.run_seed, self.answers, self.model = how, run_seed, answers, model
 
-    def under_way(self, items: Iterable[Item], stop: service.Stop | None = None) -> Iterator[Asked]:
+    def under_way(
+        self, items: Iterable[Item], stop: service.Stop | None = None
+    ) -> Iterator[Pending]:
         """Yield the items in order with their requests, while up to `in_flight` later requests are
         pending. After a signal to `stop`, no request begins."""
-        waiting: deque[Asked] = deque()
+        waiting: deque[Pending] = deque()
         for item in items:
             if stop is not None and stop.signum is not None:
                 break
@@ -153,16 +155,16 @@ class Asker:
                 yield waiting.popleft()
         yield from waiting
 
-    def begin(self, item: Item) -> Asked:
+    def begin(self, item: Item) -> Pending:
         """Submit the request for an item's missing samples."""
         import tinker
 
         how, first, model = self.how, self.answers.count(item), self.model
         if first >= how.samples or model is None:
-            return Asked(item, first, None)
+            return Pending(item, first, None)
         if model.examples is not None and item.grader == benchmarks.GRADER:
             seeds = [self.seed(item, sample) for sample in range(first, how.samples)]
-            return Asked(item, first, model.examples.begin(model.sampler, item, first, seeds))
+            return Pending(item, first, model.examples.begin(model.sampler, item, first, seeds))
         prompt, end = chat.render_prompt(model.tokenizer, item.messages)
         params = tinker.SamplingParams(
             max_tokens=how.max_tokens,
@@ -172,13 +174,13 @@ class Asker:
         )
         wanted = how.samples - first
         request = model.sampler.sample(tinker.ModelInput.from_ints(prompt), wanted, params)
-        return Asked(item, first, request)
+        return Pending(item, first, request)
 
     def seed(self, item: Item, sample: int) -> int:
         """Return the seed of a request for an item's samples from `sample` on."""
         return samplers.seed_of(f"eval/{self.run_seed}/{item.key}/{sample}")
 
-    def answered(self, question: Asked) -> list[dict[str, Any]]:
+    def answered(self, question: Pending) -> list[dict[str, Any]]:
         """Wait for an item's answers, then grade and record them."""
         item, model = question.item, self.model
         if question.request is not None and model is not None:

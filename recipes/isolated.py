@@ -14,11 +14,11 @@ from sweeper.environments import Died, Limits, Made, NotThere, Result
 from .sandbox import Function, Scored, find_function
 from .service import RecipeError, errors_in_one_line
 
-_PROGRAM, _FILE, _ASKED = "/app/sandboxed.py", "/app/function.py", "/app/asked"
+_PROGRAM, _FILE, _CALLS = "/app/sandboxed.py", "/app/function.py", "/app/asked"
 _MORE_SECONDS, _MORE_MEGABYTES = 30.0, 64
 """Seconds and megabytes for the interpreter, added to the function's limits."""
 _KEEP, _KEEP_EACH = 1 << 20, 4096
-Asked = tuple[str, str, str]
+Call = tuple[str, str, str]
 
 
 @cache
@@ -39,7 +39,7 @@ class IsolatedFunction(Function):
         path, self._name = find_function(function)
         with open(path, "rb") as file:
             self._text = file.read()
-        self._begun: list[tuple[Asked, list[Scored]]] = []
+        self._begun: list[tuple[Call, list[Scored]]] = []
         limits = Limits(megabytes + _MORE_MEGABYTES, storage_mb=64, processes=16, files=1000)
         self._place = environments.open_environment("bubblewrap", Made(limits=limits))
         try:
@@ -83,7 +83,7 @@ class IsolatedFunction(Function):
     def __call__(self, question: str, response: str, answer: str) -> Scored:
         return self._score([(question, response, answer)])[0]
 
-    def _score(self, questions: Sequence[Asked]) -> list[Scored]:
+    def _score(self, questions: Sequence[Call]) -> list[Scored]:
         """Return the score of each call. If a call ends the process, only this call fails."""
         scores: list[Scored] = []
         while len(scores) < len(questions):
@@ -98,16 +98,16 @@ class IsolatedFunction(Function):
                 scores.append(Scored(None, replies[0]["ended"]))
         return scores
 
-    def _call(self, questions: Sequence[Asked]) -> list[dict[str, Any]]:
+    def _call(self, questions: Sequence[Call]) -> list[dict[str, Any]]:
         """Return the lines of the process: how the file was loaded, then the result of each call
         until the process ended. Raises RecipeError if the file cannot be loaded."""
         lines = "".join(json.dumps(question) + "\n" for question in questions)
         limits = f"{self._megabytes} {self._seconds}"
-        command = f"python3 -I {_PROGRAM} {_FILE} {self._name} {limits} <{_ASKED} 2>/dev/null"
+        command = f"python3 -I {_PROGRAM} {_FILE} {self._name} {limits} <{_CALLS} 2>/dev/null"
         seconds = _MORE_SECONDS + (self._seconds + 1.0) * len(questions)
         keep = _KEEP + _KEEP_EACH * len(questions)
         try:
-            self._place.put({_ASKED: lines.encode()})
+            self._place.put({_CALLS: lines.encode()})
             result = self._place.exec(command, seconds, keep)
         except (Died, OSError):
             result = self._again()

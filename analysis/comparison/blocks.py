@@ -53,12 +53,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Blocks:
-    """All blocks of a sweep, by the setting `by` (several settings have commas between). `asked`:
-    the grid or the command line requests it; otherwise `why` is the evidence that blocks differ.
-    `ragged`: the blocks do not all have the same cells."""
+    """All blocks of a sweep, by the setting `by` (several settings have commas between).
+    `requested`: the grid or the command line requests it; otherwise `why` is the evidence that
+    blocks differ. `ragged`: the blocks do not all have the same cells."""
 
     by: str
-    asked: bool
+    requested: bool
     why: Crossing | None
     ragged: bool
     blocks: tuple[Block, ...]

@@ -25,7 +25,7 @@ _DRAWS = 4000
 _SHARE = 0.8
 
 
-class Found(NamedTuple):
+class SmallestLead(NamedTuple):
     """The smallest lead that is detected with this number of `seeds` per cell."""
 
     seeds: int
@@ -89,11 +89,11 @@ def noise_of(
     return ranking, None if spread is None else spread.sd
 
 
-def power_table(ranking: Ranking) -> list[Found]:
+def power_table(ranking: Ranking) -> list[SmallestLead]:
     """Return the smallest leads that can be detected with more or fewer seeds of the same cells."""
     cells = len([cell for cell in ranking.measured if not cell.diverged])
     leads = [(seeds, smallest_lead(ranking, cells, seeds)) for seeds in SEEDS[:10]]
-    return [Found(seeds, lead) for seeds, lead in leads if lead is not None]
+    return [SmallestLead(seeds, lead) for seeds, lead in leads if lead is not None]
 
 
 def lead_text(ranking: Ranking, lead: float) -> str:

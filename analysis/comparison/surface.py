@@ -63,7 +63,7 @@ class AxisEffect:
     side: str
 
     @property
-    def told(self) -> bool:
+    def certain(self) -> bool:
         """Whether a test shows the effect."""
         return self.p <= 1 - CONFIDENCE
 
@@ -81,7 +81,7 @@ class PairEffect:
     means: tuple[tuple[float, ...], ...]
 
     @property
-    def told(self) -> bool:
+    def certain(self) -> bool:
         """Whether a test shows that they depend on each other."""
         return self.p <= _PAIRED
 
@@ -324,7 +324,7 @@ def _pairs(
     columns = scene.model.columns
     candidates = [pair for pair in pairs if not any(_flattened(columns[i]) for i in pair)]
     chances = dict.fromkeys(pairs, 1.0) | scene.model.products(candidates, _PAIRED)
-    first = [pair for pair in pairs if all(axes[i].told for i in pair)][:1]
+    first = [pair for pair in pairs if all(axes[i].certain for i in pair)][:1]
     ranked = sorted((chances[pair], pair) for pair in pairs)
     shown = [(p, pair) for p, pair in ranked if p <= _PAIRED or pair in first]
     return tuple(_pair(scene, pair, p) for p, pair in shown[:3])

@@ -168,8 +168,8 @@ def _x(cell: Cell, key: str, *, numeric: bool) -> Any:
 
 def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
     """Yield the model's means with their band, or error bars for values that are not numbers."""
-    meta = {"cell": -1, "tone": 0 if effect.told else -1}
-    colour = PALETTE[0] if effect.told else MUTED
+    meta = {"cell": -1, "tone": 0 if effect.certain else -1}
+    colour = PALETTE[0] if effect.certain else MUTED
     if not numeric:
         above = [high - mean for mean, high in zip(effect.means, effect.high, strict=True)]
         below = [mean - low for mean, low in zip(effect.means, effect.low, strict=True)]
@@ -204,7 +204,7 @@ def _curve(effect: AxisEffect, *, numeric: bool) -> Iterator[dict[str, Any]]:
         "name": "model",
         "x": xs,
         "y": rounded(effect.means),
-        "line": {"width": 2.2, "color": colour, "dash": "solid" if effect.told else "dot"},
+        "line": {"width": 2.2, "color": colour, "dash": "solid" if effect.certain else "dot"},
         "hovertemplate": "%{x}: %{y} in the model",
         "meta": {**meta, "role": "level"},
     }

@@ -301,7 +301,7 @@ class _Shown(NamedTuple):
 
     band: Band
     even: Sequence[Band]
-    kept: Any
+    drawn: Any
 
 
 def _mean_trace(
@@ -312,13 +312,13 @@ def _mean_trace(
     meta: Mapping[str, Any],
 ) -> dict[str, Any]:
     width = 3 if meta["cell"] == 0 else 2 if meta["tone"] >= 0 else 1.2
-    y = rounded(shown.band.mean[shown.kept])
-    smoother = _smoothed(y, [rounded(one.mean[shown.kept]) for one in shown.even])
+    y = rounded(shown.band.mean[shown.drawn])
+    smoother = _smoothed(y, [rounded(one.mean[shown.drawn]) for one in shown.even])
     return {
         "type": "scatter",
-        "mode": "lines+markers" if len(shown.kept) <= 12 else "lines",
+        "mode": "lines+markers" if len(shown.drawn) <= 12 else "lines",
         "name": name,
-        "x": integers(shown.band.steps[shown.kept]),
+        "x": integers(shown.band.steps[shown.drawn]),
         "y": y,
         "line": {"width": width, "color": colour},
         "opacity": 1 if meta["tone"] >= 0 else 0.55,

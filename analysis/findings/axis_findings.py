@@ -85,8 +85,8 @@ def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
 def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
     """Yield the findings of the model of all axes, except `trends` that the means of a grid show
     already."""
-    modelled = [axis for axis in surface.axes if axis.told]
-    flat = [axis.key for axis in surface.axes if not axis.told]
+    modelled = [axis for axis in surface.axes if axis.certain]
+    flat = [axis.key for axis in surface.axes if not axis.certain]
     where = f"within each {surface.within}" if surface.within else "between cells"
     if modelled:
         parts = [f"{axis.key} ({_share(axis.importance)})" for axis in modelled]
@@ -105,7 +105,7 @@ def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
             text = f"In a model of all axes over {surface.cells} cells no setting stands out."
         yield Finding("no_effect", "note", text, (), {"axes": flat})
     for pair in surface.pairs:
-        if pair.told:
+        if pair.certain:
             text = f"The effect of {pair.x} depends on {pair.y}, beyond the noise."
             yield Finding("interaction", "note", text, (), {"x": pair.x, "y": pair.y, "p": pair.p})
     left = [f"{key} ({why})" for key, why in surface.left]

@@ -78,7 +78,7 @@ def _whose(noise: Noise) -> str:
             f"Each cell has its own noise, because the variances of {behind} differ more than "
             f"normal noise allows (Bartlett's test, {labels.p_value(noise.p)})."
         )
-    if noise.asked == "own":
+    if noise.rule == "own":
         return "Each cell has its own noise, as requested."
     return (
         f"Each cell has its own noise: {behind} are too few to test whether they share it."

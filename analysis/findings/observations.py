@@ -227,7 +227,7 @@ class Failure:
     """Runs that failed in the same way: the reason, their last line, and the runs."""
 
     why: str
-    said: str
+    last_line: str
     runs: tuple[RunData, ...]
 
 

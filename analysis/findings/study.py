@@ -271,7 +271,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
     ranking = rank(data)
     sign = data.sign
     blocks = find_blocks(ranking, sign, data.metric.by) if data.metric is not None else None
-    if blocks is not None and blocks.asked:
+    if blocks is not None and blocks.requested:
         ranking, blocks = by_blocks(ranking, blocks, sign)
     axes = _axes(data, ranking, sign, blocks)
     stability = assess(data, ranking.keys)
@@ -349,7 +349,7 @@ def _places(
     axes that stand out in the model of a sweep that is not a grid."""
     if blocks is not None and ranking.leaders:
         return find_places(ranking, ranking.keys, sign, blocks.by)
-    keys = [axis.key for axis in surface.axes if axis.told] if surface is not None else []
+    keys = [axis.key for axis in surface.axes if axis.certain] if surface is not None else []
     return find_places(ranking, keys, sign)
 
 

@@ -38,7 +38,7 @@ def document(study: Study) -> dict[str, Any]:
             "states": dict(sorted(Counter(run.state for run in data.own_runs).items())),
         },
         "failures": [
-            {"why": f.why, "last_line": f.said, "runs": [run.name for run in f.runs]}
+            {"why": f.why, "last_line": f.last_line, "runs": [run.name for run in f.runs]}
             for f in study.failures
         ],
         "findings": [finding.document() for finding in study.findings],
@@ -47,7 +47,7 @@ def document(study: Study) -> dict[str, Any]:
         if study.blocks is None
         else {
             "by": study.blocks.by,
-            "asked": study.blocks.asked,
+            "asked": study.blocks.requested,
             "rows": rows(study.blocks, study.ranking.cells),
         },
         "model": None if study.surface is None else asdict(study.surface),

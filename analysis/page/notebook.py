@@ -32,14 +32,14 @@ _MOST = 1_000_000
 """The most characters of a file of notes, because some files have no end."""
 
 
-class Kept(NamedTuple):
+class WrittenNotes(NamedTuple):
     """The path of the written file (None if nothing was written), and messages for the user."""
 
     path: str | None
-    told: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
-def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> Kept:
+def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> WrittenNotes:
     """Write the facts about a sweep into its file in `folder`, and judge the criterion of the plan
     there, if there is one. `cost` is a sentence. Raises `UsageError` for a path that is not a
     folder, and `StoreError`."""
@@ -61,8 +61,8 @@ def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> K
     text = merged(_read(path), document["sweep"], "\n".join(lines))
     if text is None:
         messages.append(f"{path} has no place for facts (a line {_BEGIN}), and was not changed")
-        return Kept(None, tuple(messages))
-    return Kept(write_file(folder, name, text.encode("utf-8", "replace")), tuple(messages))
+        return WrittenNotes(None, tuple(messages))
+    return WrittenNotes(write_file(folder, name, text.encode("utf-8", "replace")), tuple(messages))
 
 
 def merged(before: str | None, sweep: str, facts: str) -> str | None:

@@ -33,7 +33,7 @@ from sweeper.sweep.labels import plural
 RUNS = 2000
 """The most rows in the table of runs."""
 
-_TOLD = 400
+_WITH_EXAMPLES = 400
 _TEXT = 1200
 
 
@@ -94,7 +94,7 @@ def details(study: Study) -> dict[str, dict[str, Any]]:
     split = study.behaviour.split if study.behaviour is not None else "train"
     runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]
     for position, run in enumerate(runs):
-        shown = examples(run, split, 2) if position < _TOLD else []
+        shown = examples(run, split, 2) if position < _WITH_EXAMPLES else []
         by_run[run.id] = {
             "name": run.name or run.id,
             "link": run.link,

@@ -208,7 +208,7 @@ class Priced:
             return None
         return sentence(prediction, self._prices)
 
-    def told(self, sources: Sequence[Source]) -> str | None:
+    def sentence(self, sources: Sequence[Source]) -> str | None:
         """Describe what sweeps have used and will still use; None if no usage was counted."""
         runs: list[Going] = []
         for source in sources:

@@ -302,7 +302,7 @@ def read(
         paths=tuple(source.path for source in sources),
         confirmed=again,
         noted=read_noted(sources),
-        used=priced.told(sources),
+        used=priced.sentence(sources),
         places=priced.by_place(sources),
         stands_still=_stands_still(sources),
         own_keys=_own_keys(sources),

@@ -54,7 +54,7 @@ winners than promised; at this level two in a hundred true winners are lost."""
 TOWARD = " toward divergence"
 """The end of the name of an axis with values at which half of all cells diverged."""
 
-Asked = Literal["auto", "pooled", "own"]
+NoiseRule = Literal["auto", "pooled", "own"]
 
 
 class Spread(NamedTuple):
@@ -94,7 +94,7 @@ class Noise:
     p: float | None = None
     prior: float | None = None
     prior_df: float = 0.0
-    asked: Asked = "auto"
+    rule: NoiseRule = "auto"
     lent: tuple[str, ...] = ()
     lent_cells: int = 0
     refused: tuple[str, ...] = field(default=())
@@ -163,7 +163,7 @@ class Noise:
         """Return the entry in `report.json`."""
         return {
             "kind": self.kind,
-            "asked": self.asked,
+            "asked": self.rule,
             "repeated_cells": self.repeated,
             "degrees_of_freedom": self.total,
             "p_equal": self.p,
@@ -183,13 +183,13 @@ UNKNOWN = Noise("none", {}, 0, 0.0)
 
 def fit_noise(
     groups: Mapping[str, Sequence[float]],
-    asked: Asked = "auto",
+    rule: NoiseRule = "auto",
     lent: Mapping[str, Mapping[str, Sequence[float]]] | None = None,
     axes: Mapping[str, Mapping[str, float]] | None = None,
     *,
     shares: bool = False,
 ) -> Noise:
-    """Estimate the noise of cells from the values of each. `asked` may determine whether they share
+    """Estimate the noise of cells from the values of each. `rule` may determine whether they share
     it. `lent` are the cells of other sweeps, by sweep, whose noise counts too. Lent noise needs no
     `FEW` cells, since the user vouches for it, but the test may refuse it. `axes` maps ordered axes
     to the position of each cell; the noise may have a trend along them. `shares`: values are
@@ -197,18 +197,18 @@ def fit_noise(
     own = {name: list(values) for name, values in groups.items() if values}
     others = {name: dict(cells) for name, cells in (lent or {}).items()}
     borrowed = [v for cells in others.values() for v in cells.values() if len(v) > 1]
-    if asked != "own" and borrowed:
-        share = (_of_shares if shares else _share)(own, borrowed, asked, 1)
+    if rule != "own" and borrowed:
+        share = (_of_shares if shares else _share)(own, borrowed, rule, 1)
         if share is not None and share.shared:
             return replace(share, lent=tuple(others), lent_cells=len(borrowed))
-        return replace(fit_noise(own, asked, None, axes, shares=shares), refused=tuple(others))
+        return replace(fit_noise(own, rule, None, axes, shares=shares), refused=tuple(others))
     if shares:
-        share = None if asked == "own" else _of_shares(own, [], asked, 1)
-        return share or _with_answers(_each(own, asked, None), own)
-    if asked == "own":
-        return _each(own, asked, None)
-    least = 1 if asked == "pooled" else FEW
-    return _share(own, [], asked, least, axes) or _each(own, asked, None)
+        share = None if rule == "own" else _of_shares(own, [], rule, 1)
+        return share or _with_answers(_each(own, rule, None), own)
+    if rule == "own":
+        return _each(own, rule, None)
+    least = 1 if rule == "pooled" else FEW
+    return _share(own, [], rule, least, axes) or _each(own, rule, None)
 
 
 def _wider(df: float) -> float:
@@ -227,7 +227,7 @@ def _variances(groups: Sequence[Sequence[float]], unit: float) -> tuple[Floats, 
 def _share(
     own: Mapping[str, Sequence[float]],
     borrowed: Sequence[Sequence[float]],
-    rule: Asked,
+    rule: NoiseRule,
     least: int,
     axes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Noise | None:
@@ -323,7 +323,7 @@ _COUNTS = 5.0
 def _of_shares(
     own: Mapping[str, Sequence[float]],
     borrowed: Sequence[Sequence[float]],
-    rule: Asked,
+    rule: NoiseRule,
     least: int,
 ) -> Noise | None:
     """Return the noise of fractions. Its variance is p(1 - p) times a factor that all cells share.
@@ -378,7 +378,7 @@ def _noisier(
     return noisier
 
 
-def _each(own: Mapping[str, Sequence[float]], rule: Asked, p: float | None) -> Noise:
+def _each(own: Mapping[str, Sequence[float]], rule: NoiseRule, p: float | None) -> Noise:
     """Give each cell the noise of its own runs. A cell with equal values in all runs has no
     noise."""
     spreads: dict[str, Spread] = {}
@@ -433,7 +433,7 @@ def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
     ranking, and if the residuals have the same variance in all cells. Otherwise, or if a seed is
     missing somewhere, the noise is unchanged."""
     every = {tuple(sorted(own)) for own in cells.values()}
-    if noise.asked == "own" or noise.lent or len(every) != 1 or len(cells) < 2:
+    if noise.rule == "own" or noise.lent or len(every) != 1 or len(cells) < 2:
         return noise
     (seeds,) = every
     if len(seeds) < 2:
@@ -455,7 +455,7 @@ def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
         return noise
     left = (means + rest / math.sqrt(1 - 1 / count)) * unit
     groups = dict(zip(cells, left.tolist(), strict=True))
-    between = fit_noise(groups, "pooled" if count < FEW else noise.asked)
+    between = fit_noise(groups, "pooled" if count < FEW else noise.rule)
     if not between.shared:
         return noise
     limited = {n: Spread(s.sd, min(s.df, free)) for n, s in between.spreads.items()}

@@ -276,19 +276,19 @@ def deliver(sender: Sender, *, most: int = MOST_TRIES) -> list[Delivery]:
             sender.sleep(delay(1.0, min(waits), _LONGEST_WAIT))
 
 
-_Found = tuple[Delivery, str, str]
+_Unsent = tuple[Delivery, str, str]
 
 
-def _is_due(letter: _Found) -> bool:
+def _is_due(letter: _Unsent) -> bool:
     """Return whether a message was never sent, or its delivery failed. An interrupted try is not
     repeated, because the message may have arrived."""
     delivery = letter[0]
     return delivery.delivered is False or (delivery.delivered is None and not delivery.tries)
 
 
-def _look(sender: Sender, read: dict[str, Message]) -> list[_Found]:
+def _look(sender: Sender, read: dict[str, Message]) -> list[_Unsent]:
     last = messages.tries(sender.folder)
-    letters: list[_Found] = []
+    letters: list[_Unsent] = []
     for key in messages.keys(sender.folder):
         try:
             message = read[key] = read.get(key) or messages.read(sender.folder, key)

@@ -10,7 +10,7 @@ from sweeper.alarms.actions import AlarmActions, Watched
 from sweeper.alarms.history import Failed
 from sweeper.alarms.records import Alarm, names, put, read
 from sweeper.alarms.stack_requests import StackRequests
-from sweeper.alarms.watcher import STALLED, Criteria, Found, Seen, Watcher
+from sweeper.alarms.watcher import STALLED, Criteria, Detection, Seen, Watcher
 from sweeper.common.alarm_thresholds import RULES, resolve
 from sweeper.common.codec import SCHEMA
 from sweeper.common.sanitize import sanitize
@@ -78,7 +78,7 @@ class AlarmMonitor:
         self._machines: dict[_Machine, _MachineAlarm] = {}
         # The attempt whose alarm triggered actions.
         self._acted: dict[_Machine, tuple[str, int]] = {}
-        self._pending: deque[tuple[Found, str | None]] = deque()
+        self._pending: deque[tuple[Detection, str | None]] = deque()
         self._stack_requests = StackRequests(self._folder, clock)
         self._before: set[tuple[str, int]] = set()  # attempts at the previous check
         self._judged: set[tuple[str, int]] = set()
@@ -272,7 +272,7 @@ class AlarmMonitor:
                 self._tell_error(error)
             self._pending.popleft()
 
-    def _record(self, noticed: Found, stacks: str | None = None) -> None:
+    def _record(self, noticed: Detection, stacks: str | None = None) -> None:
         """Record an alarm, report it, and begin its actions. If the record exists already, this
         launcher made it and the store's reply was lost, because only the holder of the lock records
         alarms."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.alarms.watcher import Found
+from sweeper.alarms.watcher import Detection
 from sweeper.common.sanitize import sanitize_lines
 from sweeper.errors import StoreError
 from sweeper.sweep import stacks
@@ -24,7 +24,7 @@ _SHORT_CHARACTERS = 1_500
 
 
 class _Waiting(NamedTuple):
-    noticed: Found
+    noticed: Detection
     word: str
     until: float
 
@@ -36,7 +36,7 @@ class StackRequests:
         self._folder, self._clock = folder, clock
         self._waiting: list[_Waiting] = []
 
-    def ask(self, noticed: Found) -> bool:
+    def ask(self, noticed: Detection) -> bool:
         """Request the stacks of an attempt. Return False if too many requests are waiting already.
         Raises `StoreError`."""
         if len(self._waiting) >= _MOST_WAITING:
@@ -45,7 +45,7 @@ class StackRequests:
         self._waiting.append(_Waiting(noticed, word, self._clock() + _SECONDS))
         return True
 
-    def answered(self, is_running: Callable[[str, int], bool]) -> Iterator[tuple[Found, str]]:
+    def answered(self, is_running: Callable[[str, int], bool]) -> Iterator[tuple[Detection, str]]:
         """Yield the attempts that no longer wait, with their stacks: "" if the worker did not
         answer in time, or the attempt has ended."""
         for entry in list(self._waiting):

@@ -153,7 +153,7 @@ class Criteria(NamedTuple):
     lacks_folder: bool = False
 
 
-class Found(NamedTuple):
+class Detection(NamedTuple):
     """Evidence of a rule about an attempt."""
 
     run: str
@@ -214,7 +214,7 @@ class Watcher:
         self._left = 0
         self._mismatches: dict[str | None, dict[str, float]] = {}  # model -> run -> first value
 
-    def look(self, attempts: Sequence[Seen]) -> tuple[list[Found], set[tuple[str, int]]]:
+    def look(self, attempts: Sequence[Seen]) -> tuple[list[Detection], set[tuple[str, int]]]:
         """Check attempts. Return new evidence, and which of the ended attempts have been read to
         the end. Attempts that are not given are forgotten. If a store does not answer, it is asked
         again at the next check."""
@@ -222,7 +222,7 @@ class Watcher:
         keys = {(seen.run, seen.attempt) for seen in attempts}
         self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
         self._left = MOST_BYTES
-        alarms: list[Found] = []
+        alarms: list[Detection] = []
         over: set[tuple[str, int]] = set()
         self.stalled = set()
         # Each check begins with another attempt, so that all get their turn if there is much to
@@ -277,7 +277,7 @@ class Watcher:
         keys = [(seen.run, seen.attempt) for seen in chosen]
         return dict(zip(keys, each(self._folder.store, read, chosen), strict=True))
 
-    def _read(self, watch: _Watch, seen: Seen, alarms: list[Found], now: float) -> bool:
+    def _read(self, watch: _Watch, seen: Seen, alarms: list[Detection], now: float) -> bool:
         """Read an attempt's new data and judge it. Return whether there is more to read."""
         try:
             fresh = watch.tail.read(MOST_BYTES)
@@ -288,7 +288,7 @@ class Watcher:
         return self._take(fresh, watch, seen, alarms, now)
 
     def _take(
-        self, fresh: Fresh, watch: _Watch, seen: Seen, alarms: list[Found], now: float
+        self, fresh: Fresh, watch: _Watch, seen: Seen, alarms: list[Detection], now: float
     ) -> bool:
         """Judge an attempt's new data. Return whether there is more to read."""
         watch.read_at = now
@@ -340,12 +340,12 @@ class Watcher:
             if rule == STALLED or (seen.run, seen.attempt, rule) not in self._reported
         }
 
-    def _note(self, seen: Seen, evidence: Mapping[str, Evidence], alarms: list[Found]) -> None:
+    def _note(self, seen: Seen, evidence: Mapping[str, Evidence], alarms: list[Detection]) -> None:
         host = _text((seen.beat or {}).get("host"))
         for rule, what in evidence.items():
             if (seen.run, seen.attempt, rule) not in self._reported:
                 self._reported.add((seen.run, seen.attempt, rule))
-                alarms.append(Found(seen.run, seen.attempt, rule, what, host))
+                alarms.append(Detection(seen.run, seen.attempt, rule, what, host))
 
     def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
         """Update the durations of steps. Rows that existed at the first check do not count, because

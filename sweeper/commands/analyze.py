@@ -13,7 +13,7 @@ from sweeper.sweep.metric import FAILED
 from sweeper.terminal import print_json, print_table, say, warn
 
 if TYPE_CHECKING:
-    from sweeper.analysis.page.notebook import Kept
+    from sweeper.analysis.page.notebook import WrittenNotes
     from sweeper.analysis.page.report import Report
     from sweeper.results.registry import Registry
 
@@ -172,7 +172,7 @@ def _report(
     )
 
 
-def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "Kept | None":
+def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "WrittenNotes | None":
     """Write the notes, if their folder exists."""
     from sweeper.analysis.page.notebook import FOLDER, keep
 
@@ -181,7 +181,7 @@ def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "Kept
         return None
     notebook = keep(registry, report, folder, _cost(registry, report))
     if arguments.json:
-        for line in notebook.told:
+        for line in notebook.messages:
             warn(line)
     return notebook
 
@@ -219,7 +219,7 @@ def _print_power(report: "Report") -> None:
     print()
 
 
-def _print(arguments: Namespace, report: "Report", notebook: "Kept | None") -> None:
+def _print(arguments: Namespace, report: "Report", notebook: "WrittenNotes | None") -> None:
     if arguments.json:
         print_json(report.document)
         return
@@ -228,7 +228,7 @@ def _print(arguments: Namespace, report: "Report", notebook: "Kept | None") -> N
     if arguments.power:
         _print_power(report)
     if notebook is not None:
-        for line in notebook.told:
+        for line in notebook.messages:
             say(line)
         if notebook.path is not None:
             say(f"notes: {notebook.path}")

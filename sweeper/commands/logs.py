@@ -253,7 +253,7 @@ class _Reader:
     def _ends(self, tail: Tail) -> bool:
         """Return whether an attempt has ended and its log may have lines to print."""
         run, attempt = tail.run, tail.attempt
-        if not tail.pending and (not tail.silent or (run_key(run), attempt) in self._requested):
+        if not tail.pending and (not tail.is_empty or (run_key(run), attempt) in self._requested):
             return False
         if not isinstance(run, SweepRun):
             return True
@@ -287,7 +287,7 @@ class _Reader:
         """Yield the backend's copy of the output of an attempt that left none in the store. The
         backend is asked only once."""
         run, attempt = tail.run, (run_key(tail.run), tail.attempt)
-        if not tail.silent or not run.attempts or attempt in self._requested:
+        if not tail.is_empty or not run.attempts or attempt in self._requested:
             return
         self._requested.add(attempt)
         if not isinstance(run, SweepRun):

@@ -25,7 +25,7 @@ _YOUNG_SECONDS = 3600.0
 _AGAIN = frozenset({State.PREEMPTED, State.LOST})
 
 
-class _Kept(NamedTuple):
+class _Environment(NamedTuple):
     """A file that `write` left: its path, its time, and its contents ({} if it cannot be read)."""
 
     path: str
@@ -38,7 +38,7 @@ class _Kept(NamedTuple):
         return str(self.document.get(OWNER, ""))
 
 
-def _environments(where: str) -> Iterator[_Kept]:
+def _environments(where: str) -> Iterator[_Environment]:
     """Yield the files that `write` left in the home `where`."""
     try:
         entries = sorted(os.scandir(environments(where)), key=lambda e: e.name)
@@ -54,10 +54,10 @@ def _environments(where: str) -> Iterator[_Kept]:
                 document = json.load(file)
         except OSError:
             continue  # It was removed, or cannot be read now.
-        yield _Kept(entry.path, written, table_of(document))
+        yield _Environment(entry.path, written, table_of(document))
 
 
-def _old() -> Iterator[_Kept]:
+def _old() -> Iterator[_Environment]:
     """Yield the files that `write` left an hour ago or more. A file may be a note that points to
     another file, which is yielded instead."""
     for environment in _environments(home()):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import TypeGuard
 
-    from sweeper.recipe.documents import Asked, Child, Located
+    from sweeper.recipe.documents import CheckRequest, Child, Located
 
 _USUAL = ("datetime", "html", "logging", "random", "subprocess", "urllib.parse")
 """Modules of the standard library that many recipes import and that take some milliseconds."""
@@ -142,7 +142,7 @@ def check(waits: int | None, recipes: tuple[str, ...] = ()) -> None:
             os._exit(0)
         os.close(waits)
         os.lseek(0, 0, os.SEEK_SET)
-    request: Asked = json.loads(sys.stdin.buffer.read())
+    request: CheckRequest = json.loads(sys.stdin.buffer.read())
     answer_to = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

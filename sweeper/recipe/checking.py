@@ -14,7 +14,7 @@ from chz.factories import MetaFactory, MetaFromString
 if typing.TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from sweeper.recipe.documents import Packed, Takes, Told
+    from sweeper.recipe.documents import Packed, Problem, Takes
 
 MAX_PROBLEMS = 50
 _FORMS = ("literal", "indexed")
@@ -95,7 +95,7 @@ class Checker(typing.Generic[Made]):
         self.takes, self.filled = takes, filled
         self.to_argv, self.written = to_argv, written
         self.forms: dict[str, str] = {}
-        self.problems: list[Told] = []
+        self.problems: list[Problem] = []
         # for each field: keys -> numbers of their values -> what chz made from them
         self._made: dict[tuple[str, ...], dict[tuple[int, ...], object]] = {}
         self._bad: set[tuple[str, str]] = set()

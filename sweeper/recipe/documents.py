@@ -4,7 +4,7 @@ read this file. It is never imported, since a recipe's interpreter need not have
 
 from typing import Literal, NotRequired, TypedDict
 
-Told = tuple[int | None, str | None, str]
+Problem = tuple[int | None, str | None, str]
 """A problem: the number of a configuration, the key in it, and the message."""
 
 
@@ -17,7 +17,7 @@ class Packed(TypedDict):
     rows: list[list[int]]
 
 
-class Asked(TypedDict):
+class CheckRequest(TypedDict):
     """A request: the reference of a recipe, and the configurations to check."""
 
     reference: str
@@ -41,7 +41,7 @@ class Takes(TypedDict):
     fields: "NotRequired[dict[str, Takes]]"
 
 
-class Found(TypedDict):
+class LocatedRecipe(TypedDict):
     """A recipe in a file or module. The keys that are not required exist once it was imported."""
 
     config_class: str | None
@@ -54,13 +54,13 @@ class Found(TypedDict):
     forms: NotRequired[dict[str, str]]
 
 
-class InFile(Found):
+class InFile(LocatedRecipe):
     kind: Literal["file"]
     module: None
     file: str
 
 
-class InModule(Found):
+class InModule(LocatedRecipe):
     kind: Literal["module"]
     module: str
     file: None
@@ -110,8 +110,8 @@ class Answer(TypedDict, total=False):
 
     error: tuple[str, str]
     recipe: Located
-    problems: list[Told]
-    lacks: list[Told]
+    problems: list[Problem]
+    lacks: list[Problem]
     notes: list[str]
     estimates: Estimates
     examples: Examples | None

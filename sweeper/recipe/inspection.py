@@ -22,7 +22,7 @@ if typing.TYPE_CHECKING:
     from types import ModuleType
 
     from sweeper.recipe.checking import Class
-    from sweeper.recipe.documents import Answer, Asked, Found, Located, Packed, Takes
+    from sweeper.recipe.documents import Answer, CheckRequest, Located, LocatedRecipe, Packed, Takes
     from sweeper.recipe.function_recipes import Function
 
     ToArgv = Callable[[dict[str, object], dict[str, str]], list[str]]
@@ -43,7 +43,7 @@ class Refused(Exception):
 
 
 def answer(
-    request: Asked, to_argv: ToArgv, written: Written, set_path: Callable[[Located], None]
+    request: CheckRequest, to_argv: ToArgv, written: Written, set_path: Callable[[Located], None]
 ) -> Answer:
     """Answer a request. The functions are bootstrap's, which the run uses too."""
     try:
@@ -57,7 +57,7 @@ def answer(
         return {"error": (refusal.kind, str(refusal))}
 
 
-def _inspect(request: Asked, recipe: Located, to_argv: ToArgv, written: Written) -> Answer:
+def _inspect(request: CheckRequest, recipe: Located, to_argv: ToArgv, written: Written) -> Answer:
     check_source(recipe)
     module = load(recipe)
     source, takes = _source_of(request, recipe, module, to_argv)
@@ -87,7 +87,7 @@ def _inspect(request: Asked, recipe: Located, to_argv: ToArgv, written: Written)
 
 
 def _source_of(
-    request: Asked, recipe: Located, module: ModuleType, to_argv: ToArgv
+    request: CheckRequest, recipe: Located, module: ModuleType, to_argv: ToArgv
 ) -> tuple[Class | Function, dict[str, Takes]]:
     """Return the source of this recipe's configurations, and their fields."""
     import inspect
@@ -132,7 +132,7 @@ def _given(configs: Packed) -> Iterator[dict[str, object]]:
         yield dict(zip(configs["shapes"][shape], values, strict=True))
 
 
-def _describe_function(source: Function, request: Asked, deep: bool) -> dict[str, Takes]:
+def _describe_function(source: Function, request: CheckRequest, deep: bool) -> dict[str, Takes]:
     """Describe a class's fields with the function's values as defaults, and its parameters."""
     takes = describe(source.cls, deep=deep)
     field = request["log_path_field"] or "log_path"
@@ -156,7 +156,7 @@ def _describe_function(source: Function, request: Asked, deep: bool) -> dict[str
     return takes
 
 
-def log_path_field(request: Asked, takes: dict[str, Takes], name: str) -> str | None:
+def log_path_field(request: CheckRequest, takes: dict[str, Takes], name: str) -> str | None:
     """Return the field that takes the run's folder, or None for a recipe without such a field if
     `launch.metrics_dir` says where it writes."""
     field = request["log_path_field"]
@@ -188,7 +188,7 @@ def _from_file(name: str, path: str) -> ModuleType:
     return module
 
 
-def locate(request: Asked) -> Located:
+def locate(request: CheckRequest) -> Located:
     """Find the recipe without importing it.
 
     A reference, with or without `:Class`, is a short name (an entry point), a path of a file (with
@@ -196,7 +196,7 @@ def locate(request: Asked) -> Located:
     """
     reference = request["reference"]
     head, _, cls = reference.partition(":")
-    located: Found = {
+    located: LocatedRecipe = {
         "config_class": cls or None,
         "function": None,
         "on_path": True,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import ModuleType
 
-    from sweeper.recipe.documents import Answer, Estimates, Examples, Told
+    from sweeper.recipe.documents import Answer, Estimates, Examples, Problem
 
     Estimate = Mapping[object, Mapping[str, float]]
     """Tokens by model and kind, as a recipe returns them."""
@@ -60,11 +60,11 @@ def examples(
         return {"error": ("examples", lines[0][:300])}
 
 
-def _lacks(module: ModuleType, configs: Configs) -> list[Told]:
+def _lacks(module: ModuleType, configs: Configs) -> list[Problem]:
     """Return what this machine lacks according to the recipe, each line once, with the first
     configuration that needs it and the key that it is about."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "lacks", None)
-    lacking: dict[str, Told] = {}
+    lacking: dict[str, Problem] = {}
     if not callable(function):
         return []
     for number, config in enumerate(configs):
@@ -82,14 +82,14 @@ def _lacks(module: ModuleType, configs: Configs) -> list[Told]:
     return list(lacking.values())[:_MOST]
 
 
-def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Told]]:
+def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Problem]]:
     """Return the recipe's notes on all configurations together, and the problems that it
     finds."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "notes", None)
     if not callable(function):
         return [], []
     notes: dict[str, None] = {}
-    problems: dict[str, Told] = {}
+    problems: dict[str, Problem] = {}
     for number, config in enumerate(configs):
         try:
             notes.update(dict.fromkeys(str(line) for line in function(config)))

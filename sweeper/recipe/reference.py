@@ -18,7 +18,7 @@ from sweeper.sweep.recipe import Recipe
 from sweeper.sweep.usage import Usage
 
 if TYPE_CHECKING:
-    from sweeper.recipe.documents import Answer, Asked, Examples, Packed
+    from sweeper.recipe.documents import Answer, CheckRequest, Examples, Packed
 
 IMPORT_SECONDS = 60.0
 SHOW_SECONDS = 600.0
@@ -123,7 +123,7 @@ def inspect(
         return Inspected(recipe, [])
     if not (_REFERENCE.match(source) or source.partition(":")[0].endswith(".py")):
         raise RecipeError("recipe", f"{source[:60]!r} is not a recipe, module or file")
-    request: Asked = {
+    request: CheckRequest = {
         "reference": source,
         "cwd": folder,
         "log_path_field": log_path_field,
@@ -153,7 +153,7 @@ def examples(
 ) -> "Examples | None":
     """Return the first examples that a run of a recipe would train on, or None if the recipe shows
     none. Prompts have samples of a checkpoint. Raises `RecipeError`."""
-    request: Asked = {
+    request: CheckRequest = {
         "reference": recipe.reference,
         "cwd": recipe.cwd,
         "log_path_field": recipe.log_path_field,
@@ -278,7 +278,7 @@ def lacking_modules(
 def _ask(
     python: str,
     cwd: str,
-    request: "Asked",
+    request: "CheckRequest",
     env: Mapping[str, str],
     seconds: float | None = None,
 ) -> "Answer":

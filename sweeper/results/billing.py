@@ -15,7 +15,7 @@ from sweeper.sweep.usage import KINDS, Counts
 _HOUR = timedelta(hours=1)
 _MOST = timedelta(days=14)
 """The longest period of usage that the service returns at once."""
-_KEPT = timedelta(days=365)
+_OLDEST = timedelta(days=365)
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 Owner = tuple[str, str]
@@ -96,7 +96,7 @@ def _of(event: _Event) -> Billed:
 
 def _answers(service: Service, since: datetime) -> Iterator[_Answer]:
     end = _hour(datetime.now(UTC)) + _HOUR
-    begin = max(_hour(since), end - _KEPT)
+    begin = max(_hour(since), end - _OLDEST)
     while begin < end:
         until = min(end, begin + _MOST)
         path = "billing/usage/events"

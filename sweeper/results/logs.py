@@ -55,7 +55,7 @@ class Tail:
         return self._file.offset
 
     @property
-    def silent(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether this attempt has printed nothing yet."""
         return self.offset == 0
 

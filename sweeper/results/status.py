@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sweeper.alarms import Alarm
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
-    from sweeper.sweep.request import Asked
+    from sweeper.sweep.request import Request
     from sweeper.sweep.stage_waits import Fate
 
 NOBODY = "no launcher is running: no runs are started until `sweeper resume`"
@@ -160,7 +160,7 @@ def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
     return observations, told_of(sweep.plan, runs, stages)
 
 
-def _cancelled(sweep: "Sweep") -> "Asked | None":
+def _cancelled(sweep: "Sweep") -> "Request | None":
     from sweeper.sweep.sweep_requests import asked_cancel
 
     try:

@@ -284,7 +284,7 @@ def _in_turn(
 
 _CHANCE = random.SystemRandom()
 _TRIES = 20
-_KEPT = 20
+_RECENT_PAGES = 20
 _PAUSE_SECONDS = 0.02
 """The longest random wait, in seconds, before a page is written again, so that launchers that
 collided do not collide again."""
@@ -411,7 +411,7 @@ class StoredRecord:
         if numbers and numbers[-1] > page.number:
             return False
         self._page = page
-        old = [number for number in numbers if number <= page.number - _KEPT]
+        old = [number for number in numbers if number <= page.number - _RECENT_PAGES]
         with suppress(StoreError):  # The next page removes what remains.
             self._store.remove([self._path(number) for number in old])
         return True

@@ -33,7 +33,7 @@ from sweeper.sweep.launcher import Service
 from sweeper.sweep.metric import Metric
 from sweeper.sweep.plan import Ended, Race, Round, Run
 from sweeper.sweep.race import judged
-from sweeper.sweep.request import Asked, Pause
+from sweeper.sweep.request import Pause, Request
 from sweeper.sweep.run_table import RunTable
 from sweeper.sweep.states import State
 
@@ -69,7 +69,7 @@ class Racing(Stages):
         """Return the most runs that the race would start if it continued."""
         return 0 if self._why_not is None else sum(self._plan.unknown.values())
 
-    def look(self, cancelled: Asked | None = None) -> None:
+    def look(self, cancelled: Request | None = None) -> None:
         """Record the next round once all runs of the last one have ended, unless the sweep was
         `cancelled`. Files that cannot be read are listed in `trouble` and read again at the next
         look."""
@@ -170,8 +170,8 @@ class Requests:
     def __init__(self, context: Context) -> None:
         self._folder = context.folder
         self._stamps: dict[str, int] = {}
-        self.stop: Asked | None = None
-        self.cancel: Asked | None = None
+        self.stop: Request | None = None
+        self.cancel: Request | None = None
         self.pause: Pause | None = None
         self._paused = Changes(_LOG, "paused", "resumed")
         self.parallel: int | None = None

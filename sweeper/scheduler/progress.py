@@ -28,7 +28,14 @@ if TYPE_CHECKING:
     from sweeper.sweep.run_table import View
 
 
-_TOLD = (State.RUNNING, State.SUBMITTED, State.FAILED, State.PREEMPTED, State.LOST, State.CANCELLED)
+_REPORTED = (
+    State.RUNNING,
+    State.SUBMITTED,
+    State.FAILED,
+    State.PREEMPTED,
+    State.LOST,
+    State.CANCELLED,
+)
 
 _OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
@@ -146,7 +153,7 @@ def _sentence(summary: Summary) -> str:
     counts = summary.counts
     parts = [f"{counts[State.SUCCEEDED]}/{summary.total} succeeded"]
     again = summary.again
-    left = {state: counts[state] - again.get(state, 0) for state in _TOLD}
+    left = {state: counts[state] - again.get(state, 0) for state in _REPORTED}
     parts += [f"{number} {state.value}" for state, number in left.items() if number]
     if fresh := summary.to_start - sum(again.values()):
         parts.append(f"{fresh} to start")

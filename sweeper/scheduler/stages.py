@@ -16,7 +16,7 @@ from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.hint import hint
 from sweeper.sweep.observation import Kind, Observation
 from sweeper.sweep.plan import Plan, Run
-from sweeper.sweep.request import Asked
+from sweeper.sweep.request import Request
 from sweeper.sweep.requests import request_cancel
 from sweeper.sweep.run_table import RunTable, View
 from sweeper.sweep.stage_inputs import LATE, PARENT, Choice, Chosen, filled, references
@@ -183,7 +183,7 @@ class Stages:
         """Return whether a run waits for something that cannot happen."""
         return run in self._runs and self._runs[run].vain
 
-    def look(self, cancelled: Asked | None = None) -> None:
+    def look(self, cancelled: Request | None = None) -> None:
         """Check what has ended, and make the choices of finished stages, unless the sweep was
         `cancelled`. Files that cannot be read are listed in `trouble` and read again at the next
         check."""
@@ -212,7 +212,7 @@ class Stages:
         if cancelled is not None:
             self._cancel_fresh(cancelled)
 
-    def _cancel_fresh(self, cancelled: Asked) -> None:
+    def _cancel_fresh(self, cancelled: Request) -> None:
         """Cancel the runs that a choice created while the user cancelled the sweep, without knowing
         them."""
         for run, view in self._run_table.views.items():

@@ -33,7 +33,7 @@ class Heartbeat(NamedTuple):
     document: Whole[Mapping[str, object]] = MappingProxyType({})
 
 
-SILENT = Heartbeat()
+NO_HEARTBEAT = Heartbeat()
 """The heartbeat of a worker that has not sent any."""
 
 
@@ -51,7 +51,7 @@ class Beat(NamedTuple):
 
     stamp: int
     seen: float
-    body: Heartbeat = SILENT
+    body: Heartbeat = NO_HEARTBEAT
     began: float | None = None
     older: float = 0.0
 
@@ -163,4 +163,4 @@ def read_heartbeat(store: Store, path: str) -> Heartbeat:
     try:
         return read_as(store, path, _read)
     except (NotFound, StoreError):
-        return SILENT
+        return NO_HEARTBEAT

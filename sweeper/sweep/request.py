@@ -6,7 +6,7 @@ from sweeper.common import codec
 from sweeper.common.codec import SCHEMA, AtLeast, Default
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """The author and the time of a request."""
 
     by: Annotated[str, Default("somebody")]
@@ -20,7 +20,7 @@ class Asked(NamedTuple):
 class Pause(NamedTuple):
     """A request to start no more runs. With `runs`, running runs stop, and continue later."""
 
-    request: Asked
+    request: Request
     runs: bool = False
 
     def reason(self, sweep: str) -> str:
@@ -29,9 +29,9 @@ class Pause(NamedTuple):
         return f"paused by {by} at {since}: `sweeper resume {sweep}` continues it"
 
 
-def read_asked(document: object, place: str) -> Asked:
+def read_asked(document: object, place: str) -> Request:
     """Read the request in the file `place`. Raises `StoreError`."""
-    return codec.read(Asked, document, place)
+    return codec.read(Request, document, place)
 
 
 class _Pause(NamedTuple):

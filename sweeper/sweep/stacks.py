@@ -25,7 +25,7 @@ class Stacks(NamedTuple):
     text: str
 
 
-class _Asked(NamedTuple):
+class _Request(NamedTuple):
     word: str
 
 
@@ -62,7 +62,7 @@ def answer(folder: "SweepFolder", run: str, attempt: int, text: str) -> None:
     """Answer the request about an attempt, and remove it. Raises `StoreError`."""
     request = folder.stacks_request(run, attempt)
     try:
-        word = read_as(folder.store, request, _read_asked).word
+        word = read_as(folder.store, request, _read_request).word
     except NotFound:
         return
     body = {"schema": SCHEMA, "word": word, "time": timestamp(), "text": text}
@@ -74,5 +74,5 @@ def _read_stacks(document: object, place: str) -> Stacks:
     return codec.read(Stacks, document, place)
 
 
-def _read_asked(document: object, place: str) -> _Asked:
-    return codec.read(_Asked, document, place)
+def _read_request(document: object, place: str) -> _Request:
+    return codec.read(_Request, document, place)

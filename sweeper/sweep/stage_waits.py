@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from sweeper.sweep.plan import Plan
-from sweeper.sweep.request import Asked
+from sweeper.sweep.request import Request
 from sweeper.sweep.stage_inputs import Choice
 
 Fate = Literal["succeeded", "failed", "cancelled", "open"]
@@ -60,7 +60,7 @@ def waits(
     return runs, stages
 
 
-def halted(plan: Plan, cancelled: Asked | None) -> dict[str, Wait]:
+def halted(plan: Plan, cancelled: Request | None) -> dict[str, Wait]:
     """Return the waits of choices (by key) after the whole sweep was cancelled, since nothing is
     chosen then."""
     if cancelled is None:

@@ -6,7 +6,7 @@ import os
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.plan import Plan, read
-from sweeper.sweep.request import Asked, Pause, read_asked, read_parallel, read_pause
+from sweeper.sweep.request import Pause, Request, read_asked, read_parallel, read_pause
 
 
 def user() -> str:
@@ -20,9 +20,9 @@ def user() -> str:
     return f"{name}@{os.uname().nodename}"
 
 
-def asked_now() -> Asked:
+def asked_now() -> Request:
     """Return a request by this user, made now."""
-    return Asked(user(), timestamp())
+    return Request(user(), timestamp())
 
 
 def ask_pause(folder: SweepFolder, *, on: bool, runs: bool = False) -> None:
@@ -43,7 +43,7 @@ def ask_stop(folder: SweepFolder) -> None:
 def ask_cancel(folder: SweepFolder, by: str | None = None) -> None:
     """Request that a sweep's stages choose no more runs, because the whole sweep is cancelled. A
     launch or a retry revokes the request. Raises `StoreError`."""
-    request = asked_now() if by is None else Asked(by, timestamp())
+    request = asked_now() if by is None else Request(by, timestamp())
     _ask(folder, "cancel", request.document())
 
 
@@ -63,12 +63,12 @@ def asked_parallel(folder: SweepFolder) -> int | None:
     return folder.read_request("parallel", read_parallel)
 
 
-def asked_stop(folder: SweepFolder) -> Asked | None:
+def asked_stop(folder: SweepFolder) -> Request | None:
     """Return who wants the launcher to end, or None. Raises `StoreError`."""
     return folder.read_request("stop", read_asked)
 
 
-def asked_cancel(folder: SweepFolder) -> Asked | None:
+def asked_cancel(folder: SweepFolder) -> Request | None:
     """Return who has cancelled the whole sweep, or None. Raises `StoreError`."""
     return folder.read_request("cancel", read_asked)
 

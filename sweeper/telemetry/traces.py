@@ -10,8 +10,8 @@ from sweeper.metrics.rows import as_float
 
 _BATCH = 400
 _CUT = "stop/max_tokens"
-_ASKED = ("question", "prompt", "problem")
-_SAID = ("response", "completion")
+_QUESTION_KEYS = ("question", "prompt", "problem")
+_ANSWER_KEYS = ("response", "completion")
 _TOKENS = ("prompt_tokens", "sampled_tokens", "logprobs")
 
 
@@ -73,8 +73,8 @@ def _step(
     return {
         "step": number,
         "labels": labels,
-        "asked": _first(logs, _ASKED),
-        "said": _first(logs, _SAID),
+        "asked": _first(logs, _QUESTION_KEYS),
+        "said": _first(logs, _ANSWER_KEYS),
         "output": _first(logs, ("output",)),
         "tokens_read": as_float(turn.get("ob_len")),
         "tokens_written": as_float(turn.get("ac_len")),

@@ -206,8 +206,8 @@ def _counted(surface: Surface, parts: Parts, *, null: bool) -> Counter[str]:
         counts[f"of {kind}"] += 1
 
     idle = [axis for axis in surface.axes if axis.key in NULL_AXES or null]
-    effect, trend = any(a.told for a in idle), any(a.told and a.side for a in idle)
-    pair = any(pair.told for pair in surface.pairs)
+    effect, trend = any(a.certain for a in idle), any(a.certain and a.side for a in idle)
+    pair = any(pair.certain for pair in surface.pairs)
     for kind, hit in (("effect", effect), ("trend", trend), ("pair", pair)):
         count(kind, hit)
     count("any", effect or trend or pair)
@@ -220,7 +220,7 @@ def _counted(surface: Surface, parts: Parts, *, null: bool) -> Counter[str]:
         axis = surface.of(key)
         if axis is None:
             continue
-        count(key, axis.told)
+        count(key, axis.certain)
         if key in ("lr", "warmup"):
             share = float(np.var(part)) / total
             count(f"share of {key}", axis.importance.low <= share <= axis.importance.high)

@@ -49,12 +49,12 @@ def test_a_random_search_tells_the_axes_that_matter_and_no_others(tmp_path: Path
     searched(tmp_path)
     result = studied(tmp_path)
     assert result.surface is not None and result.surface.cells == 60
-    assert {axis.key for axis in result.surface.axes if axis.told} == {"lr", "warmup", "kind"}
+    assert {axis.key for axis in result.surface.axes if axis.certain} == {"lr", "warmup", "kind"}
     assert result.surface.axes[0].key == "lr"
     rate = result.surface.of("lr")
     assert rate is not None and rate.log and rate.side == ""
     for axis in result.surface.axes:
-        assert (axis.importance.low > 0) == axis.told
+        assert (axis.importance.low > 0) == axis.certain
     (trend,) = findings_of(result, "trend")
     assert trend.evidence["axis"] == "warmup" and trend.evidence["side"] == "smallest"
     place = findings_of(result, "optimum")[0]
@@ -169,7 +169,7 @@ def test_two_axes_that_depend_on_each_other_are_reported(tmp_path: Path):
     result = studied(tmp_path)
     (finding,) = findings_of(result, "interaction")
     assert {finding.evidence["x"], finding.evidence["y"]} == {"x", "y"}
-    assert result.surface is not None and result.surface.pairs[0].told
+    assert result.surface is not None and result.surface.pairs[0].certain
     corners = np.array(result.surface.pairs[0].means)[[0, 0, -1, -1], [0, -1, 0, -1]]
     assert corners == pytest.approx([1, -1, -1, 1], abs=0.35)
 

@@ -14,7 +14,7 @@ from sweeper.analysis.statistics.distributions import (
     student_quantile,
     student_tail,
 )
-from sweeper.analysis.statistics.noise import Asked, Noise, Spread, fit_noise
+from sweeper.analysis.statistics.noise import Noise, NoiseRule, Spread, fit_noise
 from sweeper.analysis.statistics.seeds import (
     Chosen,
     Comparison,
@@ -48,7 +48,7 @@ GROUPS = {"a": [24.0, 28.5, 25.1], "b": [27.9, 31.0, 33.2, 30.4], "c": [24.1, 24
 def compared(
     groups: Mapping[str, Sequence[float]],
     best: str,
-    noise_rule: Asked = "auto",
+    noise_rule: NoiseRule = "auto",
     scale: Scale = "linear",
 ) -> dict[str, Comparison]:
     noise = fit_noise(

@@ -62,7 +62,7 @@ def printing(make_scene: Callable[..., Any]) -> Printing:
 
 def test_only_complete_new_lines_are_shown(printing):
     tail = printing.tail()
-    assert tail.silent and printing.take(tail) == []
+    assert tail.is_empty and printing.take(tail) == []
     printing.log("a\nb\nhal")
     assert printing.take(tail) == ["a", "b"] and printing.take(tail) == []
     printing.log("f\n\nc\n")

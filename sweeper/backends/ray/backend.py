@@ -11,7 +11,7 @@ from typing import Literal, overload
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.helper import Helper
 from sweeper.backends.identity import Identity
-from sweeper.backends.ray.messages import About, Asked, Death, Described, Node
+from sweeper.backends.ray.messages import About, ActorOptions, Death, Described, Node
 from sweeper.backends.ray.options import Options
 from sweeper.errors import EnvironmentFailure, UsageError
 from sweeper.fields.options import read_options
@@ -103,7 +103,7 @@ class RayBackend(Backend):
                 argv=list(job.argv),
                 cwd=job.cwd,
                 secrets=secrets,
-                asked=_options(job.resources),
+                options=_options(job.resources),
             )
             for job in jobs
         ]
@@ -137,10 +137,10 @@ class RayBackend(Backend):
         return f"{self._mark}-{self._identity.current()}-{token}"
 
 
-def _options(resources: Mapping[str, object]) -> Asked:
+def _options(resources: Mapping[str, object]) -> ActorOptions:
     """Return an actor's options in Ray's format."""
     given = read_options(Options, resources, _PLACE)
-    options = Asked(num_cpus=given.num_cpus)
+    options = ActorOptions(num_cpus=given.num_cpus)
     if given.num_gpus:
         options["num_gpus"] = given.num_gpus
     if given.resources:

@@ -86,7 +86,7 @@ class Cluster:
                 "namespace": self._namespace,
                 "lifetime": "detached",
                 "max_restarts": 0,
-                **job["asked"],
+                **job["options"],
             }
             try:
                 self._job.options(**options).remote(

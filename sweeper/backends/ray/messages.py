@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import NotRequired, Required, TypedDict
 
 
-class Asked(TypedDict, total=False):
+class ActorOptions(TypedDict, total=False):
     """An actor's options in Ray's format. `memory` is in bytes."""
 
     num_cpus: Required[float]
@@ -23,7 +23,7 @@ class Described(TypedDict):
     argv: list[str]
     cwd: str
     secrets: Mapping[str, str]
-    asked: Asked
+    options: ActorOptions
 
 
 class Node(TypedDict):

@@ -26,7 +26,7 @@ _FIELDS = (
 _FORMAT = ",".join(f"{field}:|" for field in _FIELDS.split(","))
 _ACCOUNTED = "JobID,State,ExitCode,Comment"
 _COMMENT = re.compile(r"sweeper:([0-9a-f]{16}):([0-9a-f]{12}):([0-9a-f]+-a[0-9]+|array)")
-_KEPT = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
+_PASSED_ON = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
 """Variables with harmless defaults of the user. Others would change what a command does or how it
 answers."""
 _REACHING = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
@@ -196,7 +196,7 @@ class Slurm:
         environment = {
             name: value
             for name, value in os.environ.items()
-            if name in (*_KEPT, *_REACHING) or not name.startswith(_DROPPED)
+            if name in (*_PASSED_ON, *_REACHING) or not name.startswith(_DROPPED)
         }
         try:
             done = subprocess.run(
