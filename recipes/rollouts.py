@@ -50,7 +50,7 @@ def problems_of(
         )
     if left_out := len(conversations) - len(problems):
         count = f"{left_out} of {len(conversations)} questions"
-        limit = f"max_length={config.max_length}, with max_tokens for the answer"
+        limit = f"max_length={config.max_length} (question and max_tokens together)"
         print(f"{count} left out: longer than {limit}", flush=True)
     return problems
 

@@ -48,7 +48,7 @@ def open_runs(data: SweepData) -> int:
 
 def grown_from(data: SweepData) -> int:
     """Return the number of seeds per cell of the earliest launch, if seeds were added after it;
-    else 0. A race accounts for its seeds itself."""
+    else 0. Also 0 for a race, whose statistics already allow for added seeds."""
     if data.plan is not None and data.plan.race is not None:
         return 0
     launches = () if data.plan is None else data.plan.launches

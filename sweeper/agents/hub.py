@@ -121,8 +121,8 @@ def _ask(address: str, path: str, **query: str) -> object:
         error.close()
         if error.code in (401, 404):
             raise NotFound(
-                f"{address} has no such rows or no dataset {what!r}: search for its name, or set "
-                "HF_TOKEN if it is private"
+                f"{address} has no dataset {what!r}, or not these rows of it: search for its name, "
+                "or set HF_TOKEN if it is private"
             ) from error
         raise EnvironmentFailure(f"{address} refuses {what} ({error.code})") from error
     except (OSError, HTTPException) as error:

@@ -252,7 +252,7 @@ class Workspace:
         for name, most in self.limits._asdict().items():
             if most is not None and getattr(used, name) > most * (1 + 1e-9):
                 raise UsageError(
-                    f"another launch has just taken what was left of {name}: try again"
+                    f"another launch has just used the rest of the limit on {name}: try again"
                 )
 
     def _has_started(self, sweep: str) -> bool:

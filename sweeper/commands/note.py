@@ -95,8 +95,8 @@ def _text(arguments: Namespace, name: str) -> str | None:
 
 
 def _read(file: TextIO, name: str) -> str:
-    """Read a file up to the longest allowed note, since a pipe may never end. Raises `UsageError`
-    if the text is too long."""
+    """Read no more of a file than the longest allowed note, since a pipe may never end. Raises
+    `UsageError` if the text is too long."""
     text = file.read(MOST_CHARACTERS + 1)
     if len(text) > MOST_CHARACTERS:
         raise UsageError(f"{name}: a note has at most {MOST_CHARACTERS:,} characters")

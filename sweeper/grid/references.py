@@ -251,8 +251,8 @@ class _Reading:
         self.work += 4 * size if type(made) in (dict, list) else size // 64
         if size > MAX_MADE:
             raise BrokenReference(
-                f"references to a value of more than {MAX_MADE} characters, or nested more "
-                f"than {MAX_DEPTH} deep"
+                f"references that make a value longer than {MAX_MADE} characters, or nested deeper "
+                f"than {MAX_DEPTH} levels"
             )
         if self.spent > _MAX_CONFIG:
             raise BrokenReference(

@@ -166,8 +166,8 @@ def check_keys(
 
 
 def keyed(record: Mapping[str, object]) -> dict[str, object]:
-    """Return the values of a run by the keys of conditions: those of its configuration, and those
-    of its record."""
+    """Return the values of a run under the keys that conditions may use: the keys of its
+    configuration and of its record."""
     config = table_of(record["config"])
     config = {**config, **dict(dotted(config))}  # as `show` prints the key
     fields = {key: value for key, value in record.items() if key != "config"}

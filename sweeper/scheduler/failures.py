@@ -223,7 +223,7 @@ class Outcomes:
         self._ends[run] = End(state, reason, outcome, self._clock() + left, self._wall() + left)
         if state.state in (State.FAILED, State.PREEMPTED, State.LOST):
             ended = f"{run}-a{state.attempt}", state.state.value, reason or ("no reason recorded")
-            _LOG.info("%s: %s (%s); another attempt would wait %.0f s", *ended, max(0.0, left))
+            _LOG.info("%s: %s (%s); a retry would wait %.0f s", *ended, max(0.0, left))
         return run not in self._unread
 
     def end(self, run: str) -> End | None:

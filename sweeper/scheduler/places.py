@@ -235,8 +235,9 @@ class Places:
         return next((place for place in order if room[place] > 0), None)
 
     def why_leave(self, place: str, room: Mapping[str, int]) -> str | None:
-        """Return why attempts that their place does not have should move: the place accepts none,
-        or has not answered for long, and another place has room. None if they should stay."""
+        """Return why attempts that were assigned to a place, which has no job for them, should
+        move: the place accepts no jobs, or has not answered for long, and another place has
+        room. None if they should stay."""
         others = any(left > 0 for other, left in room.items() if other != place)
         if not self.several or not others:
             return None

@@ -69,8 +69,8 @@ def _daemon(root: str) -> Daemon | None:
 
 
 def _settings() -> Iterator[object]:
-    """Yield the stamps of the files from which clients of stores take accounts and addresses: a
-    process that was started before a change does not have it."""
+    """Yield the path, time and size of each file from which clients of stores take accounts and
+    addresses. After a change, processes that were started before it still use the old settings."""
     for path in map(os.path.expanduser, _SETTINGS):
         with suppress(OSError):
             status = os.stat(path)

@@ -16,7 +16,7 @@ class Spent(NamedTuple):
     seconds: Annotated[float, Clamp(0.0)] = 0.0
 
     def document(self) -> dict[str, object]:
-        """Return the value in its stored form."""
+        """Return the object as written in the store."""
         return {**written(self), "seconds": round(self.seconds, 3)}
 
 
@@ -47,7 +47,7 @@ class SweepSpent(NamedTuple):
         return self._replace(created=created, counted=counted, days=days)
 
     def document(self) -> dict[str, object]:
-        """Return the value in its stored form."""
+        """Return the object as written in the store."""
         return {"schema": SCHEMA, **written(self)}
 
 

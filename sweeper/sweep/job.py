@@ -46,7 +46,7 @@ class Job(NamedTuple):
     first: int = 1
 
     def document(self) -> dict[str, object]:
-        """Return the value in its stored form."""
+        """Return the object as written in the store."""
         return {"schema": SCHEMA, **written(self)}
 
 

@@ -41,7 +41,7 @@ class Mark(NamedTuple):
     time: Annotated[str, Default("")]
 
     def document(self) -> dict[str, object]:
-        """Return the value in its stored form."""
+        """Return the object as written in the store."""
         return {"schema": SCHEMA, **written(self)}
 
 

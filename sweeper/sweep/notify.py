@@ -38,7 +38,7 @@ class Notify(NamedTuple):
         return tuple(way for way in ("command", "webhook", "slack", "email") if values[way])
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`."""
+        """Return the object as written in `sweep.json`."""
         return written(self)
 
 
@@ -51,7 +51,7 @@ class Message(NamedTuple):
     time: Annotated[str, Default("")]
 
     def document(self) -> dict[str, object]:
-        """Return the value in its stored form."""
+        """Return the object as written in the store."""
         return {"schema": SCHEMA, **written(self)}
 
 

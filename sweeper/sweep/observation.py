@@ -27,7 +27,8 @@ class Kind(StrEnum):
 
 
 class Observation(NamedTuple):
-    """`time` is the beginning or the end of the observation, in UTC."""
+    """What a launcher observed of a run. `time` (UTC) is when the observed state began, or, for
+    a wait, when it ends."""
 
     kind: Kind
     reason: Sparse[str | None] = None

@@ -65,7 +65,7 @@ class Run(NamedTuple):
     parents: Sparse[tuple[str, ...]] = ()
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`."""
+        """Return the object as written in `sweep.json`."""
         return written(self)
 
 
@@ -77,7 +77,7 @@ class Baseline(NamedTuple):
     sweep: Sparse[str | None] = None
 
     def document(self) -> dict[str, str]:
-        """Return the form in `sweep.json`."""
+        """Return the object as written in `sweep.json`."""
         return written(self)
 
 
@@ -110,7 +110,7 @@ class Stage(NamedTuple):
         return tuple(dict.fromkeys(take.stage for source in self.sources for take in source.takes))
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`."""
+        """Return the object as written in `sweep.json`."""
         return written(self)
 
 
@@ -126,7 +126,7 @@ class Wandb(NamedTuple):
     app: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`."""
+        """Return the object as written in `sweep.json`."""
         return written(self)
 
 
@@ -143,7 +143,7 @@ class OnAlarm(NamedTuple):
     rules: tuple[str, ...] | None = None
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`."""
+        """Return the object as written in `sweep.json`."""
         return written(self)
 
 
@@ -162,7 +162,7 @@ class Budget(NamedTuple):
         return tuple(key for key in ("tokens", "usd") if getattr(self, key) is not None)
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`."""
+        """Return the object as written in `sweep.json`."""
         return written(self)
 
 
@@ -177,7 +177,7 @@ class Carried(NamedTuple):
     files: Annotated[Mapping[str, str], Default({})]
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`."""
+        """Return the object as written in `sweep.json`."""
         return written(self)
 
 
@@ -364,8 +364,8 @@ class Plan(NamedTuple):
         return self.recipe.seed_field is None and any(run.seed is not None for run in self.runs)
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`. Before a launch it lacks the values that only a launch
-        knows."""
+        """Return the object as written in `sweep.json`. Before a launch it lacks the values that
+        only a launch knows."""
         document: dict[str, object] = {"schema": SCHEMA, **written(self)}
         document["alarms"] = self.alarms or {}
         if not self.stages:

@@ -31,8 +31,8 @@ def this_process() -> Who:
 
 
 def is_gone(who: Who) -> bool:
-    """Return whether the process ran here and has ended. False for other machines and for hidden
-    processes."""
+    """Return whether the process ran here and has ended. False for a process on another machine,
+    and for one that /proc hides from this user."""
     return who.host == machine() and began(who.pid) != who.began and not _is_hidden(who.pid)
 
 

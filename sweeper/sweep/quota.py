@@ -71,7 +71,7 @@ class Page(NamedTuple):
         return sum(member.slots for member in self.members.values())
 
     def document(self) -> dict[str, object]:
-        """Return the value in its stored form; the number is the file's name."""
+        """Return the object as written in the store; the number is the file's name."""
         return {"schema": SCHEMA, **written(self)}
 
 

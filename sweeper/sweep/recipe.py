@@ -38,7 +38,7 @@ class Recipe(NamedTuple):
     function: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`."""
+        """Return the object as written in `sweep.json`."""
         return written(self)
 
 

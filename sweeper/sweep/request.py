@@ -13,7 +13,7 @@ class Request(NamedTuple):
     time: Annotated[str, Default("")]
 
     def document(self, **more: object) -> dict[str, object]:
-        """Return the value in its stored form."""
+        """Return the object as written in the store."""
         return {"schema": SCHEMA, **self._asdict(), **more}
 
 

@@ -55,7 +55,7 @@ class Take(NamedTuple):
         return f"{how.get(self.how, self.how)} of {self.stage}"
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`."""
+        """Return the object as written in `sweep.json`."""
         document: dict[str, object] = {"stage": self.stage, "take": self.how}
         document |= {"count": self.number} if self.how == "top" else {}
         return document | ({"run": self.run} if self.run is not None else {})
@@ -68,7 +68,7 @@ class Source(NamedTuple):
     base: bool = False
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`."""
+        """Return the object as written in `sweep.json`."""
         if self.base:
             return {"base": True}
         return {"takes": [take.document() for take in self.takes]}
@@ -104,7 +104,7 @@ class Chosen(NamedTuple):
         return tuple(run for run, _ in self.taken)
 
     def document(self, choice: Choice) -> dict[str, object]:
-        """Return the value in its stored form, with its choice."""
+        """Return the object as written in the store, with its choice."""
         taken = [{"run": run, "value": value} for run, value in self.taken]
         judged = {"name": choice.metric.name, "goal": choice.metric.goal, "at": choice.metric.at}
         about = {**choice.take.document(), "metric": judged, "of": list(choice.candidates)}
@@ -188,5 +188,5 @@ def _fill(value: object, find: Callable[[str, str], object]) -> object:
 
 
 def text_of(value: object) -> str:
-    """Return a value as part of a longer text."""
+    """Return a value as text that can be inserted into a longer text."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -50,7 +50,7 @@ class Usage(NamedTuple):
         return total
 
     def document(self) -> dict[str, object]:
-        """Return the value in its stored form."""
+        """Return the object as written in the store."""
         return written(self)
 
 
@@ -64,7 +64,7 @@ class SweepUsage(NamedTuple):
     time: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Return the value in its stored form."""
+        """Return the object as written in the store."""
         return written(self)
 
 

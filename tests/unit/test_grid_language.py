@@ -403,7 +403,8 @@ def test_references_that_explode_are_refused():
     )
     lists = {"a0": [1]} | {f"a{n}": [f"${{a{n - 1}}}"] * 2 for n in range(1, 30)}
     assert problems(base=lists)[0].endswith(
-        "references to a value of more than 100000 characters, or nested more than 32 deep"
+        "references that make a value longer than 100000 characters, "
+        "or nested deeper than 32 levels"
     )
     chain = {"a0": 1} | {f"a{n}": f"${{a{n - 1}}}" for n in range(1, 200)}
     assert set(configs(base=chain)[0].values()) == {

@@ -195,7 +195,8 @@ def official() -> ModuleType:
 
 def _is_of_others(record: logging.LogRecord) -> bool:
     """Return whether a log line of asyncio concerns something other than the client. Errors of
-    abandoned questions were reported before; asyncio would log them again with a traceback."""
+    requests that are no longer awaited were reported before; asyncio would log them again with a
+    traceback."""
     error = record.exc_info[1] if record.exc_info else None
     return not type(error).__module__.startswith("modal.")
 

@@ -309,11 +309,11 @@ evaluations."""
 
 def last_number(data: bytes, key: str) -> Point | None:
     """Return the last number of `key` in lines of JSON without parsing all lines. Return None if it
-    cannot be determined, or if the lines after it should have a number too.
+    cannot be determined, or if later lines lack a number that they should have.
 
     The last value is the value of the highest step. If the steps at the beginnings of the lines
-    ascend, it is in the last lines. (A line with two steps has no meaning in JSON; here the first
-    one counts.)
+    ascend, it is in the last lines. (A line with two steps has no meaning in JSON; here the
+    first one counts.)
     """
     starts = _line_starts(data)
     steps = [int(match[1]) for match in map(_STEP.match, repeat(data), starts) if match]
