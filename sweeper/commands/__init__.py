@@ -86,7 +86,7 @@ _BY_HEADING: "dict[str, dict[str, tuple[str, ...]]]" = {
         ),
         "chat": ("talk with the weights of a run, or of a sweep's best run", "quickstart", "chat"),
         "endpoint": (
-            "serve such weights to programs, in OpenAI's form",
+            "serve such weights to programs by an API like OpenAI's",
             "quickstart --port 8000",
             "chat",
         ),
@@ -100,9 +100,9 @@ _BY_HEADING: "dict[str, dict[str, tuple[str, ...]]]" = {
         "sweep archive": ("hide a sweep from lists", "quickstart", "sweep"),
         "sweep rename": ("rename a sweep", "quickstart first-try", "sweep"),
         "sweep delete": ("delete a sweep and everything it recorded", "quickstart --yes", "sweep"),
-        "store": ("remove what nothing needs, or upload what dead workers left", "gc"),
+        "store": ("remove unneeded files, or upload files of dead workers", "gc"),
         "store gc": ("find and remove files that nothing needs", ""),
-        "store sync": ("upload what dead workers left on this machine", ""),
+        "store sync": ("upload files that dead workers left on this machine", ""),
     },
     "set up": {
         "doctor": ("check that everything a sweep needs is there", ""),
@@ -141,9 +141,11 @@ their verb."""
 class Entry:
     """A verb in the help: its heading, its description, and an example command that works."""
 
-    def __init__(self, name: str, heading: str, summary: str, given: str, file: str = "") -> None:
+    def __init__(
+        self, name: str, heading: str, summary: str, arguments: str, file: str = ""
+    ) -> None:
         self.heading, self.summary, self.file = heading, summary, file
-        self.example = f"sweeper {name} {given}".rstrip()
+        self.example = f"sweeper {name} {arguments}".rstrip()
 
 
 VERBS = {
@@ -170,19 +172,20 @@ FORMER = {
 """Former names of verbs. They still work, but help and completion leave them out."""
 
 
-def of_today(given: Sequence[str]) -> tuple[list[str], str | None]:
-    """Replace a verb's former name by its current name. Return the arguments, and a sentence that
-    gives the new name, or None if nothing was replaced."""
+def of_today(words: Sequence[str]) -> tuple[list[str], str | None]:
+    """Replace the former name of a verb at the start of a command's words. Return the words, and a
+    sentence that gives the new name, or None if nothing was replaced."""
     for count in (1, 2):
-        before = " ".join(given[:count])
-        if len(given) >= count and before in FORMER:
-            now = FORMER[before]
-            return [*now.split(), *given[count:]], f"sweeper {before} is now `sweeper " + now + "`"
-    return list(given), None
+        former = " ".join(words[:count])
+        if len(words) >= count and former in FORMER:
+            name = FORMER[former]
+            return [*name.split(), *words[count:]], f"sweeper {former} is now `sweeper {name}`"
+    return list(words), None
 
 
 def parts(verb: str) -> dict[str, str]:
-    """Return the second words that a verb takes, each with the full name of its verb."""
+    """Return the second words of a verb, each with its full name: of `sweep`, `archive` with `sweep
+    archive`."""
     whole = [name for name in VERBS if name.startswith(f"{verb} ")]
     return {name.partition(" ")[2]: name for name in whole}
 

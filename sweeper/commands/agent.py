@@ -67,7 +67,7 @@ def _mcp(arguments: Namespace) -> int:
     if not token:
         token, place = token_of(paths.home(), lambda: secrets.token_urlsafe(32))
     if len(token) < _SHORTEST:
-        raise UsageError(f"{place}: the token has less than {_SHORTEST} characters")
+        raise UsageError(f"{place}: the token has fewer than {_SHORTEST} characters")
 
     def ready(port: int) -> None:
         warn(f"http://127.0.0.1:{port}/mcp; the token (Authorization: Bearer) is in {place}")
@@ -101,7 +101,7 @@ def _add_skill(verb: ArgumentParser) -> None:
 def _skill(arguments: Namespace) -> int:
     """Print a skill, or install the skills in the folder where agents find them."""
     if arguments.agents_md and arguments.install is not None:
-        raise UsageError("--agents-md only prints; --install installs only skills")
+        raise UsageError("--agents-md prints a file and --install installs skills: give only one")
     if arguments.install is None:
         name = f"sweeper-{arguments.name or 'research'}"
         sys.stdout.write(agents_text() if arguments.agents_md else skill_text(name))

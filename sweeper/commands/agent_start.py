@@ -56,12 +56,14 @@ def _add_start(verb: ArgumentParser) -> None:
         "--grids", metavar="DIR", help="the agent's folder (default: agents/NAME, made if missing)"
     )
     place = shared.group(verb, "the sandbox")
-    place.add_argument("--in", dest="place", choices=PLACES, default=PLACES[0], help="(podman)")
+    place.add_argument(
+        "--in", dest="place", choices=PLACES, default=PLACES[0], help="its kind (podman)"
+    )
     place.add_argument(
         "--image", help="the container image; for podman also a folder with a Linux file system"
     )
     place.add_argument("--network", help="podman: none, host, ... (podman's default)")
-    place.add_argument("--memory", type=int, metavar="MIB", help="the most memory of a container")
+    place.add_argument("--memory", type=int, metavar="MIB", help="memory limit of a container")
     allowed = shared.group(verb, "what the agent may use")
     allowed.add_argument(
         "--budget",
@@ -94,7 +96,7 @@ def _add_start(verb: ArgumentParser) -> None:
 
 
 def _request(arguments: Namespace, store: Store) -> session.Start:
-    """Read from the arguments which agent to start, and how. Raises `UsageError`,
+    """Build the request to start an agent from the arguments. Raises `UsageError`,
     `EnvironmentFailure`."""
     allowance.read_limits(arguments.budget)
     if not 0 < arguments.hours <= 10_000 or arguments.restarts < 0:
@@ -214,9 +216,9 @@ def _transcript(arguments: Namespace) -> int:
     store = open_store(arguments.root or default_root())
     if arguments.agent is None:
         rows = [
-            (one.name, one.state, one.agent, one.model, one.place, one.begun, one.starts,
-             " ".join(_sweeps(store, one.name)))
-            for one in read_sessions(store)
+            (entry.name, entry.state, entry.agent, entry.model, entry.place, entry.begun,
+             entry.starts, " ".join(_sweeps(store, entry.name)))
+            for entry in read_sessions(store)
         ]  # fmt: skip
         columns = ("agent", "state", "program", "model", "in", "begun", "starts", "sweeps")
         print_table(columns, rows)

@@ -49,8 +49,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, object]:
-    """Return an alarm for `--json`. `current` tells whether the alarm is about the newest attempt;
-    `outcome` is the result of its `on_alarm` actions."""
+    """Return an alarm for `--json`. `current` is true if the alarm is about the run's newest
+    attempt. `outcome` is the result of its `on_alarm` actions."""
     return {**alarm.document(), "current": alarm.attempt == attempts, "outcome": outcome}
 
 
@@ -75,6 +75,6 @@ def _what(alarm: Alarm, outcome: str | None) -> str:
 
 
 def _advice(alarms: Sequence[Alarm]) -> list[str]:
-    """Return what to do about the alarms, once for each rule."""
+    """Return the advice on the alarms, one line for each rule."""
     advice = {alarm.rule: alarm.advice for alarm in alarms if alarm.advice}
     return [f"{rule}: {text}" for rule, text in advice.items()]

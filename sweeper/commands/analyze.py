@@ -44,8 +44,8 @@ def add_arguments(verb: ArgumentParser) -> None:
         metavar="SETTING,...",
         action=_OneSetting,
         help="compare within each value of a setting, such as each model, or within each "
-        "combination of several (default: the grid's, or a setting on which the best value of "
-        "another depends)",
+        "combination of several (default: the grid's, or a setting that changes which value of "
+        "another setting is best)",
     )
     _add_output_arguments(verb)
     shared.roots(verb)
@@ -173,7 +173,7 @@ def _report(
 
 
 def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "WrittenNotes | None":
-    """Write the notes, if their folder exists."""
+    """Write the notes to the folder of `--notes`, or to notes/ if it exists."""
     from sweeper.analysis.page.notebook import FOLDER, keep
 
     folder = arguments.notes or (FOLDER if os.path.isdir(FOLDER) else None)
@@ -187,15 +187,15 @@ def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "Writ
 
 
 def _cost(registry: "Registry", report: "Report") -> str | None:
-    """Describe what the runs of a report used; None if nothing was counted."""
+    """Describe the tokens and dollars that a report's runs used; None if no tokens were counted."""
     from sweeper.money import prices
     from sweeper.results.costs import spent, together
 
     table = prices.load()
     wanted = {row["run"] for row in report.document["runs"]}
     sweeps = [name.partition("/")[0] for name in report.document["sweep"].split(" + ")]
-    known = [name for name in dict.fromkeys(sweeps) if registry.has_sweep(name)]
-    runs = [run for run in registry.handles_of(known) if run.id in wanted] if known else []
+    recorded = [name for name in dict.fromkeys(sweeps) if registry.has_sweep(name)]
+    runs = [run for run in registry.handles_of(recorded) if run.id in wanted] if recorded else []
     whole = together((spent(run, table) for run in runs), table)
     tokens = whole.usage.counts.tokens
     if not tokens:

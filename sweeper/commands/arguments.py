@@ -60,7 +60,7 @@ def roots(verb: ArgumentParser) -> None:
     group(verb, WHERE).add_argument(
         "--root",
         action="append",
-        help="where sweeps are kept (default: $SWEEPER_ROOT, else ./sweeps); repeatable",
+        help="where sweeps are stored (default: $SWEEPER_ROOT, else ./sweeps); repeatable",
     )
 
 
@@ -89,7 +89,7 @@ def select(verb: ArgumentParser, title: str = RUNS) -> None:
 
 
 def runs_of_any_sweeps(verb: ArgumentParser, default: str = "all") -> None:
-    """Add the names of runs of any sweeps; none means all."""
+    """Add the names of runs of any sweeps. No names select the runs that `default` describes."""
     group(verb, RUNS).add_argument(
         "runs",
         nargs="*",
@@ -101,7 +101,7 @@ def runs_of_any_sweeps(verb: ArgumentParser, default: str = "all") -> None:
 
 
 def optional_sweep(verb: ArgumentParser, default: str = "the newest", title: str = SWEEP) -> None:
-    """Add an optional sweep; `default` says which sweep is used without it."""
+    """Add an optional sweep. `default` describes the sweep that is used if none is named."""
     group(verb, title).add_argument(
         "sweep", nargs="?", metavar="SWEEP", help=f"a sweep (default: {default})"
     )
@@ -113,13 +113,13 @@ def required_sweep(verb: ArgumentParser, about: str = "a sweep", title: str = SW
 
 
 def runs_of_required_sweep(verb: ArgumentParser) -> None:
-    """Add a sweep and the names of some of its runs; none means all."""
+    """Add a sweep and the names of some of its runs. No names select all runs."""
     required_sweep(verb, title=RUNS)
     _runs(verb)
 
 
 def runs_of_optional_sweep(verb: ArgumentParser, default: str = "the newest") -> None:
-    """Add an optional sweep and the names of some of its runs; none means all."""
+    """Add an optional sweep and the names of some of its runs. No names select all runs."""
     optional_sweep(verb, default, RUNS)
     _runs(verb)
 
@@ -195,7 +195,7 @@ def set_log_level(arguments: Namespace) -> None:
 
 
 def trust(verb: ArgumentParser, title: str = LAUNCH) -> None:
-    """Add the option to execute the sweep of another user or machine."""
+    """Add `--trust`, the permission to execute the plan of another user or machine."""
     group(verb, title).add_argument(
         "--trust",
         action="store_true",
@@ -204,7 +204,7 @@ def trust(verb: ArgumentParser, title: str = LAUNCH) -> None:
 
 
 def weights(verb: ArgumentParser) -> None:
-    """Add the choice of a run, and of its checkpoint."""
+    """Add the arguments that choose a run and one of its checkpoints."""
     what = group(verb, "which weights")
     what.add_argument("of", metavar="SWEEP|RUN", help="a run, or a sweep (its best run)")
     what.add_argument(
@@ -216,7 +216,7 @@ def weights(verb: ArgumentParser) -> None:
 
 
 def judge(verb: ArgumentParser, title: str = COMPARE) -> None:
-    """Add the metric by which runs are compared."""
+    """Add `--metric`, `--goal` and `--at`, which set how runs are compared."""
     compare = group(verb, title)
     compare.add_argument("--metric", help="compare by this metric (default: the grid's)")
     compare.add_argument(

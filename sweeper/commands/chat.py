@@ -56,7 +56,7 @@ def _add_sampling(verb: ArgumentParser) -> None:
 
 
 class _Weights(NamedTuple):
-    """The weights to sample: options of the process that samples them, and its environment."""
+    """The options and the environment of the process that samples from the chosen weights."""
 
     options: dict[str, object]
     environment: dict[str, str]
@@ -72,8 +72,8 @@ def _endpoint(arguments: Namespace) -> int:
     """Serve until a signal."""
     if arguments.host not in _LOOPBACK and not os.environ.get(_KEY):
         raise UsageError(
-            f"--host {arguments.host}: other machines could use your account: export {_KEY}, a key "
-            "that clients must send"
+            f"--host {arguments.host} lets other machines use your account: export {_KEY}, an API "
+            "key that clients must send"
         )
     if not 0 <= arguments.port < 65536:
         raise UsageError("--port takes 0 to 65535")
@@ -112,9 +112,8 @@ def _run(arguments: Namespace, weights: _Weights, **more: object) -> int:
         ) as process:
             signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))
             while (code := process.poll()) is None:
-                with suppress(
-                    KeyboardInterrupt
-                ):  # the process gets the signal too, and ends by itself
+                # On Ctrl-C, the process gets the signal too, and ends by itself.
+                with suppress(KeyboardInterrupt):
                     process.wait()
         with suppress(FileNotFoundError):
             _print_cost(str(options["model_name"]), usage_file)
@@ -130,7 +129,7 @@ def _print_cost(model: str, usage_file: str) -> None:
     with open(usage_file, encoding="utf-8") as file:
         counts = json.load(file)
     cost = amount(Usage({model: Counts(**counts)}), load())
-    dollars = "at no known price" if cost.unpriced else f"{money(cost.usd)} dollars ({cost.basis})"
+    dollars = "no price known" if cost.unpriced else f"{money(cost.usd)} dollars ({cost.basis})"
     total = f"{counts['prefill']} tokens read, {counts['sample']} written"
     line = f"{total}: {dollars}, not counted in the sweep's costs and budget"
     print(sanitize(line), file=sys.stderr)

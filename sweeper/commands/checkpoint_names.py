@@ -44,8 +44,8 @@ def service_of(plan: Plan) -> str | None:
 
 
 def model_of(run: RecordedRun) -> str | None:
-    """Return the base model of a run, from the configuration that its program wrote (it includes
-    defaults)."""
+    """Return the base model of a run, from the configuration that its program wrote, which includes
+    defaults."""
     for folder in reversed(run.folders()):
         rows = parse(run.read(f"{folder}/config.json").replace(b"\n", b" ") + b"\n").rows
         for row in rows:
@@ -61,9 +61,9 @@ def _address(record: Mapping[str, object]) -> str | None:
 
 
 def service_environment(service: str | None = None) -> dict[str, str]:
-    """Return the environment variables that lead to a service, `tinker` or `local`. If the service
-    is unknown: none if such variables are set, else those of this user's engine. Raises
-    `UsageError`, `EnvironmentFailure`."""
+    """Return the environment variables with which the SDK finds a service (`tinker` or `local`). If
+    `service` is None, return nothing if such variables are set already, and else the variables of
+    this user's engine. Raises `UsageError`, `EnvironmentFailure`."""
     from sweeper.engine import lifecycle
 
     if service is not None:

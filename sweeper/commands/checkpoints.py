@@ -21,7 +21,7 @@ from sweeper.terminal import is_screen, print_table, say, warn
 _GIGABYTE = 1e9
 _HOUR, _TEN_YEARS = 3600, 10 * 365 * 86_400
 
-Found = tuple[RecordedRun, str, Kept]
+RunCheckpoint = tuple[RecordedRun, str, Kept]
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -29,9 +29,13 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.runs_of_any_sweeps(verb)
     shared.select(verb)
     delete = shared.group(verb, "what to delete")
-    delete.add_argument("--delete", action="store_true", help="delete them, after asking")
     delete.add_argument(
-        "--ttl", metavar="30d", help="delete them after this time (never: keep them)"
+        "--delete", action="store_true", help="delete the listed checkpoints, after asking"
+    )
+    delete.add_argument(
+        "--ttl",
+        metavar="30d",
+        help="delete the listed checkpoints after this time (never: keep them)",
     )
     delete.add_argument(
         "--keep",
@@ -60,16 +64,18 @@ def run(arguments: Namespace) -> int:
     spared = kept_checkpoints.spared(checkpoints, registry.all_handles(), keep)
     if arguments.json and not (arguments.delete or arguments.ttl is not None):
         listed = [
-            {"run": f"{run.sweep}/{run.name}", "name": name, **one.record(),
-             "spared": spared.get(one.path)}
-            for run, name, one in checkpoints
+            {"run": f"{run.sweep}/{run.name}", "name": name, **checkpoint.record(),
+             "spared": spared.get(checkpoint.path)}
+            for run, name, checkpoint in checkpoints
         ]  # fmt: skip
         return print_json_answer({"schema": 1, "checkpoints": listed}, registry.problems)
     _show(checkpoints, spared)
     never = arguments.ttl is not None and ttl is None  # `never` deletes nothing
-    meant = [one for _, _, one in checkpoints if never or one.path not in spared]
+    targets = [
+        checkpoint for _, _, checkpoint in checkpoints if never or checkpoint.path not in spared
+    ]
     if arguments.delete or arguments.ttl is not None:
-        _act(service, meant, arguments, ttl)
+        _act(service, targets, arguments, ttl)
     return tell_problems(registry.problems)
 
 
@@ -90,21 +96,21 @@ def _ttl(text: str | None) -> int | None:
     return int(duration)
 
 
-def _show(checkpoints: Sequence[Found], spared: dict[str, str]) -> None:
+def _show(checkpoints: Sequence[RunCheckpoint], spared: dict[str, str]) -> None:
     several = len({run.sweep for run, _, _ in checkpoints}) > 1
     rows = [
         (
             f"{run.sweep}/{run.name}" if several else run.name,
             name,
-            f"{one.size / 1e6:,.1f} MB",
-            one.expires or "-",
-            spared.get(one.path, "-"),
-            one.path,
+            f"{checkpoint.size / 1e6:,.1f} MB",
+            checkpoint.expires or "-",
+            spared.get(checkpoint.path, "-"),
+            checkpoint.path,
         )
-        for run, name, one in checkpoints
+        for run, name, checkpoint in checkpoints
     ]
     print_table(("run", "name", "size", "expires", "needed because", "path"), rows)
-    size = sum(one.size for _, _, one in checkpoints)
+    size = sum(checkpoint.size for _, _, checkpoint in checkpoints)
     table = prices.load()
     cost = ""
     if table.storage_gb_month is not None:
@@ -113,34 +119,34 @@ def _show(checkpoints: Sequence[Found], spared: dict[str, str]) -> None:
     print(f"\n{plural(len(checkpoints), 'checkpoint')}, {size / _GIGABYTE:,.3f} GB{cost}")
 
 
-def _act(service: Service, meant: Sequence[Kept], arguments: Namespace, ttl: int | None) -> None:
+def _act(service: Service, targets: Sequence[Kept], arguments: Namespace, ttl: int | None) -> None:
     """Delete checkpoints, or set their expiry. Raises `UsageError` if confirmation is needed and
     there is no terminal."""
-    if not meant:
+    if not targets:
         say("nothing to change: all checkpoints are kept")
         return
-    size = sum(one.size for one in meant) / _GIGABYTE
+    size = sum(checkpoint.size for checkpoint in targets) / _GIGABYTE
     when = "never" if arguments.ttl == "never" else f"after {arguments.ttl}"
     what = "delete" if arguments.delete else f"delete {when}"
     if not arguments.yes:
         if not is_screen():
             raise UsageError(
-                f"{plural(len(meant), 'checkpoint')} ({size:,.3f} GB): {what}? Confirm with --yes"
+                f"{plural(len(targets), 'checkpoint')} ({size:,.3f} GB): {what}? Confirm with --yes"
             )
-        if not confirmed(f"{plural(len(meant), 'checkpoint')} ({size:,.3f} GB): {what}?"):
+        if not confirmed(f"{plural(len(targets), 'checkpoint')} ({size:,.3f} GB): {what}?"):
             raise UsageError("nothing was changed")
     done = 0
     try:
-        for one in meant:
+        for checkpoint in targets:
             if arguments.delete:
-                done += kept_checkpoints.delete(service, one)
+                done += kept_checkpoints.delete(service, checkpoint)
             else:
-                done += kept_checkpoints.expire(service, one, ttl)
+                done += kept_checkpoints.expire(service, checkpoint, ttl)
     finally:
-        if done < len(meant):
+        if done < len(targets):
             warn(
-                f"{len(meant) - done} checkpoints were not changed (already deleted, or "
-                f"interrupted)"
+                f"{len(targets) - done} checkpoints were not changed: they were already deleted, "
+                "or this command was interrupted"
             )
     say(
         f"{plural(done, 'checkpoint')} {'deleted' if arguments.delete else f'to be deleted {when}'}"

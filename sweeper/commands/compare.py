@@ -68,15 +68,17 @@ def run_checkpoints(arguments: Namespace) -> int:
 def _sides(arguments: Namespace) -> list[Checkpoint]:
     """Return the models to compare. `base` is the base model of the given runs, or the model of
     `--model`."""
-    given = [Checkpoint(name, None, None) if name == BASE else checkpoint_named(arguments, name)
-             for name in arguments.checkpoints]  # fmt: skip
-    models = {side.model for side in given if side.model}
+    checkpoints = [
+        Checkpoint(name, None, None) if name == BASE else checkpoint_named(arguments, name)
+        for name in arguments.checkpoints
+    ]
+    models = {side.model for side in checkpoints if side.model}
     model: str | None = arguments.model or (models.pop() if len(models) == 1 else None)
-    if any(side.address is None for side in given) and model is None:
+    if any(side.address is None for side in checkpoints) and model is None:
         raise UsageError("base: name the base model with --model")
     counts: dict[str, int] = {}
     sides: list[Checkpoint] = []
-    for side in given:
+    for side in checkpoints:
         count = counts[side.name] = counts.get(side.name, 0) + 1
         shown = side.name if count == 1 else f"{side.name} ({count})"
         sides.append(side._replace(name=shown, model=model if side.address is None else side.model))
@@ -84,10 +86,10 @@ def _sides(arguments: Namespace) -> list[Checkpoint]:
 
 
 def _ask(sides: Sequence[Checkpoint], arguments: Namespace) -> dict[str, list[Answer]]:
-    """Sample all models at the same time. Return the answers of each by the model's name."""
+    """Sample all models at the same time. Return each model's answers by the model's name."""
     services = {side.service for side in sides if side.service}
     # The service of the runs also serves base models and addresses.
-    usual = services.pop() if len(services) == 1 else None
+    shared_service = services.pop() if len(services) == 1 else None
     folders = {side.name: _folder(side, arguments) for side in sides}
     # Models that are named twice are sampled once.
     distinct = list({folders[side.name]: side for side in sides}.values())
@@ -98,7 +100,7 @@ def _ask(sides: Sequence[Checkpoint], arguments: Namespace) -> dict[str, list[An
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | service_environment(side.service or usual),
+            env=os.environ | service_environment(side.service or shared_service),
         )
         for side in distinct
     ]
@@ -145,7 +147,7 @@ def _show(compared: "Sides", arguments: Namespace) -> None:
     for line in lines(compared):
         say(line)
 
-    def shown(title: str, prompts: "Sequence[Prompt]") -> None:
+    def print_prompts(title: str, prompts: "Sequence[Prompt]") -> None:
         limited = prompts[: arguments.limit] if arguments.limit else prompts
         if limited:
             more = (
@@ -155,21 +157,23 @@ def _show(compared: "Sides", arguments: Namespace) -> None:
             )
             print()
             say(f"{title}{more}")
-        for one in limited:
-            _print_prompt(one, compared.names)
+        for prompt in limited:
+            _print_prompt(prompt, compared.names)
 
-    for one in compared.against:
-        shown(f"{one.name} solves, {compared.names[0]} does not", one.gained)
-        shown(f"{compared.names[0]} solves, {one.name} does not", one.lost)
+    for side in compared.against:
+        print_prompts(f"{side.name} solves, {compared.names[0]} does not", side.gained)
+        print_prompts(f"{compared.names[0]} solves, {side.name} does not", side.lost)
     if arguments.full or not compared.against:
-        shown("All items", compared.prompts)
+        print_prompts("All items", compared.prompts)
 
 
-def _print_prompt(one: "Prompt", names: Sequence[str]) -> None:
+def _print_prompt(prompt: "Prompt", names: Sequence[str]) -> None:
     width = max(len(name) for name in (*names, "prompt"))
     print()
-    _print_line("prompt", one.prompt + (f"   [right: {one.right}]" if one.right else ""), width)
-    for name, texts in zip(names, one.texts, strict=True):
+    _print_line(
+        "prompt", prompt.prompt + (f"   [right: {prompt.right}]" if prompt.right else ""), width
+    )
+    for name, texts in zip(names, prompt.texts, strict=True):
         for text in texts:
             _print_line(name, text, width)
 
@@ -202,10 +206,11 @@ def compare_runs(registry: Registry, arguments: Namespace) -> int:
     config = _rows([run.config for run in runs], arguments.all)
     states = [{"state": run.state.value, "reason": run.outcome.reason} for run in runs]
     points = [last_values(run.readable_history.rows) for run in runs]
-    last = [{key: point["value"] for key, point in point_by_key.items()} for point_by_key in points]
+    last = [{key: point["value"] for key, point in by_key.items()} for by_key in points]
     metrics = _rows(last, arguments.all)
-    point_by_key = differences(runs)
-    executed: list[list[object]] = [[each.title, *map(each.label, runs)] for each in point_by_key]
+    executed: list[list[object]] = [
+        [each.title, *map(each.label, runs)] for each in differences(runs)
+    ]
     if arguments.json:
         document = {"schema": 1, "runs": [run.record() for run in runs]}
         keyed = {"config": config, "state": _rows(states, True), "last_metrics": metrics}
@@ -218,9 +223,7 @@ def compare_runs(registry: Registry, arguments: Namespace) -> int:
                                ("last metrics", metrics, _shown)):  # fmt: skip
         if rows:
             print(title)
-            print_table(
-                ("key", *names), [(key, *map(shown, point_by_key)) for key, *point_by_key in rows]
-            )
+            print_table(("key", *names), [(key, *map(shown, values)) for key, *values in rows])
             print()
     if not (config or metrics or executed):
         print("the runs have the same configuration and the same last metrics")
@@ -234,8 +237,8 @@ def _as_typed(runs: list[RecordedRun], selectors: Sequence[str]) -> list[Recorde
 
 
 def _rows(values: Sequence[Mapping[str, object]], everything: bool) -> list[list[object]]:
-    """Return a row for each key, with each run's value. Rows without a difference are left out,
-    unless `everything` is set."""
+    """Return a row for each key, with each run's value. Keys that are equal in all runs are left
+    out, unless `everything` is set."""
     rows: list[list[object]] = []
     for key in dict.fromkeys(key for each in values for key in each):
         cells = [each.get(key, _MISSING) for each in values]
@@ -277,7 +280,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     )
     checkpoints.add_argument("--model", help="the model that `base` stands for")
     checkpoints.add_argument(
-        "--prompts", metavar="FILE", help="JSONL of prompts, as the eval recipe's"
+        "--prompts", metavar="FILE", help="JSONL of prompts, in the format of the eval recipe"
     )
     checkpoints.add_argument(
         "--grader", help="the grader for prompts that do not name a grader (exact)"
@@ -335,8 +338,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _are_runs(registry: Registry, arguments: Namespace) -> bool:
-    """Return whether to compare runs one by one: the arguments select runs, or are not two names,
-    or two names of one run each. A statistical comparison needs sweeps or cells."""
+    """Return whether to compare single runs: True if options select runs, or if the names are not
+    two, or if both are names of a run. Two sweeps or two cells are compared statistically."""
     if len(arguments.runs) != 2 or arguments.where or arguments.state or arguments.all:
         return True
     if arguments.metric or arguments.goal or arguments.at:

@@ -20,7 +20,7 @@ from sweeper.sweep.folder import SweepFolder
 
 
 def shell_code(shell: str) -> str:
-    """Return the code that a shell (bash, zsh or fish) evaluates once."""
+    """Return the code that a shell (bash, zsh or fish) evaluates to get completion."""
     return shellcode(["sweeper"], shell=shell)
 
 
@@ -53,45 +53,44 @@ class Offers(BaseCompleter):
             return []
 
 
-def _grids(prefix: str, given: Namespace) -> Iterable[str]:
-    del given
+def _grids(prefix: str, arguments: Namespace) -> Iterable[str]:
+    del arguments
     return FilesCompleter(("yaml", "yml"))(prefix)
 
 
-def _keys(prefix: str, given: Namespace) -> Iterable[str]:
+def _keys(prefix: str, arguments: Namespace) -> Iterable[str]:
     """Return the keys that the grid sets, and those of its section `launch`. The recipe's other
     fields are left out, because importing the recipe may be slow."""
     from sweeper.grid import load_grid
     from sweeper.grid.launch import SECTION, backend_fields
 
     drop, sign = ("~", "") if prefix.startswith("~") else ("", "=")
-    grid = load_grid(given.grid)
+    grid = load_grid(arguments.grid)
     keys = [*grid.base, *(key for block in grid.blocks for key in block.axes)]
     keys += [key for entry in grid.include for key in entry]
     keys += ["seeds", *SECTION.extended(*backend_fields()).keys("launch.")]
     return (f"{drop}{key}{sign}" for key in dict.fromkeys(keys))
 
 
-def _store(given: Namespace) -> Store:
+def _store(arguments: Namespace) -> Store:
     """Return the store whose sweeps are offered; the last root for a verb that reads several."""
-    root: str | list[str] | None = given.root
+    root: str | list[str] | None = arguments.root
     return open_store((root[-1] if isinstance(root, list) else root) or default_root())
 
 
-def _sweeps(prefix: str, given: Namespace) -> Iterable[str]:
+def _sweeps(prefix: str, arguments: Namespace) -> Iterable[str]:
     from sweeper.sweep.folder import find_sweeps
 
     del prefix
-    return find_sweeps(_store(given))
+    return find_sweeps(_store(arguments))
 
 
-def _runs(prefix: str, given: Namespace) -> Iterable[str]:
+def _runs(prefix: str, arguments: Namespace) -> Iterable[str]:
     """Return sweeps as `sweep/`; after the slash, return the names of the sweep's runs."""
-
     sweep, slash, _ = prefix.partition("/")
     if not slash:
-        return (f"{name}/" for name in _sweeps(prefix, given))
-    store = _store(given)
+        return (f"{name}/" for name in _sweeps(prefix, arguments))
+    store = _store(arguments)
     return (
         f"{sweep}/{run.name}"
         for run in SweepFolder(store, sweep).read_plan().runs
@@ -99,61 +98,62 @@ def _runs(prefix: str, given: Namespace) -> Iterable[str]:
     )
 
 
-def _names(prefix: str, given: Namespace) -> Iterable[str]:
-    """Return the run names of `_runs`, without the sweep if the user typed it as an earlier
-    argument."""
-
-    sweep: str | None = getattr(given, "sweep", None)
+def _names(prefix: str, arguments: Namespace) -> Iterable[str]:
+    """Return the names of the runs of the sweep that the user typed as an earlier argument; without
+    such an argument, the names that `_runs` returns."""
+    sweep: str | None = getattr(arguments, "sweep", None)
     if sweep is None:
-        return _runs(prefix, given)
-    store = _store(given)
+        return _runs(prefix, arguments)
+    store = _store(arguments)
     return (run.name for run in SweepFolder(store, sweep).read_plan().runs if not run.retired)
 
 
-def _recipes(prefix: str, given: Namespace) -> Iterable[str]:
+def _recipes(prefix: str, arguments: Namespace) -> Iterable[str]:
     from importlib import metadata
 
-    del given
+    del arguments
     names = [point.name for point in metadata.entry_points(group="sweeper.recipes")]
     return [*names, *FilesCompleter(("py",))(prefix)]
 
 
-def _states(prefix: str, given: Namespace) -> Iterable[str]:
+def _states(prefix: str, arguments: Namespace) -> Iterable[str]:
     from sweeper.sweep.states import NoState, State
 
-    del prefix, given
+    del prefix, arguments
     return (state.value for state in (*State, *NoState))
 
 
-def _backends(prefix: str, given: Namespace) -> Iterable[str]:
+def _backends(prefix: str, arguments: Namespace) -> Iterable[str]:
     from sweeper.backends import backend_names
 
-    del prefix, given
+    del prefix, arguments
     return backend_names()
 
 
-def _files(prefix: str, given: Namespace) -> Iterable[str]:
-    del given
+def _files(prefix: str, arguments: Namespace) -> Iterable[str]:
+    del arguments
     return FilesCompleter()(prefix)
 
 
-def _folders(prefix: str, given: Namespace) -> Iterable[str]:
-    del given
+def _folders(prefix: str, arguments: Namespace) -> Iterable[str]:
+    del arguments
     return DirectoriesCompleter()(prefix)
 
 
-def _subjects(prefix: str, given: Namespace) -> Iterable[str]:
+def _subjects(prefix: str, arguments: Namespace) -> Iterable[str]:
     """Return sweeps and, after a slash, their runs."""
-    return [*_sweeps(prefix, given), *_runs(prefix, given)]
+    return [*_sweeps(prefix, arguments), *_runs(prefix, arguments)]
 
 
-def _tags(prefix: str, given: Namespace) -> Iterable[str]:
+def _tags(prefix: str, arguments: Namespace) -> Iterable[str]:
     """Return all tags in use."""
     from sweeper.sweep.marks import read_marks
 
-    store = _store(given)
+    store = _store(arguments)
     marks = (
-        mark for sweep in _sweeps(prefix, given) for mark in read_marks(SweepFolder(store, sweep))
+        mark
+        for sweep in _sweeps(prefix, arguments)
+        for mark in read_marks(SweepFolder(store, sweep))
     )
     return sorted({mark.text for mark in marks if mark.kind == "tag"})
 

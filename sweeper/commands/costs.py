@@ -39,33 +39,33 @@ _Row = tuple[tuple[object, ...], Spent]
 def show(
     costs: Sequence[tuple[RecordedRun, Spent]], registry: Registry, arguments: Namespace
 ) -> int:
-    """Print a line for each run or cell with the counted and the billed usage, then the sum, and
-    explain the difference."""
+    """Print the counted and the billed usage of each run or cell, then the sum and an explanation
+    of the difference."""
     if arguments.by not in ("run", "cell"):
         raise UsageError("--billing goes with --by run or --by cell")
     if len(registry.roots) > 1:
         raise UsageError("--billing takes one --root")
     times = [time for run, _ in costs for time in (run.times["started"], run.times["ended"])]
     since = since_first(run.times["started"] for run, _ in costs)
-    theirs = billed(of_sweeps(_sweeps(costs, registry)), since)
+    bills = billed(of_sweeps(_sweeps(costs, registry)), since)
     rows: dict[str, tuple[Counts, prices.Amount, Billed]] = {}
     several = len({run.sweep for run, _ in costs}) > 1
-    for run, one in costs:
+    for run, spending in costs:
         name = run.name if arguments.by == "run" else run.cell
         name = f"{run.sweep}/{name}" if several else name
-        counts, cost, known = rows.get(name, (Counts(), prices.Amount(0.0), Billed()))
-        there = theirs.get((run.sweep, run.id), Billed())
+        counts, cost, bill = rows.get(name, (Counts(), prices.Amount(0.0), Billed()))
+        addition = bills.get((run.sweep, run.id), Billed())
         rows[name] = (
-            counts.plus(one.usage.counts), cost.plus(one.amount), known.plus(there)
+            counts.plus(spending.usage.counts), cost.plus(spending.amount), bill.plus(addition)
         )  # fmt: skip
     whole = Counts(), prices.Amount(0.0), Billed()
-    for counts, cost, known in rows.values():
-        whole = whole[0].plus(counts), whole[1].plus(cost), whole[2].plus(known)
+    for counts, cost, bill in rows.values():
+        whole = whole[0].plus(counts), whole[1].plus(cost), whole[2].plus(bill)
     last = max((time for time in times if time), default=None)
     age = seconds_since(last)
     fresh = age is None or age < _FRESH_SECONDS
-    unseen = sum(one.counted == "nothing" for _, one in costs)
-    explanation = explained(whole[0], whole[2].counts, fresh=fresh, unseen=unseen)
+    unmetered = sum(spending.counted == "nothing" for _, spending in costs)
+    explanation = explained(whole[0], whole[2].counts, fresh=fresh, unseen=unmetered)
     if arguments.json:
         listed = [{"value": name, **_record(*row)} for name, row in rows.items()]
         document = {"schema": 1, "by": arguments.by, "costs": listed, "total": _record(*whole)}
@@ -80,19 +80,19 @@ def show(
     return tell_problems(registry.problems)
 
 
-def _record(counts: Counts, cost: prices.Amount, known: Billed) -> dict[str, object]:
+def _record(counts: Counts, cost: prices.Amount, bill: Billed) -> dict[str, object]:
     ours = {kind: getattr(counts, kind) for kind in KINDS}
     usd = None if cost.unpriced else cost.usd
     priced = {"usd": usd, "unpriced": list(cost.unpriced), "prices": list(cost.dates)}
-    return {**ours, **priced, "billed": known.record()}
+    return {**ours, **priced, "billed": bill.record()}
 
 
 def _billing_line(
-    name: str, counts: Counts, cost: prices.Amount, known: Billed
+    name: str, counts: Counts, cost: prices.Amount, bill: Billed
 ) -> tuple[object, ...]:
-    there = known.counts.tokens
-    dollars = "unknown" if known.unpriced else prices.money(known.usd) if there else "-"
-    tokens = (f"{counts.tokens:,}", f"{there:,}", f"{there - counts.tokens:+,}")
+    billed_tokens = bill.counts.tokens
+    dollars = "unknown" if bill.unpriced else prices.money(bill.usd) if billed_tokens else "-"
+    tokens = (f"{counts.tokens:,}", f"{billed_tokens:,}", f"{billed_tokens - counts.tokens:+,}")
     return (name, *tokens, _dollars(counts, cost), dollars)
 
 
@@ -137,16 +137,16 @@ def run(arguments: Namespace) -> int:
     costs = [(run, spent(run, table)) for run in runs]
     if arguments.billing:
         return show(costs, registry, arguments)
-    whole = together((one for _, one in costs), table)
+    whole = together((spending for _, spending in costs), table)
     keys = keys_of(arguments.by)
     rows = _rows(costs, keys, table)
     if arguments.json:
-        named = [{"value": one_or_all(values), **one.record()} for values, one in rows]
+        named = [{"value": one_or_all(values), **spending.record()} for values, spending in rows]
         document = {"schema": 1, "by": ",".join(keys), "costs": named, "total": whole.record()}
         extra = {"prices": {"date": table.date, "source": table.source}}
         return print_json_answer(document | extra, registry.problems)
     # Programs without a meter may have rows of only zeros. The notes below count them.
-    shown = [(values, one) for values, one in rows if one.counted != "nothing"]
+    shown = [(values, spending) for values, spending in rows if spending.counted != "nothing"]
     if shown:
         columns = (*keys, *KINDS, "steps", "dollars")
         total = ("all", *(None for _ in keys[1:]))
@@ -159,45 +159,47 @@ def run(arguments: Namespace) -> int:
 def _rows(
     costs: Sequence[tuple[RecordedRun, Spent]], keys: Sequence[str], table: prices.Prices
 ) -> list[_Row]:
-    """Return the costs by the values of the keys, in order of first appearance; days ascend. Raises
-    `UsageError`, or `NotFound` for a key that no run has."""
+    """Return the costs for each combination of values of the keys, in the order in which these
+    first appear; days ascend. Raises `UsageError`, or `NotFound` for a key that no run has."""
     prefix = prefixes(run for run, _ in costs)
     if _CHAIN in keys:
         if len(keys) > 1:
             raise UsageError("--by chain takes no other key, since chains share their first runs")
-        return [((f"{prefix(run)}{run.name}",), chain(run, one, table)) for run, one in costs]
-    known = {name for run, _ in costs for name in run.config}
+        return [
+            ((f"{prefix(run)}{run.name}",), chain(run, spending, table)) for run, spending in costs
+        ]
+    settings = {name for run, _ in costs for name in run.config}
     for key in keys:
-        if key not in _OWN and key not in known:
+        if key not in _OWN and key not in settings:
             raise NotFound(
-                f"no run has the setting {key!r}; {hint_of(key, {*known, *_OWN, _CHAIN})}"
+                f"no run has the setting {key!r}; {hint_of(key, {*settings, *_OWN, _CHAIN})}"
             )
     days, models = _DAY in keys, _MODEL in keys
     divided = [
         ({**_names(run, prefix(run)), _DAY: day, _MODEL: model}, part)
-        for run, one in costs
-        for day, model, part in parts(one, table, by_day=days, by_model=models)
+        for run, spending in costs
+        for day, model, part in parts(spending, table, by_day=days, by_model=models)
     ]
     rows: dict[tuple[str, ...], tuple[tuple[object, ...], list[Spent]]] = {}
-    for named, part in sorted(divided, key=lambda entry: str(entry[0][_DAY])):
-        values = tuple(named.get(key) for key in keys)
-        rows.setdefault(identity(named, keys), (values, []))[1].append(part)
+    for labels, part in sorted(divided, key=lambda entry: str(entry[0][_DAY])):
+        values = tuple(labels.get(key) for key in keys)
+        rows.setdefault(identity(labels, keys), (values, []))[1].append(part)
     return [(values, together(several, table)) for values, several in nested(rows)]
 
 
 def _names(run: RecordedRun, prefix: str) -> dict[str, object]:
-    """Return a run's settings, and the names that distinguish it from runs of other sweeps."""
+    """Return a run's settings, and its run, cell and stage after the prefix of its sweep."""
     stage = f"{prefix}{run.stage or run.sweep}"
     return {**run.config, _RUN: prefix + run.name, _CELL: prefix + run.cell, _STAGE: stage}
 
 
-def _line(values: Sequence[object], one: Spent) -> tuple[object, ...]:
-    counts = one.usage.counts
+def _line(values: Sequence[object], spending: Spent) -> tuple[object, ...]:
+    counts = spending.usage.counts
     names = (
         value if value is None or isinstance(value, str) else setting(value) for value in values
     )
     tokens = (f"{getattr(counts, kind):,}" for kind in KINDS)
-    return (*names, *tokens, f"{counts.steps:,}", _dollars(counts, one.amount))
+    return (*names, *tokens, f"{counts.steps:,}", _dollars(counts, spending.amount))
 
 
 def _dollars(counts: Counts, cost: prices.Amount) -> str:
@@ -209,8 +211,8 @@ def _dollars(counts: Counts, cost: prices.Amount) -> str:
 
 
 def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
-    """Explain the figures, and which usage they leave out."""
-    without = sum(one.counted == "nothing" for _, one in costs)
+    """Explain the figures, and name the usage that they leave out."""
+    without = sum(spending.counted == "nothing" for _, spending in costs)
     lines: list[str] = []
     if without < len(costs):
         lines += [
@@ -224,7 +226,7 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
     if without:
         which = f"{without} of {len(costs)} runs" if without < len(costs) else "these runs"
         lines.append(f"{which} have no meter and recorded no tokens: their usage is unknown")
-    if any(one.counted == "metrics" for _, one in costs):
+    if any(spending.counted == "metrics" for _, spending in costs):
         lines.append("some runs have no meter: for them, the tokens that they recorded are shown")
     return lines
 

@@ -83,11 +83,12 @@ def run(arguments: Namespace) -> int:
 
 
 def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | None":
-    """Return the examples of a run, with sampled answers if there is a checkpoint. A recorded run
-    whose checkpoint cannot be sampled has no answers, unless `--checkpoint` is given."""
+    """Return the examples of a run, with sampled answers if there is a checkpoint. If a recorded
+    run's checkpoint cannot be sampled, the answers are left out. If the checkpoint of
+    `--checkpoint` cannot be sampled, the error is raised."""
     recipe, count = plan.of(planned.stage).recipe, arguments.examples
-    environment, given = _environment(plan), arguments.checkpoint
-    name = given if given or _is_grid(arguments.of) else arguments.of
+    environment, chosen = _environment(plan), arguments.checkpoint
+    name = chosen if chosen or _is_grid(arguments.of) else arguments.of
     lacking = None
     if name is not None:
         try:
@@ -96,11 +97,15 @@ def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | Non
             with_service = {**environment, **service}
             answer = examples(recipe, planned.config, count, with_service, weights.address)
         except SweeperError as error:
-            if given:
+            if chosen:
                 raise
             lacking = str(error)
         else:
-            if given and answer is not None and not any("samples" in e for e in answer["examples"]):
+            if (
+                chosen
+                and answer is not None
+                and not any("samples" in e for e in answer["examples"])
+            ):
                 raise UsageError(
                     f"the recipe {recipe.reference} cannot show samples of a checkpoint"
                 )
@@ -117,7 +122,7 @@ def _is_grid(name: str) -> bool:
 
 
 def _planned(arguments: Namespace) -> tuple[Plan, Run]:
-    """Return the run whose data are to be shown, and its plan."""
+    """Return the run whose examples to show, after its plan."""
     if _is_grid(arguments.of):
         from sweeper.planner.plan import plan  # slow to load
 
@@ -144,7 +149,7 @@ def _planned(arguments: Namespace) -> tuple[Plan, Run]:
 
 
 def _environment(plan: Plan) -> Mapping[str, str]:
-    """Return the environment variables by which a run would find its tokenizers."""
+    """Return the environment variables with which a run finds its tokenizers."""
     grids = plan.launch.env
     if plan.service != "local":
         return grids

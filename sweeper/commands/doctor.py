@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper import environments, paths
 from sweeper.backends import backend_type, options_of
-from sweeper.backends.base import Check as Look
+from sweeper.backends.base import Check
 from sweeper.backends.configuration import defaults_of
 from sweeper.commands import arguments as shared
 from sweeper.common.atomic import nearest_folder
@@ -44,8 +44,8 @@ _KNOWN_BAD = {
 """Reasons for version limits that the package's requirements do not explain."""
 
 
-class Check(NamedTuple):
-    """The result of one check. `needed` tells whether a failure is an error or only a hint."""
+class CheckResult(NamedTuple):
+    """The result of one check. If `needed` is false, a failure is only a hint."""
 
     name: str
     good: bool
@@ -53,32 +53,32 @@ class Check(NamedTuple):
     found: str
 
 
-def examine(root: str, backend: str | None = None, grid: str | None = None) -> list[Check]:
+def examine(root: str, backend: str | None = None, grid: str | None = None) -> list[CheckResult]:
     """Check everything that a sweep needs on this machine, the store at `root`, and what `backend`
     needs. The backend's options come from the grid at `grid`, else from the configuration file.
     Raises `UsageError` for an unknown backend."""
-    looks = [
-        Look("python", True, _python),
-        Look("packages", True, _packages),
-        Look("tinker SDK", True, lambda: f"tinker {version('tinker')}, chz {version('chz')}"),
-        Look("git", False, lambda: _output("git", "--version")),
-        Look("store", True, lambda: _store(root)),
-        Look("home", True, _home),
-        Look("engine", False, _engine),
-        Look("fork server", False, _fork_server),
-        Look("Tinker API key", False, _key),
-        Look("notify", False, _notify),
-        Look("MCP SDK", False, _mcp),
-        Look("bubblewrap", False, _bubblewrap),
-        Look("containers", False, _containers),
-        Look("harbor", False, _harbor),
+    checks = [
+        Check("python", True, _python),
+        Check("packages", True, _packages),
+        Check("tinker SDK", True, lambda: f"tinker {version('tinker')}, chz {version('chz')}"),
+        Check("git", False, lambda: _output("git", "--version")),
+        Check("store", True, lambda: _store(root)),
+        Check("home", True, _home),
+        Check("engine", False, _engine),
+        Check("fork server", False, _fork_server),
+        Check("Tinker API key", False, _key),
+        Check("notify", False, _notify),
+        Check("MCP SDK", False, _mcp),
+        Check("bubblewrap", False, _bubblewrap),
+        Check("containers", False, _containers),
+        Check("harbor", False, _harbor),
     ]
     default = Launch().backend
     if backend is not None:
-        looks += declared_checks(trial_request(backend, grid), root)
+        checks += declared_checks(trial_request(backend, grid), root)
     if backend != default:  # only a hint, because the user did not choose this backend
-        looks[2:2] = [look._replace(needed=False) for look in backend_type(default).checks({})]
-    return [_check(look) for look in looks]
+        checks[2:2] = [check._replace(needed=False) for check in backend_type(default).checks({})]
+    return [_check(check) for check in checks]
 
 
 def trial_request(name: str, grid: str | None) -> "TrialRequest":
@@ -96,7 +96,7 @@ def trial_request(name: str, grid: str | None) -> "TrialRequest":
     return TrialRequest(name, Launch(name, options={backend.key: defaults}), "none", ())
 
 
-def declared_checks(request: "TrialRequest", root: str) -> list[Look]:
+def declared_checks(request: "TrialRequest", root: str) -> list[Check]:
     """Return the checks that a backend declares."""
     name, launch, service, secrets = request
     backend, options = backend_type(name), options_of(launch, name)
@@ -107,9 +107,9 @@ def declared_checks(request: "TrialRequest", root: str) -> list[Look]:
         elsewhere = True  # the checks report what is missing
     if elsewhere and launch.requirements is not None:
         file = launch.requirements
-        checks.append(Look("requirements", True, lambda: _requirements(file)))
+        checks.append(Check("requirements", True, lambda: _requirements(file)))
     if elsewhere:
-        reached = Look("what jobs reach", True, lambda: _reached(launch, root, service, secrets))
+        reached = Check("what jobs reach", True, lambda: _reached(launch, root, service, secrets))
         checks.append(reached)
     return checks
 
@@ -126,7 +126,7 @@ def _requirements(name: str) -> str:
 
 
 def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) -> str:
-    """Check what a launch checks before it starts."""
+    """Run the checks that precede each launch."""
     from sweeper.launcher.manifest import secret_names
     from sweeper.launcher.preflight import admit
 
@@ -135,11 +135,11 @@ def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) ->
     return ", ".join([root, *names])
 
 
-def _check(look: Look) -> Check:
+def _check(check: Check) -> CheckResult:
     try:
-        return Check(look.name, True, look.needed, look.look())
+        return CheckResult(check.name, True, check.needed, check.look())
     except (SweeperError, OSError, LookupError, ImportError, subprocess.SubprocessError) as error:
-        return Check(look.name, False, look.needed, str(error))
+        return CheckResult(check.name, False, check.needed, str(error))
 
 
 def _python() -> str:
@@ -184,8 +184,7 @@ def _store(root: str) -> str:
 
 
 def _home() -> str:
-    """Check the home folder: the environment of runs comes from there, and runs with a remote store
-    write there."""
+    """Check the home folder, which holds the environment of runs and the spool."""
     from sweeper.engine import lifecycle
 
     lifecycle.check_home()
@@ -251,11 +250,11 @@ def _bubblewrap() -> str:
 
 def _containers() -> str:
     lacking = {kind: environments.missing(kind) for kind in ("podman", "docker")}
-    there = [kind for kind, why in lacking.items() if why is None]
-    if not there:
+    usable = [kind for kind, why in lacking.items() if why is None]
+    if not usable:
         reasons = "; ".join(why for why in lacking.values() if why is not None)
         raise LookupError(f"only needed by `environment: podman` and `docker`: {reasons}")
-    return ", ".join(there)
+    return ", ".join(usable)
 
 
 def _harbor() -> str:

@@ -48,7 +48,7 @@ def run(arguments: Namespace) -> int:
 
         try:
             return verdict_line(Registry(root, snapshot=True), sweep.name)
-        except Exception:  # noqa: BLE001 - the message goes out without it
+        except Exception:  # noqa: BLE001 - the message is sent without the verdict
             return None
 
     sender = Sender(sweep.folder, notify, dict(os.environ), verdict, cwd)
@@ -56,12 +56,15 @@ def run(arguments: Namespace) -> int:
     if arguments.quiet:
         return 0
     if arguments.json:
-        documents = [one._asdict() for one in deliveries]
+        documents = [delivery._asdict() for delivery in deliveries]
         return print_json({"schema": 1, "sweep": sweep.name, "messages": documents})
     if not deliveries:
         say(f"{sweep.name}: no notifications yet")
         return 0
-    rows = [(one.kind, one.key, one.receiver, _word(one), one.error or "-") for one in deliveries]
+    rows = [
+        (delivery.kind, delivery.key, delivery.receiver, _word(delivery), delivery.error or "-")
+        for delivery in deliveries
+    ]
     print_table(("kind", "message", "by", "arrived", "error"), rows)
     return 0
 

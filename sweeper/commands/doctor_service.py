@@ -82,10 +82,10 @@ def _steps(arguments: Namespace, models: list[Model]) -> Iterator[Step]:
         yield _step(
             "grid", begun, f"{plan.name}: {', '.join(sorted(needed)) or 'no model'} is available"
         )
-    least = smallest(tuple(models))
-    if least is None:
+    model = smallest(tuple(models))
+    if model is None:
         raise EnvironmentFailure(f"{service.url}: no model supports both training and sampling")
-    yield from _trained(service, least.model_name, arguments.timeout)
+    yield from _trained(service, model.model_name, arguments.timeout)
 
 
 def _usual() -> str:
@@ -96,9 +96,9 @@ def _reach(service: Service) -> Step:
     """Measure how long the service takes to answer small requests. Raises `EnvironmentFailure`."""
     begun, times = time.monotonic(), list[float]()
     for _ in range(_TRIES):
-        at = time.monotonic()
+        started = time.monotonic()
         offered(service, _ANSWER_SECONDS)
-        times.append(time.monotonic() - at)
+        times.append(time.monotonic() - started)
     middle, worst = statistics.median(times) * 1000, max(times) * 1000
     return _step("reach", begun, f"{service.url}: {middle:.0f} ms, at most {worst:.0f} of {_TRIES}")
 

@@ -48,7 +48,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Check the tasks. Returns 2 if one has a mistake."""
+    """Check the tasks. Return 2 if any task has a mistake."""
     if arguments.at_once < 1:
         raise UsageError("--at-once takes 1 or more")
     kind = None if arguments.read_only else str(arguments.environment)
@@ -77,11 +77,11 @@ def run(arguments: Namespace) -> int:
 
 
 def _document(checked: Checked) -> dict[str, object]:
-    tried = {one.task.folder: one for one in checked.tried}
+    tried = {trial.task.folder: trial for trial in checked.tried}
     rows: list[dict[str, object]] = []
     for task in checked.tasks:
-        one = tried.get(task.folder)
-        rewards = {"solved": one.solved, "empty": one.empty} if one else {}
+        trial = tried.get(task.folder)
+        rewards = {"solved": trial.solved, "empty": trial.empty} if trial else {}
         rows.append({"name": task.name, "folder": task.folder, "steps": len(task.steps), **rewards})
     return {"tasks": rows, "problems": list(checked.mistakes)}
 
@@ -93,8 +93,8 @@ def _print(checked: Checked, notes: list[str]) -> None:
         warn(note)
     if checked.tried:
         rows = [
-            (one.task.name, len(one.task.steps), _shown(one.solved), _shown(one.empty))
-            for one in checked.tried
+            (trial.task.name, len(trial.task.steps), _shown(trial.solved), _shown(trial.empty))
+            for trial in checked.tried
         ]
         print_table(("task", "steps", "solution earns", "nothing earns"), rows)
     print(

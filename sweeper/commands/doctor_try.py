@@ -36,18 +36,18 @@ _JOB = """
 import json, os, sys, time
 log_path, *names = sys.argv[1:]
 time.sleep(1)
-told = {"version": sys.version.split()[0], "there": os.listdir(".")}
-told["set"] = [name for name in names if os.environ.get(name)]
+report = {"version": sys.version.split()[0], "files": os.listdir(".")}
+report["set"] = [name for name in names if os.environ.get(name)]
 with open(os.path.join(log_path, "trial.json"), "w") as file:
-    json.dump(told, file)
+    json.dump(report, file)
 """
 _STOP_SECONDS = 90.0
 """Seconds that a job has to stop after its timeout."""
 
 
 class TrialRequest(NamedTuple):
-    """The settings to test: a grid's launch options, one of its places, and the names of the
-    secrets that its runs need."""
+    """The settings to test: one of a grid's backends (`place`), its launch options and model
+    service, and the names of the secrets that its runs need."""
 
     place: str
     launch: Launch
@@ -65,9 +65,9 @@ class Step(NamedTuple):
 
 def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[Step], None]) -> None:
     """Test a backend, and report each finished step to `tell`. The job is cancelled if it has not
-    ended `timeout` seconds after its launch. The sweep of the test is removed in the end, unless
-    its job cannot be stopped. The remains of killed tests of this home are removed first. SIGTERM
-    and SIGHUP interrupt as Ctrl-C does. Raises `SweeperError` with the problem in one line."""
+    ended `timeout` seconds after its launch. Afterwards the sweep of the test is removed, unless
+    its job cannot be stopped. Sweeps of earlier tests that were killed are removed first. SIGTERM
+    and SIGHUP interrupt like Ctrl-C. Raises `SweeperError` with the problem in one line."""
     with Interrupts() as interrupts:
         _remove_old(tell)
         plan = _plan(request)
@@ -82,8 +82,8 @@ def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[St
         except SweeperError as error:
             try:
                 trial.remove()
-            except SweeperError as left:
-                raise EnvironmentFailure(f"{error}; not removed: {left}") from error
+            except SweeperError as failure:
+                raise EnvironmentFailure(f"{error}; not removed: {failure}") from error
             raise
         except BaseException:  # interrupted
             trial.remove()
@@ -91,17 +91,17 @@ def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[St
         trial.remove()
 
 
-class _Told(TypedDict):
+class _Report(TypedDict):
     """The job's report: its Python version, the files in its folder, the secrets that are set."""
 
     version: str
-    there: list[str]
+    files: list[str]
     set: list[str]
 
 
 def _remove_old(tell: Callable[[Step], None]) -> None:
-    """Remove the remains of killed tests of this home. Nothing holds the locks of their note files
-    any more."""
+    """Remove the sweeps of earlier tests that were killed. Their note files are no longer
+    locked."""
     try:
         names = sorted(os.listdir(paths.trials()))
     except OSError:
@@ -111,7 +111,7 @@ def _remove_old(tell: Callable[[Step], None]) -> None:
         with suppress(OSError, ValueError), open(path, encoding="utf-8") as note:
             fcntl.flock(note, fcntl.LOCK_EX | fcntl.LOCK_NB)
             root = note.read()
-            if not root:  # This test has just started.
+            if not root:  # Another process has just started this test.
                 continue
             try:
                 _remove(SweepFolder.open(root, name))
@@ -245,7 +245,7 @@ class _Trial:
         folder, store = self._folder, self._folder.store
         path = f"{folder.log_path(self._run, self._attempt)}/{_FILE}"
         try:
-            document: _Told = json.loads(store.read(path))
+            document: _Report = json.loads(store.read(path))
         except (NotFound, ValueError) as error:
             raise EnvironmentFailure(f"{self._place}: the store lacks {path}: {error}") from error
         self._tell(
@@ -259,7 +259,7 @@ class _Trial:
         if snapshot is None:
             self._tell(Step("code", None, "not sent, since there is no git checkout here"))
         else:
-            lacks = _names(store.read(snapshot.archive), snapshot.cwd) - set(document["there"])
+            lacks = _names(store.read(snapshot.archive), snapshot.cwd) - set(document["files"])
             if lacks:
                 some = ", ".join(sorted(lacks)[:3])
                 raise EnvironmentFailure(f"{self._place}: the job lacks parts of the code: {some}")
@@ -275,13 +275,13 @@ class _Trial:
         fails."""
         begun = time.monotonic()
         folder = self._folder
-        made = folder.store.exists(folder.plan)
+        recorded = folder.store.exists(folder.plan)
         with self._note or nullcontext():  # If this fails, the next test tries again.
             _remove(folder)
             if self._note is not None:
                 with suppress(OSError):
                     os.unlink(self._note.name)
-        if made:
+        if recorded:
             place = f"{self._plan.name} from {folder.store.root}"
             self._tell(Step("removed", time.monotonic() - begun, place))
 
@@ -291,7 +291,7 @@ class _Trial:
         for state in (state for state, count in summary.counts.items() if count):
             if state is not State.PLANNED:
                 self._seen.setdefault(state, now)
-        if self._seen and not before:  # The job may have started by then.
+        if self._seen and not before:  # The job may have started already.
             self._tell(Step("submitted", now - self._begun, f"to {self._place}"))
 
     def _limit(self) -> None:
@@ -331,7 +331,7 @@ class _Trial:
 
 
 def _names(archive: bytes, cwd: str) -> set[str]:
-    """Return the top-level names in the folder `cwd` of a copy of the code."""
+    """Return the names of the files and folders in the folder `cwd` of a copy of the code."""
     top = "" if cwd == "." or os.path.isabs(cwd) else f"{cwd}/"
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as tar:
         below = (n.removeprefix(top) for n in tar.getnames() if n.startswith(top))

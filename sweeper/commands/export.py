@@ -109,10 +109,10 @@ def run(arguments: Namespace) -> int:
     return tell_problems(registry.problems)
 
 
-def _format(given: str | None, out: str | None) -> str:
+def _format(requested: str | None, out: str | None) -> str:
     """Return the requested format, or the format that the file's suffix names."""
-    if given is not None:
-        return given
+    if requested is not None:
+        return requested
     if out in (None, "-"):
         return "csv"
     suffix = os.path.splitext(out)[1].lstrip(".").lower()
@@ -173,7 +173,7 @@ def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
     including those stored as text."""
     compute = importlib.import_module("pyarrow.compute")
 
-    def shown(column: _Column) -> _Column:
+    def escape(column: _Column) -> _Column:
         if not arrow.types.is_string(column.type) and not arrow.types.is_large_string(column.type):
             return column
         risky = compute.and_not(
@@ -184,7 +184,8 @@ def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
         return compute.if_else(risky, escaped, column)
 
     names = arrow.chunked_array([table.column_names], type=arrow.string())
-    return arrow.table([shown(one) for one in table.columns], names=shown(names).to_pylist())
+    columns = [escape(column) for column in table.columns]
+    return arrow.table(columns, names=escape(names).to_pylist())
 
 
 def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> int:
@@ -199,7 +200,7 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
         rows = run.readable_history.rows
         if not rows:
             warn(f"{run.sweep}/{run.name} has recorded nothing")
-        made = wandb.init(
+        wandb_run = wandb.init(
             project=project,
             id=f"{run.id}-{run.sweep}".replace("/", "-"),
             name=run.name,
@@ -212,24 +213,24 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
             settings=wandb.Settings(silent=True),
         )
         for row in rows:
-            made.log(*_row(row))
+            wandb_run.log(*_row(row))
             count += 1
         if run.metric is not None and rows:
-            # W&B's summary has the last logged value, which may be of a row without a step, since
-            # these come last others.
+            # W&B's summary has the last logged value, which may come from a row without a step,
+            # because such rows come last.
             point = run.value(run.metric)
             if point is not None:
                 if point.missing:
                     warn(f"{run.sweep}/{run.name}: {missing_text(run.metric['name'], point)}")
-                made.summary[run.metric["name"]] = point.value
-        made.summary["state"] = run.state.value
-        made.finish(exit_code=0 if run.state.value == "succeeded" else 1)
+                wandb_run.summary[run.metric["name"]] = point.value
+        wandb_run.summary["state"] = run.state.value
+        wandb_run.finish(exit_code=0 if run.state.value == "succeeded" else 1)
     return count
 
 
 def _row(row: Mapping[str, object]) -> tuple[dict[str, object], int | None]:
-    """Return a row as W&B logs it, and its step. W&B's steps are whole numbers: a fractional step
-    is logged as a value. Rows are in ascending order of steps, as W&B requires."""
+    """Return the values of a row to log to W&B, and its step. W&B's steps are whole numbers: a
+    fractional step is logged as a value. Rows have ascending steps already, as W&B requires."""
     values = {key: _logged(value) for key, value in row.items() if value is not None}
     step = as_float(row.get("step"))
     if step is None or step < 0 or step != int(step):

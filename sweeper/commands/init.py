@@ -39,8 +39,8 @@ _FLAGS = ("store_true", "store_false", "count")
 
 
 class Option(NamedTuple):
-    """An option of a script, as a field with the key that a grid gives it. `flag` is the option's
-    name on the command line (`--lr`), "" for a positional argument."""
+    """An option of a script, and the field that a grid has for it. `flag` is the option's name on
+    the command line (`--lr`), "" for a positional argument."""
 
     flag: str
     field: Field
@@ -48,8 +48,8 @@ class Option(NamedTuple):
 
 def options_of(path: str) -> list[Option] | None:
     """Return the options that a Python script declares with argparse or click, except options that
-    take no value; empty for other scripts. None for a script that uses chz or has syntax errors:
-    its interpreter reports more."""
+    take no value. Return an empty list for other scripts, and None for a script that uses chz or
+    has syntax errors, because its interpreter reports more."""
     if not path.endswith(".py"):
         return []
     try:
@@ -61,7 +61,7 @@ def options_of(path: str) -> list[Option] | None:
     if any(name.partition(".")[0] == "chz" for node in nodes for name in _imported(node)):
         return None
     declared = (_option(node) for node in nodes if isinstance(node, ast.Call))
-    options = {one.field.key: one for one in declared if one is not None}
+    options = {option.field.key: option for option in declared if option is not None}
     return list(options.values())
 
 
@@ -77,38 +77,38 @@ def _option(call: ast.Call) -> Option | None:
     texts = [text for text in map(_literal, call.args) if isinstance(text, str)]
     if name not in ("add_argument", "option", "argument") or not texts:
         return None
-    given = {keyword.arg or "": keyword.value for keyword in call.keywords}
-    no_value = _literal(given.get("is_flag")) or _literal(given.get("action")) in _FLAGS
+    keywords = {keyword.arg or "": keyword.value for keyword in call.keywords}
+    no_value = _literal(keywords.get("is_flag")) or _literal(keywords.get("action")) in _FLAGS
     long = [text for text in texts if text.startswith("--")]
     flag = next(iter(long), "") if texts[0].startswith("-") else ""
     if no_value or (texts[0].startswith("-") and not flag) or "/" in flag:
         return None
-    dest = _literal(given.get("dest")) or (flag or texts[0]).lstrip("-")
+    dest = _literal(keywords.get("dest")) or (flag or texts[0]).lstrip("-")
     key = re.sub(r"\W", "_", str(dest))
-    return Option(flag, _field(key, given, needed=not flag)) if key[:1].isalpha() else None
+    return Option(flag, _field(key, keywords, needed=not flag)) if key[:1].isalpha() else None
 
 
-def _field(key: str, given: Mapping[str, ast.expr], *, needed: bool) -> Field:
-    default, choices = _literal(given.get("default")), _literal(given.get("choices"))
-    kind = getattr(given.get("type"), "id", "") or type(default).__name__
-    known = default is not None and type(default).__name__ in _TYPES
-    if known and kind == "float":
+def _field(key: str, keywords: Mapping[str, ast.expr], *, needed: bool) -> Field:
+    default, choices = _literal(keywords.get("default")), _literal(keywords.get("choices"))
+    kind = getattr(keywords.get("type"), "id", "") or type(default).__name__
+    has_default = default is not None and type(default).__name__ in _TYPES
+    if has_default and kind == "float":
         default = float(str(default))
     listed = list_of(list(cast("tuple[object]", choices)) if type(choices) is tuple else choices)
-    optional = _literal(given.get("nargs")) in ("?", "*") or "default" in given
+    optional = _literal(keywords.get("nargs")) in ("?", "*") or "default" in keywords
     return Field(
         key=key,
         type=kind if kind in _TYPES else "str",
-        default=as_yaml(default) if known else None,
-        doc=" ".join(str(_literal(given.get("help")) or "").split()),
-        required=bool(_literal(given.get("required"))) or (needed and not optional),
-        choices=tuple(one for one in listed if isinstance(one, str | int)),
-        value=default if known else None,
+        default=as_yaml(default) if has_default else None,
+        doc=" ".join(str(_literal(keywords.get("help")) or "").split()),
+        required=bool(_literal(keywords.get("required"))) or (needed and not optional),
+        choices=tuple(option for option in listed if isinstance(option, str | int)),
+        value=default if has_default else None,
     )
 
 
 def _literal(node: ast.expr | None) -> object:
-    """Return the value of an expression that is plain data, else None."""
+    """Return the value of a literal expression; None for other expressions."""
     try:
         return None if node is None else ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -127,18 +127,20 @@ class _Parts(NamedTuple):
 
 
 def _parts(options: list[Option]) -> _Parts:
-    folder = next((one for one in options if _FOLDERS.match(one.field.key)), None)
-    seed = next((one for one in options if one.field.key.endswith("seed")), None)
-    values = {one.field: one for one in options if one not in (folder, seed)}
+    folder = next((option for option in options if _FOLDERS.match(option.field.key)), None)
+    seed = next((option for option in options if option.field.key.endswith("seed")), None)
+    values = {option.field: option for option in options if option not in (folder, seed)}
     first = next((field for field in in_order(list(values)) if values_of(field)), None)
     axis = None if first is None else values[first]
-    left = [one for one in values.values() if one is not axis]
-    needed = [one for one in left if one.field.required]
-    return _Parts(folder, seed, axis, needed, [one for one in left if one not in needed])
+    remaining = [option for option in values.values() if option is not axis]
+    needed = [option for option in remaining if option.field.required]
+    return _Parts(
+        folder, seed, axis, needed, [option for option in remaining if option not in needed]
+    )
 
 
 def script_text(
-    name: str, script: str, options: list[Option], given: Mapping[str, str | None], out: str
+    name: str, script: str, options: list[Option], settings: Mapping[str, str | None], out: str
 ) -> tuple[str, list[str]]:
     """Return a grid whose runs execute a script, and the keys of values that the script needs.
     These values are comments, so the grid is invalid until the user fills them in."""
@@ -146,11 +148,11 @@ def script_text(
     lines = [
         *head(name, script, out),
         f"name: {as_yaml(name)}",
-        *_command(script, parts, given.get("python")),
+        *_command(script, parts, settings.get("python")),
         "service: none   # or local, tinker: the program trains by the Tinker SDK",
         "",
         *_values(parts),
-        *launch_section({"max_parallel": 4, "backend": given.get("backend")}),
+        *launch_section({"max_parallel": 4, "backend": settings.get("backend")}),
         "",
     ]
     return "\n".join(lines), [option.field.key for option in parts.needed]
@@ -271,11 +273,11 @@ def run(arguments: argparse.Namespace) -> int:
         out = f"{name}_grid.yaml"  # the file itself may be named like a short name
     if out != "-" and os.path.lexists(out):  # check this before the recipe's slow import
         raise UsageError(f"{out} exists already: choose another file with --out")
-    given = {"backend": arguments.backend, "python": arguments.python}
+    settings = {"backend": arguments.backend, "python": arguments.python}
     if arguments.source:
         text, lacks = _translated(arguments), []
     else:
-        text, lacks = _text(name, reference, given, out)
+        text, lacks = _text(name, reference, settings, out)
     for sentence in lacks:
         warn(f"warning: this grid is not ready for `sweeper plan`: {sentence}")
     if out == "-":
@@ -290,19 +292,20 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _text(
-    name: str, reference: str, given: Mapping[str, str | None], out: str
+    name: str, reference: str, settings: Mapping[str, str | None], out: str
 ) -> tuple[str, list[str]]:
-    """Return the text of a grid for a recipe or another script, and what the user must still fill
-    in."""
+    """Return the text of a grid for a recipe or another script, and a sentence about the values
+    that the user must fill in, if any."""
     options = options_of(reference) if os.path.isfile(reference) else None
     if options is None:
-        return starter_text(name, reference, given, out)
-    text, needed = script_text(name, reference, options, given, out)
+        return starter_text(name, reference, settings, out)
+    text, needed = script_text(name, reference, options, settings, out)
     return text, [f"fill in {', '.join(needed)}"] if needed else []
 
 
 def _translated(arguments: argparse.Namespace) -> str:
-    """Return the grid for a file of another program, and print what could not be translated."""
+    """Return the grid for a file of another program, and print the parts that could not be
+    translated."""
     from sweeper.terminal import warn
     from sweeper.translation.reading import translated
     from sweeper.translation.script import Argument, from_script
@@ -314,14 +317,14 @@ def _translated(arguments: argparse.Namespace) -> str:
             source,
             [
                 Argument(
-                    one.flag,
-                    one.field.key,
-                    one.field.value,
-                    values_of(one.field),
-                    needed=one.field.required,
-                    folder=bool(_FOLDERS.match(one.field.key)),
+                    option.flag,
+                    option.field.key,
+                    option.field.value,
+                    values_of(option.field),
+                    needed=option.field.required,
+                    folder=bool(_FOLDERS.match(option.field.key)),
                 )
-                for one in options
+                for option in options
             ],
         )
     else:

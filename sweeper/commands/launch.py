@@ -111,7 +111,7 @@ def _debug(planned: "Plan", store: "Store", arguments: Namespace) -> int:
 
 
 def _launch_detached(request: "LaunchRequest", user: "User", *, idle: bool) -> int:
-    """Launch in the background, and print how to watch the sweep. `idle` tells that nothing is left
+    """Launch in the background, and print how to watch the sweep. `idle` is true if nothing is left
     to start."""
     from sweeper.commands.waiting import tell_failed
     from sweeper.launcher.launching import launch_plan
@@ -167,16 +167,15 @@ def _before(planned: "Plan", store: "Store") -> tuple[str, bool]:
     preview = survey(planned, store)
     if (use := estimate_of(preview)) is not None:
         say(use)
-    if not any(preview.state.opened for preview in preview.previews):
+    if not any(run.state.opened for run in preview.previews):
         return "", False
     return f": {counts(preview)}", not any(
-        f.attempt or f.state.state in OPEN for f in preview.previews
+        run.attempt or run.state.state in OPEN for run in preview.previews
     )
 
 
 def _left_alone(root: str, planned: "Plan") -> int:
     """Count the failed runs that have no retry left."""
-
     try:
         events = SweepFolder(open_store(root), planned.name).read_events()
     except NotFound:
@@ -190,8 +189,8 @@ def _left_alone(root: str, planned: "Plan") -> int:
 
 
 def _tell_other_code(planned: "Plan", root: str) -> None:
-    """Print how to run finished runs again if their code differs from this launch. A launch skips
-    finished runs, whatever their code was."""
+    """Print how to start finished runs again if they ran other code than this launch, which skips
+    all finished runs."""
     from sweeper.results.origins import differences
     from sweeper.results.registry import Registry
     from sweeper.results.selectors import current

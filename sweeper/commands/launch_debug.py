@@ -16,7 +16,7 @@ _PANE_SECONDS = 60.0
 
 
 def alone(plan: Plan, name: str, store: Store) -> Plan:
-    """Return the plan of a sweep that has only the run `name` of this plan, to be debugged. Raises
+    """Return the plan of a sweep for debugging, whose only run is the run `name` of `plan`. Raises
     `NotFound` and `UsageError`."""
     run = _run_of(plan, name)
     if run.parents:
@@ -51,7 +51,7 @@ def alone(plan: Plan, name: str, store: Store) -> Plan:
 
 
 def _run_of(plan: Plan, name: str) -> Run:
-    """Return the run with this name or id, or the only one whose name starts with it."""
+    """Return the run with this name or id, or the only run whose name starts with `name`."""
     exact = [run for run in plan.runs if name in (run.name, run.id)]
     matches = exact or [run for run in plan.runs if run.name.startswith(name)]
     if len(matches) == 1:
@@ -70,8 +70,8 @@ def _free_name(name: str, store: Store) -> str:
 
 
 def show_pane(folder: SweepFolder, run: str) -> bool:
-    """Show the pane of the run in its session. Return whether it has one, since the run may have
-    ended."""
+    """Select the run's pane in its tmux session. Return False if the run ended before it had a
+    pane, or has none after a minute."""
     from sweeper.backends.tmux.server import TmuxServer
 
     server, deadline = TmuxServer(), time.monotonic() + _PANE_SECONDS

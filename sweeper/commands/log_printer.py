@@ -48,17 +48,17 @@ class Colours:
     def __init__(self) -> None:
         many = "256" in os.environ.get("TERM", "") or bool(os.environ.get("COLORTERM"))
         self._palette = MANY if many else BASIC
-        self._known: dict[tuple[str, str], dict[str, str]] = {}
+        self._assigned: dict[tuple[str, str], dict[str, str]] = {}
 
     def paint(self, text: str, run: RecordedRun) -> str:
         """Return the text in the run's colour."""
         place = (run.root, run.sweep)
-        if run.id not in self._known.setdefault(place, {}):
+        if run.id not in self._assigned.setdefault(place, {}):
             # Colours are assigned to all runs of the sweep, so that they do not depend on which are
             # shown.
             colours = assign(_ids(run), self._palette)
-            self._known[place] = {**colours, **self._known[place]}
-        return f"\x1b[{self._known[place][run.id]}m{text}\x1b[0m"
+            self._assigned[place] = {**colours, **self._assigned[place]}
+        return f"\x1b[{self._assigned[place][run.id]}m{text}\x1b[0m"
 
 
 def _ids(run: RecordedRun) -> list[str]:
@@ -104,7 +104,7 @@ class LinePrinter:
         self._width = max(map(len, self._names.values()), default=0)
 
     def matching(self, lines: Iterable[Line]) -> Iterator[Line]:
-        """Return the lines that match."""
+        """Return the lines that match the pattern."""
         pattern = self._pattern
         return (line for line in lines if pattern is None or pattern.search(text_of(line.data)))
 

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from sweeper.backends.base import Backend
 
 _POLL_SECONDS, _REMOTE_SECONDS = 0.4, 2.0
-_LOOK_SECONDS = 1.0
+_REFRESH_SECONDS = 1.0
 _ROUNDS = 8
 _STANDS_SECONDS = 2.0
-"""Seconds to wait for the end of a line, which may be a question or a stopped progress bar."""
+"""Seconds after which a line without an end is printed: it may be a question or a progress bar that
+has stopped."""
 
 _IDLE_SECONDS = 3.0
 """Seconds without a launcher or a job after which following ends: another launcher may take
@@ -54,7 +55,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     lines.add_argument(
         "-f", "--follow", action="store_true", help="continue until all runs have ended"
     )
-    lines.add_argument("-n", "--lines", type=int, metavar="N", help="only the last N lines of each")
+    lines.add_argument(
+        "-n", "--lines", type=int, metavar="N", help="only the last N lines of each run"
+    )
     lines.add_argument(
         "--launcher", action="store_true", help="show the log of a sweep's launchers"
     )
@@ -104,7 +107,7 @@ class _Reader:
         self._removed: set[tuple[str, str]] = set()
         self._requested: set[tuple[RunKey, int]] = set()
         self._idle_since: float | None = None
-        self._next_look = 0.0
+        self._next_refresh = 0.0
         self._backends = _Backends()
 
     @property
@@ -114,7 +117,7 @@ class _Reader:
 
     def print_all(self) -> None:
         """Print the logs run by run."""
-        self._look()
+        self._refresh()
         files = self._files()
         for tail in self._tails.values():
             try:
@@ -129,14 +132,14 @@ class _Reader:
 
     def follow(self) -> None:
         """Print what is appended to the logs, until nothing more can be appended."""
-        self._look()
+        self._refresh()
         if not self._tails:
-            warn(f"{self._nobody()}{': waiting for one' * self._at_work()}")
+            warn(f"{self._no_match()}{': waiting for one' * self._at_work()}")
         if self._arguments.lines is not None:
             files = self._files()
             for tail in self._tails.values():
                 self._start_back(tail, files[files_of(tail.run)])
-        self._next_look = time.monotonic() + _LOOK_SECONDS
+        self._next_refresh = time.monotonic() + _REFRESH_SECONDS
         Live(
             self._print_more,
             ended=lambda drained: drained and self._is_over(),
@@ -150,10 +153,10 @@ class _Reader:
         """Print what was appended to the logs, and update the list of runs if that is due. Return
         whether everything was printed."""
         begun = time.monotonic()
-        if begun >= self._next_look:
-            self._look()
-            looked = time.monotonic()
-            self._next_look = looked + max(_LOOK_SECONDS, SHARE * (looked - begun))
+        if begun >= self._next_refresh:
+            self._refresh()
+            refreshed = time.monotonic()
+            self._next_refresh = refreshed + max(_REFRESH_SECONDS, SHARE * (refreshed - begun))
         return self._print_new()
 
     def _is_over(self) -> bool:
@@ -172,23 +175,23 @@ class _Reader:
         remote = any(tail.run.store.is_remote for tail in self._tails.values())
         return _REMOTE_SECONDS if remote else _POLL_SECONDS
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         """Update the list of runs and their states."""
         wanted = self._arguments
         first = not self._candidates
         try:
             if not first:
                 self._forget_removed()
-            known = {run_key(run) for run in self._candidates}
+            keys = {run_key(run) for run in self._candidates}
             # The names of a removed sweep would match others with the same prefix.
-            names = sorted({sweep for _, sweep, _ in known}) if self._removed else wanted.runs
+            names = sorted({sweep for _, sweep, _ in keys}) if self._removed else wanted.runs
             runs = self._registry.choose(names, None, wanted.where)
         except (NotFound, StoreError):
             if first or not self._candidates:
                 raise
             return  # the runs are being removed, or the store does not answer: keep the old list
         if self._removed:
-            runs = [run for run in runs if run_key(run) in known]
+            runs = [run for run in runs if run_key(run) in keys]
         self._candidates = runs
         files: dict[tuple[str, str], Files] = {}
         for run in self._candidates:
@@ -260,10 +263,13 @@ class _Reader:
         return any(n == attempt and event in _OVER for n, event in run.events)
 
     def _print_end(self, tail: Tail) -> None:
-        self._printer.print_lines(self._printer.matching([*tail.finish(), *self._kept_lines(tail)]))
+        self._printer.print_lines(
+            self._printer.matching([*tail.finish(), *self._backend_lines(tail)])
+        )
 
     def _start_back(self, tail: Tail, files: Files) -> None:
-        """Print the last existing lines, and set the position behind them."""
+        """Begin with the last `--lines` existing lines: move the position before them; with
+        `--grep`, print the last matching lines."""
         count: int = self._arguments.lines
         if self._arguments.grep is None:
             tail.back(files, count)
@@ -274,18 +280,17 @@ class _Reader:
         self._printer.print_lines(lines)
 
     def _whole(self, tail: Tail, files: Files) -> Iterator[Line]:
-        """Yield the output of the newest attempt that has any; only the end if few lines are
-        wanted."""
+        """Yield the output of the newest attempt that has any; with `--lines`, only its end."""
         if self._arguments.lines is not None and self._arguments.grep is None:
             tail.back(files, self._arguments.lines)
         for chunk in _chunks(tail, files):
             yield from chunk
         yield from tail.finish()
-        yield from self._kept_lines(tail)
+        yield from self._backend_lines(tail)
 
-    def _kept_lines(self, tail: Tail) -> Iterator[Line]:
-        """Yield the backend's copy of the output of an attempt that left none in the store. The
-        backend is asked only once."""
+    def _backend_lines(self, tail: Tail) -> Iterator[Line]:
+        """Yield the backend's copy of the output of an attempt without output in the store. The
+        backend gets only one request per attempt."""
         run, attempt = tail.run, (run_key(tail.run), tail.attempt)
         if not tail.is_empty or not run.attempts or attempt in self._requested:
             return
@@ -310,7 +315,7 @@ class _Reader:
     def _warn_of_silence(self) -> None:
         runs = [tail.run for tail in self._tails.values()]
         if not runs:
-            warn(self._nobody())
+            warn(self._no_match())
         elif self._arguments.grep is not None:
             warn(f"no line matches {self._arguments.grep!r}")
         elif len(runs) == 1:
@@ -318,8 +323,9 @@ class _Reader:
         else:
             warn(f"none of {len(runs)} runs has printed anything")
 
-    def _nobody(self) -> str:
-        """Return a message that no run matches. Names that match no run were reported earlier."""
+    def _no_match(self) -> str:
+        """Return a message that no run matches the options. Names without a match were reported
+        earlier."""
         states, where = self._arguments.state, self._arguments.where
         wanted = [f"is {' or '.join(states)}"] if states else []
         wanted += [f"matches --where {where!r}"] if where else []
@@ -344,8 +350,8 @@ def _print_stacks(arguments: Namespace) -> int:
     answers: dict[str, stacks.Stacks | None] = {}
     deadline = time.monotonic() + _STACKS_SECONDS
     for run, word in requests:
-        left = max(0.0, deadline - time.monotonic())
-        answer = stacks.wait(run.sweep_folder, run.id, run.attempts, word, left)
+        remaining = max(0.0, deadline - time.monotonic())
+        answer = stacks.wait(run.sweep_folder, run.id, run.attempts, word, remaining)
         answers[f"{run.sweep}/{run.name}"] = answer
     unanswered = [name for name, answer in answers.items() if answer is None]
     if arguments.json:
@@ -364,8 +370,8 @@ def _print_stacks(arguments: Namespace) -> int:
 
 
 def _print_launchers(arguments: Namespace, pattern: "re.Pattern[str] | None") -> int:
-    """Print the messages of the launchers of sweeps on this machine; with `--follow`, until the
-    launcher has ended."""
+    """Print the messages that launchers of the sweeps logged on this machine; with `--follow`,
+    continue until the launcher has ended."""
     if arguments.json or arguments.state or arguments.where:
         raise UsageError("--launcher works only with names of sweeps, --follow, --lines and --grep")
     registry = open_registry(arguments)
@@ -385,7 +391,7 @@ def _print_launcher(
 
     def print_more() -> bool:
         nonlocal latest
-        goes_on = arguments.follow and is_held(folder)
+        more = arguments.follow and is_held(folder)
         lines = [line for line in _messages(path) if pattern is None or pattern.search(line)]
         if latest in lines:  # the file may have been replaced in the meantime
             lines = lines[len(lines) - lines[::-1].index(latest) :]
@@ -394,9 +400,9 @@ def _print_launcher(
         sys.stdout.writelines(f"{sanitize(line)}\n" for line in lines)
         sys.stdout.flush()
         latest = lines[-1] if lines else latest
-        return goes_on
+        return more
 
-    Live(print_more, ended=lambda goes_on: not goes_on, tell=warn).run()
+    Live(print_more, ended=lambda more: not more, tell=warn).run()
     if latest is None:
         warn(
             f"{folder.name}: no launcher of this sweep has logged anything on this machine ({path})"
@@ -420,7 +426,7 @@ class _Backends:
         self._open: dict[tuple[str, str, str], Backend | None] = {}
 
     def logs(self, run: SweepRun, attempt: int) -> Iterator[str]:
-        """Yield the lines that the backend has kept of an attempt."""
+        """Yield the lines of the backend's copy of an attempt's output."""
         from sweeper.backends import open_backend, options_of
         from sweeper.sweep.folder import token
 
@@ -443,7 +449,7 @@ class _Backends:
 
 
 def _chunks(tail: Tail, files: Files) -> Iterator[list[Line]]:
-    """Yield the present contents of a log in pieces."""
+    """Yield the current contents of a log in pieces."""
     before = -1
     while tail.offset != before:
         before = tail.offset

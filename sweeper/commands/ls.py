@@ -78,7 +78,7 @@ def run(arguments: Namespace) -> int:
     if arguments.by is not None:
         return print_by(runs, arguments.by, registry, as_json=arguments.json)
     columns: list[str] = arguments.metric or []
-    records = [_record(run, *noted) for run, noted in zip(runs, marks_by_run(runs), strict=True)]
+    records = [_record(run, *marks) for run, marks in zip(runs, marks_by_run(runs), strict=True)]
     for run, record in zip(runs, records, strict=True):
         if columns:
             record["metrics"] = {
@@ -150,8 +150,8 @@ def _marks(record: "_Record") -> str:
 
 
 def _print_notes(runs: list[RecordedRun]) -> None:
-    """Print notes that the table has no place for: unset seeds, runs left out, and a value that a
-    report may judge by differently."""
+    """Print notes below the table: sweeps without seeds, runs that are left out, and which value a
+    report uses instead."""
     for sentence in _retired(runs):
         say(sentence)
     unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)
@@ -206,8 +206,8 @@ def _executed_otherwise(runs: list[RecordedRun]) -> list[str]:
 
 
 def _retired(runs: list[RecordedRun]) -> list[str]:
-    """Print how to list runs that are no longer in the grid of a sweep, unless some are listed
-    already."""
+    """Return how to list runs that are no longer in the grid of a sweep. Return nothing if some are
+    listed already."""
     if any(run.retired for run in runs):
         return []
     ours = [run for run in runs if isinstance(run, SweepRun)]
@@ -228,9 +228,9 @@ class _Record(RunRecord):
     metrics: NotRequired[dict[str, float | None]]
 
 
-def _record(run: RecordedRun, own: Marks, sweep: Marks) -> _Record:
-    tags = sorted({*own.tags, *sweep.tags})
-    return {**run.record(), "tags": tags, "starred": own.starred or sweep.starred}
+def _record(run: RecordedRun, marks: Marks, of_sweep: Marks) -> _Record:
+    tags = sorted({*marks.tags, *of_sweep.tags})
+    return {**run.record(), "tags": tags, "starred": marks.starred or of_sweep.starred}
 
 
 def _last(run: RecordedRun, key: str) -> float | None:
@@ -239,8 +239,8 @@ def _last(run: RecordedRun, key: str) -> float | None:
 
 
 def _refuse(key: str, runs: list[RecordedRun]) -> None:
-    """Raise `NotFound` for a key that no run has recorded, if any run has recorded others."""
+    """Raise `NotFound` for a key that no run has recorded, if the runs have recorded other keys."""
     histories = (run.readable_history for run in runs[:_LOOKED_AT])
-    known = {name for history in histories for name in last_values(history.rows)}
-    if known and key not in known:
-        raise NotFound(f"no run has recorded {key!r}; {hint_of(key, known)}")
+    recorded = {name for history in histories for name in last_values(history.rows)}
+    if recorded and key not in recorded:
+        raise NotFound(f"no run has recorded {key!r}; {hint_of(key, recorded)}")

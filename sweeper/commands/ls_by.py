@@ -45,14 +45,14 @@ class _Row(NamedTuple):
 
 
 def print_by(runs: Sequence[RecordedRun], by: str, registry: Registry, *, as_json: bool) -> int:
-    """Print the table of these runs by keys, which `by` lists with commas between. Raises
+    """Print the table of these runs by the keys in `by`, which are separated by commas. Raises
     `NotFound` for a key that no run has."""
     keys = keys_of(by)
-    known = {name for run in runs for name in run.config}
-    scored = CHECKPOINT in keys or (SUITE in keys and SUITE not in known)
+    settings = {name for run in runs for name in run.config}
+    scored = CHECKPOINT in keys or (SUITE in keys and SUITE not in settings)
     for key in keys:
-        if runs and key not in known and not (scored and key in (CHECKPOINT, SUITE)):
-            raise NotFound(f"no run has the setting {key!r}; {hint_of(key, known)}")
+        if runs and key not in settings and not (scored and key in (CHECKPOINT, SUITE)):
+            raise NotFound(f"no run has the setting {key!r}; {hint_of(key, settings)}")
     shown = _scores if scored else _states
     shown([run for run in runs if not run.retired], keys, registry, as_json)
     return tell_problems(registry.problems, listed=as_json)
@@ -92,7 +92,7 @@ def one_or_all(values: _Values) -> object:
 def _states(
     runs: Sequence[RecordedRun], keys: Sequence[str], registry: Registry, as_json: bool
 ) -> None:
-    """Print the table of states, and below it why runs have failed."""
+    """Print the table of states, and below it the reasons of failures."""
     placed = _placed(runs)
     names = list(dict.fromkeys(column for column, _ in placed))
     rows: dict[tuple[str, ...], _Row] = {}
@@ -112,9 +112,9 @@ def _states(
             (
                 *(None if value is None else setting(value) for value in row.values),
                 *(_cell(row, name) for name in names),
-                *(_best_cells(own) if metric else ()),
+                *(_best_cells(cell) if metric else ()),
             )
-            for row, own in zip(ordered, best, strict=True)
+            for row, cell in zip(ordered, best, strict=True)
         ],
     )
     for column, run in failed:
@@ -131,7 +131,7 @@ def nested(rows: Mapping[tuple[str, ...], T]) -> list[T]:
             orders.setdefault(place, len(orders))
     return [
         rows[identity]
-        for identity in sorted(rows, key=lambda one: [orders[place] for place in enumerate(one)])
+        for identity in sorted(rows, key=lambda row: [orders[place] for place in enumerate(row)])
     ]
 
 
@@ -160,8 +160,8 @@ def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
 
 
 def _best(rows: Sequence[_Row]) -> tuple[str | None, list[_Best | None]]:
-    """Return the metric by which all of the runs are judged, and the best cell of each row. No
-    metric is returned if runs are judged differently."""
+    """Return the runs' common metric, and the best cell of each row. If the runs have different
+    metrics, return no metric and no cells."""
     runs = [run for row in rows for _, run in row.runs]
     metrics = {(run.metric["name"], run.metric.get("goal", "minimize")) if run.metric else None
                for run in runs}  # fmt: skip
@@ -179,7 +179,7 @@ def _best_of(row: _Row, goal: str, label: Callable[[RecordedRun], str]) -> _Best
         value = run.record()["value"]
         if value is not None and cells.counts(run.state.value, value, diverged=False):
             values.setdefault(label(run) + run.cell, []).append(value)
-    bests = [_Best(cell, cells.mean(own), len(own)) for cell, own in values.items()]
+    bests = [_Best(cell, cells.mean(of_cell), len(of_cell)) for cell, of_cell in values.items()]
     return min(bests, key=lambda best: sign_of(goal) * best.value, default=None)
 
 
@@ -204,9 +204,9 @@ def _document(
             {
                 "value": one_or_all(row.values),
                 "states": {name: dict(count) for name in names if (count := _count(row, name))},
-                "best": None if own is None else own._asdict(),
+                "best": None if cell is None else cell._asdict(),
             }
-            for row, own in zip(rows, best, strict=True)
+            for row, cell in zip(rows, best, strict=True)
         ],
         "failures": [
             {
@@ -235,8 +235,8 @@ class _Scored(NamedTuple):
 def _scores(
     runs: Sequence[RecordedRun], keys: Sequence[str], registry: Registry, as_json: bool
 ) -> None:
-    """Print the scores of checkpoints. With the key `checkpoint` each has a row, else only each
-    run's last checkpoint counts. A row of several runs shows the mean."""
+    """Print the scores of checkpoints. With the key `checkpoint`, each checkpoint has a row; else
+    only each run's last checkpoint counts. A row of several runs shows the mean."""
     keys = [key for key in keys if key != SUITE]
     series = series_of(registry.scores_by_run(runs))
     rows = _scored(series, keys)
@@ -270,16 +270,16 @@ def _scores(
 
 
 def _scored(series: Sequence[Series], keys: Sequence[str]) -> list[_Scored]:
-    label = prefixes([one.run for one in series])
+    label = prefixes([entry.run for entry in series])
     rows: dict[tuple[str, ...], _Scored] = {}
     each = CHECKPOINT in keys
-    for number, one in enumerate(series):
-        config = one.run.config
-        last = {score.suite: score for score in one.scores}
-        for score in one.scores if each else last.values():
+    for number, entry in enumerate(series):
+        config = entry.run.config
+        last = {score.suite: score for score in entry.scores}
+        for score in entry.scores if each else last.values():
             named = config | ({CHECKPOINT: score.checkpoint} if each else {})
             place = (str(number), str(score.place)) if each else identity(config, keys)
-            name = label(one.run) + one.label if each else ""
+            name = label(entry.run) + entry.label if each else ""
             row = rows.setdefault(place, _Scored(name, _value_of(named, keys), {}))
             row.scores.setdefault(score.suite, []).append(score)
     return list(rows.values()) if each else nested(rows)
@@ -288,12 +288,12 @@ def _scored(series: Sequence[Series], keys: Sequence[str]) -> list[_Scored]:
 def _score_record(row: _Scored) -> dict[str, object]:
     scores = {
         suite: {
-            "score": cells.center([score.score for score in own]),
-            "runs": len(own),
-            "items": sum(score.items or 0 for score in own) or None,
-            "errors": sum(score.errors or 0 for score in own),
+            "score": cells.center([score.score for score in of_suite]),
+            "runs": len(of_suite),
+            "items": sum(score.items or 0 for score in of_suite) or None,
+            "errors": sum(score.errors or 0 for score in of_suite),
         }
-        for suite, own in row.scores.items()
+        for suite, of_suite in row.scores.items()
     }
     record: dict[str, object] = {"run": row.label} if row.label else {}
     return record | {"value": one_or_all(row.values) if row.values else None, "scores": scores}

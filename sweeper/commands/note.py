@@ -69,9 +69,9 @@ def tell_marks(name: str, marks: Marks) -> None:
     author."""
     star = " *" if marks.starred else ""
     say(f"{name}{star}" + (f"  [{', '.join(marks.tags)}]" if marks.tags else ""))
-    for one in marks.notes:
-        say(f"{one.time}  {one.by}")
-        for line in sanitize_lines(one.text).splitlines():
+    for entry in marks.notes:
+        say(f"{entry.time}  {entry.by}")
+        for line in sanitize_lines(entry.text).splitlines():
             say(f"    {line}")
 
 
@@ -95,7 +95,7 @@ def _text(arguments: Namespace, name: str) -> str | None:
 
 
 def _read(file: TextIO, name: str) -> str:
-    """Read no more of a file than the longest allowed note, since a pipe may never end. Raises
+    """Read a file, but no more than the longest allowed note, since a pipe may never end. Raises
     `UsageError` if the text is too long."""
     text = file.read(MOST_CHARACTERS + 1)
     if len(text) > MOST_CHARACTERS:
@@ -107,7 +107,7 @@ def _edited(name: str) -> str | None:
     """Let the user write in an editor and return the text; None if it is empty."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
-        raise EnvironmentFailure("--edit: $VISUAL or $EDITOR is not set to an editor")
+        raise EnvironmentFailure("--edit: set $VISUAL or $EDITOR to an editor")
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "note.md")
         with open(path, "w", encoding="utf-8") as file:
@@ -117,7 +117,9 @@ def _edited(name: str) -> str | None:
         except (OSError, ValueError) as error:
             raise EnvironmentFailure(f"--edit: {editor}: {error}") from error
         if code:
-            raise EnvironmentFailure(f"--edit: {editor} ended with {code}: no note was added")
+            raise EnvironmentFailure(
+                f"--edit: {editor} ended with exit code {code}: no note was added"
+            )
         with open(path, encoding="utf-8", errors="replace") as file:
             text = _read(file, "--edit")
     lines = [line for line in text.splitlines() if not line.startswith("#")]

@@ -50,14 +50,14 @@ def print_steered(done: "Steered", **more: object) -> int:
 
 
 def agreeing(arguments: Namespace) -> "Agree":
-    """Return a function that shows what would be executed and returns whether the user agrees: yes
-    with `--trust`, no without a terminal."""
+    """Return a function that shows the commands of a plan and asks whether to execute them. It does
+    not ask with `--trust` (yes), nor without a terminal (no)."""
     return _asking(arguments.trust, "execute that with your environment?")
 
 
 def dropping(arguments: Namespace) -> "Agree":
-    """Return a function that names the finished runs that would leave a sweep and returns whether
-    the user agrees: yes with `--drop`, no without a terminal."""
+    """Return a function that names the finished runs to drop from a sweep and asks whether to drop
+    them. It does not ask with `--drop` (yes), nor without a terminal (no)."""
     ask = _asking(arguments.drop, "drop them?")
     # Without a terminal, the error that follows says the same.
     return ask if is_screen() and not arguments.drop else lambda _: bool(arguments.drop)

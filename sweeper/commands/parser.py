@@ -21,17 +21,16 @@ exit codes: 0 done, 1 a bug in sweeper, 2 usage or a bad grid, 3 some runs faile
 (launch --wait and status), 5 not found, 6 the environment, 130 interrupted"""
 
 
-def parse(given: list[str]) -> argparse.Namespace:
+def parse(words: list[str]) -> argparse.Namespace:
     """Parse the arguments. Optional and repeatable positional arguments may also follow flags,
     which argparse does not support in subcommands: `launch grid.yaml --wait max_steps=5`."""
     command = None
-    if (
-        given[:1] == ["run"] and "--" in given
-    ):  # argparse would take words of the user's command as options
-        end = given.index("--")
-        given, command = given[:end], given[end + 1 :]
-    top = parser(given)
-    arguments, rest = top.parse_known_args(given)
+    if words[:1] == ["run"] and "--" in words:
+        # argparse would take words of the user's command as options.
+        end = words.index("--")
+        words, command = words[:end], words[end + 1 :]
+    top = parser(words)
+    arguments, rest = top.parse_known_args(words)
     if command is not None:
         arguments.command = command
     for name in _OPTIONAL:
@@ -44,14 +43,14 @@ def parse(given: list[str]) -> argparse.Namespace:
         arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if repeatable is not None:
         getattr(arguments, repeatable).extend(rest)
-    vars(arguments).pop("parser")  # verbs see only arguments that were given
+    vars(arguments).pop("parser")  # verbs see only their own arguments
     return arguments
 
 
-def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Build the parser, or only the part that the `given` arguments need, because building all of
-    it delays each start by milliseconds. If the arguments begin with a verb, other verbs are left
-    out; otherwise only verbs in the arguments get flags."""
+def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """Build the whole parser, or only the part that a command line needs, since building all of it
+    delays each start by milliseconds. If the command line begins with a verb, other verbs are left
+    out; otherwise only the verbs that it contains get flags."""
     top = _Parser(
         prog="sweeper",
         usage="sweeper [-h] [--version] [--completion SHELL] VERB ...",
@@ -64,10 +63,10 @@ def parser(given: Sequence[str] | None = None) -> argparse.ArgumentParser:
     verbs = top.add_subparsers(
         dest="verb", required=True, metavar="VERB", prog="sweeper", help=argparse.SUPPRESS
     )
-    first = given[0] if given else None
+    first = words[0] if words else None
     names = [name for name in VERBS if " " not in name]
     for name in (first,) if first in names else names:
-        wanted = given is None or name in given
+        wanted = words is None or name in words
         verb = _add(verbs.add_parser, name, name)
         if wanted:
             _declare(verb, name)
@@ -104,7 +103,7 @@ def _declare(verb: argparse.ArgumentParser, whole: str) -> None:
 
 
 def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
-    """Add the second words that a verb takes, with their arguments."""
+    """Add the second words of a verb, with their arguments."""
     seconds = verb.add_subparsers(
         dest="part",
         title="actions",
@@ -116,7 +115,7 @@ def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
     for second, whole in parts(name).items():
         part = _add(seconds.add_parser, second, whole)
         _declare(part, whole)
-        # Keep what was given before the second word: `sweeper doctor --root R notify SWEEP`.
+        # Keep an option that precedes the second word: `sweeper doctor --root R notify SWEEP`.
         for action in part._actions:  # pyright: ignore[reportPrivateUsage]
             if action.dest in ("root", "json") and action.dest in before:
                 action.default = argparse.SUPPRESS
@@ -133,9 +132,9 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 @functools.cache
 def _columns() -> int:
     """Return the width of the terminal, as `shutil.get_terminal_size` does."""
-    given = os.environ.get("COLUMNS", "")
-    if given.isdecimal() and int(given):
-        return int(given)
+    setting = os.environ.get("COLUMNS", "")
+    if setting.isdecimal() and int(setting):
+        return int(setting)
     with suppress(AttributeError, OSError, ValueError):
         if columns := os.get_terminal_size(sys.stdout.fileno()).columns:
             return columns
@@ -155,7 +154,9 @@ class _Help(_Formatter):
         """Add the usage line."""
         del groups
         self._prog += " [options]"
-        super().add_usage(usage, [one for one in actions if not one.option_strings], (), prefix)
+        super().add_usage(
+            usage, [action for action in actions if not action.option_strings], (), prefix
+        )
 
 
 class _Parser(argparse.ArgumentParser):
@@ -213,8 +214,8 @@ class _Completion(argparse.Action):
             help='print shell code; in ~/.bashrc: eval "$(sweeper --completion bash)"',
         )
 
-    def __call__(self, parser: argparse.ArgumentParser, *given: object) -> None:
+    def __call__(self, parser: argparse.ArgumentParser, *values: object) -> None:
         from sweeper.commands.completion import shell_code
 
-        print(shell_code(str(given[1])))
+        print(shell_code(str(values[1])))
         parser.exit()

@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _power(preview: "LaunchPreview", root: str) -> str | None:
     """Describe how small a lead the planned seeds can detect, if earlier runs show the noise."""
     metric = preview.plan.metric
-    begun = any(preview.state.state is State.SUCCEEDED for preview in preview.previews)
+    begun = any(run.state.state is State.SUCCEEDED for run in preview.previews)
     if metric is None or not (begun or lenders(metric.noise)):
         return None
     from sweeper.analysis.comparison.power import before_launch  # slow to load

@@ -1,6 +1,6 @@
 """The output of `sweeper plan`: the preview of a launch, in a short and in a full form. Tables are
-formatted here, since loading a table library would take longer than planning. Lines are as wide as
-the terminal; other outputs have no limit."""
+formatted here, since loading a table library would take longer than planning. Lines are cut to the
+width of a terminal, and not cut in other outputs."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ _LISTED = 12
 """An axis with more numbers than this is shown as a range."""
 _GAP = "  "
 _LEAST = 8
-"""The least width to which a column is cut, in characters."""
+"""The smallest width to which a column is cut, in characters."""
 
 
 def short(preview: LaunchPreview) -> Iterator[str]:
@@ -57,8 +57,8 @@ def short(preview: LaunchPreview) -> Iterator[str]:
     if (race := race_sentence(plan)) is not None:
         yield from _clipped(race, width)
     elif plan.unknown:
-        left = sum(plan.unknown.values())
-        more = f"{left} more runs start" if left > 1 else "1 more run starts"
+        later = sum(plan.unknown.values())
+        more = f"{later} more runs start" if later > 1 else "1 more run starts"
         yield from _clipped(f"{more} once the runs that they continue from have ended", width)
     if (use := estimate_of(preview)) is not None:
         yield from _clipped(use, width)
@@ -70,9 +70,9 @@ def short(preview: LaunchPreview) -> Iterator[str]:
         runs = f"{plural(others, 'run')} on record {'is' if others == 1 else 'are'}"
         yield from _clipped(f"{runs} not in this grid: a launch keeps them", width)
     yield ""
-    over = {p.run.id for p in preview.previews if p.state.state is State.SUCCEEDED}
+    succeeded = {p.run.id for p in preview.previews if p.state.state is State.SUCCEEDED}
     rows = [
-        (preview.run.name, preview.run.id, preview.state.state.value, _act(preview, over))
+        (preview.run.name, preview.run.id, preview.state.state.value, _act(preview, succeeded))
         for preview in preview.previews[:_SHOWN]
     ]
     yield from table(("run", "id", "state", "launch"), rows, width)
@@ -110,11 +110,11 @@ def full(survey_of_launch: LaunchPreview) -> Iterator[str]:
         },
     }
     yield from (f"{key:<12}  {sanitize(str(v))}" for key, v in what.items() if v is not None)
-    over = {p.run.id for p in survey_of_launch.previews if p.state.state is State.SUCCEEDED}
+    succeeded = {p.run.id for p in survey_of_launch.previews if p.state.state is State.SUCCEEDED}
     for preview in survey_of_launch.previews:
         run = preview.run
         yield ""
-        yield f"{run.name}  {run.id}  {preview.state.state.value}  {_act(preview, over)}"
+        yield f"{run.name}  {run.id}  {preview.state.state.value}  {_act(preview, succeeded)}"
         attempt = max(1, preview.attempt)
         folder = log_path(survey_of_launch.folder, run.id, attempt)
         argv = command(plan, run, attempt, folder)
@@ -167,9 +167,9 @@ def _clipped(text: str, width: int | None) -> Iterator[str]:
     yield text if width is None else cut(text, width)
 
 
-def _act(preview: RunPreview, over: Collection[str]) -> str:
-    """Describe what a launch does with a run; `over` has the runs that succeeded."""
-    if preview.attempt and not all(parent in over for parent in preview.run.parents):
+def _act(preview: RunPreview, succeeded: Collection[str]) -> str:
+    """Describe what a launch does with a run. `succeeded` has the ids of runs."""
+    if preview.attempt and not all(parent in succeeded for parent in preview.run.parents):
         return "later"
     return {0: "leave", 1: "start"}.get(preview.attempt, f"attempt {preview.attempt}")
 
@@ -190,8 +190,8 @@ def _key_of(part: Plan, plan: Plan) -> str:
 
 
 def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Yield each key that varies, the number of its values, and the values. They come from the
-    runs, so zipped, sampled, conditional and excluded axes are right too."""
+    """Yield each key that varies, the number of its values, and the values. These are the values of
+    the runs, which are right for zipped, sampled, conditional and excluded axes too."""
     seen: dict[str, dict[str, object]] = {key: {} for key in plan.axes}
     present: Counter[str] = Counter()
     texts: dict[int, str] = {}

@@ -45,11 +45,11 @@ def export(
     now = time.time()
     traces = [
         trace_of(
-            one.record,
-            {"sweep": run.sweep, "run": run.name, "run_id": run.id, "name": one.file.name},
+            rollout.record,
+            {"sweep": run.sweep, "run": run.name, "run_id": run.id, "name": rollout.file.name},
             now,
         )
-        for run, one in rollouts
+        for run, rollout in rollouts
     ]
     steps = plural(sum(len(trace.steps) for trace in traces), "step")
     count = f"{steps} of {plural(len(traces), 'trajectory', 'trajectories')}"
@@ -108,12 +108,12 @@ def add_arguments(verb: ArgumentParser) -> None:
     order = score.add_mutually_exclusive_group()
     order.add_argument("--best", action="store_true", help="highest reward first")
     order.add_argument("--worst", action="store_true", help="lowest reward first")
-    for flag, least, most in (
+    for flag, minimum, maximum in (
         ("reward", "a total reward of at least N", "a total reward of at most N"),
         ("length", "at least N sampled tokens", "at most N sampled tokens"),
     ):
-        score.add_argument(f"--min-{flag}", type=float, metavar="N", help=f"with {least}")
-        score.add_argument(f"--max-{flag}", type=float, metavar="N", help=f"with {most}")
+        score.add_argument(f"--min-{flag}", type=float, metavar="N", help=f"with {minimum}")
+        score.add_argument(f"--max-{flag}", type=float, metavar="N", help=f"with {maximum}")
     shared.roots(verb)
     output = shared.group(verb, shared.OUTPUT)
     output.add_argument("--full", action="store_true", help="also show the conversations")
@@ -156,46 +156,46 @@ def run(arguments: Namespace) -> int:
         tell_problems(registry.problems)
         raise
     if exported:
-        pairs = [(one.run, one.found) for one in matches]
+        pairs = [(match.run, match.rollout) for match in matches]
         export(pairs, arguments.export, arguments.otlp)
         return tell_problems(registry.problems)
     page = page_of(matches, arguments)
     if skipped:
         warn(f"{plural(skipped, 'line')} of rollout summaries could not be read")
     if arguments.json:
-        shown = [{**one.run.key, **_document(one.found, one.told)} for one in page]
+        shown = [{**match.run.key, **_document(match.rollout, match.transcript)} for match in page]
         ids = {"run": runs[0].id} if len(runs) == 1 else {"runs": [run.id for run in runs]}
         document = {"schema": 1, **ids, "count": len(matches), "skipped": skipped}
         return print_json_answer(document | {"rollouts": shown}, registry.problems)
     prefix = prefixes(runs)
     names = {id(run): f"{prefix(run)}{run.name}" for run in runs} if len(runs) > 1 else {}
     if arguments.full:
-        for one in page:
-            _print_conversation(one.found, one.told, names.get(id(one.run), ""))
+        for match in page:
+            _print_conversation(match.rollout, match.transcript, names.get(id(match.run), ""))
     else:
         _print_page(page, names)
     print_page_footer(matches, "rollouts", arguments)
     return tell_problems(registry.problems)
 
 
-class _Kept(NamedTuple):
+class _Match(NamedTuple):
     """A trajectory to show, its run, and the reader of its conversation."""
 
     run: RecordedRun
-    found: Found
+    rollout: Found
     words: Words
 
     @property
-    def told(self) -> Transcript:
-        """Read the conversation of the trajectory."""
-        return self.words.of(self.found)
+    def transcript(self) -> Transcript:
+        """The conversation of the trajectory."""
+        return self.words.of(self.rollout)
 
 
-def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Kept], int]:
+def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Match], int]:
     """Read the requested trajectories of the runs, in the requested order, and count unreadable
-    lines. Among several runs, those without rollouts are skipped. Raises `NotFound` if no run has
+    lines. Among several runs, runs without rollouts are skipped. Raises `NotFound` if no run has
     rollouts."""
-    matches: list[_Kept] = []
+    matches: list[_Match] = []
     skipped, missing = 0, list[NotFound]()
     for run in runs:
         try:
@@ -205,30 +205,34 @@ def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Kept
             continue
         skipped += bad
         words = Words(run, rollouts)
-        matches += [_Kept(run, one, words) for one in rollouts if _wanted(one, words, arguments)]
+        matches += [
+            _Match(run, rollout, words)
+            for rollout in rollouts
+            if _wanted(rollout, words, arguments)
+        ]
     if len(missing) == len(runs):
         raise missing[0]
     if arguments.best or arguments.worst:
         sign = -1.0 if arguments.best else 1.0
 
-        def place(one: _Kept) -> tuple[bool, float]:
+        def place(match: _Match) -> tuple[bool, float]:
             # A trajectory without a reward comes last in both orders.
-            reward = _reward(one.found)
+            reward = _reward(match.rollout)
             return reward is None, sign * (reward or 0.0)
 
         matches.sort(key=place)
     return matches, skipped
 
 
-def _print_page(page: Sequence[_Kept], names: Mapping[int, str]) -> None:
-    """Print a line for each trajectory, with the name of its run if there are several."""
-    texts = [excerpt(_last_answer(one.found, one.told), _LINE) for one in page]
+def _print_page(page: Sequence[_Match], names: Mapping[int, str]) -> None:
+    """Print a line for each trajectory, with the name of its run if `names` has several runs."""
+    texts = [excerpt(_last_answer(match.rollout, match.transcript), _LINE) for match in page]
     columns = [*(["run"] if names else []), *_COLUMNS, *(["text"] if any(texts) else [])]
     rows: list[list[object]] = []
-    for one, text in zip(page, texts, strict=True):
-        values = {**one.found.numbers, "name": one.found.file.name}
+    for match, text in zip(page, texts, strict=True):
+        values = {**match.rollout.numbers, "name": match.rollout.file.name}
         row: list[object] = [values.get(column) for column in _COLUMNS]
-        name = [names[id(one.run)]] if names else []
+        name = [names[id(match.run)]] if names else []
         rows.append([*name, *row, *([text] if any(texts) else [])])
     print_table(columns, rows)
     if page and not any(texts):
@@ -236,12 +240,12 @@ def _print_page(page: Sequence[_Kept], names: Mapping[int, str]) -> None:
             "\nno text: neither the turns nor a transcript contain any (tinker-cookbook writes no "
             "transcript in asynchronous training)"
         )
-    if any(one.told.whose == "order" for one in page):
+    if any(match.transcript.whose == "order" for match in page):
         print(f"\n?: {WHOSE['order']}")
 
 
 def _only_items(run: RecordedRun) -> bool:
-    """Return whether a run has left answers to items, and no rollout summaries."""
+    """Return whether a run has recorded answers to items but no rollouts."""
     recorded = summary_files(run.files, run.folders()) or captured(run)
     return not recorded and bool(item_files(files_of(run).items()))
 
@@ -249,10 +253,10 @@ def _only_items(run: RecordedRun) -> bool:
 def _of_run(run: RecordedRun, arguments: Namespace) -> tuple[list[Found], int]:
     """Read the trajectories in the requested files of a run, with the tokens that it captured."""
     summaries, captures = summary_files(run.files, run.folders()), captured(run)
-    known = [*summaries, *dict.fromkeys(one.file for one in captures)]
-    files = set(_files(run, known, arguments))
+    recorded = [*summaries, *dict.fromkeys(capture.file for capture in captures)]
+    files = set(_files(run, recorded, arguments))
     rollouts, bad = read(run, [file for file in summaries if file in files])
-    return with_tokens(rollouts, [one for one in captures if one.file in files]), bad
+    return with_tokens(rollouts, [each for each in captures if each.file in files]), bad
 
 
 def _files(run: RecordedRun, files: list[SummaryFile], arguments: Namespace) -> list[SummaryFile]:
@@ -260,76 +264,82 @@ def _files(run: RecordedRun, files: list[SummaryFile], arguments: Namespace) -> 
         files = [file for file in files if file.name == arguments.name]
     if not files:
         raise NotFound(f"{run.sweep}/{run.name} has recorded no rollout summaries")
-    known = sorted({file.iteration for file in files})
+    iterations = sorted({file.iteration for file in files})
     iteration: int | None = arguments.iteration
     if iteration is None:
         return files
     if iteration < 0:
-        iteration = known[iteration] if -iteration <= len(known) else None
+        iteration = iterations[iteration] if -iteration <= len(iterations) else None
     chosen = [file for file in files if file.iteration == iteration]
     if not chosen:
-        raise NotFound(f"no iteration {arguments.iteration}: the run has {known[0]} to {known[-1]}")
+        raise NotFound(
+            f"no iteration {arguments.iteration}: the run has {iterations[0]} to {iterations[-1]}"
+        )
     return chosen
 
 
-def _reward(one: Found) -> float | None:
-    return as_float(one.numbers.get("total_reward"))
+def _reward(rollout: Found) -> float | None:
+    return as_float(rollout.numbers.get("total_reward"))
 
 
-def _wanted(one: Found, words: Words, arguments: Namespace) -> bool:
-    if arguments.group is not None and one.numbers.get("group_idx") != arguments.group:
+def _wanted(rollout: Found, words: Words, arguments: Namespace) -> bool:
+    if arguments.group is not None and rollout.numbers.get("group_idx") != arguments.group:
         return False
-    if arguments.task is not None and arguments.task not in _tags(one):
+    if arguments.task is not None and arguments.task not in _tags(rollout):
         return False
-    reward, length = _reward(one), as_float(one.numbers.get("ac_len"))
+    reward, length = _reward(rollout), as_float(rollout.numbers.get("ac_len"))
     if arguments.failed and reward is not None and reward >= 1:
         return False
-    for value, least, most in (
+    for value, minimum, maximum in (
         (reward, arguments.min_reward, arguments.max_reward),
         (length, arguments.min_length, arguments.max_length),
     ):
-        if least is not None and (value is None or not value >= least):
+        if minimum is not None and (value is None or not value >= minimum):
             return False
-        if most is not None and (value is None or not value <= most):
+        if maximum is not None and (value is None or not value <= maximum):
             return False
-    return not arguments.search or arguments.search.lower() in words.text(one).lower()
+    return not arguments.search or arguments.search.lower() in words.text(rollout).lower()
 
 
-def _tags(one: Found) -> list[str]:
-    """Return the tags of a trajectory; a tag with an organisation's name is also returned without
-    that name."""
-    tags: object = one.record.get("tags")
+def _tags(rollout: Found) -> list[str]:
+    """Return the tags of a trajectory; a tag `organisation/name` also as `name`."""
+    tags: object = rollout.record.get("tags")
     texts = [str(tag) for tag in cast("list[object]", tags)] if isinstance(tags, list) else []
     return [*texts, *(tag.rpartition("/")[2] for tag in texts)]
 
 
-def _last_answer(one: Found, conversation: Transcript) -> str:
+def _last_answer(rollout: Found, conversation: Transcript) -> str:
     """Return the text of a trajectory for a table: the model's last answer, else the last logged
     entry."""
-    logged = turns_logged(one.record)
+    logged = turns_logged(rollout.record)
     if conversation.whose == "group":
         return "(of the group; see --full)"
     answer = answers(logged) or answers(conversation.spoken)
     if answer:
         return answer[-1] if conversation.whose == "trajectory" else f"? {answer[-1]}"
-    steps = list_of(one.record.get("steps"))
+    steps = list_of(rollout.record.get("steps"))
     last = turns_logged({"steps": steps[-1:]}) if logged else conversation.spoken[-1:]
     return ", ".join(f"{who}: {text}" for who, text in last)
 
 
-def _document(one: Found, conversation: Transcript) -> dict[str, object]:
-    labels = {"name": one.file.name, "tags": one.record.get("tags"), "path": one.file.path}
+def _document(rollout: Found, conversation: Transcript) -> dict[str, object]:
+    labels = {
+        "name": rollout.file.name,
+        "tags": rollout.record.get("tags"),
+        "path": rollout.file.path,
+    }
     messages = [{"who": who, "text": text} for who, text in conversation.spoken]
-    document = {**one.numbers, **labels, "whose": conversation.whose, "conversation": messages}
-    steps = [step for step in list_of(one.record.get("steps")) if is_table(step)]
+    document = {**rollout.numbers, **labels, "whose": conversation.whose, "conversation": messages}
+    steps = [step for step in list_of(rollout.record.get("steps")) if is_table(step)]
     tokens = [{key: step[key] for key in TOKENS if key in step} for step in steps]
     return document | ({"tokens": tokens} if any(tokens) else {})
 
 
-def _print_conversation(one: Found, conversation: Transcript, run: str) -> None:
+def _print_conversation(rollout: Found, conversation: Transcript, run: str) -> None:
     """Print a conversation and its measurements, in the same form for every source."""
-    numbers = one.numbers
-    head = f"iteration {numbers.get('iteration')} {one.file.name}, group {numbers.get('group_idx')}"
+    numbers = rollout.numbers
+    name, group = rollout.file.name, numbers.get("group_idx")
+    head = f"iteration {numbers.get('iteration')} {name}, group {group}"
     reward = f"reward {numbers.get('total_reward')}, {numbers.get('ac_len')} tokens"
     head = f"{run} {head}" if run else head
     say(f"\u2500\u2500 {head}, trajectory {numbers.get('traj_idx')}: {reward}")
@@ -384,9 +394,9 @@ def show_items(registry: Registry, runs: Sequence[RecordedRun], arguments: Names
 def show_against(
     registry: Registry, run: RecordedRun, other: RecordedRun, arguments: Namespace
 ) -> int:
-    """Print the items that one run solves with every answer and another run fails with every
-    answer, and an answer of each. Items are the same if their task and content are equal."""
-    solved, failed = (_by_item(registry, one, arguments) for one in (run, other))
+    """Print the items for which all answers of `run` are right and all answers of `other` are
+    wrong, with an answer of each. Items are the same if their task and content are equal."""
+    solved, failed = (_by_item(registry, each, arguments) for each in (run, other))
     pairs = [
         (mine[0], theirs[0])
         for item, mine in solved.items()
@@ -436,9 +446,11 @@ def _wanted_items(row: ItemRow, arguments: Namespace) -> bool:
         return False
     if arguments.name is not None and row["task"] != arguments.name:
         return False
-    least, most = arguments.min_reward, arguments.max_reward
-    known = math.nan if score is None else score
-    if (least is not None and not known >= least) or (most is not None and not known <= most):
+    minimum, maximum = arguments.min_reward, arguments.max_reward
+    value = math.nan if score is None else score
+    if (minimum is not None and not value >= minimum) or (
+        maximum is not None and not value <= maximum
+    ):
         return False
     text = f"{row['prompt']}\n{row['text']}\n{row['answer']}"
     return not arguments.search or arguments.search.lower() in text.lower()

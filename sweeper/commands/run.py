@@ -22,7 +22,8 @@ _EXAMPLE = "sweeper run [options] -- python train.py --lr 1e-4"
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper run`. The command after `--` is cut off before."""
+    """Declare the arguments of `sweeper run`, except the command after `--`, which is removed
+    before the arguments are parsed."""
     what = shared.group(verb, "what to run")
     what.add_argument(
         "overrides",
@@ -70,9 +71,9 @@ def run(arguments: Namespace) -> int:
         raise UsageError(f"{message}; the command follows --, as in: {_EXAMPLE}")
     for override in arguments.overrides:
         if not _SETTING.match(override):
-            known = "only launch.KEY=VALUE and seeds=N can be set"
+            allowed = "only launch.KEY=VALUE and seeds=N can be set"
             raise UsageError(
-                f"{override[:80]!r}: {known}; the command follows --, as in: {_EXAMPLE}"
+                f"{override[:80]!r}: {allowed}; the command follows --, as in: {_EXAMPLE}"
             )
     arguments.grid = _grid(arguments)
     arguments.overrides = [*_gpus(arguments), *arguments.overrides]
@@ -194,9 +195,9 @@ def _followed(arguments: Namespace) -> int:
     root = arguments.root or default_root()
     verb = ArgumentParser()
     logs.add_arguments(verb)
-    given = verb.parse_args([arguments.sweep, "--follow", "--root", root])
+    options = verb.parse_args([arguments.sweep, "--follow", "--root", root])
     try:
-        logs.run(given)
+        logs.run(options)
         status = wait(arguments.sweep, root=root)
     except KeyboardInterrupt:
         cancel = hint("cancel", arguments.sweep, root=arguments.root)
@@ -220,7 +221,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 class NeedsShell(Exception):
-    """A line that only a shell understands. The message names the part."""
+    """A line that only a shell understands. The message names the part that needs a shell."""
 
 
 def split_line(line: str) -> list[str]:

@@ -28,11 +28,11 @@ def _roots(root: str | Sequence[str] | None) -> list[str]:
 
 
 def prefixes(runs: Iterable[RecordedRun]) -> Callable[[RecordedRun], str]:
-    """Return the function that gives the prefix that makes names of these runs or cells unique: the
-    sweep if there are several, and the root if there are several."""
-    known = list(runs)
-    roots = len({run.root for run in known}) > 1
-    sweeps = roots or len({run.sweep for run in known}) > 1
+    """Return a function from a run to the prefix that makes its name, or its cell's, unique among
+    these runs: "", `sweep/` if there are several sweeps, `root/sweep/` if several roots."""
+    places = {(run.root, run.sweep) for run in runs}
+    roots = len({root for root, _ in places}) > 1
+    sweeps = len(places) > 1
 
     def prefix(run: RecordedRun) -> str:
         return (f"{run.root}/" if roots else "") + (f"{run.sweep}/" if sweeps else "")
@@ -43,23 +43,23 @@ def prefixes(runs: Iterable[RecordedRun]) -> Callable[[RecordedRun], str]:
 def chosen(
     registry: Registry, arguments: Namespace, *, archived: bool = False
 ) -> list[RecordedRun]:
-    """Return the runs that the arguments `runs`, `state` and `where` choose. If no sweep is named,
+    """Return the runs that the arguments `runs`, `state` and `where` choose. If they name no sweep,
     runs of archived sweeps are included only with `archived`."""
     return registry.choose(arguments.runs, arguments.state, arguments.where, archived=archived)
 
 
 def open_chosen(arguments: Namespace) -> tuple[Registry, list[RecordedRun]]:
-    """Open the registry, and return the runs that the arguments choose. Instead of names, the
-    folders or addresses of sweeps or of plain runs may be given."""
-    given: list[str] = arguments.runs
+    """Open the registry, and return the runs that the arguments choose, by names, or by folders or
+    addresses of sweeps or of plain runs."""
+    names: list[str] = arguments.runs
     registry = open_registry(arguments, snapshot=True)
-    folders = [name for name in given if "://" in name or os.path.isdir(name)]
-    if arguments.root or folders != given or not given or any(_is_in(registry, n) for n in given):
+    folders = [name for name in names if "://" in name or os.path.isdir(name)]
+    if arguments.root or folders != names or not names or any(_is_in(registry, n) for n in names):
         return registry, chosen(registry, arguments)
-    split = [_split_folder(name) for name in given]
+    split = [_split_folder(name) for name in names]
     roots = [rest if above is None else above for above, rest in split]
     below = [f"{above.rstrip('/')}/{rest}" for above, rest in split if above is not None]
-    if below and len(below) < len(given):
+    if below and len(below) < len(names):
         raise UsageError("name folders of sweeps, or folders of other runs, not both")
     registry = Registry(*roots, snapshot=True)
     return registry, registry.choose(below, arguments.state, arguments.where)
@@ -74,17 +74,17 @@ def newest(registry: Registry) -> str:
 
 
 def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
-    """Return the sweep and the runs that a verb was given. argparse takes an optional sweep that
-    follows flags for the name of a run; this corrects it."""
+    """Return the sweep and the runs in a verb's arguments. Corrects a mistake of argparse, which
+    takes an optional sweep that follows flags for the name of a run."""
     if arguments.sweep is None and arguments.runs:
         return arguments.runs[0], arguments.runs[1:]
     return arguments.sweep, arguments.runs
 
 
 def only(registry: Registry, *, at_work: bool = False) -> str:
-    """Return the sweep that a verb changes if none is named: the only sweep, or with `at_work` the
-    only sweep with a launcher. Raises `NotFound` if there is no sweep, `UsageError` if there are
-    several."""
+    """Return the sweep that a verb changes if the user names none: the only sweep or, with
+    `at_work`, the only sweep with a launcher. Raises `NotFound` if there is no sweep, `UsageError`
+    if there are several."""
     sweeps = registry.sweeps_in_use()
     if not sweeps:
         raise NotFound(f"no sweep in {', '.join(registry.roots)}")
@@ -98,16 +98,16 @@ def only(registry: Registry, *, at_work: bool = False) -> str:
 
 
 def open_named(
-    root: str | Sequence[str] | None, given: Sequence[str], registry: Registry | None = None
+    root: str | Sequence[str] | None, requests: Sequence[str], registry: Registry | None = None
 ) -> tuple[Registry, list[str]]:
-    """Open a registry that has all of the sweeps, and return their names. A name is looked up in
-    the requested roots first (in `registry`, if given). Otherwise it is the folder of a sweep,
-    which a cell may follow; the returned name then begins with the sweep's root."""
+    """Open a registry that has all named sweeps, and return it with their names. A name that is in
+    no requested root (nor in `registry`) is taken for a sweep's folder, which a cell may follow;
+    the returned name then begins with the sweep's root."""
     requested = _roots(root)
     registry = registry or Registry(*requested, snapshot=True)
     roots: list[str] = []
     names: list[str] = []
-    for name in given:
+    for name in requests:
         if root is not None and (below := _folder_below(registry, name)) is not None:
             above, rest = None, below
         else:
@@ -133,7 +133,7 @@ def _is_in(registry: Registry, name: str) -> bool:
 
 def _split_folder(name: str) -> tuple[str | None, str]:
     """Split the path or address of a sweep's folder, or of a cell below it, into the root and the
-    rest. The root is None if there is no sweep."""
+    rest. The root is None if no sweep is at the path."""
     path = name.rstrip("/") if "://" in name else os.path.abspath(name)
     for depth in (1, 2):
         parts = path.rsplit("/", depth)

@@ -81,9 +81,9 @@ def run(arguments: Namespace) -> int:
     """Print the plan of a run, its events and its files."""
     registry = open_registry(arguments, snapshot=True)
     run = registry.run(arguments.run)
-    (noted,) = marks_by_run([run])
+    ((of_run, of_sweep),) = marks_by_run([run])
     times = of_rows(run.readable_history.rows)
-    document = _document(run, *noted, times)
+    document = _document(run, of_run, of_sweep, times)
     if arguments.json:
         return print_json_answer({"schema": 1, **document}, registry.problems)
     record = document["run"]
@@ -101,8 +101,8 @@ def run(arguments: Namespace) -> int:
     rows = [(a["name"], a["state"], a["metric"], a["value"], duration(a["wall_s"]))
             for a in document["lineage"]]  # fmt: skip
     _section("continues from", ("run", "state", "metric", "value", "time"), rows)
-    given = [(key, setting(value)) for key, value in dotted(run.config)]
-    _section("configuration", ("key", "value"), given)
+    settings = [(key, setting(value)) for key, value in dotted(run.config)]
+    _section("configuration", ("key", "value"), settings)
     attempts = document["attempts"]
     more = [key for key in ("backend", "gpus") if any(key in a for a in attempts)]
     rows = [
@@ -127,7 +127,7 @@ def run(arguments: Namespace) -> int:
     _section("checkpoints", ("name", "step", "path"), checkpoints)
     _tell_files(document["files"])
     _section("provenance", ("", ""), facts(document["provenance"]))
-    for name, marks in ((f"{run.sweep}/{run.name}", noted[0]), (run.sweep, noted[1])):
+    for name, marks in ((f"{run.sweep}/{run.name}", of_run), (run.sweep, of_sweep)):
         if marks.notes or marks.tags or marks.starred:
             print()
             tell_marks(name, marks)
@@ -178,7 +178,9 @@ def facts(provenance: Mapping[str, object]) -> Iterator[tuple[str, str]]:
         yield key, text if len(text) <= _FACT else f"{text[: _FACT - 3]}..."
 
 
-def _document(run: RecordedRun, own: Marks, of_sweep: Marks, times: StepTimes | None) -> _Document:
+def _document(
+    run: RecordedRun, marks: Marks, of_sweep: Marks, times: StepTimes | None
+) -> _Document:
     history, files = run.readable_history, run.readable(lambda: _files(run), [])
     charts = timelines(file["path"] for file in files)
     return {
@@ -186,7 +188,7 @@ def _document(run: RecordedRun, own: Marks, of_sweep: Marks, times: StepTimes | 
         "command": run.command if isinstance(run, SweepRun) else None,
         "provenance": run.provenance if isinstance(run, SweepRun) else {},
         "wandb": run.wandb if isinstance(run, SweepRun) else None,
-        "marks": own.record(),
+        "marks": marks.record(),
         "sweep_marks": of_sweep.record(),
         "lineage": [above.record() for above in run.lineage] if isinstance(run, SweepRun) else [],
         "attempts": _attempts(run),
@@ -207,7 +209,7 @@ def _attempts(run: RecordedRun) -> list[_Attempt]:
         ended, origin = run.ended(attempt), run.origin_of(attempt)
         launch: dict[str, object] = {"short": origin.code} if origin else {}
         launch |= {key: origin.get(key) for key in _OF_LAUNCH} if origin else {}
-        known: _Attempt = {
+        attempt_record: _Attempt = {
             "attempt": attempt,
             "events": [event.value for number_, event in run.events if number_ == attempt],
             "started": ended.started,
@@ -221,12 +223,12 @@ def _attempts(run: RecordedRun) -> list[_Attempt]:
             "launch": launch,
         }
         if run.launch.backends:
-            known["backend"] = run.backend_of(attempt)
+            attempt_record["backend"] = run.backend_of(attempt)
         if run.launch.gpus:
-            known["gpus"] = ended.gpus
+            attempt_record["gpus"] = ended.gpus
         if sessions := ended.sessions or run.heartbeat(attempt).sessions:
-            known["sessions"] = list(sessions)
-        attempts.append(known)
+            attempt_record["sessions"] = list(sessions)
+        attempts.append(attempt_record)
     return attempts
 
 

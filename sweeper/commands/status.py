@@ -37,8 +37,8 @@ _BELOW = 8
 
 
 class RunStatus(TypedDict):
-    """The reported status of a run: its state, attempts, reason, and what the launcher observes of
-    its job."""
+    """The reported status of a run: its state, the number of attempts, the reason of the state, and
+    the last observation of its job by the launcher."""
 
     state: str
     attempts: int
@@ -141,8 +141,8 @@ def changes(
     seen: dict[str, object],
     now: dict[str, object],
 ) -> Change:
-    """Compare the status of the runs and the state that the launcher published with those of the
-    last poll."""
+    """Return the changes since the last poll, in the status of the runs (from `before` to `after`)
+    and in the state that the launcher publishes (from `seen` to `now`)."""
     change = Change()
     for run, status in after.items():
         if before.get(run) != status:
@@ -176,7 +176,7 @@ class _Reporter:
         self._counts: Counter[str] = Counter()
 
     def report(self, sweep: "Sweep", status: Status) -> None:
-        """Print what is new."""
+        """Print the changes since the last report."""
         runs, at_work = current(sweep.runs), status.at_work
         seen = status.published()
         wanted = self._wanted(runs)
@@ -283,7 +283,7 @@ _RECIPE = 40
 
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper status`."""
-    shared.optional_sweep(verb, "a line for each", shared.RUNS)
+    shared.optional_sweep(verb, "one line for each sweep", shared.RUNS)
     shared.select(verb)
     shared.group(verb, shared.RUNS).add_argument(
         "--archived", action="store_true", help="without a sweep: include archived sweeps"
@@ -331,9 +331,9 @@ def _status_of_all(arguments: Namespace) -> int:
         [s["sweep"], shortened(s["recipe"], _RECIPE), s["runs"], counted(s["states"]), s["created"]]
         for s in records
     ]
-    noted = [shown_marks(s["tags"], starred=s["starred"], archived=s["archived"]) for s in records]
-    if any(noted):
+    marks = [shown_marks(s["tags"], starred=s["starred"], archived=s["archived"]) for s in records]
+    if any(marks):
         columns.append("noted")
-        rows = [[*row, note] for row, note in zip(rows, noted, strict=True)]
+        rows = [[*row, mark] for row, mark in zip(rows, marks, strict=True)]
     print_table(columns, rows)
     return tell_problems(registry.problems)

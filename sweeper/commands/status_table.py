@@ -75,7 +75,7 @@ def print_status(
 
 
 def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping[str, str]) -> None:
-    """Print a line for each run; with stages, a table for each."""
+    """Print a line for each run; with stages, a table for each stage."""
     if not sweep.plan.stages:
         _print_table(sweep, runs, observed, sweep.metric)
         return
@@ -131,7 +131,7 @@ def _print_table(
 
 
 def _print_sweep(sweep: "Sweep", seen: Status) -> None:
-    """Print how many runs are in each state, and why the sweep does not proceed, if so."""
+    """Print the number of runs in each state, the costs, and the reasons if the sweep waits."""
     say(f"{sweep.name}: {counted({state.value: n for state, n in seen.counts.items()})}")
     if sweep.race is not None:
         say(sweep.race)
@@ -151,21 +151,20 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
 
 
 def _costs(seen: Status, *, as_document: bool = False) -> object:
-    """Describe what a sweep has used and is expected to use; None if no usage was counted."""
+    """Describe a sweep's usage so far and its expected usage; None if no usage was counted."""
     if seen.usage is None:
         return None
     from sweeper.money import prices
     from sweeper.results import forecast
 
-    with suppress(
-        UsageError
-    ):  # the price table is unreadable: `sweeper costs --prices` reports that
+    # If the price table is unreadable, `sweeper costs --prices` reports the error.
+    with suppress(UsageError):
         return (forecast.document if as_document else forecast.sentence)(seen.usage, prices.load())
     return None
 
 
 def _print_alarms(sweep: "Sweep", alarms: Sequence["Alarm"]) -> None:
-    """Print a line for each rule, with its first alarm."""
+    """Print the first alarm of each rule, and the number of its other alarms."""
     by_rule: dict[str, list[Alarm]] = {}
     for alarm in alarms:
         by_rule.setdefault(alarm.rule, []).append(alarm)
@@ -176,7 +175,8 @@ def _print_alarms(sweep: "Sweep", alarms: Sequence["Alarm"]) -> None:
 
 
 def alarm_line(alarm: "Alarm", more: int = 0) -> str:
-    """Format as `alarm: x=1 and 3 more: nan: loss is NaN at step 12; lower the learning rate`."""
+    """Format an alarm, such as `alarm: x=1 and 3 more: nan: loss is NaN at step 12; lower the
+    learning rate`. `more` is the number of other runs with the same alarm."""
     others = f" and {more} more" if more else ""
     line = f"alarm: {alarm.name}{others}: {alarm.rule}: {alarm.message}"
     return sanitize(line + (f"; {alarm.advice}" if alarm.advice else ""))
@@ -191,7 +191,7 @@ def _interest(run: "RecordedRun") -> int:
 
 
 def _beat(sweep: "Sweep", run: "RecordedRun") -> "Heartbeat | None":
-    """Return the last heartbeat of a running run's worker; an empty heartbeat for other runs."""
+    """Return the last heartbeat of a running run's worker; None for other runs."""
     if run.state is not State.RUNNING:
         return None
     from sweeper.sweep.heartbeats import read_heartbeat  # for runs at work
@@ -200,8 +200,9 @@ def _beat(sweep: "Sweep", run: "RecordedRun") -> "Heartbeat | None":
 
 
 def _seconds(record: "RunRecord", beat: "Heartbeat | None") -> float | None:
-    """Return how long a run took, or had taken at its worker's last heartbeat. The workers'
-    monotonic clocks measure it, since the time of day differs between hosts and may be changed."""
+    """Return the seconds that a run took, or had taken at its worker's last heartbeat. Workers
+    measure them with monotonic clocks, since the time of day differs between hosts and may
+    change."""
     if beat is None or beat.up_s is None:
         return record["wall_s"]
     return (record["wall_s"] or 0.0) + beat.up_s

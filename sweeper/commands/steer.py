@@ -182,10 +182,10 @@ def _start_again(arguments: Namespace) -> int:
         return follow(sweep.plan, sweep.root, plain=plain) if arguments.wait else 0
     try:
         with showing(sweep.name, sweep.root, plain=arguments.plain or arguments.json) as notify:
-            wait, known = arguments.wait, requests.ready
+            wait, checked = arguments.wait, requests.ready
             # Open the folder again: the launch must not treat these failures as old.
             folder = SweepFolder.open(sweep.root, sweep.name)
-            launched = resume(folder, wait=wait, notify=notify, checked=known, tell=warn)
+            launched = resume(folder, wait=wait, notify=notify, checked=checked, tell=warn)
     except KeyboardInterrupt:
         return tell_interrupted(sweep.name, sweep.root)
     if launched.summary is None:

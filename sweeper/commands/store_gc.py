@@ -43,9 +43,9 @@ _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 
 
 class Waste(NamedTuple):
-    """A file or folder to remove, the reason, and its size in bytes. A file of a store has `store`,
-    and `inside`, its path in the store. `used` is when a folder that jobs share under locks was
-    last used. `release` is that of `backends.base.Leftover`."""
+    """A file or folder to remove, the reason, and its size in bytes. A file in a store has that
+    `store` and its path there (`inside`). A folder that jobs share under locks has the time of its
+    last use (`used`). `release` comes from `backends.base.Leftover`."""
 
     path: str
     why: str
@@ -61,7 +61,9 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.runs_of_any_sweeps(verb)
     shared.select(verb)
     remove = shared.group(verb, "what to remove")
-    remove.add_argument("--delete", action="store_true", help="remove them (without: list them)")
+    remove.add_argument(
+        "--delete", action="store_true", help="remove the files (default: only list them)"
+    )
     remove.add_argument(
         "--attempts",
         action="store_true",
@@ -98,7 +100,7 @@ def run(arguments: Namespace) -> int:
         remove_waste(waste)
     shown = [waste[:3] for waste in waste]
     if arguments.json:
-        items = [dict(zip(("path", "why", "size"), one, strict=True)) for one in shown]
+        items = [dict(zip(("path", "why", "size"), row, strict=True)) for row in shown]
         document = {"deleted": bool(arguments.delete), "items": items, "unsynced": unsynced}
         return print_json_answer({"schema": 1, **document, "away": away}, problems)
     for place in away:
@@ -106,11 +108,11 @@ def run(arguments: Namespace) -> int:
             f"{place['path']}: kept, because its runs' folder {place['folder']} is missing or "
             "cannot be read: remove it if the runs are gone"
         )
-    for one in unsynced:
+    for spool in unsynced:
         warn(
-            f"{one['path']}: kept, because files of {one['attempts']} dead workers are not in "
-            f"{one['root']} yet: upload them with "
-            f"`{hint('store sync', str(one['sweep']), root=str(one['root']))}`"
+            f"{spool['path']}: kept, because files of {spool['attempts']} dead workers are not in "
+            f"{spool['root']} yet: upload them with "
+            f"`{hint('store sync', str(spool['sweep']), root=str(spool['root']))}`"
         )
     if shown:
         print_table(("path", "why", "bytes"), shown)
@@ -121,8 +123,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _caches(before: float) -> Iterator[Waste]:
-    """Yield caches that were not used lately. A missing root does not count, since its disk may not
-    be mounted."""
+    """Yield caches that were not used lately. Caches of missing roots are not treated differently,
+    since their disk may only be unmounted."""
     for folder in _folders(paths.cache(), depth=2):
         if _newest(folder) < before:
             yield Waste(folder, "cache not used lately", _size(folder))
@@ -145,9 +147,8 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
     if problems.unread or not names:
         return
     for folder in _folders(os.path.join(paths.home(), "snapshots"), depth=1):
-        digest = os.path.basename(folder).partition("-")[
-            0
-        ]  # the rest of the name distinguishes clones
+        # The rest of the name distinguishes clones.
+        digest = os.path.basename(folder).partition("-")[0]
         used = _newest(folder)
         if _GONE in folder:
             yield Waste(folder, "code whose removal was interrupted", _size(folder))
@@ -285,29 +286,33 @@ def _left_parts(run: RecordedRun) -> Iterator[Waste]:
 def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
     over: dict[str, set[str]] = {}
     stores: dict[str, Store] = {}
-    well: set[str] = set()
+    succeeded: set[str] = set()
     for run in runs:
         if isinstance(run, SweepRun) and run.state in _OVER:
             folder = run.sweep_folder.address
             over.setdefault(folder, set()).add(run.id)
             stores[folder] = run.store
             if run.state is State.SUCCEEDED:
-                well.add(run.id)
+                succeeded.add(run.id)
     kinds = list(every_backend()) if over else []
     for folder, ids in over.items():
-        left = [one for kind in kinds for one in kind.leftovers(folder, ids, well & ids)]
-        yield from _of_backends(left, stores[folder], folder, before)
+        leftovers = [
+            each for kind in kinds for each in kind.leftovers(folder, ids, succeeded & ids)
+        ]
+        yield from _of_backends(leftovers, stores[folder], folder, before)
 
 
 def _of_backends(
-    left: Sequence[Leftover], store: Store, folder: str, before: float
+    leftovers: Sequence[Leftover], store: Store, folder: str, before: float
 ) -> Iterator[Waste]:
-    """Yield files that backends left of a sweep. The age of files on a remote store is unknown."""
+    """Yield files that backends left of a sweep. Files on a remote store are yielded at any age,
+    since their age is unknown."""
     sizes: dict[str, int] = {}
-    if store.is_remote and any(path.startswith(folder) for one in left for path in one.paths):
+    paths = [path for leftover in leftovers for path in leftover.paths]
+    if store.is_remote and any(path.startswith(folder) for path in paths):
         top = f"{folder.removeprefix(f'{store.root}/')}/launcher"
         sizes = {entry.path: entry.size for entry in store.list(top)}
-    for files, why, release in left:
+    for files, why, release in leftovers:
         insides = [path.removeprefix(f"{store.root}/") for path in files]
         if store.is_remote and sizes.keys() >= set(insides):
             for inside in insides:
@@ -342,7 +347,8 @@ def _is_beyond_a_link(waste: Waste) -> bool:
 
 
 def _spooled(before: float) -> tuple[list[Waste], list[dict[str, object]]]:
-    """Return the local copies of remote sweeps: those unused lately, and those not uploaded yet."""
+    """Return the spools to remove, which are uploaded and were not used lately, and the spools with
+    files that are not uploaded yet."""
     from sweeper.worker.spool import abandoned, spools
 
     waste: list[Waste] = []
@@ -387,13 +393,14 @@ def _newest(top: str) -> float:
 
 
 def _touched(folder: str) -> float:
-    """Return when the local copy of a remote sweep was last used; a worker that starts has made no
-    file there yet."""
+    """Return when the spool of a sweep was last used. The folder `unsynced` counts too, because a
+    worker that starts has written no files yet."""
     return max(_newest(folder), os.stat(os.path.join(folder, "unsynced")).st_mtime)
 
 
 def _released(removed: Sequence[Waste]) -> list[Waste]:
-    """Call `release` for what is to be removed. Return it without what cannot be released now."""
+    """Call the `release` functions of the files to remove. Return the files to remove, except those
+    whose `release` failed."""
     paths: dict[Callable[[Sequence[str]], None], list[str]] = {}
     for waste in removed:
         if waste.release is not None:

@@ -23,21 +23,21 @@ def run(arguments: Namespace) -> int:
     from sweeper.worker import spool
 
     done: list[dict[str, object]] = []
-    left: list[str] = []
+    failures: list[str] = []
     for root, folder, sweeps in spool.spools(home()):
         chosen = [name for name in sweeps if arguments.sweep in (None, name)]
         if chosen and arguments.root in (None, root):
             store = open_store(root)
             for name in chosen:
-                count = spool.recover(store, SweepFolder(folder, name), tell=left.append)
+                count = spool.recover(store, SweepFolder(folder, name), tell=failures.append)
                 done.append({"root": root, "sweep": name, "attempts": count})
-    for line in left:
+    for line in failures:
         warn(line)
-    code = EnvironmentFailure.exit_code if left else 0
+    code = EnvironmentFailure.exit_code if failures else 0
     if arguments.json:
         return print_json({"schema": SCHEMA, "sweeps": done}) or code
-    for one in done:
-        say(f"{one['root']}/{one['sweep']}: {one['attempts']} attempts uploaded to the store")
+    for row in done:
+        say(f"{row['root']}/{row['sweep']}: {row['attempts']} attempts uploaded to the store")
     if not done:
         say("nothing to upload")
     return code

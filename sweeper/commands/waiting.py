@@ -31,8 +31,8 @@ reports."""
 
 @contextmanager
 def showing(sweep: str, root: str, *, plain: bool) -> Generator[Callable[[Summary], None]]:
-    """Show the sweep at `root` in the `with` block, which gets a function that takes new
-    summaries."""
+    """Show the sweep at `root` during the `with` block. Yields a function to call with each new
+    summary."""
     if plain or not is_screen():
         with showing_progress() as notify:
             yield notify
@@ -63,7 +63,7 @@ class _View:
         self._last = summary
         if self._process is None:
             if summary.finished:
-                return  # nothing was watched
+                return  # nothing to watch
             sys.stdout.flush()
             self._process = subprocess.Popen(self._command)
             self._waiting = threading.Thread(target=self._wait, daemon=True)
@@ -167,8 +167,8 @@ def tell_failed(sweep: str, root: str, count: int) -> None:
 
 
 def tell_interrupted(sweep: str, root: str) -> int:
-    """Report what happens after the launcher in this process was interrupted. Return the exit
-    code."""
+    """Print what happens to the runs after the launcher in this process was interrupted. Return the
+    exit code."""
     from sweeper.sweep.folder import SweepFolder
 
     folder = SweepFolder.open(root, sweep)

@@ -32,8 +32,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Show a sweep on the whole screen. The exit code is 0 if the user closed the view; without a
-    terminal it is that of `status`."""
+    """Show a sweep on the whole screen. Return 0 if the user closed the view; without a terminal,
+    return the exit code of `sweeper status`."""
     root = arguments.root or default_root()
     name = arguments.sweep or _newest(root)
     if arguments.plain or not is_screen():
@@ -53,15 +53,15 @@ def _newest(root: str) -> str:
 
 
 def _lines(name: str, root: str, *, follow: bool = True) -> int:
-    """Print what `sweeper status` prints."""
+    """Print the output of `sweeper status`."""
     arguments = Namespace(sweep=name, root=root, follow=follow, json=False, state=None, where=None)
     return status.run(arguments)
 
 
 def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = False) -> int | None:
-    """Show the sweep until the view is closed. Return the exit code, None if a key closed the view.
-    `guest` is the process of `launch --wait` that shows the view. With `leaves` the view closes
-    some time after the sweep has ended, and 0 is returned."""
+    """Show the sweep until the view is closed. Return the exit code, or None if a key closed the
+    view. `guest` is the process id of the `launch --wait` that shows the view. With `leaves`, the
+    view closes some time after the sweep has ended, and the exit code is 0."""
     from sweeper.tui.poller import Poller
 
     poller = Poller(SweepFolder.open(root, sweep))
@@ -76,7 +76,7 @@ def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = Fal
 
 
 def _draws_unicode(environment: Mapping[str, str]) -> bool:
-    """Return whether the terminal's environment says that it shows more than ASCII."""
+    """Return whether the terminal can show more than ASCII, according to its environment."""
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         if value := environment.get(name):
             return "utf-8" in value.lower() or "utf8" in value.lower()

@@ -89,8 +89,8 @@ def _made_of(record: Row, form: str) -> str:
 
 
 def _is_made(target: str, made_of: str) -> bool:
-    """Return whether the folder is complete, because an earlier push may have failed. The model
-    card is written last, and has the line `made_of`."""
+    """Return whether an earlier command completed the folder, for example one whose push failed.
+    The model card is written last, and contains the line `made_of`."""
     try:
         with open(os.path.join(target, _CARD), encoding="utf-8") as file:
             return made_of in file.read().splitlines()
@@ -138,7 +138,7 @@ def _folder_of(registry: Registry, run: SweepRun, base_model: str) -> str:
 
 
 def _verdict(registry: Registry, run: SweepRun) -> Iterator[str]:
-    """Yield the lines of the report about the run's cell; nothing for a sweep without a metric."""
+    """Yield the report's lines about the run's cell; nothing for a sweep without a metric."""
     from sweeper import analysis  # slow to load
 
     try:
@@ -163,9 +163,9 @@ def _cost(run: SweepRun) -> Iterator[str]:
 
     cost = spent(run, prices.load())
     if tokens := cost.usage.counts.tokens:
-        known = not cost.amount.unpriced
+        priced = not cost.amount.unpriced
         dollars = f"{prices.money(cost.amount.usd)} dollars ({cost.amount.basis})"
-        yield f"- cost: {tokens} tokens, {dollars if known else 'at no known price'}"
+        yield f"- cost: {tokens} tokens, {dollars if priced else 'no price known'}"
 
 
 def _card(run: SweepRun, base_model: str, facts_of_sweep: Iterable[str]) -> Iterator[str]:
