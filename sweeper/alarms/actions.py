@@ -109,7 +109,8 @@ class AlarmActions:
         )  # if the store does not answer, nothing is queued: try again
 
     def look(self) -> None:
-        """Continue with the queue, a few alarms at a time. Raises `StoreError`."""
+        """Carry out the next actions in the queue, for a few alarms at a time. Raises
+        `StoreError`."""
         self._see_to_commands()
         for _ in range(_ALARMS_AT_ONCE):
             if not self._due or len(self._commands) >= _AT_ONCE or not self._stopped(self._due[0]):
@@ -128,7 +129,7 @@ class AlarmActions:
             self.look()
 
     def _stopped(self, alarm: Alarm) -> bool:
-        """Request some of the runs that an alarm stops to stop. Return False while others
+        """Request the stop of some of the runs that an alarm stops. Return False while others
         remain."""
         if "stop run" not in alarm.actions and "stop sweep" not in alarm.actions:
             return True
@@ -146,7 +147,7 @@ class AlarmActions:
         return False
 
     def _cancel(self, run: str, alarm: Alarm) -> None:
-        """Request a run to stop, as `sweeper cancel` does, unless the attempt of the alarm has
+        """Request that a run is stopped, as `sweeper cancel` does, unless the alarm's attempt has
         ended."""
         view = self._run_table.views.get(run)
         if view is None or (run in self._run_table.retired and view.state.state not in OPEN):
@@ -256,7 +257,7 @@ class AlarmActions:
             self._tell(f"on_alarm: {argv[0]} for {alarm.name} ({alarm.rule}) {problem}")
         document = self._document(alarm, argv, problem or "done")
         path = self._folder.action(alarm.run, alarm.attempt, alarm.rule)
-        with suppress(SweeperError):  # the command was run, and its start is recorded
+        with suppress(SweeperError):  # the command has run, and its start is recorded
             self._folder.store.replace(path, encode(document), durable=False)
 
     def _document(

@@ -30,7 +30,7 @@ from sweeper.sweep.notify import Email, Message, Notify
 from sweeper.sweep.settled import changing
 
 SECONDS = 15.0
-"""Seconds for a web server's whole answer, and for each step of a mail server's."""
+"""The most seconds for the whole answer of a web server, or for each step of a mail server."""
 _MAIL_SECONDS = 60.0
 _COMMAND_SECONDS = 60.0
 _SHOWN_BYTES = 65_536
@@ -227,7 +227,7 @@ _LONGEST_WAIT = 60.0
 
 
 class Delivery(NamedTuple):
-    """The delivery of a message to a receiver. `delivered` is None if unknown; `sending` tells that
+    """The delivery of a message to a receiver. `delivered` is None while unknown. With `sending`,
     its sender may still be running."""
 
     key: str
@@ -280,8 +280,8 @@ _Unsent = tuple[Delivery, str, str]
 
 
 def _is_due(letter: _Unsent) -> bool:
-    """Return whether a message was never sent, or its delivery failed. An interrupted try is not
-    repeated, because the message may have arrived."""
+    """Return whether a message must be sent: it was never sent, or its delivery failed. An
+    interrupted try is not repeated, because the message may have arrived."""
     delivery = letter[0]
     return delivery.delivered is False or (delivery.delivered is None and not delivery.tries)
 

@@ -28,8 +28,8 @@ ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "reward": (
         ("env/all/reward/total", "reward", "train/reward"),
-        # The rewards of the two answers of a pair are excluded, because both may fall while a model
-        # learns.
+        # The separate rewards of a pair's two answers (as in DPO) are excluded, since both may fall
+        # while a model learns.
         r"(?:^|[/_])(?<!chosen_)(?<!rejected_)(?:total_|mean_)?rewards?(?:/mean)?$",
     ),
     "entropy": (("optim/entropy", "entropy"), r"(?:^|[/_])entropy(?:[/_]mean)?$"),
@@ -110,8 +110,8 @@ class Evidence(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """Why an attempt failed: the reason of its outcome, and the outcome's detail, or else the last
-    line that it printed."""
+    """The cause of a failed attempt: the reason in its outcome, and a line, which is the outcome's
+    detail or else the last line that the attempt printed."""
 
     reason: str | None
     line: str
@@ -121,12 +121,12 @@ class Vitals(NamedTuple):
     """The state of an attempt by the launcher's clock, in seconds; None is unknown.
 
     `quiet` is the time since its last step, without its pauses; `longest` is its longest step.
-    `others` is the longest time to the first step, or before that, of any other attempt of the
-    sweep. `is_command`: it may record no step at all. `lacks_folder`: it does not get the folder of
-    its run. `paused` says why the service holds it back, `paused_s` for how long. `beat_quiet` is
-    the time since the last heartbeat. The bytes are those of the worker's machine, `host`. `failed`
-    says why it failed, once it has; `metric` is the grid's metric, once it has succeeded.
-    """
+    `others` is the longest time that any other attempt of the sweep needed for its first step, or
+    has waited for it so far. `is_command`: it may record no step at all. `lacks_folder`: it does
+    not get the folder of its run. `paused` says why the service holds it back, `paused_s` for how
+    long. `beat_quiet` is the time since the last heartbeat. The bytes are those of the worker's
+    machine, `host`. `failed` says why it failed, once it has; `metric` is the grid's metric, once
+    it has succeeded."""
 
     quiet: float = 0.0
     longest: float | None = None
@@ -154,8 +154,9 @@ class Series:
         self.first: list[float] = []
         self.values: deque[float] = deque(maxlen=WINDOW)
         self.step: float | None = None
-        # The rows since the last value; whether one of them had the key (for example with null) and
-        # its value there; the most such rows between two values.
+        # The number of rows since the last value; whether one of these rows had the key (for
+        # example with null), and its value there; the largest number of such rows between two
+        # values.
         self.after = 0
         self.named = False
         self.other: object = None
@@ -220,10 +221,9 @@ class History:
     """The records of one attempt: a series for each role of its keys, and one for the `metric` that
     runs are compared by.
 
-    `malformed` counts the lines that are not JSON objects, and `unlike` describes them.
+    `malformed` counts the lines of metrics that are not JSON objects, and `unlike` describes them.
     `usual_mismatch` is the median of the first mismatches (sampler against trainer) of the sweep's
-    other runs of the same model, if any. `drifts` has the meaning of `Seen.drifts`.
-    """
+    other runs of the same model, if any. `drifts` has the meaning of `Seen.drifts`."""
 
     def __init__(self, metric: str | None = None) -> None:
         self.series: dict[str, Series] = {}
@@ -238,8 +238,8 @@ class History:
         self._seen: set[str] = set()
 
     def add(self, row: Mapping[str, object], extra: Mapping[str, float] | None = None) -> None:
-        """Add a row of metrics, and the values that the rollouts of its step give for roles
-        (`extra`)."""
+        """Add a row of metrics. `extra` has values for roles that were computed from the rollouts
+        of its step."""
         self.row = dict(row)
         unseen = [key for key in row if key not in self._seen]
         if unseen and len(self._seen) < _MOST_KEYS:
@@ -267,7 +267,7 @@ class History:
 
     @property
     def keys(self) -> Set[str]:
-        """Return the keys that it has recorded."""
+        """Return the keys that the attempt has recorded."""
         return self._seen
 
     @property

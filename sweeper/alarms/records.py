@@ -46,9 +46,8 @@ class Alarm(NamedTuple):
 
     The evidence: `key` had `value` at `step`, and `bound` is the threshold; each may be None.
     `message` is a sentence, and `advice` says what to do. `actions` are the actions of `on_alarm`
-    that it triggers: "run", "stop run", "stop sweep". `stacks` has the Python stacks of a stalled
-    recipe's threads.
-    """
+    that the alarm triggers: "run", "stop run", "stop sweep". `stacks` has the Python stacks of a
+    stalled recipe's threads."""
 
     run: Unstored[str]
     name: _Text

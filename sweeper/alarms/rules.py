@@ -21,9 +21,9 @@ JUDGE_FAILED = "judge_failed"
 _REAL_MISMATCH = 0.001
 """Nats per token. Smaller mismatches are rounding, as in healthy dense models."""
 _GRADIENTS = 10
-"""A gradient norm is compared with at least this many earlier norms."""
+"""The least number of earlier norms that a gradient norm is compared with."""
 _OF_FUNCTION = "reward_failed"
-"""A part of the key for the fraction of answers on which a reward function raised an error."""
+"""Part of the key of the fraction of answers for which a reward function raised an error."""
 _FALLEN = 0.1
 """A loss must have fallen by this fraction of its start to count as learning."""
 _FEW = 3
@@ -33,7 +33,7 @@ _NEAR_ZERO = 0.1
 
 
 class RowRule(NamedTuple):
-    """A rule, and the roles of the keys that it watches (none for every key)."""
+    """A rule, and the roles of the keys that it watches. An empty tuple stands for every key."""
 
     name: str
     watches: tuple[str, ...]
@@ -233,7 +233,8 @@ def _no_signal(history: History, thresholds: Thresholds) -> Evidence | None:
 
 
 def _all_alike(history: History, steps: float) -> str:
-    """Return how many groups were all wrong or all right, from which nothing is learnt."""
+    """Describe the shares of groups that were all wrong or all right, from which a model learns
+    nothing."""
     answers: list[str] = []
     for role, what in (("bad", "all wrong"), ("good", "all right")):
         series = history.series.get(role)

@@ -99,13 +99,14 @@ def _was_cut(turn: dict[str, object]) -> bool:
 
 
 MOST_BYTES = 1_000_000
-"""Bytes of metrics that one check reads of all attempts together: some thousand rows, in some tens
-of milliseconds."""
+"""The most bytes of metrics that one check reads for all attempts together: a few thousand rows,
+which take some tens of milliseconds."""
 _ROW_BYTES = 200
-"""The cost of judging a row, in bytes that could be read in the same time."""
+"""The cost of judging a row, as the number of bytes that can be read in the same time."""
 _MOST_REMOTE = 64
 _REMOTE_BYTES = 100_000
-"""How many attempts' metrics one check reads from a remote store, and how many bytes of each."""
+"""The most attempts whose metrics one check reads from a remote store, and the most bytes of
+each."""
 _ROLLOUT_BYTES = 262_144
 _ERROR_BYTES = 16_384
 _MOST_ROLLOUTS = 20
@@ -215,9 +216,9 @@ class Watcher:
         self._mismatches: dict[str | None, dict[str, float]] = {}  # model -> run -> first value
 
     def look(self, attempts: Sequence[Seen]) -> tuple[list[Detection], set[tuple[str, int]]]:
-        """Check attempts. Return new evidence, and which of the ended attempts have been read to
-        the end. Attempts that are not given are forgotten. If a store does not answer, it is asked
-        again at the next check."""
+        """Check these attempts, and forget all others. Return new evidence, and the ended attempts
+        that have been read to the end. If a store does not answer, it is asked again at the next
+        check."""
         now = self._clock()
         keys = {(seen.run, seen.attempt) for seen in attempts}
         self._watches = {key: watch for key, watch in self._watches.items() if key in keys}

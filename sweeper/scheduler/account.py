@@ -28,7 +28,7 @@ from sweeper.sweep.plan import Plan
 from sweeper.sweep.quota import BLANK, Learned, Page
 
 PLACE = "SWEEPER_QUOTA"
-"""The variable with the folder or the address of a store where launchers share quotas."""
+"""The environment variable that names the folder or store where launchers share quotas."""
 _CONFIG = "XDG_CONFIG_HOME"
 _KEY, _ADDRESS = "TINKER_API_KEY", "TINKER_BASE_URL"
 
@@ -62,7 +62,7 @@ def quota_settings() -> Quota:
 
 
 def handed_on() -> dict[str, str]:
-    """Return the variables that give a launcher started from here the same settings."""
+    """Return the environment variables that pass these settings to a launcher started from here."""
     variables = {name: os.environ[name] for name in (PLACE, _CONFIG) if os.environ.get(name)}
     return {name: _absolute(value, os.getcwd()) for name, value in variables.items()}
 
@@ -116,7 +116,7 @@ def _environment_of(service: Service) -> Mapping[str, str]:
     try:
         return read_environment(service.env_file)
     except EnvironmentFailure:
-        return {}  # The runs cannot read it either.
+        return {}  # The runs cannot read the environment either.
 
 
 def _handed_over(plan: Plan) -> str:
@@ -137,9 +137,8 @@ _WINDOW_SECONDS = 15.0
 
 
 class Load(NamedTuple):
-    """An observation of the load: `busy` running jobs, of which the service holds back `paused`,
-    and `wanted` more that could start. `refused`: why a job was rejected, a key of
-    `labels.LOWERED`."""
+    """The observed load: `busy` jobs run, the service holds back `paused` of them, and `wanted`
+    more could start. `refused` is why a job was rejected, a key of `labels.LOWERED`."""
 
     busy: int
     paused: int = 0
@@ -152,17 +151,16 @@ class Limiter:
 
     While some jobs are held back (the service pauses a recipe, a run fails by its quota, the
     machine has no process left), the limit is lowered, once per window, to the number of running
-    jobs that are not held back, but at most to half of those that run. Running jobs are not
-    stopped, so more of them may be held back for a while without lowering the limit again. If
+    jobs that are not held back, or to half of all running jobs if that is less. Running jobs are
+    not stopped, so more of them may be held back for a while without lowering the limit again. If
     nothing was held back for a window and more jobs are wanted, the limit grows by 1, then by 2, 4
     and so on, until something is held back again. So it stays within one or two of a constant
     limit, and follows a changing one within a few windows. (Chiu and Jain 1989, "Analysis of the
     increase and decrease algorithms for congestion avoidance in computer networks", explain why
     several limiters converge to equal shares.)
 
-    Launchers may share what they learn. Each measures time by its own clock, from when it saw a
-    change.
-    """
+    Launchers may share what they learn. Each measures time by its own clock, starting when it sees
+    a change."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -269,8 +267,8 @@ def grant(limit: int | None, claims: Mapping[str, Claim], member: str) -> Grant:
 def _in_turn(
     parts: Mapping[str, float], whole: Mapping[str, int], claims: Mapping[str, Claim]
 ) -> list[str]:
-    """Return the members that may take one slot more than their share rounded down, by their
-    turn."""
+    """Return the members that may take one slot more than their rounded-down share, in the order of
+    their turns."""
     over = sum(min(1, max(0, c.held - whole[name])) for name, c in claims.items())
     left = round(sum(parts.values()) + _ALMOST) - sum(whole.values()) - over
     wait = [
@@ -301,7 +299,7 @@ class AccountRecord(Protocol):
         ...
 
     def write(self, change: Callable[[Page], Page]) -> Page:
-        """Write the page that `change` makes of the newest one, if it differs. `change` may be
+        """Apply `change` to the newest page, and write the result if it differs. `change` may be
         called several times. Return the newest page. Raises `StoreError`."""
         ...
 
@@ -398,8 +396,8 @@ class StoredRecord:
         )
 
     def _add(self, page: Page) -> bool:
-        """Write the next page. Return whether it certainly counts; if not, the newest page must be
-        read again."""
+        """Write the next page. Return False if another page may have taken its place; the newest
+        page must then be read again."""
         try:
             self._store.create(self._path(page.number), encode(page.document()))
         except AlreadyExists:

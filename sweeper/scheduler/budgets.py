@@ -30,10 +30,10 @@ from sweeper.sweep.usage import NO_USAGE, SweepUsage, Usage, total
 from sweeper.worker.usage import FOLDER, UsageFiles
 
 _SUM_SECONDS = 10.0
-"""Seconds between two sums of a sweep's usage."""
+"""Seconds between two calculations of a sweep's usage."""
 _MOST_OUTCOMES = 10_000
 _REMOTE_LOOKS = 100
-"""The most outcomes that are read for one sum on a remote store, where each read is slow."""
+"""The most outcomes that are read per calculation on a remote store, where each read is slow."""
 
 Attempt = tuple[str, int]
 
@@ -87,8 +87,8 @@ class AttemptUsage:
         self._seen[key] = Used(usage, max(before.seconds, used.seconds))
 
     def _at_work(self, key: Attempt) -> Used:
-        """Return the usage of an attempt without an outcome: that of its last heartbeat, and the
-        recipe's counts since."""
+        """Return the usage of an attempt without an outcome: the recipe's own counts, or else the
+        usage in its last heartbeat."""
         beat = self._heartbeats.known.get(key)
         if beat is not None:
             return self._counted(key, _of(beat.body))
@@ -122,7 +122,7 @@ class AttemptUsage:
         records = AttemptRecords(self._context.folder, *key, self._context.listed)
         at, records = self._records.get(key, (now - _SUM_SECONDS, records))
         if store.is_remote and not ended and now - at < _SUM_SECONDS:
-            return NO_USAGE  # The last value that was read counts.
+            return NO_USAGE  # The value that was read last still counts.
         try:
             usage = records.read(self._run_table.runs[key[0]].config, ended=ended)
         except StoreError:
@@ -283,7 +283,7 @@ class AccountBudget:
             self.trouble = f"cannot read the account's spending: {error}"
 
     def _with_ours(self, now: Spent) -> SweepSpent:
-        """Return the usage of this sweep, including what is not written yet."""
+        """Return the usage of this sweep, including usage that is not written yet."""
         record = self._mine or SweepSpent(self._context.sweep)
         return record.plus(now, self._created, self._today())
 
@@ -408,8 +408,8 @@ class Spending:
         self.reached = f"{why}: no more runs are started{stopped}; {how} to continue"
 
     def _over(self, limits: Budget, used: Spent, name: str) -> str | None:
-        """Return which limit is reached, as a message, or None. `name` is the name of the
-        budget."""
+        """Return a message about the limit that is reached, or None. `name` is the budget's name in
+        it."""
         hours, tokens = used.seconds / _SECONDS_AN_HOUR, used.usage.counts.tokens
         if limits.tokens is not None and tokens >= limits.tokens:
             return f"{name} is spent ({tokens:,} of {limits.tokens:,.0f} tokens)"

@@ -61,12 +61,12 @@ class Racing(Stages):
 
     @property
     def to_come(self) -> int:
-        """Return the most runs that the race may still start."""
+        """Return the largest number of runs that the race may still start."""
         return 0 if self._why_not is not None else sum(self._plan.unknown.values())
 
     @property
     def held_back(self) -> int:
-        """Return the most runs that the race would start if it continued."""
+        """Return the largest number of runs that the race would start if it continued."""
         return 0 if self._why_not is None else sum(self._plan.unknown.values())
 
     def look(self, cancelled: Request | None = None) -> None:
@@ -179,7 +179,7 @@ class Requests:
 
     @property
     def held(self) -> str | None:
-        """Return which request keeps runs from starting, as a message, or None."""
+        """Return a message about the request that keeps runs from starting, or None."""
         return None if self.pause is None else self.pause.reason(self._folder.name)
 
     def look(self) -> None:
@@ -257,7 +257,7 @@ class Cancellations:
 
 
 class Backlog:
-    """The runs that neither run nor are over. With `starting=False`, only those that an earlier
+    """The runs that still have to be started. With `starting=False`, only the runs that an earlier
     launcher may have submitted."""
 
     def __init__(
@@ -287,15 +287,15 @@ class Backlog:
         return held if held is not None and self.wanting() else None
 
     def left(self, unsubmitted: Collection[str]) -> int:
-        """Count the runs that still have to be started, or may have been. `unsubmitted` are runs
-        with an opened attempt that no backend has."""
+        """Count the runs that still have to be started, including those that may have been
+        submitted already. `unsubmitted` are runs with an opened attempt that no backend has."""
         unknown = self._run_table.unacknowledged().keys()
         if not self._starting or (self.held is not None and self._requests.pause is None):
             return len(unknown - set(unsubmitted))
         return self.wanting()  # The user may resume it at any time.
 
     def wanting(self) -> int:
-        """Count the runs that neither run nor are over."""
+        """Count the runs that still have to be started."""
         vain = self._stages.in_vain
         wanting = sum(view.wants and not vain(run) for run, view in self._run_table.views.items())
         unknown = self._run_table.unacknowledged().keys() - self._run_table.retired

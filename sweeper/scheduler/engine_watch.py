@@ -16,9 +16,9 @@ from sweeper.sweep.launcher import Service
 SILENT_SECONDS = 5.0
 """Seconds that an engine may be too busy to answer before users are told."""
 ORPHAN_SECONDS = 60.0
-"""Seconds that an attempt has to end by itself after its engine moved to another address. It may
-no longer need the engine, and many programs give up after half a minute. The SDK would retry for
-ever."""
+"""Seconds that an attempt has to end by itself after its engine moved to another address. The
+attempt may no longer need the engine, or its program may give up, as many do after half a minute.
+The SDK alone would retry for ever."""
 _ASK_SECONDS = 1.0
 
 

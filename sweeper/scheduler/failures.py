@@ -1,5 +1,5 @@
-"""Decides what follows from the ends of attempts: when a run is retried, which failures do not
-count, and when the first runs have all failed with the same error, so that no more are started."""
+"""Decides what happens after an attempt has ended: when its run is retried, whether the failure
+counts, and whether the sweep stops because the first runs all failed with the same error."""
 
 import calendar
 import hashlib
@@ -193,8 +193,8 @@ class Outcomes:
         self._unread: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Begin a check of all runs. Attempts that it finds ended have ended since the last
-        check."""
+        """Begin a check of all runs. Attempts that turn out to have ended in this check ended after
+        the previous one."""
         self._looks = (self._looks[1], self._clock())
 
     def note(self, run: str, state: RunState, events: set[tuple[int, Event]]) -> bool:
@@ -231,7 +231,8 @@ class Outcomes:
         return self._ends.get(run)
 
     def waits(self, run: str) -> End | None:
-        """Return the end after which a run still has to wait, or None if it may start."""
+        """Return the end of the latest attempt if the run must still wait after it, or None if it
+        may start."""
         end = self._ends.get(run)
         left = 0.0 if end is None else end.due - self._clock()
         if end is None or left <= 0.0:
@@ -297,8 +298,8 @@ class FailurePolicy:
         self._breaker = CircuitBreaker()
         self._begun = False
         self._known: set[tuple[str, int]] = set()
-        # Outcomes in this launch after which the run is to be started again, until a user cancels
-        # it.
+        # The outcomes of this launch whose runs are to be started again, unless a user cancels
+        # them.
         self._open: dict[str, RunState] = {}
         self.smoke = smoke
         self.first: str | None = None
@@ -342,8 +343,8 @@ class FailurePolicy:
         return refused
 
     def excuse(self, run: str, attempt: int, why: str) -> None:
-        """Start a run again that was stopped through no fault of its own, if it is still wanted. No
-        retry is used up. If a user cancels the run at this moment, the cancellation applies to the
+        """Restart a run that was stopped through no fault of its own, if it is still wanted. This
+        uses up no retry. If a user cancels the run at this moment, the cancellation applies to the
         next attempt."""
         if run not in self._run_table.retired and not self._run_table.views[run].cancel:
             body = {"by": f"the launcher, {why}"}
@@ -378,8 +379,8 @@ class FailurePolicy:
             self._breaker.attempt_ended(run, self._outcomes.failure(run))
 
     def _learn(self, run: str, state: State) -> None:
-        """Tell the circuit breaker that a run of this launch is over, and check whether it was the
-        one that had to succeed first."""
+        """Tell the circuit breaker that a run of this launch is over. With `smoke`, also check
+        whether the first run has succeeded."""
         if state is State.SUCCEEDED:
             self.smoke, self.first = False, None
             self._breaker.run_ended(run, None)

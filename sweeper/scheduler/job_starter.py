@@ -16,8 +16,8 @@ from sweeper.sweep.states import Event
 
 
 class _StageRoom:
-    """The room of each stage for more runs. A stage without its own `max_parallel` has that of the
-    sweep; a stage with its own GPUs has the room that they leave."""
+    """The number of runs that each stage may still start. A stage without its own `max_parallel`
+    has the sweep's limit. A stage with its own `gpus` is also limited by the free GPUs."""
 
     def __init__(self, plan: Plan, busy: Iterable[Run], places: Places) -> None:
         limits = {stage.name: stage.launch.get("max_parallel") for stage in plan.stages}
@@ -142,7 +142,7 @@ class JobStarter:
         opened = self._places.of_each(self._run_table.unacknowledged())
         for place, jobs in opened.items():
             if jobs and not try_call(partial(self._acknowledge_at, place, jobs)):
-                unknown = self._run_table.unacknowledged()  # They may have been found since.
+                unknown = self._run_table.unacknowledged()  # Their jobs may have been found since.
                 runs = [run for run in jobs.values() if run in unknown]
                 self._withdrawals.look(place, runs, self.unsubmitted)
 

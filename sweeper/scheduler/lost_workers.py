@@ -1,5 +1,5 @@
-"""Finds lost workers: those of running jobs that will never record their outcome. A worker is lost
-if it has sent no heartbeat for the lease and the backend does not know its job."""
+"""Finds lost workers, which will never record the outcome of their attempt. A worker is lost if it
+has sent no heartbeat for the lease and the backend does not know its job."""
 
 import signal
 from collections.abc import Callable, Collection, Mapping
@@ -73,8 +73,8 @@ class LostWorkers:
         return observations
 
     def _is_over(self, run: str, attempt: int, status: JobStatus, stopped: bool) -> bool:
-        """Record the outcome of an attempt if its worker certainly will not. `stopped`: it was
-        asked to stop. Return whether it was recorded."""
+        """Record the outcome of an attempt if its worker certainly will not do so. `stopped`: it
+        was asked to stop. Return whether it was recorded."""
         view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
         if view.cancel and status.state in GONE:
             # A worker checks for the request before it claims the attempt, so this one will not
@@ -130,7 +130,7 @@ class LostWorkers:
         event = Event.PREEMPTED if status.preempted else Event.FAILED
         reason = status.reason or reason
         if stopped and reason != "oom":
-            # We stopped it before its worker could record that. The run will continue.
+            # The launcher stopped it before its worker could record that. The run will continue.
             event, reason = Event.PREEMPTED, "terminated"
             detail = "it was stopped before its worker could record the end"
         _LOG.warning("%s: %s (%s): %s", token(run, attempt), event.value, reason, detail)

@@ -43,7 +43,7 @@ _FORGET_SECONDS = 900.0
 """Seconds that a sweep without a launcher keeps its slots if it cannot be read from here, counted
 from when it was first found or last read."""
 _NEVER = "never"
-"""Stands for the start time of a process that does not exist."""
+"""The start time that stands for a process that does not exist."""
 
 
 class Jobs(NamedTuple):
@@ -59,8 +59,8 @@ class Jobs(NamedTuple):
 
 
 class Allowance(NamedTuple):
-    """The slots that a sweep holds. `share` is the number that it can count on, at most the number
-    that it wants. If it is less, `why` is the reason, a key of `labels.LOWERED`."""
+    """The slots that a sweep holds. `share` is the number of slots that it can count on. If `share`
+    is less than the number that it wants, `why` is the reason, a key of `labels.LOWERED`."""
 
     slots: int
     share: int
@@ -141,7 +141,7 @@ class Governor:
         self._entered = True
         page = self._record.write(lambda page: self._changed(page, jobs))
         self._joined, self._refused = True, False
-        # It is set only now, so that a failed check allows nothing.
+        # The allowance is set only now, so that a failed check allows nothing.
         self._look_at = now + _REMOTE_SECONDS
         self._allowance = self._allowed(page, jobs)
         self._forget(page)
@@ -289,7 +289,8 @@ class Governor:
             abandoned.look()
 
     def _left_by(self, page: Page, gone: set[str]) -> dict[str, int]:
-        """Return how many slots each member without a launcher still needs, if it holds more."""
+        """Return the number of slots that each member without a launcher still needs, for members
+        that hold more."""
         jobs: dict[str, int] = {}
         for name in gone:
             member, abandoned = page.members[name], self._abandoned.get(name)

@@ -27,15 +27,15 @@ from sweeper.sweep.states import Event, State
 _LOG = Log(__name__)
 
 TryCall: TypeAlias = Callable[[Callable[[], None]], bool]
-"""A function that calls another one, which queries a backend, and returns whether there was an
-answer."""
+"""A function that calls its argument, which queries a backend, and returns whether the backend
+answered."""
 
 T = TypeVar("T")
 _REFUSED_SECONDS = 15.0, 300.0
-"""Seconds during which a place that refused a job is not tried again: doubled each time, up to the
-second number."""
+"""The first and the longest wait, in seconds, before a place that refused a job is tried again.
+Each refusal doubles the wait."""
 _AGAIN = (State.PREEMPTED, State.LOST)
-"""After these events a run moves to the next place, if that has room."""
+"""After these events a run moves to the next place if there is room."""
 
 
 class Places:
@@ -83,7 +83,7 @@ class Places:
         return place
 
     def of_each(self, attempts: Mapping[str, int]) -> dict[str, dict[str, str]]:
-        """Return the attempts at each place, of these (run -> attempt), as token -> run."""
+        """Group these attempts (run -> attempt) by place. Return token -> run for each place."""
         jobs: dict[str, dict[str, str]] = {place: {} for place in self.names}
         for run, attempt in attempts.items():
             place = self.at(run, attempt)
@@ -235,9 +235,9 @@ class Places:
         return next((place for place in order if room[place] > 0), None)
 
     def why_leave(self, place: str, room: Mapping[str, int]) -> str | None:
-        """Return why attempts that were assigned to a place, which has no job for them, should
-        move: the place accepts no jobs, or has not answered for long, and another place has
-        room. None if they should stay."""
+        """Return why attempts that have no job at their place should move to another one: their
+        place accepts no jobs or has not answered for long, and another has room. Return None if
+        they should stay."""
         others = any(left > 0 for other, left in room.items() if other != place)
         if not self.several or not others:
             return None

@@ -1,6 +1,6 @@
-"""The progress of a sweep: as values, as a line, as a bar on a terminal, and as observations
-published for readers of the store and for a backend that shows jobs. A failure to publish never
-affects the sweep."""
+"""Shows the progress of a sweep: as a line, as a bar on a terminal, and as observations that
+readers of the store and a backend that shows jobs get. A failure to publish never affects the
+sweep."""
 
 import os
 import sys

@@ -1,5 +1,5 @@
 """The stages of a running sweep: which runs wait for which, which runs of a finished stage are
-chosen, and which checkpoints later runs get. Choices are recorded exclusively."""
+chosen, and which checkpoints later runs start from. Choices are recorded exclusively."""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -130,8 +130,8 @@ class Missing(StoreError):
 
 
 class _Lack(NamedTuple):
-    """What `runs` lack that other runs need. The result stays valid until these runs have more than
-    `size` events."""
+    """The missing values of `runs` that other runs need. The result stays valid until these runs
+    have more than `size` events."""
 
     runs: tuple[str, ...]
     size: int
@@ -197,7 +197,7 @@ class Stages:
         self._lacking = {key: lack for key, lack in lacking if lack.size == self._size(lack.runs)}
         self._away = {}
         self._halted = halted(self._plan, cancelled)
-        while True:  # If one run waits in vain, its descendants do too.
+        while True:  # If one run waits in vain, so do its descendants.
             self._wait()
             before = self._progress()
             if any(self._try(choice, trouble) for choice in self._plan.choices):
@@ -213,8 +213,8 @@ class Stages:
             self._cancel_fresh(cancelled)
 
     def _cancel_fresh(self, cancelled: Request) -> None:
-        """Cancel the runs that a choice created while the user cancelled the sweep, without knowing
-        them."""
+        """Cancel runs that a choice created while the user was cancelling the sweep, since the
+        user's command did not know them."""
         for run, view in self._run_table.views.items():
             at_work = view.wants or view.state.state in OPEN or view.state.unacknowledged
             fresh = view.state.opened <= 1 and self._run_table.runs[run].parents
@@ -241,7 +241,7 @@ class Stages:
         return len(self._plan.runs), choices, len(self._lacking), len(self._away)
 
     def _lacks(self, key: str, runs: Iterable[str], reason: str) -> None:
-        """Record that these ended runs lack what other runs need from them."""
+        """Record that these ended runs lack values that other runs need."""
         runs = tuple(runs)
         self._lacking[key] = _Lack(runs, self._size(runs), Wait(reason, vain=True))
 

@@ -1,5 +1,5 @@
-"""Submits runs as jobs: builds the job descriptions for backend and worker, records what an attempt
-is to do, then submits it."""
+"""Submits runs as jobs: builds the job descriptions for backend and worker, records the description
+of each attempt, then submits it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -122,7 +122,8 @@ class JobBuilder:
         )
 
     def _window(self, launch: Launch, run: Run, attempt: int) -> str | None:
-        """Return the text that the jobs of one window share; None for a job in a window alone."""
+        """Return the text that the jobs of one window share; None for a job that has a window of
+        its own."""
         if launch.window is None and launch.window_panes is not None:
             return run.stage or self._folder.name
         return render_window(launch.window, self._folder.name, run, attempt)
@@ -153,7 +154,7 @@ class Submitter:
         self._described: dict[Attempt, bytes] = {}  # attempts whose jobs are certainly recorded
 
     def open(self, places: Mapping[Attempt, str]) -> dict[str, str]:
-        """Record what each attempt is to do, then that it is about to be submitted to its place.
+        """Record the description of each attempt, and then the intent to submit it to its place.
         Return the recorded place of each run, since another launcher may have opened its attempt.
         Runs whose record is damaged are left out."""
         self._write({key: self._job(*key, place) for key, place in places.items()})
@@ -170,8 +171,8 @@ class Submitter:
         return recorded
 
     def describe_again(self, place: str, runs: Iterable[str]) -> None:
-        """Record from the plan what the newest opened attempt of each run is to do at its place. A
-        record that is equal is not written again, since a job may be reading it."""
+        """Record the description of each run's newest opened attempt again, made from the plan for
+        its place. An unchanged record is not rewritten, since a job may be reading it."""
         attempts = [(run, self._run_table.views[run].state.opened) for run in runs]
         jobs = {key: self._job(*key, place) for key in attempts}
         # While a queue is closed, this happens in every round.
@@ -188,7 +189,7 @@ class Submitter:
         self._described |= new
 
     def _job(self, run: str, attempt: int, place: str) -> bytes:
-        """Return the document that tells a job what its attempt is to do at a place."""
+        """Return the description of an attempt's work at a place, which its job reads."""
         planned = self._run_table.runs[run]
         planned = planned._replace(config=self._stages.config(planned))
         plan = self._context.plan.of(planned.stage)

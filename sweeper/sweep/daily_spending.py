@@ -1,4 +1,4 @@
-"""The daily usage of an account's budget by one sweep, in a file next to the account's record."""
+"""One sweep's daily usage of an account's budget, in a file next to the account's record."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -36,7 +36,7 @@ class SweepSpent(NamedTuple):
     identity: Sparse[str | None] = None
 
     def plus(self, now: Spent, created: str | None, day: str) -> "SweepSpent":
-        """Return the record after the usage has grown to `now`; the increase counts for `day`."""
+        """Return the record for a total usage of `now`. The increase counts for `day`."""
         before = self.counted if created == self.created else NOTHING
         more = Spent(beyond(now.usage, before.usage), max(0.0, now.seconds - before.seconds))
         if not more.usage.models and not more.seconds:
@@ -52,13 +52,13 @@ class SweepSpent(NamedTuple):
 
 
 def least(first: Spent, other: Spent) -> Spent:
-    """Return the usage that both have in common."""
+    """Return the smaller usage of both, field by field."""
     more = beyond(first.usage, other.usage)
     return Spent(beyond(first.usage, more), min(first.seconds, other.seconds))
 
 
 def together(several: list[Spent]) -> Spent:
-    """Return the sum."""
+    """Return the sum of all."""
     return Spent(total(spent.usage for spent in several), sum(spent.seconds for spent in several))
 
 

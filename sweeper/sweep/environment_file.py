@@ -1,5 +1,5 @@
-"""The file with the environment of a sweep's runs, which is that of `sweeper launch`. It has mode
-0600, lies outside the store, and is removed when the sweep has ended."""
+"""The file with the environment of a sweep's runs, a copy of the environment of `sweeper launch`.
+The file has mode 0600, lies outside the store, and is removed when the sweep has ended."""
 
 import json
 import os
@@ -17,7 +17,7 @@ _NOT_OURS = (
 )
 
 OWNER = "SWEEPER_FOLDER"
-"""The variable in the file that names the sweep's folder."""
+"""The variable in the file whose value is the sweep's folder."""
 
 PLACE = "SWEEPER_KEPT_AT"
 """The variable in a note (a file without an environment) that names the file with the
@@ -39,8 +39,9 @@ def write(
     folder: str, extra: Mapping[str, str], place: str | None = None, without: Sequence[str] = ()
 ) -> str:
     """Write this process's environment, updated by `extra` and without the variables in `without`,
-    for the workers of a sweep. Return the file's path. With `place` it is written there, and the
-    usual file is a note with that path, so that it can be found and removed later."""
+    for the workers of a sweep. Return the file's path. With `place` the environment is written
+    there, and the usual file becomes a note with that path, so that the environment can be found
+    and removed later."""
     environment = {k: v for k, v in os.environ.items() if k not in (*_NOT_OURS, *without)}
     environment |= {**extra, OWNER: folder, _MARK: os.urandom(8).hex()}
     path = env_file(folder)
@@ -84,9 +85,9 @@ def mark_of(path: str) -> str | None:
 
 
 def forget(path: str | None, folder: str | None = None) -> None:
-    """Remove a file that `write` made, if it exists. For a path that was read from a store, and so
-    cannot be trusted, give `folder`: the file is then removed only if it names that sweep's folder.
-    `gc` removes a file that cannot be removed now."""
+    """Remove a file that `write` made, if it exists. With `folder`, remove the file only if it
+    names that sweep's folder; use this for a path from a store, which cannot be trusted. `gc`
+    removes a file that cannot be removed now."""
     if path is None:
         return
     if folder is not None:

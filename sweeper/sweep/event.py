@@ -1,4 +1,4 @@
-"""The body of an event: what it records about its attempt."""
+"""The body of an event: the facts that it records about its attempt."""
 
 from typing import Annotated, NamedTuple
 
@@ -8,8 +8,8 @@ from sweeper.sweep.usage import NO_USAGE, Usage
 
 
 class Paused(NamedTuple):
-    """A period in which the service held an attempt back: why (`rate_limit`, `capacity`, `quota`),
-    since when, and for how many seconds."""
+    """A period in which the service held an attempt back: the reason (`rate_limit`, `capacity`,
+    `quota`), the start, and the duration in seconds."""
 
     reason: str
     since: Annotated[str, Default("")]
@@ -19,16 +19,15 @@ class Paused(NamedTuple):
 class Outcome(NamedTuple):
     """The result of an attempt according to its latest event. Unknown values are None.
 
-    Every event has its `time`, when it was written (`2026-01-31T12:01:03Z`). `started` and `ended`
+    Every event has the `time` when it was written (`2026-01-31T12:01:03Z`). `started` and `ended`
     are when the worker started and ended, `wall_s` is in seconds. `code` is the recipe's exit code,
     or `signal` the name of the signal that ended it. `reason` is one word, `detail` a sentence.
     `nonce` distinguishes claims, `submitted` is the attempt whose job made the claim. `place` is
     the backend that an attempt is submitted to (only in an intent). `launch` is the id of the
     launch whose code and packages the attempt ran; without a copy of the code, `program` is the
     digest of its source files. `gpus` are its devices (`0,1`). `usage` is the recipe's usage of its
-    service, and `sessions` are the ids of its sessions there. `pauses` are the longest of the
-    pauses that add up to `paused_s`, in their order.
-    """
+    service, and `sessions` are the ids of its sessions there. All pauses together took `paused_s`
+    seconds; `pauses` lists the longest in the order in which they began."""
 
     time: Sparse[Time | None] = None
     started: Sparse[Time | None] = None

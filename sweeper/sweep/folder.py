@@ -27,7 +27,7 @@ INFORMATIVE = ENDED | {Event.LOST, Event.CLAIMED}
 Events = dict[str, set[tuple[int, Event]]]
 """The events of each run (by id), as pairs of attempt and event."""
 
-_NAMED = 5  # how many sweeps an error message names
+_NAMED = 5  # the most sweeps that an error message names
 
 _LOG_PATH = "{log_path}"
 
@@ -81,8 +81,8 @@ class SweepFolder:
         return f"{self.name}/code/{name}"
 
     def launch(self, identity: str) -> str:
-        """Return the path of a launch's record, which never changes: the origin of the code of its
-        attempts."""
+        """Return the path of a launch's record, which never changes. It has the origin of the code
+        that the launch's attempts run."""
         return self.code(f"{identity}.launch.json")
 
     def chosen(self, stage: str, key: str) -> str:
@@ -98,7 +98,7 @@ class SweepFolder:
         return f"{self.state}/{run}/{attempt}.{event.value}.json"
 
     def stacks_request(self, run: str, attempt: int) -> str:
-        """Return the path of a request for what an attempt's recipe is doing (`stacks.py`)."""
+        """Return the path of a request for the stacks of an attempt's recipe (`stacks.py`)."""
         return f"{self.state}/{run}/{attempt}.stacks"
 
     def stacks(self, run: str, attempt: int) -> str:
@@ -110,7 +110,7 @@ class SweepFolder:
         return f"{self.alarms}/{run}.{attempt}.{rule}.json"
 
     def action(self, run: str, attempt: int, rule: str) -> str:
-        """Return the path of the record of what `on_alarm` did about an alarm."""
+        """Return the path of the record of the actions of `on_alarm` for an alarm."""
         return f"{self.alarms}/{run}.{attempt}.{rule}.action.json"
 
     def heartbeat(self, run: str, attempt: int) -> str:
@@ -127,7 +127,7 @@ class SweepFolder:
         return f"{folder}/{self.inner}" if self.inner else folder
 
     def attempt(self, run: str, attempt: int) -> str:
-        """Return the folder of what the launcher and the worker record about an attempt."""
+        """Return the folder with the launcher's and the worker's records of an attempt."""
         return f"{self.name}/attempts/{run}.{attempt}"
 
     def job(self, run: str, attempt: int) -> str:
@@ -252,9 +252,8 @@ class SweepFolder:
         return events
 
     def peek_events(self, listed: Iterable[str] | None = None) -> Events:
-        """Read all events in half the time, for callers that do not change the result: runs with
-        the same events share one set. `listed` are the paths of the files, if they are already
-        listed."""
+        """Read all events in half the time. Do not change the result, since runs with the same
+        events share one set. `listed` are the paths of the files, if they are already listed."""
         top = self.store.local_path(self.state)
         if listed is not None:
             return _events_in(listed)
@@ -381,7 +380,7 @@ def token(run: str, attempt: int) -> str:
 
 
 def attempt_of(token: str) -> tuple[str, int]:
-    """Return the run's id and the attempt that a token names. Raises `ValueError` for another
-    text."""
+    """Return the run's id and the attempt that a token names. Raises `ValueError` if the text is
+    not a token."""
     run, _, attempt = token.rpartition("-a")
     return run, int(attempt)

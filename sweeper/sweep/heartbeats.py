@@ -1,4 +1,4 @@
-"""Reads workers' heartbeats. A poll reads only those that have changed."""
+"""Reads workers' heartbeats. A poll reads only heartbeats that have changed."""
 
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -16,11 +16,11 @@ from sweeper.sweep.usage import NO_USAGE, Usage
 
 
 class Heartbeat(NamedTuple):
-    """A heartbeat. `time` is by the worker's clock, `up_s` the seconds since it began the attempt,
-    `paused_s` those during which the service held it back, `pauses` the longest of these pauses,
-    including the current one. `usage` is the recipe's usage of its service in this attempt. `gpus`
-    are its devices (`0,1`), or `waiting`. `sessions` are the ids of its sessions at the service.
-    `document` is the whole document, with the machine's free disk space and memory."""
+    """A heartbeat. `time` is by the worker's clock. `up_s` is the number of seconds since the
+    worker began the attempt. The service held it back for `paused_s` of them; `pauses` lists the
+    longest pauses and the current one. `usage` is the recipe's usage of its service in this
+    attempt. `gpus` are its devices (`0,1`), or `waiting`. `sessions` are the ids of its sessions at
+    the service. `document` is the whole document, with the machine's free disk space and memory."""
 
     time: Time | None = None
     up_s: float | None = None
@@ -45,9 +45,10 @@ Attempt = tuple[str, int]
 
 
 class Beat(NamedTuple):
-    """The state of an attempt's heartbeat: its stamp (0 before the first); when it was seen to
-    change, or first polled, by our monotonic clock; its content; when the attempt began by our
-    clock, if known; and how much older than our first poll it may be, by the worker's clock."""
+    """The state of an attempt's heartbeat: its stamp (0 before the first heartbeat); the time of
+    its last seen change or of the first poll, by our monotonic clock; its content; the start of the
+    attempt by our clock, if known; and its possible age at our first poll, by the worker's
+    clock."""
 
     stamp: int
     seen: float
@@ -68,10 +69,10 @@ class Heartbeats:
         wall: Callable[[], float] | None = None,
         most: int | None = None,
     ) -> None:
-        """Set the clocks and the limit. `wall` returns seconds since 1970: with it, the time in a
-        heartbeat counts once that heartbeat has not changed for so long that the worker seems dead.
-        `most` limits how many heartbeats are read per poll of a remote store; for the others, only
-        changes are noticed."""
+        """Set the clocks and the limit. `wall` returns seconds since 1970. With `wall`, the time in
+        a heartbeat is used once the worker seems dead because the heartbeat has not changed for so
+        long. `most` limits how many heartbeats are read per poll of a remote store; for the others,
+        only changes are noticed."""
         self._store, self._folder = folder.store, folder
         self._clock, self._wall = clock, wall
         self._most = most
@@ -110,7 +111,8 @@ class Heartbeats:
         return (0.0, {}) if beat is None else (self._clock() - beat.seen, beat.body.document)
 
     def paused(self, run: str, attempt: int) -> Paused | None:
-        """Return why and since when the service holds the run back; None if it does not."""
+        """Return the reason and the start of the current pause by the service; None if there is no
+        pause."""
         return self.known[run, attempt].body.paused
 
     def _stamps(self, attempts: Iterable[Attempt]) -> dict[Attempt, int]:

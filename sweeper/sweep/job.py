@@ -20,13 +20,12 @@ class Engine(NamedTuple):
 class Job(NamedTuple):
     """The job of an attempt.
 
-    `settings` are those of `launch` for the run, without those of backends; in them, `requirements`
-    is a file of the snapshot from which the recipe's environment is made. `env_file` is the file
-    with the environment, to which `settings.env` is added. `wandb` are variables that name the
-    run's trackers. `fields` are added to the configuration. `engine` is the engine that the attempt
-    uses, if it uses one of ours. `launch` is the id of the launch whose record says what the
-    attempt runs. `first` is the earliest attempt whose files this one may start from.
-    """
+    `settings` are the `launch` settings of the run, without the options of backends. Their
+    `requirements` is a file of the snapshot from which the recipe's environment is made. `env_file`
+    is the file with the environment, to which `settings.env` is added. `wandb` are variables that
+    name the run's trackers. `fields` are added to the configuration. `engine` is the engine that
+    the attempt uses, if it uses one of ours. `launch` is the id of the launch whose record says
+    what the attempt runs. `first` is the earliest attempt whose files this one may start from."""
 
     run: str
     attempt: Annotated[int, AtLeast(1)]

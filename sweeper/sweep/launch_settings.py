@@ -1,4 +1,5 @@
-"""How a sweep's runs are executed: the section `launch` as plans and stages hold it."""
+"""The settings for executing a sweep's runs: the section `launch`, in the form of plans and
+stages."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,7 +10,7 @@ from sweeper.common.json_values import table_of
 
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
 _MOST_PER_GPU = 8
-"""Each number up to this one divides the number of bytes of a device's lock file
+"""The largest `per_gpu`. Each number up to it divides the number of bytes of a device's lock file
 (`common/gpus.py`)."""
 _PER_GPU_DOC = "How many runs may share a GPU, with gpus: 1."
 _PYTHON_DOC = (
@@ -57,8 +58,9 @@ _MODELS_DOC = (
 
 
 class Setting:
-    """How a grid declares a field of `Launch`, in `Annotated`: a sentence for people, an example,
-    text to show as the default, and whether a stage may set it for its own runs."""
+    """The declaration of a field of `Launch` for grids, in `Annotated`: a sentence for people, an
+    example, the text to show as the default, and whether a stage may set the field for its own
+    runs."""
 
     def __init__(self, doc: str, example: object = None, *, by_stage: bool = False) -> None:
         self.doc, self.example, self.by_stage = doc, example, by_stage
@@ -77,24 +79,23 @@ class Share(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """How the runs are executed. Durations are in seconds; None means no limit, or not given.
-    The grid's section `launch` is made of these declarations (`sweeper/grid/launch.py`).
+    """The settings for executing the runs. Durations are in seconds; None means no limit, or not
+    given. These declarations define the grid's section `launch` (`sweeper/grid/launch.py`).
 
     If a sweep has several backends, `backends` has them in the order in which they are filled.
     `backend` is then their names joined for people (`tmux+slurm`), not the name of a backend: use
     `places` to find where jobs go.
 
     Runs with the same `window` share windows of at most `window_panes` panes. With `window_panes`
-    alone, all runs do.
+    alone, all runs of the sweep share such windows.
 
     `python`, `requirements` and `cwd` are as written. Relative paths start at the folder where you
     run `sweeper launch`, not at the grid's. `requirements` is a file with the recipe's packages for
     machines that do not see this machine's folders (None: their image has them). `gpus` is the
     number of devices of each run (0: none are pinned); `per_gpu` runs share one. `warm` says
     whether a recipe may be forked from a process that has already imported its packages. `debug`:
-    it runs under pdb, on the terminal of its job (`launch --debug`, no setting). `options` are
-    those of backends, by the key of their section (`aws_batch`).
-    """
+    it runs under pdb, on the terminal of its job (`launch --debug`, no setting). `options` has the
+    options of each backend, by the key of its section (`aws_batch`)."""
 
     backend: Annotated[str, Setting("Where jobs execute.")] = "tmux"
     max_parallel: Annotated[int, AtLeast(1), Setting("The most jobs at once.", by_stage=True)] = 8

@@ -27,10 +27,10 @@ _Place = Annotated[Mapping[str, str], Parse(_place)]
 
 
 class Service(NamedTuple):
-    """`env_file` is where this machine keeps the runs' environment. `engine` is the address of the
-    runs' engine, `home` the engine's home. `places` has the data for finding jobs, for each of the
-    sweep's backends in order (empty: only the backend's name is known). `document` is the whole
-    document."""
+    """The data of the last launch that runs need. `env_file` is the file on this machine with the
+    runs' environment. `engine` is the address of the runs' engine, `home` the engine's home.
+    `places` has the data for finding jobs, for each of the sweep's backends in order (empty: only
+    the backend's name is known). `document` is the whole document."""
 
     env_file: str | None = None
     engine: str | None = None
@@ -56,11 +56,12 @@ def read_service(document: object, place: str) -> Service:
 
 
 class Observations(NamedTuple):
-    """The observations that a launcher last published: `observed` (by run id), what does not answer
-    (`unreachable`), why no runs are started (`held`). `gave_up`: the launcher has ended for the
-    reason in `held`. `paused`: a user has paused the sweep. `limit` is the number of jobs at once
-    if it is below `max_parallel`, and `limit_by` the reason as one word. `usage` is that of the
-    runs. `starting` is False for a launcher that only stops runs."""
+    """The observations that a launcher last published: `observed` by run id, a text about
+    everything that does not answer (`unreachable`), and the reason why no runs are started
+    (`held`). `gave_up`: the launcher has ended for the reason in `held`. `paused`: a user has
+    paused the sweep. `limit` is the number of jobs at once if it is below `max_parallel`, and
+    `limit_by` the reason as one word. `usage` is the usage of the runs. `starting` is False for a
+    launcher that only stops runs."""
 
     observed: Mapping[str, Published] = MappingProxyType({})
     unreachable: str | None = None

@@ -40,8 +40,8 @@ class _Held(NamedTuple):
 
 
 _seen: dict[tuple[str, str], tuple[_Held, float, bool]] = {}
-"""The last state of each sweep's lease that this process saw, since when it has not changed, and
-whether this process saw it change, which means that the launcher is alive."""
+"""For each sweep: the last state of its lease that this process saw, the time of the last change,
+and whether this process itself saw a change, which means that the launcher is alive."""
 
 
 def is_leased(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic) -> bool:
@@ -119,15 +119,15 @@ def holding_lease(
         yield lease.check
     except StoreError:
         with contextlib.suppress(StoreError):
-            put_changing(folder)  # A write that failed may still arrive.
+            put_changing(folder)  # The failed write may still arrive.
         raise
     finally:
         lease.release()
 
 
 def _take(folder: SweepFolder, before: int) -> bool:
-    """Create the epoch after `before`. Return whether it is ours, also if the reply to the first
-    try was lost and the second finds our epoch."""
+    """Create the epoch after `before`. Return whether this process has it. If the reply to the
+    first try was lost, the second try finds the epoch and recognises it."""
     holder, path = _this_holder(), _path(folder, before + 1)
     try:
         folder.store.create(path, holder)
@@ -146,8 +146,8 @@ def _take(folder: SweepFolder, before: int) -> bool:
 
 
 def _remove_marks(folder: SweepFolder) -> None:
-    """Remove the marks that killed commands of this machine left (`settled.changing`). Readers use
-    no listing from before our epoch."""
+    """Remove the marks that killed commands of this machine left (`settled.changing`). This is safe
+    because readers use no listing from before our epoch."""
     with contextlib.suppress(StoreError):
         for path in [*folder.store.names(folder.launcher)]:
             if path.startswith(f"{folder.launcher}/{CHANGING}"):

@@ -20,7 +20,7 @@ _LOOK_SECONDS = 60.0
 stopped meanwhile."""
 
 _OPENINGS = 100
-"""How often to create the lock's file while other processes remove its folder."""
+"""How many times to try to create the lock's file while other processes remove its folder."""
 
 
 @contextlib.contextmanager
@@ -32,8 +32,8 @@ def holding_sweep(
     existing: bool = False,
     deletes: bool = False,
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lock, as `_holding` does. Also raises `StoreError` if a deletion of the
-    sweep was interrupted, unless the caller `deletes` it."""
+    """Hold the sweep's lock, as `_holding` does. Also raises `StoreError` if an earlier deletion of
+    the sweep was interrupted, unless the caller itself `deletes` the sweep."""
     with _holding(folder, patience, tell, existing=existing) as check:
         if not deletes and folder.store.exists(folder.deletion):
             finish = hint("sweep delete", folder.name, root=folder.store.root)

@@ -19,7 +19,7 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
 class Kind(StrEnum):
-    """The effect of a mark."""
+    """The kind of a mark, which is its effect."""
 
     NOTE = "note"
     TAG = "tag"

@@ -22,7 +22,7 @@ from sweeper.sweep.process import is_gone, read_who, this_process
 _MESSAGE = re.compile(r"([A-Za-z0-9_-]+)\.json")
 _TRY = re.compile(r"([A-Za-z0-9_-]+)\.([a-z]+)\.([1-9][0-9]*)\.(begun|ended)\.json")
 _LONGEST_TRY = 300.0
-"""Seconds that a command and a mail server need together, at most."""
+"""The most seconds that sending by a command and by a mail server can take together."""
 
 
 class Try(NamedTuple):

@@ -1,5 +1,5 @@
-"""The settings that compare runs and cells, as text: which value of a run counts, which noise
-estimate is used, and how a failed run counts. `{mean_of_last: 5}` is written `mean_of_last=5`."""
+"""The settings for comparing runs and cells: the value of a run that counts, the noise estimate,
+and the effect of a failed run. `{mean_of_last: 5}` is written `mean_of_last=5`."""
 
 import re
 from typing import Annotated, Literal, NamedTuple
@@ -7,7 +7,7 @@ from typing import Annotated, Literal, NamedTuple
 from sweeper.common.codec import Check, Default, Sparse
 
 MOST_LAST = 1000
-"""The most values in the mean that a run is compared by."""
+"""The largest N of `mean_of_last=N`."""
 
 NOISES = ("auto", "pooled", "own")
 FAILED = ("bound", "worst", "drop")

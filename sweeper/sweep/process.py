@@ -1,5 +1,5 @@
-"""Identifies processes across machines, and tells whether one has ended, so that others on its
-machine need not wait for a lease to expire."""
+"""Identifies processes across machines, and detects processes of this machine that have ended, so
+that no process waits for a dead launcher's lease to expire."""
 
 import os
 from typing import Annotated, NamedTuple
