@@ -53,8 +53,8 @@ def tell_axes(axes: AxesTold) -> Iterator[Finding]:
 
 
 def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
-    """Yield the findings about blocks: the best of each, and that they differ, if a test shows
-    it."""
+    """Yield the findings about blocks: that each has a best cell, the test that shows their
+    difference, and missing combinations."""
     ends: dict[str, int] = {}
     for edge in (edge for block in blocks.blocks for edge in block.edges):
         ends[edge.axis] = ends.get(edge.axis, 0) + 1
@@ -67,7 +67,7 @@ def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
             f"{why.here}, and worse at {why.there}, both beyond the noise"
         )
     if ends:
-        at = [f"of {axis} in {plural(number, 'block')}" for axis, number in ends.items()]
+        at = [f"for {axis} in {plural(number, 'block')}" for axis, number in ends.items()]
         text += f". The best lies at an end of the values tried {labels.listed(at)}"
     evidence = {"by": blocks.by, "ends": ends, "told": blocks.why is not None}
     yield Finding("blocks", "note", f"{text}.", (), evidence)
@@ -76,31 +76,31 @@ def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
         text = (
             f"Holes: {plural(blocks.holes, 'combination')} of other blocks "
             f"{'has' if blocks.holes == 1 else 'have'} no result in {labels.listed(where, 6)}, so "
-            "the best cell there may not have been tried."
+            "the best combination there may not have been tried."
         )
         holes = {block.value: [dict(row) for row in block.holes] for block in blocks.blocks}
         yield Finding("block_holes", "note", text, (), {k: v for k, v in holes.items() if v})
 
 
 def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
-    """Yield the findings of the model of all axes, except `trends` that the means of a grid show
-    already."""
+    """Yield the findings of the model of all axes, except the trends of axes in `trends`, which the
+    means of a grid show already."""
     modelled = [axis for axis in surface.axes if axis.certain]
     flat = [axis.key for axis in surface.axes if not axis.certain]
     where = f"within each {surface.within}" if surface.within else "between cells"
     if modelled:
         parts = [f"{axis.key} ({_share(axis.importance)})" for axis in modelled]
         text = (
-            f"These settings make a difference beyond the noise, by a model of all axes over "
-            f"{surface.cells} cells (in brackets: their shares of the variance {where}): "
+            f"In a model of all axes over {surface.cells} cells, these settings make a difference "
+            f"beyond the noise (in brackets: their shares of the variance {where}): "
             f"{labels.listed(parts, 8)}."
         )
         shares = {axis.key: axis.importance._asdict() | {"p": axis.p} for axis in surface.axes}
         yield Finding("effect", "note", text, (), shares)
         yield from filter(None, (_shape(axis) for axis in modelled if axis.key not in trends))
     if flat:
-        verb = "does" if len(flat) == 1 else "do"
-        text = f"{labels.listed(flat, 12)} {verb} nothing beyond the noise in that model."
+        verb = "has" if len(flat) == 1 else "have"
+        text = f"{labels.listed(flat, 12)} {verb} no effect beyond the noise in that model."
         if not modelled:
             text = f"In a model of all axes over {surface.cells} cells no setting stands out."
         yield Finding("no_effect", "note", text, (), {"axes": flat})
@@ -127,7 +127,9 @@ def _share(share: Share) -> str:
 
 def _shape(axis: AxisEffect) -> Finding | None:
     if axis.side:
-        text = f"{axis.key}: better toward the {axis.side} values, the ends beyond the noise."
+        text = (
+            f"{axis.key}: better toward the {axis.side} values; the ends differ beyond the noise."
+        )
         return Finding(
             "trend", "note", text, (), {"axis": axis.key, "side": axis.side, "p": axis.p}
         )
@@ -178,7 +180,7 @@ def _crossing(crossing: Crossing) -> Finding:
 
 
 def _flat(axes: Sequence[Axis]) -> Iterator[Finding]:
-    """Describe axes without any effect that can be shown."""
+    """Yield the finding about axes whose effect may be noise."""
     flat = [a.key for a in axes if a.effect.p is not None and a.effect.p > 1 - CONFIDENCE]
     if flat:
         verb = "makes" if len(flat) == 1 else "make"

@@ -11,7 +11,7 @@ from sweeper.analysis.reading.metric import Metric
 from sweeper.errors import NotFound, UsageError
 from sweeper.results.registry import Registry
 
-_NOTHING = "the best is compared with nothing"
+_NOTHING = "there is no comparison with a baseline"
 
 
 def with_baseline(data: SweepData, registry: Registry) -> SweepData:
@@ -35,10 +35,10 @@ def _with_another(data: SweepData, sweep: str, metric: Metric, registry: Registr
     try:
         other = load(registry, sweep, metric.name, metric.goal, metric.at, rollouts=False)
     except (NotFound, UsageError) as error:
-        return replace(data, unmet=f"of the baseline {sweep}: {error}; {_NOTHING}")
+        return replace(data, unmet=f"the baseline {sweep} cannot be read: {error}; {_NOTHING}")
     best = rank(replace(other, metric=metric)).best
     if best is None:
-        reason = f"the baseline {sweep} has no best by {metric.name}: {_NOTHING}"
+        reason = f"the baseline {sweep} has no best cell by {metric.name}: {_NOTHING}"
         return replace(data, unmet=reason)
     known = {run.id: run.cell for run in data.runs}
     own = next((known[run.id] for run in best.runs if run.id in known), None)

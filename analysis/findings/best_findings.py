@@ -16,8 +16,8 @@ from sweeper.analysis.statistics.seeds import may_hide_collapse
 from sweeper.sweep.labels import plural
 
 DEALS = 20
-"""If the runs of two cells can be divided between them in fewer ways than this, chance alone may
-separate them. Three and three runs have this many ways, two and two runs only six."""
+"""Chance alone may separate two cells if there are fewer ways than this to divide all their runs
+between them. Three and three runs can be divided in this many ways, two and two runs in six."""
 
 
 def standing(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
@@ -55,7 +55,7 @@ def _by_blocks(blocks: Blocks) -> Finding:
         "not_known": [block.value for block in unknown],
     }
     if len(unknown) == len(judged):
-        text = "The noise is unknown: in each block the best cell may be better, or only lucky."
+        text = "The noise is unknown: in each block, the best cell may just have been lucky."
         return Finding("by_blocks", "warning", text, cells, evidence)
     parts = [
         (tied, "noise can explain the lead of the best cell over some others"),
@@ -67,8 +67,8 @@ def _by_blocks(blocks: Blocks) -> Finding:
     single = [block for block in ahead if block.best is not None and block.best.summary.n == 1]
     if single:
         text += (
-            f" In {plural(len(single), 'block')} of these the best cell has a single run, judged "
-            "by the noise of other cells: a lucky run would look the same."
+            f" In {plural(len(single), 'block')} of the latter, the best cell has a single run, "
+            "judged by the noise of other cells: a lucky run would look the same."
         )
     sure = len(ahead) == len(judged) and not single
     return Finding("by_blocks", "good" if sure else "warning", text, cells, evidence)
@@ -112,14 +112,13 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
     }
     if tied:
         equal = {cell.name for cell in ranking.equal}
-        # The remaining runs of a cell that lost some may have the better mean: there is no lead
-        # over it.
+        # A cell with failed runs may have a better mean than the best, so there is no lead over it.
         held = [cell for cell in tied if cell in ranking.held_back]
         trailing = [cell for cell in tied if cell.name not in equal and cell not in held]
         text = _equal(ranking, best, sign) if equal else ""
         if held:
             left = labels.listed(names_of(held), 3)
-            text += f" It is not ahead of {left}: some of their runs failed."
+            text += f" The best cell is not ahead of {left}, because some of their runs failed."
         if trailing:
             listed = labels.listed(names_of(trailing), 3)
             text += f" Noise between seeds alone can explain its lead over {listed}."
@@ -150,15 +149,15 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
         )
     if few:
         text += (
-            f" A cell of which some runs collapse can look good in {plural(max(runs), 'run')} by "
-            "luck: six runs of each cell would probably show it."
+            f" If some runs of a cell collapse, {plural(max(runs), 'run')} may miss that by luck. "
+            "Six runs of each cell would probably show it."
         )
     return Finding("separated", "good", text, names, evidence)
 
 
 def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
-    """Return the findings about cells that cannot be the best. Each was excluded by a test of its
-    own; "worse" cells differ by bounds that hold for all cells at once."""
+    """Describe the cells that are unlikely to be the best. A separate test excludes each of them;
+    the differences of "worse" cells are also certain for all cells at once."""
     if not apart:
         return ""
     text = f" {plural(len(apart), 'cell is', 'cells are')} unlikely to be the best"
@@ -171,24 +170,22 @@ def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
 
 
 def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
-    """Return a warning if the best leads by so few runs that the result depends on normal noise,
-    and on equal noise where cells share it: a single run, or two against two with each cell's own
-    noise."""
+    """Return a warning if the best cell leads with so few runs (a single one, or two against two
+    without shared noise) that the result depends on the assumptions about the noise."""
     if ranking.tied or ranking.equal:
         return []
     nearest = max(ranking.apart, key=lambda cell: ranking.comparisons[cell.name].p)
     runs = sorted((best.summary.n, nearest.summary.n))
     if best.summary.n == 1:
         text = (
-            f"The lead is that of a single run of {short_name(best)}, judged by the noise of other "
-            "cells: a noisier cell, or a lucky run, would look the same. New seeds of it would "
-            "decide."
+            f"The lead rests on a single run of {short_name(best)}, judged by the noise of other "
+            "cells. A lucky run would look the same: run more seeds of this cell to decide."
         )
     elif _each_its_own(ranking) and math.comb(sum(runs), runs[0]) < DEALS:
         text = (
-            f"It rests on {runs[0]} runs against {runs[1]}, each cell with its own noise: if "
-            "runs end at one of two values, equal cells look like this in up to one of eight "
-            "sweeps. Three runs of each would decide."
+            f"The lead rests on {runs[0]} runs against {runs[1]}, each cell with its own noise. If "
+            "runs end at one of only two values, equal cells show such a lead in up to one of "
+            "eight sweeps. Run three seeds of each cell to decide."
         )
     else:
         return []
@@ -210,7 +207,7 @@ def _not_compared(data: SweepData, ranking: Ranking, best: Cell) -> Finding:
         text = (
             f"Runs of some cells were evaluated {uneven[0]} times, of others {uneven[1]}, and each "
             "is judged by its best value: the best of more values is better by chance alone. So "
-            "nothing is compared; judge by the last value, or by the mean of the last few."
+            "cells are not compared. Judge by the last value, or by the mean of the last few."
         )
         return Finding("uneven_best", "warning", text, cells, {"evaluations": list(uneven)})
     if ranking.comparisons:
@@ -246,13 +243,13 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
         return Finding("nothing_done", "warning", text, (), evidence)
     if data.metric is None:
         hint = f" Recorded: {recorded}." if recorded else ""
-        text = f"The grid names no metric to compare by, and none was asked for.{hint}"
+        text = f"Neither the grid nor the command names a metric to compare by.{hint}"
         return Finding("no_metric", "warning", text, (), {"keys": list(data.keys)})
     if ranking.measured and not any(cell.diverged for cell in ranking.measured):
         value = labels.number(ranking.measured[0].summary.mean)
         text = (
             f"All runs of {plural(len(ranking.measured), 'cell')} gave {data.metric.name} "
-            f"{value}: what tells them apart makes no difference, or does not reach the recipe."
+            f"{value}: their settings make no difference, or do not reach the recipe."
         )
         cells = tuple(cell.name for cell in ranking.measured)
         return Finding("all_equal", "warning", text, cells, {"value": value})

@@ -32,7 +32,7 @@ _MAYBE = 2.5
 _POINTS = 8
 """The fewest evaluations of a run from which its scatter is estimated."""
 _EFFICIENCY = 0.37
-"""The degrees of freedom of a median, per value: that of a normal distribution."""
+"""The degrees of freedom of a median per value, for normal noise."""
 _ALTERNATES = -0.3
 _BEND = 1.4826 / math.sqrt(6)
 """The factor from a second difference's median to the standard deviation of single values."""
@@ -72,8 +72,7 @@ def _executed(data: SweepData) -> list[Finding]:
         return []
     text = (
         f"The runs differ in more than their settings: {'; '.join(sentences(origins))}. "
-        "A difference "
-        f"between cells may be due to that. {_again(data)}"
+        f"This may explain a difference between cells. {_again(data)}"
     )
     evidence = {
         each.kind: {label: [run.name for run in runs] for label, runs in each.groups}
@@ -86,7 +85,7 @@ def _again(data: SweepData) -> str:
     if len(data.names) > 1 or not data.root:
         return "Compare only runs that are alike."
     retry = shlex.join(["sweeper", "retry", data.name, "--state", "succeeded"])
-    return f"Run all again as they are now (`{retry}`), or compare only runs that are alike."
+    return f"Run all of them again (`{retry}`), or compare only runs that are alike."
 
 
 class _End(NamedTuple):
@@ -121,7 +120,7 @@ def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
         text += f" At step {short.step:g} the best is {short_name(at_same)}."
     meant = any(_LENGTHS.search(key.lower()) for key in ranking.keys)
     if meant:
-        text += " Where a setting is meant to change the number of steps, that is part of it."
+        text += " If a setting is meant to change the number of steps, this is part of its effect."
     else:
         text += " Run all to the same step before you believe a difference."
     evidence = {
@@ -179,8 +178,8 @@ def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
 def _maybe_noisier(
     data: SweepData, ranking: Ranking, best: Cell, own: tuple[float, float]
 ) -> list[Finding]:
-    """Return the finding that evaluations of the single best cell may be so much noisier than
-    those of another cell that the noise explains its lead."""
+    """Return the finding that the best cell's evaluations may be so much noisier than another
+    cell's that noise explains its lead. Empty if cells are tied."""
     counts = [len(points.values) for points in _curves(data, best)]
     if ranking.tied or not ranking.apart or not counts:
         return []
@@ -196,7 +195,7 @@ def _maybe_noisier(
             text = (
                 f"Each run is judged by its best evaluation. Single evaluations of "
                 f"{short_name(best)} may vary by up to {mine}, those of {short_name(cell)} vary by "
-                f"{others}: that alone could make its lead. Judge by --at last or --at "
+                f"{others}: this alone could explain the lead. Judge by --at last or --at "
                 "mean_of_last=5."
             )
             return [Finding("maybe_noisier", "warning", text, (best.name, cell.name))]
@@ -204,8 +203,8 @@ def _maybe_noisier(
 
 
 def _scatter(data: SweepData, cell: Cell) -> tuple[float, float] | None:
-    """Return the standard deviation of single evaluations about the course of their run, in the
-    second half of each, with its degrees of freedom; None if it is 0 or there are too few."""
+    """Return the standard deviation of single evaluations about the trend of their run, over its
+    second half, with its degrees of freedom; None if it is 0 or there are too few evaluations."""
     bends = [
         np.diff(points.values[len(points.values) // 2 :], 2)
         for points in (curve.finite for curve in _curves(data, cell))

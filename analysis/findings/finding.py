@@ -58,7 +58,7 @@ def noise_text(noise: Noise) -> str | None:
 
 
 def _whose(noise: Noise) -> str:
-    """Describe which cells share their noise."""
+    """Describe from which cells the noise is estimated, and whether cells share it."""
     cells = plural(noise.repeated, "repeated cell")
     lent = f"{plural(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
     behind = f"{cells} and {lent}" if noise.repeated else lent

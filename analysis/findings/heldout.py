@@ -40,10 +40,10 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Training and held-out values. `judged` tells whether the metric of the sweep is the
-    `training` one. `ranking` ranks the cells by the held-out metric. `gap` is how much worse runs
-    did on held-out data, as a mean over all cells, since the best was chosen by one of the two
-    metrics; None if they measure different things."""
+    """Training and held-out values. `judged` is True if the sweep is judged by the `training`
+    metric. `ranking` ranks the cells by the held-out metric. `gap` is how much worse runs did on
+    held-out data, as a mean over all cells, because one of the two metrics chose the best cell;
+    None if the metrics measure different things."""
 
     metric: Metric
     training: str
@@ -123,10 +123,10 @@ def _judged_by(data: SweepData, metric: Metric) -> SweepData:
 
 
 def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
-    """Return the gap over the cells, from the mean over the runs of each. The noise is that between
-    runs; if no cell has two runs, the cells are the sample. If runs train on the same batches, the
-    last batches may be easy for all, so the scatter of the mean training curve from step to step is
-    added. If curves are too short for that, there is no interval."""
+    """Return the mean gap over all cells. Its error has two parts: the noise between runs of a cell
+    (between cells, if a cell has only one run), and the scatter of the mean training curve from
+    step to step, because all runs may share easy last batches. If curves are too short to show this
+    scatter, there is no interval."""
     groups: list[list[float]] = []
     for cell in ranking.cells:
         ends = [(run.last_of(held.name), run.last_of(training)) for run in cell.runs if run.counts]
@@ -171,8 +171,8 @@ def held_out_findings(held: HeldOut | None, ranking: Ranking) -> list[Finding]:
     findings: list[Finding] = []
     if held.judged and best is None:
         text = (
-            f"The metric judged by, {held.training}, {_of(held)}; {held.metric.name} is held "
-            f"out: --metric {held.metric.name} judges by that."
+            f"The sweep is judged by {held.training}, {_of(held)}. To judge by held-out data, use "
+            f"--metric {held.metric.name}."
         )
         findings.append(Finding("judged_in_training", "warning", text))
     elif held.judged and best is not None:
@@ -191,11 +191,13 @@ def held_out_findings(held: HeldOut | None, ranking: Ranking) -> list[Finding]:
 
 
 def _of(held: HeldOut) -> str:
-    return "is of training" if is_training(held.training) else "is not said to be held out"
+    if is_training(held.training):
+        return "a value on training data"
+    return "which does not say that its data are held out"
 
 
 def _judged_in_training(held: HeldOut, best: Cell) -> Finding:
-    text = f"The metric judged by, {held.training}, {_of(held)}. {_held_standing(held, best)}"
+    text = f"The sweep is judged by {held.training}, {_of(held)}. {_held_standing(held, best)}"
     evidence = {"metric": held.training, "held_out": held.metric.name, "kind": _kind(held, best)}
     level = "good" if evidence["kind"] == "ahead" else "warning"
     return Finding("judged_in_training", level, text, (best.name,), evidence)
@@ -220,9 +222,9 @@ def _held_standing(held: HeldOut, best: Cell) -> str:
     name, top = held.metric.name, held.ranking.best
     kind = _kind(held, best)
     if kind == "ahead":
-        return f"By {name}, held out, it is ahead of every other cell too."
+        return f"By {name}, held out, the best cell is ahead of every other cell too."
     if kind == "worse" and top is not None:
-        return f"By {name}, held out, {short_name(top)} is better than it beyond the noise."
+        return f"By {name}, held out, {short_name(top)} is better beyond the noise."
     if kind == "tied" and top is not None and top.name != best.name:
         return f"By {name}, held out, {short_name(top)} has the better mean, within the noise."
     if kind == "tied":
@@ -280,11 +282,11 @@ def _headed(verdict: Verdict, held: HeldOut, side: Side, best: Cell) -> Verdict:
     return replace(
         verdict,
         label=f"{standing} in training, {sentences}{edge}{rest}",
-        measure=f"{verdict.measure}; the number is of {held.metric.name}, held out, at the end",
+        measure=f"{verdict.measure}; shown below: the last value of {held.metric.name}, held out",
         number=mean,
         spread=f"held out, {spread}; in training {trained}",
         checks=tuple(_checks(verdict, kind)),
-        steps=(*verdict.steps, f"Judge by what is held out: --metric {held.metric.name}."),
+        steps=(*verdict.steps, f"Judge by held-out data: --metric {held.metric.name}."),
         **change,
     )
 

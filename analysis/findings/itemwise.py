@@ -53,8 +53,7 @@ def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
 
 
 def item_findings(compared: Sequence[Compared], ranking: Ranking) -> list[Finding]:
-    """Return the findings of the first comparison about the best cell, and about items that no cell
-    solves."""
+    """Return the finding on how the best cell of the first comparison compares with the others."""
     if not compared or compared[0].training or len(compared[0].cells) < 2:
         return []
     one = compared[0]
@@ -92,7 +91,7 @@ def _of_what(compared: Compared) -> str:
     sides: list[ItemCell | Parted] = [*compared.cells, *compared.parted]
     if any(one.over == "items" for one in sides):
         return (
-            "The intervals are over questions: they say how these trained models would do on more "
-            "questions of the kind, not how another seed would."
+            "The intervals are over questions: they show how these models would score on more such "
+            "questions, not how models of other seeds would score."
         )
     return "The intervals are over questions and runs."

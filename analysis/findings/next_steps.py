@@ -34,14 +34,14 @@ def next_steps(
     if blocks is not None and blocks["told"] and not ranking.leaders:
         by = blocks["by"]
         steps.append(
-            f"Judge each {by} by itself, as the best of other settings depends on it: "
+            f"Judge each {by} by itself, because the best values of other settings depend on it: "
             f"sweeper analyze {data.name} --by {by}."
         )
     steps += _again(ranking)
     steps += [_beyond(evidence) for evidence in ends_to_extend(findings)]
     if following is not None and following.kind == "extend":
         runs = plural(following.runs, "new run")
-        steps.append(f"next.yaml beside this report is that grid: {runs}.")
+        steps.append(f"next.yaml beside this report is the extended grid: {runs}.")
     fewest = min((cell.summary.n for cell in ranking.measured), default=0)
     if "missing_end" in by_kind:
         steps.append("Read in the logs whether the runs without a last value have diverged.")
@@ -51,13 +51,15 @@ def next_steps(
         if fewest < 2 and "not_compared" in by_kind and not advised:
             steps.append(_more_seeds(following, fewest))
     elif "uneven_best" in by_kind:
-        steps.append("Analyze with --at last or --at mean_of_last=5, or evaluate all alike.")
+        steps.append(
+            "Analyze with --at last or --at mean_of_last=5, or evaluate all runs equally often."
+        )
     elif by_kind.keys() & {"not_compared", "few_runs"}:
         steps.append(_more_seeds(following, fewest))
     if "metric_missing" in by_kind or "no_metric" in by_kind:
         steps.append("Name one of the recorded keys as the metric, in the grid or with --metric.")
     if "all_equal" in by_kind:
-        steps.append("Look whether the recipe uses these settings, and its seed.")
+        steps.append("Check that the recipe uses these settings and its seed.")
     if "all_diverged" in by_kind:
         steps.append("Try settings under which every seed stays finite.")
     if checkpoint is not None and not steps:
@@ -65,7 +67,7 @@ def next_steps(
             f"Use the checkpoint below; sweeper weights {data.name} --to DIR downloads its weights."
         )
         if ranking.best is not None and ranking.best.summary.n == 2:
-            steps.append("Add seeds if much depends on it: two seeds say little about the noise.")
+            steps.append("Add seeds if much depends on this choice: two show little of the noise.")
     return tuple(steps)
 
 
@@ -91,14 +93,14 @@ def how_to_part(
     needed: int | None,
     prices: Mapping[str, float],
 ) -> str:
-    """Return advice for cells that may each be the best: which lead more seeds would detect, and at
-    what cost. The advice does not assume that the observed difference is real."""
+    """Return advice for several cells that may be the best: the lead that more seeds would detect,
+    and their cost. The advice does not assume that the observed difference is real."""
     if not ranking.tied:
         return ""
     tied = len(ranking.tied) + 1
     choice = "the cheaper" if tied == 2 else "the cheapest"
     if len(ranking.equal) == len(ranking.tied):
-        return f"Take {choice} of the {tied} cells with one and the same mean, or a finer metric."
+        return f"Take {choice} of the {tied} cells with the same mean, or use a finer metric."
     take = f"Take {choice} of the {tied} cells at the top"
     if relevant is not None and needed is None and ranking.noise.spreads:
         smallest = labels.brief(relevant)
@@ -115,7 +117,7 @@ def how_to_part(
         least = lead_text(ranking, lead)
         text += f": {seeds} seeds of each find a lead of {least} or more in 4 of 5 sweeps"
     if needed is not None and needed > seeds:
-        text += f"; a lead of {labels.brief(relevant)} takes {needed}"
+        text += f"; a lead of {labels.brief(relevant)} needs {needed}"
     return f"{text}."
 
 
@@ -136,13 +138,13 @@ def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
 
 
 def _again(ranking: Ranking) -> Iterator[str]:
-    """Yield next steps for cells that lost runs and may be better than the best."""
+    """Yield next steps for cells with diverged or failed runs that may be better than the best."""
     if ranking.passed_over:
         names = labels.listed(names_of(ranking.passed_over), 3)
-        yield f"Find out why runs of {names} diverge: the others beat those of the best cell."
+        yield f"Find out why runs of {names} diverge: their other runs beat the best cell's."
     if ranking.held_back:
         names = labels.listed(names_of(ranking.held_back), 3)
-        yield f"Run the failed seeds of {names} again: the others beat those of the best cell."
+        yield f"Run the failed seeds of {names} again: their other runs beat the best cell's."
 
 
 def _more_seeds(following: NextGrid | None, fewest: int) -> str:

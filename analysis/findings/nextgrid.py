@@ -59,9 +59,9 @@ class NextGrid:
             return "The next report replaces next.yaml: copy it elsewhere to keep it."
         own = data.plan.grid_path if data.plan is not None else None
         return (
-            f"Then copy it over {own or 'your own grid file'}: it is the same sweep, and your "
-            "file would leave out the new runs when it is launched again. The next report "
-            "replaces next.yaml."
+            f"Then copy it over {own or 'your own grid file'}: both describe the same sweep, and "
+            "launching your old file would leave out the new runs. The next report replaces "
+            "next.yaml."
         )
 
 
@@ -298,7 +298,7 @@ def _extend(data: SweepData, text: str, edges: Sequence[Mapping[str, Any]]) -> N
         return grid
     axes: Any = grid.get("grid")
     if not hasattr(axes, "get"):
-        return "the values are in no section `grid`, where one more could be added"
+        return "the grid has no section `grid` to which a value could be added"
     done: list[str] = []
     more = 1.0
     for edge in edges:
@@ -409,7 +409,7 @@ def _seeds(data: SweepData, ranking: Ranking, text: str) -> NextGrid | str:
     _named(grid, data.name)
     runs = len(ranking.cells) * _FEWEST - len(data.runs)
     if runs <= 0:
-        return "every cell was given three seeds"
+        return "every cell has three seeds already"
     why = "Three seeds per cell: the fewest that separate noise from effect."
     title = f"{data.name} with three seeds per cell."
     return NextGrid("seeds", why, _written(grid, title), _remaining_axes(data, []), runs)

@@ -51,8 +51,8 @@ def _holes(ranking: Ranking) -> list[Finding]:
         if group:
             names = labels.listed(names_of(group), 3)
             verb = "has" if len(group) == 1 else "have"
-            text = f"{names} {verb} {what}: nothing is known there."
-            text += " `sweeper retry` runs what failed again." if kind == "hole" else ""
+            text = f"{names} {verb} {what}."
+            text += " `sweeper retry` runs failed runs again." if kind == "hole" else ""
             level = "warning" if kind == "hole" else "note"
             cells_ = tuple(cell.name for cell in group)
             states = Counter(run.state for cell in group for run in cell.runs)
@@ -70,7 +70,7 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
     parts = [
         f"{plural(len(own), 'run')} of {plural(len({one.cell for one in own}), 'cell')} {what}"
         for own, what in (
-            ([one for one in runs if not one.worse], "did not keep what was learned"),
+            ([one for one in runs if not one.worse], "did not keep their gains"),
             ([one for one in runs if one.worse], "ended worse than at the start"),
         )
         if own
@@ -79,7 +79,7 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
     if ranking.best is not None and ranking.best.name in cells:
         text += (
             " The best cell is among them: look at its curves, and take a checkpoint from before "
-            "the loss."
+            "the decline."
         )
     evidence = {
         "runs": [
@@ -91,7 +91,7 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
 
 
 def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Find runs with different settings that recorded exactly the same values."""
+    """Return the finding that runs with different settings recorded exactly the same values."""
     across = across_cells(data)
     if not across:
         return []
@@ -127,8 +127,8 @@ def _alarms(data: SweepData) -> list[Finding]:
 
 
 def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return whether the last, the best and the smoothed value of each run lead to the same
-    winner."""
+    """Return the finding that the last, the best and the smoothed values of runs name different
+    winners."""
     if data.metric is None or ranking.best is None or not ranking.others:
         return []
     sign = data.metric.sign
@@ -141,7 +141,7 @@ def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
                 means[cell.name] = sign * math.fsum(v / len(values) for v in values)
         if ranking.best.name in means:
             winners[view] = min(means, key=means.__getitem__)
-    # Another order among cells that cannot be distinguished is expected.
+    # Cells that noise cannot separate may well swap places.
     same = {cell.name for cell in (ranking.best, *ranking.tied)}
     others = {view: cell for view, cell in winners.items() if cell not in same}
     if not others or (data.metric.at in others and len(others) == len(winners)):
@@ -151,7 +151,7 @@ def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
     )
     if not named:
         return []
-    text = f"Which value of a run counts decides the winner: it would be {named}."
+    text = f"The winner depends on which value of a run counts: it would be {named}."
     cells = tuple(dict.fromkeys(others.values()))
     evidence = {"winners": winners, "others": others}
     return [Finding("judged_otherwise", "note", text, cells, evidence)]
@@ -169,8 +169,8 @@ def _undeclared(data: SweepData, ranking: Ranking) -> list[Finding]:
     if not outside:
         return []
     text = (
-        f"Cells differ in {labels.listed(outside)} as well, which no axis declares: a difference "
-        "between them may be due to that."
+        f"Cells also differ in {labels.listed(outside)}, which no axis declares. This may explain "
+        "differences between them."
     )
     cells = tuple(c.name for c in ranking.cells if any(key in c.settings for key in outside))
     return [Finding("undeclared", "note", text, cells, {"keys": outside})]
@@ -214,10 +214,10 @@ def _written(behaviour: Behaviour | None) -> list[Finding]:
 
 _GOOD = 0.5
 """Answers with at least this mean reward count as correct, as in tinker-cookbook."""
-_SAME = "at the last iteration in more than nine of ten groups all answers have the same reward"
-_SOLVED = "and a good one, so there is little left to learn"
+_SAME = "in more than 90 % of groups at the last iteration, all answers have the same reward"
+_SOLVED = "mostly a high one, so there is little left to learn"
 _WRONG = (
-    "and a low one: these groups teach nothing. The task may be too hard, or the reward broken "
+    "mostly a low one: these groups teach nothing. The task may be too hard, or the reward broken "
     "(`sweeper rollouts` shows the answers)"
 )
 

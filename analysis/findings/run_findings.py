@@ -50,7 +50,7 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
     ahead = ranking.passed_over
     if ahead:
         names = labels.listed(names_of(ahead), 3)
-        text += f" The other runs of {names} are better than the best named here."
+        text += f" The other runs of {names} are better than the best cell."
     evidence = {"runs": [run.name for run in runs], "better": [cell.name for cell in ahead]}
     return [Finding("diverged", "warning", text, cells, evidence)]
 
@@ -65,9 +65,9 @@ def _missing_end(data: SweepData) -> list[Finding]:
     rows = f"{first.missing} rows have" if first.missing > 1 else "row has"
     text = (
         f"{plural(len(runs), 'run')} of {plural(len(cells), 'cell')} may have "
-        f"diverged: the last {rows} no {name} in {first.name or 'the only run'}, though those "
-        f"before have. Some programs write null, or nothing, for NaN. The last number counts, from "
-        f"step {first.step:g}: look at the log before you believe it."
+        f"diverged: the last {rows} no {name} in {first.name or 'the only run'}, although earlier "
+        f"rows do. Some programs write null, or nothing, for NaN. The last number, from step "
+        f"{first.step:g}, counts: check the log before you trust it."
     )
     evidence = {"runs": {run.name: run.missing for run in runs}}
     return [Finding("missing_end", "warning", text, cells, evidence)]
@@ -76,13 +76,13 @@ def _missing_end(data: SweepData) -> list[Finding]:
 _RULES = {
     "worst": "Each counts as the worst value of all, {worst}",
     "drop": "Failed runs are left out of every mean",
-    "bound": "Failed runs are left out of means, but a cell is named best only if it would also be "
-    "the best with the worst value of all, {worst}, in place of each of them",
+    "bound": "Failed runs are left out of means, but a cell is named best only if it would still "
+    "be the best with each of its failed runs counted as the worst value of all, {worst}",
 }
 
 
 def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return the finding on how failed runs count, if a cell was judged in spite of them."""
+    """Return the finding on how failed runs count, if a cell with failed runs was judged."""
     best, metric = ranking.best, data.metric
     cells = [cell for cell in ranking.measured if cell.failed]
     if metric is None or not cells or not (best or ranking.leaders):
@@ -92,9 +92,9 @@ def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
     text = f"{plural(runs, 'run')} of {labels.listed(names_of(cells), 3)} failed. {rule}."
     if ranking.held_back:
         names = labels.listed(names_of(ranking.held_back), 3)
-        text += f" The other runs of {names} are better than the best named here."
+        text += f" The other runs of {names} are better than the best cell."
     elif best is not None and best.failed and metric.failed == "bound":
-        text += " The best cell lost runs, and would be the best even then."
+        text += " The best cell has failed runs, and would be the best even then."
     elif best is not None and best.failed and metric.failed == "drop":
         text += " The best cell is among them, and may look better without them."
     doubt = ranking.held_back or (best is not None and best.failed)
@@ -114,8 +114,8 @@ def _repeated(data: SweepData) -> list[Finding]:
         return []
     text = (
         f"{labels.listed(again.fresh)} repeated {len(again.names)} of the {again.cells} cells of "
-        f"{again.first} on fresh seeds. They are judged by these alone, because the runs that "
-        "chose them make them look too good. The other cells are left out."
+        f"{again.first} on fresh seeds. They are judged by the fresh seeds alone, because the runs "
+        "that chose them make them look too good. The other cells are left out."
     )
     cells = tuple(again.names.values())
     return [Finding("confirmed", "note", text, cells, {"first": again.first, "by": again.fresh})]
@@ -148,7 +148,7 @@ def _incomplete(data: SweepData) -> list[Finding]:
         stricter = " Until all have ended, a lead has to be larger to count."
         text += f": the {what} preliminary.{stricter}" if done else "."
     else:
-        text += "; what the others would have shown is not known." if done else "."
+        text += "; the results of the others are unknown." if done else "."
     cells = tuple(dict.fromkeys(run.cell for run in data.runs if run.state != "succeeded"))
     evidence = {"planned": planned, "states": dict(sorted(states.items()))}
     return [Finding("incomplete", "warning", text, cells, evidence)]
@@ -157,8 +157,8 @@ def _incomplete(data: SweepData) -> list[Finding]:
 def _grown(data: SweepData) -> list[Finding]:
     race = None if data.plan is None else race_sentence(data.plan)
     if race is not None:
-        text = f"{race[0].upper()}{race[1:]}. The results are looked at after each round, which "
-        text += "gives chance many tries, so a lead has to be larger to count."
+        text = f"{race[0].upper()}{race[1:]}. Results are checked after each round, which gives "
+        text += "chance several tries, so a lead has to be larger to count."
         return [Finding("raced", "note", text)]
     before = grown_from(data)
     if not before:
@@ -179,8 +179,8 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
     unseeded = data.plan is not None and data.plan.unseeded
     if unseeded:
         text = (
-            "Seeds are not set: the grid says that runs of one cell differ by themselves, and the "
-            "intervals hold as far as that is so."
+            "Seeds are not set: the grid says that runs of one cell differ anyway. The intervals "
+            "are valid only if they do."
         )
         findings.append(Finding("unseeded", "note", text))
     identical = [cell for cell in ranking.cells if cell.summary.identical]
@@ -193,7 +193,7 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
     if copies:
         all_of, why = ("seeds", "the seed may not reach the recipe")
         if unseeded:
-            all_of, why = ("replicates", "they do not differ by themselves")
+            all_of, why = ("replicates", "they do not differ without a seed")
         text = (
             f"In {_each(len(copies))} all {all_of} recorded exactly the same: {why}.{unknown} "
             "Check that the program uses its seed, then run these cells again."
@@ -221,9 +221,9 @@ def _almost_identical(ranking: Ranking) -> list[Finding]:
     if not widest < _ALMOST * between:
         return []
     text = (
-        "Runs of one cell differ by less than a thousandth of what the cells differ by. Check that "
-        "the seed reaches the program: data order, initial weights and sampling should change with "
-        "it. If it does not, these intervals are too narrow."
+        "Runs of one cell differ by less than a thousandth of the difference between cells. Check "
+        "that the seed reaches the program: data order, initial weights and sampling should change "
+        "with it. If they do not, these intervals are too narrow."
     )
     evidence = {"within": widest, "between": between}
     return [Finding("almost_identical", "warning", text, tuple(c.name for c in cells), evidence)]
@@ -233,21 +233,22 @@ _ALMOST = 1e-3
 
 
 def _split(ranking: Ranking) -> list[Finding]:
-    """Return a warning if the noise has a form for which intervals are too narrow."""
+    """Return a warning if some cells are much noisier than others, which makes intervals too
+    narrow."""
     split = split_noise([ranking.on_scale(cell) for cell in ranking.measured])
     if split is None or ranking.noise.p is None or ranking.noise.p > LEVEL:
         return []
     text = (
         f"Seeds of {split.close} cells end close together, those of {split.wide} others at least "
-        f"{split.factor:.0f} times as far apart, as if some seeds had gone another way. Intervals "
+        f"{split.factor:.0f} times as far apart, as if training can end in two ways. Intervals "
         "from a few seeds may then be too narrow. Run more seeds of the cells at the top."
     )
     return [Finding("split_noise", "warning", text, (), split._asdict())]
 
 
 def _own_keys(data: SweepData) -> list[Finding]:
-    """Return which configuration keys of runs in folders were not treated as settings, or perhaps
-    should not be."""
+    """Return the findings about configuration keys of runs in folders that do not count as
+    settings, or perhaps should not."""
     own, findings = data.own_keys, list[Finding]()
     seeds = [key for key in own.seeds if key != "seed"]
     left_out = [key for key in own.left_out if key not in ("log_path", *own.ignored)]
@@ -263,8 +264,8 @@ def _own_keys(data: SweepData) -> list[Finding]:
     if own.doubtful:
         names = labels.listed(own.doubtful, 4)
         text = (
-            f"Each run has a text of its own in {names}, so each is a cell of its own. If that is "
-            f"no setting, leave it out: --ignore {own.doubtful[0]}."
+            f"Each run has a different text in {names}, so each is a separate cell. If that is not "
+            f"a setting, leave it out: --ignore {own.doubtful[0]}."
         )
         findings.append(Finding("doubtful_keys", "note", text, (), {"keys": list(own.doubtful)}))
     return findings
@@ -303,8 +304,8 @@ def _records(data: SweepData) -> list[Finding]:
             findings.append(Finding("unmeasured", "warning", text, cells, {"runs": names}))
     if data.assumed:
         text = (
-            f"Nothing says how {plural(data.assumed, 'run')} in plain folders ended: they "
-            "are taken for finished."
+            f"No record says how {plural(data.assumed, 'run')} in plain folders ended: they "
+            "count as finished."
         )
         findings.append(Finding("assumed", "note", text, (), {"runs": data.assumed}))
     findings += _own_keys(data)

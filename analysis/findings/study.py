@@ -69,8 +69,8 @@ def decide_by_blocks(
     blocks: Blocks,
     following: NextGrid | None = None,
 ) -> Verdict:
-    """Return the verdict over all blocks. It names no best cell of all, and uses no mean over
-    blocks."""
+    """Return the verdict over all blocks. It names a best cell for each block and none overall, and
+    uses no mean over blocks."""
     judged = [block for block in blocks.blocks if block.best is not None]
     count, reason = plural(len(judged), "best cell"), unlike(findings)
     return Verdict(
@@ -158,7 +158,7 @@ def _steps(
             f"{first} name a sweep whose noise to use (--noise from=SWEEP), or use the noise of "
             "the few repeated cells for all (--noise pooled)."
         )
-    yield "Take for each block its best cell: the table of blocks has its settings and checkpoint."
+    yield "For each block, take its best cell: the table of blocks has settings and checkpoints."
 
 
 def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
@@ -175,9 +175,9 @@ def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> lis
 
 
 def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
-    """Return the ends of the grid at which the best cell is: "edge" if the metric still improves
-    there, else "at_end". The cells of a confirmation are only some of those tried, so their ends do
-    not count."""
+    """Return a finding for each axis whose smallest or largest value the best cell has: "edge" if
+    the metric still improves there, else "at_end". Empty for a confirmation, which has only some of
+    the cells tried."""
     best = ranking.best
     if best is None or not ranking.others or data.metric is None or data.confirmed is not None:
         return []
@@ -208,7 +208,8 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
             findings.append(Finding("at_end", "note", text, (best.name,), evidence))
         elif edge.told:
             text = (
-                f"{end}, and better than {inner} beyond the noise: a better one may lie beyond it."
+                f"{end}, and better than {inner} beyond the noise: a still better value may lie "
+                "beyond it."
             )
             findings.append(Finding("edge", "warning", text, (best.name,), evidence))
         else:
@@ -220,9 +221,9 @@ def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
 _HOW = {
     "": ", better beyond the noise",
     "within the noise": "; noise can explain that",
-    "noise not known": "; whether by luck is not known, because nothing shows the noise",
+    "noise not known": "; this may be luck, because the noise is unknown",
 }
-"""The text about an end, by why it is uncertain."""
+"""The rest of the sentence about an end, by the reason for doubt."""
 
 
 @dataclass(frozen=True)
@@ -231,8 +232,8 @@ class Study:
     `blocks` are the parts that are judged separately. `paired` are the differences from the best
     over shared seeds, by cell, on the scale of the comparison. `needed` is the number of seeds per
     cell that detects the smallest relevant difference. `no_next` explains why a suggested next grid
-    cannot be written. `prices` are dollars per million tokens, and `unlike` is what runs executed
-    that differs between them."""
+    cannot be written. `prices` are dollars per million tokens. `unlike` lists differences in the
+    code, packages or data that runs executed."""
 
     data: SweepData
     ranking: Ranking

@@ -33,8 +33,8 @@ class Beside(NamedTuple):
 
 
 class Transcripts(NamedTuple):
-    """The transcripts of a task: the names of the cells, and for each pair of cell numbers (solver,
-    other) the number of items, and some of the items."""
+    """The transcripts of a task. `cells` are the names of cells. For each pair of their numbers,
+    `pairs` has how many items only the first cell solves, and some of these items."""
 
     task: str
     cells: tuple[str, ...]

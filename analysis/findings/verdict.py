@@ -31,9 +31,10 @@ LATER = ("retired", "unreadable", "own_keys", "undeclared", "waiting", *KINDS)
 
 
 class Lead(NamedTuple):
-    """The second cell of the ranking, compared with the best: over all seeds, and over the seeds
-    that both have (on the scale of the comparison). None if unknown. `needed` is the number of
-    seeds per cell that detects the smallest relevant difference, if there is one."""
+    """The second cell of the ranking, compared with the best. `comparison` is over all seeds,
+    `paired` over the seeds that both have (on the scale of the comparison); None if unknown.
+    `needed` is the number of seeds per cell that detects the smallest relevant difference, if the
+    metric declares one."""
 
     second: Cell
     comparison: Comparison | None
@@ -51,8 +52,8 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a sweep. `kind` is "clear", "ahead" (of all cells that could be compared, but
-    some could not), "tied", "unproven", "alone", "none" or "blocks"; `label` is its short form.
+    """The verdict on a sweep. `kind` is "clear", "ahead" (of every cell compared, but some were not
+    compared), "tied", "unproven", "alone", "none" or "blocks"; `label` describes it in a few words.
     `headline` names the best cell. `each` has a line for a terminal about the best cell of each
     block."""
 
@@ -107,8 +108,8 @@ def _wrapped(text: str, mark: str, width: int) -> list[str]:
 
 
 def _for_terminal(line: str) -> str:
-    """Return a line with numbers that can be pasted, and without control characters, which values
-    and paths may contain."""
+    """Return the line with plain minus signs, so that numbers can be pasted, and without the
+    control characters that values and paths may contain."""
     return sanitize(line.replace(labels.MINUS, "-").replace(labels.NONE, "-"))
 
 
@@ -185,8 +186,8 @@ def _is_doubtful(best: Cell, findings: Sequence[Finding]) -> bool:
 
 
 def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
-    """Return whether the mean of the last values was chosen automatically and the last values alone
-    would name another cell, which a single outlier near the end can cause."""
+    """Return whether runs are judged by an automatically chosen mean of their last values, and the
+    last value alone would name another best cell. One outlier near the end can cause this."""
     if data.ends is None:
         return False
     return any(
@@ -195,13 +196,14 @@ def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
 
 
 def _up_here(finding: Finding) -> bool:
-    """Return whether a finding of a model of all axes belongs at the top. Only sweeps that are not
-    a grid have them."""
+    """Return whether a finding belongs at the top of the report. Of the findings about axes, only
+    the effects in a model of all axes do."""
     return finding.kind not in LATER or finding.kind == "effect"
 
 
 def _concerns(finding: Finding, ranking: Ranking) -> bool:
-    """Return whether a finding is relevant here: rollouts and alarms only of cells at the top."""
+    """Return whether a finding concerns the verdict. Findings about rollouts and alarms do only if
+    they are about cells at the top."""
     top = {cell.name for cell in (ranking.best, *ranking.tied) if cell is not None}
     elsewhere = finding.kind == "alarms" or finding.kind.startswith("rollouts_")
     return not elsewhere or not top or bool(top & set(finding.cells))
@@ -214,19 +216,18 @@ def _caution(ranking: Ranking, sign: float) -> str | None:
     chosen = f"The best of {cells} cells was chosen by the same runs that measure it"
     mean, low, high = best.summary.mean, best.summary.low, best.summary.high
     if mean is None or low is None or high is None:
-        return f"{chosen}, so its value here may be too good: new seeds would show."
+        return f"{chosen}, so its value may be too good. New seeds would show its true value."
     if only_just(ranking.comparisons):
         most = labels.number(high - mean if sign > 0 else mean - low, 2)
         return (
-            f"{chosen}, and it was only just named, so chance has probably helped it: with many "
-            f"fresh seeds it may be worse by up to {most}. Its interval allows for that."
+            f"{chosen}, and its lead is barely beyond the noise, so chance has probably helped it: "
+            f"with many fresh seeds it may be worse by up to {most}. Its interval allows for that."
         )
     if ranking.chosen_of < 2:
         return f"{chosen}; it leads by so much that this hardly inflates its value."
     return (
-        f"{chosen}, which may make it look too good. Its interval allows for that: it is longer "
-        f"on the worse side, as for a choice among {ranking.chosen_of} cells that may be equally "
-        "good."
+        f"{chosen}, which may make it look too good. Its interval allows for that: it extends "
+        f"further on the worse side, as if chosen among {ranking.chosen_of} equally good cells."
     )
 
 
@@ -296,13 +297,13 @@ def _inside(ranking: Ranking, findings: Sequence[Finding]) -> Check:
     keys: list[str] = [] if best is None else list(best.settings)
     inner = [key for key in keys if len(ordered(key, [c.settings for c in ranking.tried])) > 2]
     if not inner:
-        return Check("Inside the grid?", "no axis of three numbers or more", None)
+        return Check("Inside the grid?", "no axis has three or more numbers", None)
     return Check("Inside the grid?", "yes", True)
 
 
 def _effect(ranking: Ranking, lead: Lead | None, sign: float) -> str | None:
-    # For a cell that is second only because of its failed runs, the finding about those has its
-    # standing.
+    # If a cell is second only because of its failed runs, the finding about failed runs describes
+    # its standing.
     if lead is None or lead.second in ranking.held_back:
         return None
     standing = _standing(ranking, lead, sign)
@@ -359,7 +360,7 @@ def _kind(data: SweepData, ranking: Ranking, findings: Sequence[Finding]) -> str
         return "unproven"
     if "separated" in kinds:
         complete = all(run.state == "succeeded" for run in data.runs)
-        # The remaining runs of a cell that lost one were not compared with anything.
+        # A cell with a diverged run was not compared with anything.
         whole = not any(cell.diverged for cell in ranking.measured)
         whole = whole and not kinds & {"unmeasured", "few_runs", "missing_end"}
         whole = whole and not unlike(findings)
@@ -375,7 +376,7 @@ def measure(data: SweepData) -> str:
     if data.metric is None:
         return "no metric to compare by"
     better = "lower" if data.metric.goal == "minimize" else "higher"
-    guessed = f" by its name (--goal {_OTHER[data.metric.goal]} turns it)"
+    guessed = f" (guessed from its name: --goal {_OTHER[data.metric.goal]} reverses it)"
     note = guessed if data.metric.guessed else ""
     return f"{data.metric.name}, {better} is better{note}, {value_text(data.metric.at)} of each run"
 
@@ -385,7 +386,7 @@ def _number(ranking: Ranking) -> tuple[str | None, str | None]:
         return None, None
     summary = ranking.best.summary
     if summary.low is None:
-        runs = "identical runs" if summary.identical else "runs of unequal luck"
+        runs = "identical runs" if summary.identical else "runs with unequal numbers of evaluations"
         why = "one run" if summary.n == 1 else f"{summary.n} {runs}"
         return labels.together(summary.mean)[0], f"{why}, so no interval"
     mean, low, high = labels.within(summary.mean, summary.low, summary.high)

@@ -32,7 +32,7 @@ def test_a_winner_of_training_is_not_called_one_of_what_was_held_out(tmp_path: P
     assert verdict.label.startswith("clear winner in training, tied held out")
     assert verdict.kind == "unproven"
     assert verdict.number == "0.633" and "in training 0.992" in (verdict.spread or "")
-    assert "is of training" in findings["judged_in_training"].text
+    assert "a value on training data" in findings["judged_in_training"].text
     gap = findings["gap"].evidence
     assert gap["low"] < 0.22 < gap["high"] and gap["p"] < 1e-4
     assert any("--metric test/reward" in step for step in verdict.steps)
@@ -76,7 +76,7 @@ def test_single_runs_have_an_interval_over_their_items(tmp_path: Path):
     (item,) = result.items
     assert item.parted[0].told_apart and item.parted[0].worse == 40
     text = kinds(result)["items"].text
-    assert "ahead of lr=1" in text and "not how another seed would" in text
+    assert "ahead of lr=1" in text and "not how models of other seeds would" in text
     report = analysis.analyze(str(tmp_path), "once")
     assert "Question by question" in Path(report.html_path).read_text()
     assert "Question by question: test" in Path(report.files["report.md"]).read_text()

@@ -227,7 +227,7 @@ def test_another_metric_needs_its_goal(tmp_path: Path):
         analyze(str(tmp_path), "demo", metric="train/x")
     report = analyze(str(tmp_path), "demo", metric="train/nll")
     assert report.document["metric"]["goal"] == "minimize"
-    assert "lower is better by its name (--goal maximize turns it)" in report.verdict
+    assert "lower is better (guessed from its name: --goal maximize reverses it)" in report.verdict
     judged = analyze(str(tmp_path), "demo", metric="test/nll", at="best")
     assert judged.document["metric"] == {
         **{"name": "test/nll", "goal": "minimize", "at": "best", "guessed": False},

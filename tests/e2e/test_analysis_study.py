@@ -366,7 +366,7 @@ def test_rollouts_are_counted_by_question(graded: Any):
     ("rewards", "expected", "not_said"),
     [
         ([[0, 0], [0.1, 0.1]], "a low one: these groups teach nothing", "little left to learn"),
-        ([[1, 1], [0.9, 0.9]], "a good one, so there is little left to learn", "teach nothing"),
+        ([[1, 1], [0.9, 0.9]], "a high one, so there is little left to learn", "teach nothing"),
     ],
 )
 def test_groups_that_are_all_wrong_differ_from_those_that_are_solved(

@@ -93,7 +93,7 @@ def test_intervals_that_two_seeds_cannot_give_are_warned_of(tmp_path: Path):
     rng = np.random.default_rng(18)
     values = 5.0 + rng.choice([-1.0, 1.0], (12, 2)) + rng.normal(0, 0.1, (12, 2))
     text = finding_text(studied(tmp_path, values), "split_noise")
-    assert "as if some seeds had gone another way. Intervals" in text
+    assert "as if training can end in two ways. Intervals" in text
     even = 5.0 + rng.normal(0, 1, (12, 2))
     result = studied(tmp_path / "even", even)
     assert "split_noise" not in {finding.kind for finding in result.findings}

@@ -164,8 +164,8 @@ def test_each_rule_for_failed_runs_is_kept_and_said(tmp_path):
 
     best, text, values = by_rule("bound")
     assert best == "lr=1" and values == [0.40]
-    assert "the best with the worst value of all, 0.92, in place of each" in text
-    assert "The other runs of lr=2 are better than the best named here." in text
+    assert "each of its failed runs counted as the worst value of all, 0.92." in text
+    assert "The other runs of lr=2 are better than the best cell." in text
     best, text, values = by_rule("drop")
     assert best == "lr=2" and "may look better without them" in text
     best, text, values = by_rule("worst")
@@ -198,7 +198,7 @@ def test_a_cell_that_leads_despite_a_failed_run_is_the_best(tmp_path):
     assert ranking.best.name == "lr=1"
     (failed,) = [finding for finding in find(data, ranking) if finding.kind == "failed"]
     assert failed.level == "warning"
-    assert "The best cell lost runs, and would be the best even then." in failed.text
+    assert "The best cell has failed runs, and would be the best even then." in failed.text
 
 
 def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(tmp_path):
@@ -230,7 +230,7 @@ def test_single_runs_are_compared_by_the_noise_of_an_earlier_sweep(tmp_path):
 @pytest.mark.parametrize(
     ("ends", "kind", "message"),
     [
-        (([0.50, 0.51], [0.90, 0.91]), "ahead", "It rests on 2 runs against 2"),
+        (([0.50, 0.51], [0.90, 0.91]), "ahead", "The lead rests on 2 runs against 2"),
         (([0.50, 0.51, 0.52], [0.90, 0.91, 0.92]), "clear", ""),
     ],
 )
@@ -246,7 +246,7 @@ def test_a_leader_that_was_compared_with_nothing_is_not_said_to_be_far_ahead(jud
     single = [({"lr": lr}, [0.5 + lr / 100]) for lr in (2, 3, 4, 5, 6)]
     ranking, _, verdict = judge(({"lr": 1}, [0.50, 0.51, 0.52]), *single)
     assert not ranking.comparisons and ranking.chosen_of == 6
-    assert "a choice among 6 cells" in verdict.caution
+    assert "chosen among 6 equally good cells" in verdict.caution
     ranking, _, verdict = judge(
         ({"lr": 1}, [0.50, 0.51, 0.52]), ({"lr": 2}, [0.9, 0.91, 0.92]), *single[1:], name="two"
     )
@@ -260,7 +260,7 @@ def test_exact_ties_are_called_ties(judge):
     ranking, kinds, verdict = judge(*cells, ({"lr": 4}, [0.7, 0.8, 0.75]), goal="maximize")
     assert verdict.kind == "tied" and [cell.name for cell in ranking.tied] == ["lr=2", "lr=3"]
     assert "lr=1, lr=2 and lr=3 are tied: the mean of each is exactly 1" in kinds["tied"].text
-    assert any("3 cells with one and the same mean" in step for step in verdict.steps)
+    assert any("3 cells with the same mean" in step for step in verdict.steps)
     assert "three seeds or more" not in "".join(verdict.steps)
 
 
@@ -492,4 +492,6 @@ def test_a_lead_of_few_runs_gets_a_caution(judge):
         cells = [({"lr": lr}, [lr + run for run in runs]) for lr in (1, 2)]
         text = judge(*cells, name=name)[1]["separated"].text
         assert ("beyond the noise that these runs show" in text) == hidden
-        assert (f"some runs collapse can look good in {len(runs)} runs by luck" in text) == hidden
+        assert (
+            f"some runs of a cell collapse, {len(runs)} runs may miss that by luck" in text
+        ) == hidden

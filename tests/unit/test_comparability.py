@@ -71,7 +71,7 @@ def evaluated(sd: float, count: int = 30) -> Any:
     [
         ((0.01, 0.06), "noisier_best", "--at last"),
         # These few evaluations cannot show a ratio of 1.6, which alone makes a lead.
-        ((0.05, 0.08), "maybe_noisier", "that alone could make its lead"),
+        ((0.05, 0.08), "maybe_noisier", "this alone could explain the lead"),
     ],
 )
 def test_a_lead_by_noisier_evaluations_is_not_clear(tmp_path, noises, kind, text):
