@@ -28,7 +28,7 @@ from sweeper.sweep.usage import Usage
 
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
 _SEEDS = 2**63
-"""Bound of seeds in a table of runs."""
+"""The bound of seeds: tables of runs have 64-bit integers for them."""
 _LONGEST_ID = 64
 
 
@@ -115,8 +115,9 @@ class Stage(NamedTuple):
 
 
 class Wandb(NamedTuple):
-    """Where the runs log to. None means W&B's own setting for an entity or mode, and the sweep's
-    name for a group. `app` is the address of W&B's pages, known since the launch."""
+    """The W&B project that the runs log to. A missing entity or mode comes from W&B's own settings;
+    a missing group is the sweep's name. `app` is the address of W&B's pages, known since the
+    launch."""
 
     project: str
     entity: str | None = None
@@ -135,8 +136,8 @@ Alarms = Mapping[str, Mapping[str, float] | None]
 
 
 class OnAlarm(NamedTuple):
-    """What to do at an alarm: a command to run, and what to stop. `rules` are the alarms that it
-    applies to (None: all)."""
+    """The reaction to alarms: a command to run, and what to stop. It applies to the alarms of these
+    `rules` (None: all)."""
 
     run: tuple[str, ...] | None = None
     stop: Literal["run", "sweep"] | None = None
@@ -247,9 +248,9 @@ class Plan(NamedTuple):
 
     In a grid with `stages`, each stage has its own recipe, metric and axes (see `of`). `recipe` is
     then that of the first stage, `metric` that of the last stage with a metric, and `axes` is
-    empty. `unknown` counts, by stage, the runs that depend on runs which have not ended. `choices`
-    are the choices that were not made yet. For a `race`, `unknown` has under "" the most runs that
-    it may still start, given its `rounds`.
+    empty. `unknown` counts, by stage, the runs that are not known until other runs have ended.
+    `choices` are the choices that were not made yet. For a `race`, `unknown` has under "" the most
+    runs that it may still start, given its `rounds`.
 
     `warnings` and `notes` (of recipes about their runs) are lines for people. They are not stored,
     and neither are `expected` and `model_places`, the place in the grid of each model's name. The
@@ -359,8 +360,8 @@ class Plan(NamedTuple):
 
     @property
     def unseeded(self) -> bool:
-        """Whether the runs are replicates without a seed (`seeds: {field: none}`), which the grid's
-        author declares to be independent."""
+        """Whether the runs are replicates without a seed (`seeds: {field: none}`). The grid's
+        author thereby declares them to be independent."""
         return self.recipe.seed_field is None and any(run.seed is not None for run in self.runs)
 
     def document(self) -> dict[str, object]:

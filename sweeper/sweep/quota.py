@@ -32,8 +32,8 @@ def _weight(value: Any) -> float:
 class Member(NamedTuple):
     """A sweep that has or had a launcher: `root` and `sweep` are its address, `who` is its last
     launcher. It holds `slots` and could use `wants` more; the service holds back `paused` of its
-    jobs. `weight` is its priority. `turn` decides who is next if a slot is shared in time. `id`
-    distinguishes it from other sweeps of the same name."""
+    jobs. `weight` is its priority. `turn` decides which member is next if a slot is shared in time.
+    `id` distinguishes it from other sweeps of the same name."""
 
     root: str
     sweep: str

@@ -1,4 +1,4 @@
-"""Determines the runs of a sweep that races for seeds (worse cells get fewer), after the rounds
+"""Determines the runs of a sweep with a race, in which worse cells get fewer seeds, from the rounds
 that were decided so far."""
 
 from collections import Counter

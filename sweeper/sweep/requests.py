@@ -44,8 +44,8 @@ class Requested(NamedTuple):
 def request_cancel(
     folder: SweepFolder, run: str, happened: Happened, retries: int, by: str | None = None
 ) -> Requested:
-    """Request that a run is stopped and not started again, if possible. `by` is the user (None:
-    the user of this process)."""
+    """Request that a run is stopped and not started again. `by` is the user (None: the user of this
+    process)."""
     state = fold(happened)
     at_work = state.at_work
     waits = state.state in (State.PLANNED, State.PREEMPTED, State.LOST)
@@ -65,8 +65,8 @@ def request_cancel(
 
 
 def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Requested:
-    """Return what a request for another attempt of a run would result in. `succeeded`: also if the
-    run has succeeded."""
+    """Return the result that a request for another attempt of a run would have. With `succeeded`, a
+    run that has succeeded may also run again."""
     state = fold(happened)
     if state.state is State.SUCCEEDED and not succeeded:
         return Requested(run, False, "succeeded already")

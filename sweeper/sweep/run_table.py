@@ -30,8 +30,8 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 class View(NamedTuple):
     """The state of a run, from its events. `wants`: the run is to be started, or started again.
-    `cancel`, `retry`: a user has requested that, and it is not done yet. `size` is the number of
-    events, which never shrinks."""
+    `cancel`, `retry`: a user has made this request, and it is not carried out yet. `size` is the
+    number of events, which never shrinks."""
 
     size: int
     state: RunState
@@ -100,8 +100,8 @@ class RunTable:
         return {r: v.state.attempt for r, v in self.views.items() if v.state.state in OPEN}
 
     def unacknowledged(self) -> dict[str, int]:
-        """Return the runs, with their attempts, for which only the backend knows whether they were
-        submitted."""
+        """Return the runs whose opened attempt may or may not have been submitted (only the backend
+        knows), with these attempts."""
         return {r: v.state.opened for r, v in self.views.items() if v.state.unacknowledged}
 
     def add(
@@ -114,8 +114,8 @@ class RunTable:
     def add_each(
         self, event: Event, bodies: Mapping[tuple[str, int], Mapping[str, object]]
     ) -> set[tuple[str, int]]:
-        """Record an event of several attempts (run, attempt) at once. Return those for which it was
-        new."""
+        """Record an event of several attempts (run, attempt) at once. Return the attempts for which
+        it was new."""
         now = {"schema": SCHEMA, "time": timestamp()}
 
         def create(key: tuple[str, int]) -> bool:

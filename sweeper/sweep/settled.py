@@ -1,5 +1,5 @@
-"""Decides whether anything may still write to a sweep on a remote store. If not, a listing may be
-used again as long as the files in `GATES` do not change."""
+"""Decides whether a process may still write to a sweep on a remote store. If none may, the sweep is
+settled: its listing can be reused as long as the files in `GATES` do not change."""
 
 # Three kinds of processes write to a sweep:
 #

@@ -18,7 +18,8 @@ _POLL_SECONDS = 0.5
 
 
 class Stacks(NamedTuple):
-    """What a recipe was doing at a time, as text. `word` is that of the request."""
+    """The stacks of a recipe's threads at a `time`, as text. `word` is the random word of the
+    request."""
 
     word: str
     time: Time

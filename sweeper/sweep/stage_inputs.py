@@ -15,7 +15,7 @@ WORDS = ("best", "best-cell", "each", "top", "run")
 """The ways to take runs. `top` also needs a number, and `run` a name."""
 
 PARENT = "from"
-"""The name of the parent in references, whatever its stage is."""
+"""The name of the only parent in references, whatever its stage is called."""
 
 LATE = ("checkpoint.state", "checkpoint.sampler", "log_path")
 """Values of a parent that are known only after it has ended."""
@@ -37,7 +37,7 @@ class Take(NamedTuple):
 
     @property
     def chooses(self) -> bool:
-        """Whether the stage must have ended before the taken runs are known."""
+        """Whether the taken runs are known only when the stage has ended."""
         return self.how in ("best", "best-cell", "top")
 
     @property
@@ -86,7 +86,7 @@ class Choice(NamedTuple):
 
 
 def choice_of(take: Take, metric: Metric, candidates: Sequence[str]) -> Choice:
-    """Return the choice of what to take from these runs."""
+    """Return the choice that a take makes among these runs."""
     judged = [metric.name, metric.goal, metric.at, metric.failed]
     key = digest([take.document(), judged, sorted(candidates)])
     return Choice(take, metric, tuple(candidates), key)

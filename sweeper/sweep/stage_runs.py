@@ -29,9 +29,9 @@ Taken = Callable[[Choice], Sequence[str] | None]
 
 
 class Growth(NamedTuple):
-    """The known runs of a plan, in the order of its stages, followed by those that the grid no
-    longer has; the `choices` that were not made yet; and how many runs of each stage are `unknown`
-    until then."""
+    """The known runs of a plan, in the order of its stages, followed by the runs that the grid no
+    longer has; the `choices` that were not made yet; and the number of runs of each stage that are
+    `unknown` until they are made."""
 
     runs: tuple[Run, ...]
     choices: tuple[Choice, ...]
@@ -124,12 +124,11 @@ class _Growing:
                     yield self._child(stage, template, source, parents)
 
     def _parents(self, take: Take) -> list[Run]:
-        """Return the runs that a take gives, as far as they are known."""
+        """Return the known runs of a take."""
         return self._taken_by(take) or []
 
     def _taken_by(self, take: Take) -> list[Run] | None:
-        """Return the runs that a take gives, as far as they are known, or None if no choice was
-        made yet."""
+        """Return the known runs of a take, or None if its choice was not made yet."""
         if take not in self._taken_of:  # The stage has all its runs now.
             self._taken_of[take] = self._take(take)
         return self._taken_of[take]
@@ -152,14 +151,14 @@ class _Growing:
         return [by_id[run] for run in chosen if run in by_id]
 
     def _to_come(self, source: Source) -> int:
-        """Return how many more combinations of parents a source will give."""
+        """Return the number of combinations of parents that a source will still give."""
         if source.base:
             return 0
         now_known = math.prod(len(self._parents(take)) for take in source.takes)
         return math.prod(map(self._expected_of, source.takes)) - now_known
 
     def _expected_of(self, take: Take) -> int:
-        """Return how many runs a take gives in the end: the number of chosen runs, or, before the
+        """Return the final number of runs of a take: the number of chosen runs, or, before the
         choice, the requested number."""
         taken, runs = self._taken_by(take), self._of[take.stage]
         if take.how == "each":

@@ -1,4 +1,5 @@
-"""Determines what runs of later stages wait for, and whether that can still happen. Does no I/O."""
+"""Determines the runs or choices that each run of a later stage waits for, and whether it waits in
+vain. Does no I/O."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -13,8 +14,9 @@ Fate = Literal["succeeded", "failed", "cancelled", "open"]
 
 
 class Wait(NamedTuple):
-    """What a run, or the unknown runs of a stage, wait for: `on` in words. `vain`: it cannot happen
-    without a user's action, and `fate` is that of the run that prevents it."""
+    """The reason why a run, or the unknown runs of a stage, wait. `on` says in words what they wait
+    for. `vain`: it cannot happen without a user's action; `fate` is then the fate of the run that
+    prevents it."""
 
     on: str
     vain: bool
@@ -27,9 +29,9 @@ NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
 def waits(
     plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
 ) -> tuple[dict[str, Wait], dict[str, Wait]]:
-    """Return what each run whose parents have not all succeeded waits for (by run id), and what the
-    unknown runs of stages wait for (by stage). `lacking` adds the waits of runs (by id) and of
-    choices (by key) whose parents have ended without something that they need."""
+    """Return the waits of runs whose parents have not all succeeded (by run id), and of the unknown
+    runs of stages (by stage). `lacking` has further waits, of runs (by id) and choices (by key)
+    whose parents have ended without a value that they need."""
     runs: dict[str, Wait] = {}
     names = {run.id: run.name for run in plan.runs}
     for run in plan.runs:  # Parents come before their children.
@@ -78,8 +80,8 @@ def _wait(name: str, fate: Fate, wait: Wait | None) -> Wait:
 
 
 def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fate:
-    """Return the fate of a run. For a run that waits in vain, it is the fate of the run that
-    prevents it from starting."""
+    """Return the fate of a run. A run that waits in vain has the fate of the run that prevents it
+    from starting."""
     run_fate = fate(run)
     return runs[run].fate if run_fate == "open" and run in runs and runs[run].vain else run_fate
 
@@ -87,9 +89,9 @@ def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fat
 def _choosing(
     choice: Choice, fate: Callable[[str], Fate], runs: dict[str, Wait], names: dict[str, str]
 ) -> Wait:
-    """Return what a choice waits for: the end of all candidates. A cancelled candidate blocks it,
-    because a user who cancels runs does not want the sweep to continue. A failed candidate blocks
-    it unless the metric ignores failures."""
+    """Return the wait of a choice: it waits for the end of all candidates. A cancelled candidate
+    blocks it, because a user who cancels runs does not want the sweep to continue. A failed
+    candidate blocks it unless the metric ignores failures."""
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
     words = choice.take.words
     for fault, singular, several in _FAULTS:

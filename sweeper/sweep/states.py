@@ -7,8 +7,8 @@
 # - the highest attempt with any event other than an intent decides;
 # - among that attempt's events, the one of highest precedence decides.
 #
-# An `intent` alone says that a launcher was about to submit. It opens an attempt and changes no
-# state.
+# An `intent` alone means that a launcher was about to submit the attempt. It opens the attempt and
+# changes no state.
 #
 # Three events are requests, written by the process that makes the request:
 #
@@ -97,9 +97,8 @@ _BETWEEN = frozenset({Event.PREEMPTED, Event.LOST})
 class RunState(NamedTuple):
     """The state of a run according to its events.
 
-    `attempt` is the one that decided the state (0: none yet), `opened` the highest attempt with
-    any event, at least `attempt`. `event` is the deciding event.
-    """
+    `attempt` is the attempt that decides the state (0: none yet). `opened` is the highest attempt
+    with any event, at least `attempt`. `event` is the deciding event."""
 
     state: State
     attempt: int
@@ -158,8 +157,8 @@ def retry_asked(events: Collection[tuple[int, Event]]) -> bool:
 
 def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
     """Return whether a run with these events should be started (again). `retries` is the number of
-    failures that are retried. Preemptions and losses are restarted too, up to a limit. Attempts
-    with a `retry` request count as neither."""
+    failures that are retried. Preemptions and losses are restarted too, up to a limit. An attempt
+    with a `retry` request does not count toward either limit."""
     state = fold(events)
     if state.unacknowledged or state.state in OPEN or cancel_asked(events):
         return False

@@ -26,7 +26,7 @@ def asked_now() -> Request:
 
 
 def ask_pause(folder: SweepFolder, *, on: bool, runs: bool = False) -> None:
-    """Request that no more runs are started, or that they are again. Raises `StoreError`."""
+    """Record a request to start no more runs, or one that ends the pause. Raises `StoreError`."""
     _ask(folder, "pause", asked_now().document(on=on, runs=runs))
 
 

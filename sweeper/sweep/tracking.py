@@ -24,7 +24,7 @@ SECTION = {
 """Variables that are set from a key of `wandb:`."""
 
 PACKAGES = {"wandb": "wandb", "trackio": "trackio", "tensorboard": "tensorboardX"}
-"""The trackers that `track` accepts, with the modules that recipes use for them."""
+"""The trackers that `track` accepts, with the modules that recipes import for them."""
 
 TRACK, TRACK_PROJECT, TRACK_NAME = (
     "SWEEPER_TRACK",

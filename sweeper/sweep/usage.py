@@ -56,7 +56,7 @@ class Usage(NamedTuple):
 
 class SweepUsage(NamedTuple):
     """The usage of all runs of a sweep at a `time` (`used`), and the estimate `to_come` for
-    unfinished runs. `untold` is the number of runs without data."""
+    unfinished runs. `untold` is the number of runs whose usage is unknown."""
 
     used: Annotated[Usage, Default(Usage())]
     to_come: Annotated[Usage, Default(Usage())]
@@ -84,7 +84,7 @@ def beyond(usage: Usage, counted: Usage) -> Usage:
 
 
 def total(several: Iterable[Usage]) -> Usage:
-    """Return the sum of all."""
+    """Return the sum of all usages."""
     models: dict[str, Counts] = {}
     unknown: str | None = None
     for usage in several:

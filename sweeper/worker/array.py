@@ -17,7 +17,8 @@ from sweeper.worker.claim import with_retries
 
 
 def main(arguments: list[str]) -> int:
-    """Execute the element's job. Return only on failure."""
+    """Execute the element's job in place of this process. Return, with an exit code, only on
+    failure."""
     root, table, *command = arguments
     try:
         store = open_store(root)

@@ -31,7 +31,7 @@ _FETCH = (
     "open(sys.argv[2], 'wb').write(fs.cat_file(path))\n"
 )
 _TRIES = 4
-"""How often the source is downloaded from a store that does not answer."""
+"""How many times to try to download the source from a store that does not answer."""
 _MISLEAD = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")
 """Variables that would make an installer install elsewhere or load foreign modules."""
 _CHOOSES = re.compile(
@@ -82,7 +82,8 @@ def build(
             return None
         if _is_used(ready):
             return python
-        shutil.rmtree(top, ignore_errors=True)  # A killed build left this.
+        # An earlier build that was killed may have left this folder.
+        shutil.rmtree(top, ignore_errors=True)
         installer = _Installer(lock, goes_on, environ, requirements)
         try:
             return python if _make(top, requirements, installer) else None

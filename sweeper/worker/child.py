@@ -43,7 +43,7 @@ class Guard:
         with suppress(OSError):  # The guard may have been killed.
             os.write(self._writing, b"0\n")
         os.close(self._writing)
-        # It is killed, because a guard that was stopped (SIGSTOP) would not read a message.
+        # Kill the guard, because a guard that was stopped (SIGSTOP) would not read a message.
         os.kill(self._pid, signal.SIGKILL)
         os.waitpid(self._pid, 0)
 

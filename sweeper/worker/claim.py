@@ -41,9 +41,9 @@ def claim(
     origin: Mapping[str, object] = _NOTHING,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Claim the attempt. Return whether it belongs to this worker. If the reply to the create was
-    lost, the nonce tells our own claim from another worker's. `origin` says what the attempt runs.
-    `sleep` waits between retries."""
+    """Claim the attempt. Return whether it belongs to this worker. If the store's reply was lost,
+    the nonce distinguishes our own claim from another worker's. `origin` says what the attempt
+    runs. `sleep` waits between retries."""
     nonce = os.urandom(8).hex()
     path = folder.event(run, attempt, Event.CLAIMED)
     body = {

@@ -38,7 +38,7 @@ class Requests:
 
     def look(self) -> bool:
         """Return whether the worker has to stop. If the launcher declared it lost, record that it
-        is alive. A store that does not answer makes no requests."""
+        is alive. If the store does not answer, there is no request."""
         attempt = self._attempt
         try:
             states = f"{self._folder.state}/{self._run}"
@@ -195,13 +195,13 @@ class Heartbeat:
             self.gpus.touch()
         try:
             self._store.replace(self._path, encode(body), durable=False)
-        except StoreError as error:  # such as a full disk, on which requests can still be read
+        except StoreError as error:  # such as a full disk, from which requests can still be read
             say(f"sweeper: {error}")
             return False
         return True
 
     def tell_stacks(self, group: int) -> None:
-        """Answer the request about what the recipe, a process group, is doing."""
+        """Answer the request for the stacks of the recipe, a process group."""
         from sweeper.sweep import stacks  # imported late, since it is rarely used
 
         text = stacks_of(group, "" if self.usage is None else self.usage.stacks)
@@ -239,8 +239,8 @@ _POLL_SECONDS = 0.05
 
 
 def stacks_of(group: int, path: str) -> str:
-    """Return what the processes of a group are doing. Its leader writes its stacks to the file at
-    `path` when it gets the signal."""
+    """Return the stacks of a process group's leader, which it writes to the file at `path` when it
+    gets the signal, or else the states of the group's processes."""
     if _catches(group):
         before = _size(path)
         with suppress(ProcessLookupError):
@@ -261,7 +261,7 @@ def _catches(pid: int) -> bool:
 
 
 def _written(path: str, before: int) -> str:
-    """Wait until the file has grown and stays the same. Return what was added."""
+    """Wait until the file has grown and no longer changes. Return the added text."""
     deadline, size = time.monotonic() + _STACKS_SECONDS, before
     while time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)

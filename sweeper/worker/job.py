@@ -206,8 +206,8 @@ def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dic
 
 
 def origin_of(job: Job, store: Store) -> dict[str, object]:
-    """Return what the attempt's events record about its code: the launch that it belongs to, and
-    the digest of the source files if they are not a copy."""
+    """Return the fields of the attempt's events about its code: its launch, and the digest of the
+    source files if they are not a copy."""
     origin: dict[str, object] = {} if job.launch is None else {"launch": job.launch}
     if job.snapshot is None and os.path.isabs(job.cwd):
         from sweeper.provenance.live_code import program

@@ -55,14 +55,14 @@ SIGNAL_SECONDS = 1.0
 KILL_SECONDS = 10.0
 """Seconds that a worker whose recipe was killed waits for its own signal and its own end."""
 _PAUSED_SECONDS = 1.0
-"""Seconds between checks of a pause. They are short, since a launcher may start another run when a
-pause ends."""
+"""Seconds between checks of a pause. The interval is short, since a launcher may start another run
+when a pause ends."""
 _LOOK_SECONDS = 0.5
 """Seconds for which a check for requests stays valid."""
 _COPY_SECONDS = 5.0
 """The shortest time, in seconds, that a stopped worker waits for a blocked log."""
 _TRIES = 4
-"""How often the preparation is retried while the store answers."""
+"""How many times a failed preparation is retried although the store answers."""
 
 
 class Worker:

@@ -53,8 +53,8 @@ _OF_A_SERVICE = re.compile(r"tinker|RequestFailedError|BadRequestError|error cod
 
 
 def meaning(error: str) -> str | None:
-    """Return the meaning of the last line of a failed program's error, with advice, or None if it
-    is not an error of a model service."""
+    """Explain an error of a model service, given the last line of a failed program's output. Return
+    the meaning with advice, or None for any other error."""
     kind = _kind(error)
     return None if kind is None else _MEANING[kind]
 

@@ -107,9 +107,9 @@ def recover(
     run: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Upload the files of dead workers, of one run or of all. Return how many attempts are now
-    complete in the store. Files that the store refuses stay here, and `tell` gets a line. Raises
-    `StoreError` if the store does not answer."""
+    """Upload the files of dead workers, for one run or all runs. Return the number of attempts that
+    are now complete in the store. Files that the store refuses stay here, and `tell` gets a line.
+    Raises `StoreError` if the store does not answer."""
     marks = [mark for mark in _marks(spool) if run in (None, mark.rpartition(".")[0])]
     if not marks:
         return 0
@@ -176,8 +176,8 @@ def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
 
 
 def abandoned(spool: SweepFolder) -> tuple[int, int]:
-    """Count the attempts of a sweep that are not in the store yet: those of live workers, and those
-    of dead ones."""
+    """Count the attempts of a sweep that are not in the store yet. Return two numbers: attempts of
+    live workers, and of dead ones."""
     living = dead = 0
     with suppress(OSError):
         for mark in _marks(spool):

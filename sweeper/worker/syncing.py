@@ -22,14 +22,16 @@ _ITERATION = "iteration_"
 _LAST = "checkpoints.jsonl"
 _PART = 16 << 20
 _SEEN = 256
-"""How many of the last sent bytes are compared to see whether the file is still the same."""
+"""The number of bytes before the sent offset that are compared, to detect a file that was
+replaced."""
 _SMALL = 1 << 16
 _MANY_PARTS = 100.0
 _FIRST, _LONGEST = 1.0, 60.0
 """Seconds before a failed step is retried: first and longest wait."""
 _LONGEST_NAME = 800
 _LOOKS = 5
-"""How often a file is sent at the end if it still changes, although nothing should write to it."""
+"""How many times a file is sent at the end if it still changes, although nothing should write to
+it."""
 _IN_A_ROW = 3
 """Failures in a row after which the store counts as unreachable, since each may have taken a
 minute."""

@@ -1,4 +1,4 @@
-"""Reads how much the recipe has used its service so far, as counted by its processes."""
+"""Reads the recipe's usage of its service so far, as counted by its processes."""
 
 import json
 import os
