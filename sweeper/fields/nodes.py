@@ -35,7 +35,8 @@ _PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
 class Place(NamedTuple):
-    """The position of a value. Line and column count from 1; line 0 means that there is none."""
+    """The position of a value. Line and column count from 1. Line 0 means that the value has no
+    position in a text."""
 
     source: str
     line: int = 0
@@ -131,8 +132,8 @@ def scalar(text: str) -> object:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text without quotes is read as this text and no other value, and looks
-    so."""
+    """Return whether a text without quotes is read as this same text, and also looks like a text to
+    people."""
     if not text or text != text.strip() or "  " in text or not text.isprintable():
         return False
     try:

@@ -32,8 +32,8 @@ class Field(NamedTuple):
 
 
 class Reading:
-    """The result of reading one mapping. `values` maps the names of fields, as in documents,
-    to their valid values: wrong, missing and null ones are left out."""
+    """The result of reading one mapping. `values` maps the names of fields, as in documents, to
+    their valid values. Wrong, missing and null values are left out."""
 
     def __init__(self, section: "Section", node: Node, name: str, problems: Problems) -> None:
         self.section, self.node, self.name, self.problems = section, node, name, problems

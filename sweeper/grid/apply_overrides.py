@@ -1,5 +1,5 @@
-"""Applies command-line overrides to a grid. A value replaces the key everywhere, a list replaces or
-adds an axis; a key that only `when` gives keeps its condition."""
+"""Applies command-line overrides to a grid. A value replaces the key's values everywhere; a list
+replaces or adds an axis. A key that only an entry of `when` gives keeps its condition."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
@@ -22,7 +22,7 @@ _Given = TypeVar("_Given")
 
 
 class _Part(NamedTuple):
-    """The base, axes and random axes of the whole grid, or of an entry of `when`."""
+    """The base, axes and random axes of a grid, or of an entry of its `when`."""
 
     base: dict[str, Setting]
     blocks: tuple[Block, ...]
@@ -269,7 +269,7 @@ def _cut(entries: Mapping[str, _Given], key: str) -> dict[str, _Given]:
 
 
 def _without(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
-    """Return the blocks without the axis `key` and those below it."""
+    """Return the blocks without the axis `key` and the axes below it."""
     left = (_cut(block.axes, key) for block in blocks)
     return tuple(Block(axes) for axes in left if axes)
 

@@ -36,7 +36,7 @@ class Expression(NamedTuple):
 
     def value(self, lookup: _Lookup) -> object:
         """Compute the expression. `lookup` returns the value of a key. Raises `Uncomputable`, and
-        what `lookup` raises. Floats are rounded to 12 digits, so that they, and the ids made from
+        the errors of `lookup`. Floats are rounded to 12 digits, so that they, and the ids made from
         them, are the same on every machine."""
         try:
             value = _Computing(self.text, lookup).value(self.tree)

@@ -1,4 +1,4 @@
-"""The section `baseline`: the comparison for the best cell."""
+"""The section `baseline`: the cell or model that the best cell is compared with."""
 
 import re
 from typing import NamedTuple

@@ -37,9 +37,9 @@ ENTRIES: dict[str, object] = {
 
 
 class Setting(NamedTuple):
-    """One value given to one key. `value` is as written, `given` is the same as dotted keys, and
-    `places` has the position of each of them. `refers` says whether the value has references to
-    other keys. `text` is the spelling of a number, if known."""
+    """One value given to one key. `value` is as written, `given` is the same value as dotted keys,
+    and `places` has the position of each dotted key. `refers` says whether the value has references
+    to other keys. `text` is the spelling of a number, if known."""
 
     value: object
     given: dict[str, object]
@@ -172,8 +172,8 @@ def read_axis(
 def check_overlap(
     blocks: Iterable[Block], problems: Problems, taken: "Taken | None" = None
 ) -> None:
-    """Note keys that two blocks have axes for, and axes of which one lies below another. The axes
-    are also checked against the keys `taken`, and added to them."""
+    """Note two axes for the same key, and axes whose key lies below the key of another axis. The
+    axes are also checked against the keys in `taken`, and added to `taken`."""
     taken = Taken() if taken is None else taken
     for block in blocks:
         for key, settings in block.axes.items():

@@ -1,5 +1,5 @@
-"""The section `when`: axes and values that exist only under a condition, which is checked against
-each cell that earlier entries have made."""
+"""The section `when`: axes and values that exist only under a condition. The condition is checked
+for each cell that earlier entries have made."""
 
 from typing import NamedTuple, cast
 
@@ -35,8 +35,8 @@ class Condition(NamedTuple):
 
 
 class When(NamedTuple):
-    """One entry of the section: its conditions by key, and what it gives to cells that meet
-    all."""
+    """One entry of the section: its conditions by key, and the values and axes for cells that meet
+    all conditions."""
 
     conditions: dict[str, Condition]
     base: dict[str, Setting]
@@ -46,7 +46,7 @@ class When(NamedTuple):
 
     @property
     def keys(self) -> list[str]:
-        """The keys that it gives values to, as written, without those of `random`."""
+        """The keys that the entry gives values to, as written, without the keys in `random`."""
         return [*self.base, *(key for block in self.blocks for key in block.axes)]
 
 

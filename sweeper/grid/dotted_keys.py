@@ -7,7 +7,8 @@ from sweeper.fields.nodes import Node
 
 _ANY = r"[A-Za-z0-9_][A-Za-z0-9_-]*"
 FIELD = rf"[A-Za-z_][A-Za-z0-9_-]*(\.{_ANY})*"
-"""Pattern of a key of a configuration. It allows nothing that chz reads as more than a name."""
+"""Pattern of a key of a configuration. It allows no character that has a special meaning for
+chz."""
 
 _KEY = re.compile(rf"{FIELD}\Z")
 _PART = re.compile(rf"{_ANY}(\.{_ANY})*\Z")
@@ -71,7 +72,7 @@ def _above(key: str) -> list[str]:
 
 
 class Taken:
-    """A set of dotted keys, none of which may lie below another."""
+    """A set of dotted keys in which no key may lie below another."""
 
     def __init__(self) -> None:
         self._keys: set[str] = set()

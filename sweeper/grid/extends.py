@@ -171,8 +171,8 @@ def _are_mappings(*nodes: Node) -> bool:
 
 
 def _merge_section(under: Node, over: Node, section: str) -> Node:
-    """Merge two mappings key by key, and also the nested sections in them; all mappings in
-    `launch` are such sections. A stage that both have is merged as a grid is."""
+    """Merge two mappings key by key, including their nested sections; all mappings in `launch` are
+    such sections. A stage that is in both is merged like a grid."""
     merged: Entries = dict(under.entries or {})
     for key, (place, node) in (over.entries or {}).items():
         # A null has nothing to remove here, so it is treated as any other value.
@@ -192,7 +192,7 @@ def _merge_section(under: Node, over: Node, section: str) -> Node:
 
 
 def _is_section(above: str, key: str) -> bool:
-    """Return whether the value of a key in a section is merged key by key too."""
+    """Return whether the value of a key in a section is itself merged key by key."""
     return above == "launch" or (above, key) == ("random", "axes")
 
 

@@ -1,4 +1,4 @@
-"""The section `launch`: how runs are executed. Each backend declares its own options; see
+"""The section `launch`: the settings for executing runs. Each backend declares its own options; see
 `sweeper.backends`."""
 
 from collections.abc import Iterable, Iterator, Mapping

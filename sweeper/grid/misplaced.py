@@ -1,4 +1,4 @@
-"""Tells where a misplaced key of the grid, or an override, belongs."""
+"""Finds the section that a misplaced key of the grid, or an override, belongs in."""
 
 from sweeper.grid.budget import SECTION as BUDGET
 from sweeper.grid.launch import SECTION as LAUNCH
@@ -7,12 +7,12 @@ from sweeper.grid.sampling import SECTION as RANDOM
 
 _SECTIONS = {"launch": LAUNCH, "metric": METRIC, "budget": BUDGET, "random": RANDOM}
 _SHARED = ("name", "seed")
-"""Fields of those sections whose names mean something else elsewhere."""
+"""Fields of these sections whose names have another meaning elsewhere."""
 
 
 def belongs(key: str) -> str:
-    """Return where a key of the grid that is in no section belongs: `: it belongs in launch`, or ""
-    if no section has such a key."""
+    """Return where a top-level key of the grid belongs, as the end of a message: `: it belongs in
+    launch`, or "" if no section has such a key."""
     for name, section in _SECTIONS.items():
         if key in section.fields and key not in _SHARED:
             return f": it belongs in {name}, as in {name}: {{{key}: ...}}"

@@ -24,9 +24,9 @@ class Grid(NamedTuple):
     """A grid as read. It has either a `recipe` or a `command`, not both.
 
     `blocks` are the axes of `grid`, `zip` and `random`, with their drawn values. `fixed` are the
-    values that the command line sets over everything, `dropped` the keys that it removes. `places`
-    has the positions of the sections (`recipe`, `launch.python`, ...). `text` is the grid as
-    written, `extends` the files that it extends, and `notes` are warnings.
+    values of the command line, which override all others; `dropped` are the keys that it removes.
+    `places` has the positions of the sections (`recipe`, `launch.python`, ...). `text` is the grid
+    as written, `extends` the files that it extends, and `notes` are warnings.
 
     A grid with `stages` makes no runs itself: each stage is a grid.
     """
@@ -87,8 +87,8 @@ class Grid(NamedTuple):
 
 
 class StageGrid(NamedTuple):
-    """A stage as read: its own grid, what it takes from other stages, the references to them in
-    its values, and its own `launch` in the form of `Stage.launch`."""
+    """A stage as read: its own grid, the runs that it takes from other stages, the references to
+    these stages in its values, and its own `launch` in the form of `Stage.launch`."""
 
     name: str
     place: Place

@@ -130,8 +130,8 @@ def _is_plain(text: str) -> bool:
 
 
 def _plain_part(text: str) -> str | None:
-    """Return the part of a string that appears in a name: all of it, or the end of a path such as
-    `Qwen/Qwen3-8B`. Return None if neither can appear unchanged."""
+    """Return the part of a string that appears in a name: the whole string, or the end of a path
+    such as `Qwen/Qwen3-8B`. Return None if neither can appear unchanged."""
     if _is_plain(text):
         return text
     above, _, last = text.rpartition("/")
@@ -180,8 +180,8 @@ def short_form(field: str) -> str:
 
 def key_labels(keys: Sequence[str], taken: str = "seed") -> dict[str, str]:
     """Map keys to their short forms: the last dotted part, in its customary abbreviation. The whole
-    key is used if two short forms would be equal, or equal to `taken`, the word for replicates. A
-    key that equals `taken` keeps it."""
+    key is used if its short form is also that of another key, or equals `taken`, the word for
+    replicates. A key that itself equals `taken` keeps it."""
     short: dict[str, str] = {}
     for key in keys:
         last = key.rpartition(".")[2]

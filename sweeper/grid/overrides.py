@@ -1,5 +1,6 @@
 """Parses command-line overrides of a grid: `key=value`, `key=a,b` or `'key=[a,b]'` (an axis),
-`~key`. Values that begin with `[ { " '` are YAML; any other is one scalar as written."""
+`~key`. Values that begin with `[`, `{`, `"` or `'` are YAML; any other value is one scalar as
+written."""
 
 import json
 import math

@@ -99,8 +99,8 @@ def _stepped(given: list[Decimal]) -> list[Decimal]:
 
 
 class _Form(NamedTuple):
-    """A form of ranges: how many numbers it takes, which in words, and the function that makes its
-    values."""
+    """A form of ranges: the count of its numbers, their description in words, and the function that
+    makes its values."""
 
     counts: tuple[int, ...]
     takes: str

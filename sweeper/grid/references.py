@@ -112,7 +112,8 @@ class Resolver:
 
     def __init__(self) -> None:
         self._values: dict[str, object] = {}
-        self._by_id: dict[int, object] = {}  # It keeps references, so that ids stay valid.
+        # The cache holds the objects, so that their ids stay valid.
+        self._by_id: dict[int, object] = {}
         self._spent = 0
         self.work = 0  # the work done, in the units of `product.MAX_WORK`
 
@@ -192,7 +193,7 @@ class _Reading:
         self.done: dict[str, object] = {}
         self.failed: dict[
             str, tuple[str, str | None]
-        ] = {}  # These are not exceptions, which would keep much data alive.
+        ] = {}  # The failures are not stored as exceptions, which would keep much data alive.
         self.spent = self.work = 0
         self._beneath: dict[str, list[str]] | None = None
 
@@ -321,7 +322,7 @@ def _size(value: object, depth: int, limit: int) -> int:
 
 
 def _leaves(key: str, value: object) -> Iterable[tuple[str, object]]:
-    """Yield a value as dotted keys, as if it were written in place of the reference."""
+    """Yield a value as dotted keys, as if the value were written in place of the reference."""
     entries = table_of(value)
     if entries and all(map(is_key_below, entries)):
         for part, item in entries.items():

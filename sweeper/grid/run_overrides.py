@@ -1,5 +1,5 @@
-"""`overrides` in a backend's section of `launch`: options for the jobs of runs with some values,
-over the section's options for all jobs."""
+"""`overrides` in a backend's section of `launch`: options for the jobs of runs that have certain
+values. They override the section's options for all jobs."""
 
 from collections.abc import Callable, Mapping, Sequence
 

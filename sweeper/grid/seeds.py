@@ -17,7 +17,7 @@ _NO_FIELD = "none"
 class Seeds(NamedTuple):
     """The field that takes the seed, and its values. Without a field no seed is set: the runs
     differ by other randomness, and the values only number them. With `least` it is a race: every
-    cell gets that many of the values, and only cells that may still be the best get the others."""
+    cell gets the first `least` values, and only cells that may still be the best get the others."""
 
     field: str | None
     values: tuple[int, ...]

@@ -19,7 +19,7 @@ IN_STAGE = (
     *("recipe", "command", "base", "grid", "zip", "random", "when"),
     *("exclude", "include", "seeds", "metric", "baseline"),
 )
-"""The sections of a stage, besides `from` and `launch`."""
+"""The sections that a stage may have, besides `from` and `launch`."""
 LAUNCH = "launch"
 
 MAX_STAGES = 50
@@ -194,8 +194,7 @@ def divide(
 def check_graph(
     stages: Sequence[StageNode], metrics: Mapping[str, bool], problems: Problems
 ) -> None:
-    """Note mistakes in what stages take from each other. `metrics` says which stages have a
-    metric."""
+    """Note mistakes in the `from` of stages. `metrics` says which stages have a metric."""
     names = [stage.name for stage in stages]
     for stage in stages:
         for taking in stage.takings:

@@ -1,5 +1,5 @@
-"""Makes a starter grid: chooses what it should set of a recipe's fields, and writes its text, YAML
-with comments."""
+"""Makes a starter grid for a recipe: chooses which of the recipe's fields it sets, and writes its
+text, YAML with comments."""
 
 import os
 import re
@@ -218,7 +218,7 @@ def grid_text(
 
 
 def head(name: str, program: str, out: str) -> Iterator[str]:
-    """Write the first lines: what the grid is, and what to do with it."""
+    """Write the first lines: a description of the grid, and the commands to use it with."""
     schema = _schema_below(out)
     if schema:
         yield f"# yaml-language-server: $schema={schema}"

@@ -1,6 +1,5 @@
-"""The section `wandb`: the Weights & Biases project that every run logs to; and `track`, the list
-of all trackers that they log to.
-`sweeper.sweep.tracking` says what each run gets from it."""
+"""The section `wandb`, the Weights & Biases project that every run logs to, and `track`, the list
+of all trackers that runs log to. `sweeper.sweep.tracking` makes the runs' variables from both."""
 
 import re
 from collections.abc import Mapping, Sequence

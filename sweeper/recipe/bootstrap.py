@@ -1,6 +1,6 @@
-"""Runs in the recipe's interpreter, by start.py: `start.py check` answers a JSON request on stdin,
-`run CHILD.json` becomes the recipe, and `serve STATUS` is the fork server. Standard library and chz
-only."""
+"""Runs in the recipe's interpreter, started by start.py: `start.py check` answers a JSON request on
+stdin, `start.py run CHILD.json` becomes the recipe, and `start.py serve STATUS` is the fork server.
+Uses only the standard library and chz."""
 
 # `check` (see inspection.py) finds the recipe, imports it, and lets chz parse every configuration
 # exactly as the run will: both use the arguments of `to_argv`. `run` reads the configuration from a
@@ -126,9 +126,8 @@ def check(waits: int | None, recipes: tuple[str, ...] = ()) -> None:
     """Answer the request on stdin, which is a file. Output of the recipe's import goes to stderr,
     and its standard input is empty.
 
-    With `waits` the request is ready once that descriptor has a byte, and never comes if it is
-    closed. Until then, modules that will be needed, and `recipes`, are loaded.
-    """
+    `waits` is a descriptor: the request is ready once it has a byte, and never comes if it is
+    closed. Until then, load modules that will be needed, and `recipes`."""
     import gc
     import json
 
@@ -173,9 +172,10 @@ def _beside(name: str) -> ModuleType:
 
 
 def count_usage(modules: str | None) -> None:
-    """Start counting the recipe's usage of the Tinker service, if its worker asks for that. Write
-    the stacks of the recipe's threads beside that folder when a signal asks for them. On the first
-    use, the modules imported so far are added to the list at `modules`, for the fork server."""
+    """Start counting the recipe's usage of the Tinker service, if its worker has named a folder for
+    the counts. On a signal, write the stacks of the recipe's threads to a file next to that folder.
+    On the first use, the modules imported so far are added to the list at `modules`, for the fork
+    server."""
     folder = os.environ.get("SWEEPER_METER")
     if folder:
         names = ("sweep", "run", "attempt")
@@ -206,7 +206,7 @@ def _load(names: tuple[str, ...]) -> None:
     for name in names:
         try:
             importlib.import_module(name)
-        except Exception:  # noqa: BLE001, S112  (whoever needs it tells what is wrong)
+        except Exception:  # noqa: BLE001, S112  (the code that needs it reports the error)
             continue
 
 

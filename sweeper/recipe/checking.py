@@ -96,7 +96,7 @@ class Checker(typing.Generic[Made]):
         self.to_argv, self.written = to_argv, written
         self.forms: dict[str, str] = {}
         self.problems: list[Problem] = []
-        # for each field: keys -> numbers of their values -> what chz made from them
+        # for each field: keys -> numbers of their values -> the values that chz made from them
         self._made: dict[tuple[str, ...], dict[tuple[int, ...], object]] = {}
         self._bad: set[tuple[str, str]] = set()
         self._noted: set[tuple[str | None, str]] = set()
@@ -125,7 +125,8 @@ class Checker(typing.Generic[Made]):
                 index += 1
 
     def _fields(self, shape: list[str]) -> list[_Field]:
-        """Return the fields of these keys and of `filled`: name, keys, their places in a row."""
+        """Return the fields of these keys and of `filled`: each field's name, keys, and the
+        positions of their values in a row."""
         fields: dict[str, dict[str, int]] = {}
         for place, key in enumerate([*self.filled, *shape], start=1 - len(self.filled)):
             below = fields.setdefault(key.partition(".")[0], {})
@@ -135,9 +136,8 @@ class Checker(typing.Generic[Made]):
 
     def _parsed_before(self, fields: list[_Field], row: list[int]) -> bool:
         """Check a configuration in the quick way. Return False if the slow way must decide."""
-        if not isinstance(
-            self.source, Class
-        ):  # Only the function knows what it makes of these values.
+        # Only a call of the function shows the config that it makes of these values.
+        if not isinstance(self.source, Class):
             return False
         made: dict[str, object] = {}
         bad = False
@@ -150,7 +150,8 @@ class Checker(typing.Generic[Made]):
             if value is _BAD:
                 bad = True
             made[name] = value
-        if bad:  # It was reported for another configuration, and the rest was checked too.
+        # The mistake was reported for another configuration, and the other keys were checked.
+        if bad:
             return True
         try:
             self._construct(**made)
@@ -246,8 +247,8 @@ class Checker(typing.Generic[Made]):
         return None
 
     def _culprit(self, config: dict[str, object], error: Exception) -> str | None:
-        """Return the key without which the error is different, or None. Keys in the error's text
-        are tried first."""
+        """Return the key that causes the error: without it, the error is different. Return None if
+        there is none. Keys in the error's text are tried first."""
         if isinstance(error, MissingBlueprintArg):
             return None
         text = str(error)
@@ -260,7 +261,7 @@ class Checker(typing.Generic[Made]):
                 if str(other) == text:
                     continue
                 if not parse_error and isinstance(other, MissingBlueprintArg):
-                    # The key is merely required. It is at fault if the validator mentions it.
+                    # The key is only required. It causes the error if the validator mentions it.
                     if key in text:
                         return key
                     continue
@@ -301,7 +302,7 @@ class Checker(typing.Generic[Made]):
 
     def _message(self, key: str, value: object, error: Exception) -> str:
         extraneous = isinstance(error, chz.blueprint.ExtraneousBlueprintArg)
-        # In indexed form, this error means that an element has elements of its own.
+        # In indexed form, this error means that an element is itself a list.
         indexed = extraneous and self.forms.get(key) == "indexed"
         if isinstance(error, chz.blueprint.InvalidBlueprintArg) or indexed:
             return f"{key} takes {self._type(key)}, not {_shown(value)}"

@@ -32,7 +32,7 @@ class CheckRequest(TypedDict):
 
 
 class Takes(TypedDict):
-    """A field of a config: its type as written, and its default if that is plain data."""
+    """A field of a config: its type as written, and its default if the default is plain data."""
 
     type: str
     doc: str
@@ -85,8 +85,8 @@ class Sampled(TypedDict):
 
 
 class Example(TypedDict):
-    """An example as a run would train on it: the parts of its text, each with whether it is trained
-    on, and its numbers of tokens. A prompt of RL may have samples."""
+    """An example as a run would train on it: its numbers of tokens, and the parts of its text, each
+    marked as trained on or not. A prompt of RL may have samples."""
 
     title: str
     parts: list[tuple[str, bool]]
@@ -125,7 +125,7 @@ class Copied(TypedDict):
 
 
 class Child(TypedDict):
-    """The file that tells a recipe's process what to run."""
+    """The contents of the file with everything that a recipe's process needs to run."""
 
     recipe: Located
     config: dict[str, object]

@@ -1,5 +1,5 @@
-"""The protocol between a worker and the fork server: messages of a length in four bytes and JSON.
-Standard library only; the server loads this file by path."""
+"""The protocol between a worker and the fork server. A message is its length in four bytes,
+followed by JSON. Standard library only; the server loads this file by path."""
 
 # worker -> server   {"modules": PATH}   a list of modules, which are imported first
 # server -> worker   {}                  or {"refused": why}
@@ -36,7 +36,7 @@ def send(connection: socket.socket, message: Mapping[str, object], descriptors: 
     passed = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
     # It is one call, since a sender that is killed between two calls would leave half a message.
     sent = connection.sendmsg([data], passed if descriptors else [])
-    if sent < len(data):  # When all is sent, the receiver may be gone.
+    if sent < len(data):  # All was sent, and the receiver may already be gone.
         connection.sendall(data[sent:])
 
 

@@ -57,8 +57,9 @@ _CHANGED = (-1, -1)
 
 def serve(status: str, move: Move) -> str | None:
     """Serve workers until none has connected for a minute, or the folder of the file `status` is
-    gone. In a process that has to become a recipe, return the file that describes it; the process
-    is then like a new one. `move` is the function of bootstrap.py."""
+    gone. This function also returns in each forked process that has to become a recipe: with the
+    file that describes the recipe, in a process like a new one. `move` is the function of
+    bootstrap.py."""
     with socket.socket(fileno=LISTENING) as listener:
         return Server(listener, status, move).loop()
 
@@ -191,7 +192,8 @@ class Imported(NamedTuple):
 
 def _set_at_start() -> dict[str, str | None]:
     """Return the variables that an interpreter sets by itself: `LC_CTYPE` if there is no locale
-    (PEP 538). They are the same for each run, since the variables that decide them are."""
+    (PEP 538). They are the same for each run, since they depend only on variables that all runs
+    share."""
     with open("/proc/self/environ", "rb") as file:
         given = {os.fsdecode(item.partition(b"=")[0]) for item in file.read().split(b"\0")}
     return {name: value for name, value in os.environ.items() if name not in given}
@@ -227,9 +229,9 @@ def _import(names: list[str]) -> Imported:
 
 
 def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | None:
-    """Start a recipe, and wait for its end and for the worker to ask for its result. Return the
-    recipe's file in its process, None in the keeper. Touches little memory: each page that it
-    changes, even by a reference count, is copied."""
+    """Start a recipe, wait for its end, and wait until the worker asks for its result. Return the
+    recipe's file in the recipe's process, and None in the keeper. Touches little memory: each page
+    that it changes, even by a reference count, is copied."""
     request: Begin
     connection.settimeout(None)  # The worker may be slow, and nothing else waits for this process.
     request, descriptors = receive(connection, 1)
@@ -259,7 +261,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
         )
         send(connection, about, [])
         if ready and receive(connection)[0].get("go"):
-            with suppress(BrokenPipeError):  # It was already asked to stop.
+            with suppress(BrokenPipeError):  # The recipe was already asked to stop.
                 os.write(writing, b"g")
             os.close(writing)
             gone = not _wait_for_end(connection, ended, pid)
@@ -279,7 +281,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
 
 def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
     """Wait for the end of the recipe, report it to the worker, and wait until the worker has
-    cleaned up. Return whether the worker was there to the end."""
+    cleaned up. Return False if the worker disappeared before."""
     select.select([connection, ended], [], [])
     if select.select([ended], [], [], 0)[0]:
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -322,7 +324,8 @@ def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
 
 
 def _shadowing_name(folder: str, tops: set[str]) -> str | None:
-    """Return the first name in a folder that would be imported in place of one of `tops`."""
+    """Return the first name in a folder that would be imported in place of a top-level module in
+    `tops`."""
     if folder in own_folders() or not os.path.isdir(folder):
         return None
     with os.scandir(folder) as entries:

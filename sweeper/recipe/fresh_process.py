@@ -30,8 +30,8 @@ def become(
     """Make this process equal to a new interpreter that was started with `request`. `changed` are
     the variables that imports have set (None: removed). `output` is the descriptor for its output.
     `pipe` has the ends for reading the start signal and for reporting that this process is ready.
-    `keeper` is the process with which it dies. Return whether the recipe may start: everything is
-    prepared, and the signal has come."""
+    `keeper` is the process whose death also ends this one. Return whether the recipe may start:
+    everything is prepared, and the signal has come."""
     reading, telling = pipe
     try:
         os.setsid()

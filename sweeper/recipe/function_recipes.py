@@ -1,6 +1,6 @@
-"""Recipes that are functions. Such a function either returns a chz Blueprint or a config, which a
-`main` takes, or is itself that `main`, and takes a chz object or a dataclass. Loaded by path in the
-recipe's interpreter; uses only the standard library and chz."""
+"""Recipes that are functions. Such a function either returns a config or a chz Blueprint, which is
+passed to a `main`, or is itself a `main` that takes a chz object or a dataclass. Loaded by path in
+the recipe's interpreter; uses only the standard library and chz."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Function:
             return {}
         try:
             config = self.make(arguments).config
-        except Exception:  # noqa: BLE001  (it is told when configurations are checked)
+        except Exception:  # noqa: BLE001  (the error is reported when configurations are checked)
             return {}
         self._held = {name: getattr(config, name, None) for name in chz.chz_fields(type(config))}
         return self._held

@@ -99,7 +99,8 @@ def _source_of(
         recipe["function"] = None
         cls = config_class(module, name)
         if name is not None:
-            check_source(recipe)  # The module is run as well, not only imported.
+            # The run executes the module itself as well, and does not only import it.
+            check_source(recipe)
         return sibling("checking").Class(cls), describe(cls, deep=deep)
     recipe["function"] = name
     function_recipes = sibling("function_recipes")
@@ -109,7 +110,7 @@ def _source_of(
     # First without values, if it has defaults: a wrong value is then reported with its place.
     folder: dict[str, object] = {
         request["log_path_field"] or "log_path": "log_path"
-    }  # The function may take that, too.
+    }  # The function may also take the run's folder.
     attempts: list[list[str]] = [to_argv(folder, {}), to_argv({**folder, **first}, {})]
     for arguments in attempts:
         try:
@@ -212,7 +213,7 @@ def locate(request: CheckRequest) -> Located:
         return here
     named = entry_point(head)
     if named is not None:
-        # A folder of the user's with the name of its package must not shadow it.
+        # A user's folder with the name of the recipe's package must not shadow the package.
         module, _, attribute = named.partition(":")
         here["module"], here["config_class"] = module, cls or attribute or None
         here["on_path"] = False
@@ -264,15 +265,16 @@ def entry_points() -> dict[str, str]:
 
 def check_source(recipe: Located) -> None:
     """Refuse a module that does nothing when run as `__main__`, since its run would succeed, and a
-    module that starts a run when imported, since planning must not run anything. Read the source
-    before the import. If there is no source, or it cannot be found or parsed, the import decides.
-    Also records whether the recipe names a function, which is then called instead."""
+    module that starts a run when imported, since planning must not run anything. This reads the
+    source before the import. A module whose source cannot be found or parsed is accepted, and the
+    import shows whether it works. Also record whether the recipe names a function, which is then
+    called instead."""
     try:
         source, main = _read_source(recipe)
         if source is None:
             return
         tree = ast.parse(source)
-    except Exception:  # noqa: BLE001  (looking for it imports what it lies in)
+    except Exception:  # noqa: BLE001  (looking for a module imports its parent packages)
         return
     name = recipe["config_class"]
     names = {node.name: node for node in tree.body if isinstance(node, _NAMED)}
@@ -307,7 +309,7 @@ def _read_source(recipe: Located) -> tuple[str | bytes | None, bool]:
 
 
 def _is_guard(node: ast.AST) -> bool:
-    """Return whether it compares `__name__` with "__main__"."""
+    """Return whether the expression compares `__name__` with "__main__"."""
     if not isinstance(node, ast.Compare):
         return False
     below = list(ast.walk(node))
@@ -317,7 +319,8 @@ def _is_guard(node: ast.AST) -> bool:
 
 
 def _starts(node: ast.AST) -> bool:
-    """Return whether a statement of a module calls, at import, what usually starts a run."""
+    """Return whether importing a module with this statement calls a function that usually starts a
+    run."""
     if isinstance(node, (*_NAMED, ast.Lambda)):
         return False
     if isinstance(node, (ast.If, ast.BoolOp)) and any(map(_is_guard, ast.walk(node))):

@@ -68,7 +68,7 @@ KINDS = ("prefill", "cached", "sample", "train", "requests", "steps")
 _MODEL = "_sweeper_model"
 """The attribute of a client that caches its model."""
 UNKNOWN = "unknown"
-"""Stands for the model of a client that does not name it."""
+"""The model name for clients that do not name their model."""
 _WRITE_SECONDS = 1.0
 _CLIENTS = {
     "TrainingClient": ("forward", "forward_backward", "forward_backward_custom", "optim_step"),
@@ -212,8 +212,8 @@ class Meter:
             _safely(self, self.write)
 
     def _ask_models(self) -> None:
-        """Ask clients for their models if these are still unknown. Not done in the SDK's own
-        threads, which would wait for themselves."""
+        """Ask clients for their models if these are still unknown. Do not call this in the SDK's
+        own threads, which would wait for themselves."""
         with self._lock:
             nameless, self._nameless = self._nameless, []
         for client, counts in nameless:
@@ -381,9 +381,9 @@ def _wrap_call(
     count: Count,
     inside: threading.local,
 ) -> None:
-    """Wrap a method that returns a future. `count(self, answer, tokens)` is called when the
-    answer arrives; `tokens` are those of the method's `data` or `prompt` at the time of the call.
-    If a method of the SDK calls another, only the inner one counts."""
+    """Wrap a method that returns a future. `count(self, answer, tokens)` is called when the answer
+    arrives; `tokens` is the number of tokens in the method's `data` or `prompt` at the time of the
+    call. If a method of the SDK calls another, only the inner one counts."""
     original = getattr(client, name)
 
     @functools.wraps(original)
@@ -438,8 +438,8 @@ def _tokens_of(first: object, meter: Meter) -> int | None:
 
 
 class ImportHook:
-    """A finder that finds one module as other finders do, and calls `then` with it after it was
-    executed."""
+    """An import finder for one module. It finds the module by the other finders, and calls `then`
+    with the module after its execution."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then

@@ -1,4 +1,4 @@
-"""The interpreter's own packages: finds their folders, and records the modules of them that this
+"""Finds the folders of the interpreter's own packages, and records which of their modules this
 process has imported, for the fork server. Loaded by path; standard library only."""
 
 from __future__ import annotations

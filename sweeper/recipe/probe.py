@@ -1,5 +1,5 @@
-"""Sends one request to the recipe's interpreter, by `start.py check` in a process that can be
-started before the request is known. Loaded first, so it imports little."""
+"""Sends one request to the recipe's interpreter: to a process of `start.py check`, which can be
+started before the request is known. This module is loaded first, so it imports little."""
 
 import os
 import select
@@ -72,7 +72,8 @@ class Probe:
             request_file.write(request)
             request_file.flush()
             request_file.seek(0)
-            with suppress(BrokenPipeError):  # It has already ended, and its exit code says how.
+            # If the process has already ended, its exit code is the result.
+            with suppress(BrokenPipeError):
                 os.write(self._go, b"!")
             if self.meanwhile is not None:
                 self.meanwhile()
@@ -122,8 +123,8 @@ def ahead(
 
 
 def _early(words: Sequence[str]) -> list[str]:
-    """Return which of our own recipes a grid among these words names, if its text clearly shows
-    that. Such a recipe may be imported before the grid has been checked."""
+    """Return the recipe of ours that a grid among these words names, if the grid's text shows it
+    clearly. Such a recipe may be imported before the grid has been checked."""
     recipes = os.path.join(os.path.dirname(os.path.dirname(BOOTSTRAP)), "recipes")
     names: list[str] = []
     for grid in filter(os.path.isfile, words):

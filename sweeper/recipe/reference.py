@@ -255,7 +255,7 @@ def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
 def lacking_modules(
     python: str | None, modules: Sequence[str], env: Mapping[str, str]
 ) -> list[str]:
-    """Return those of the modules that an interpreter (None: this one) cannot find."""
+    """Return the modules among these that an interpreter (None: this one) cannot find."""
     import subprocess  # imported late, since few grids name trackers
 
     code = "import sys; from importlib.util import find_spec\n"
@@ -283,7 +283,7 @@ def _ask(
     seconds: float | None = None,
 ) -> "Answer":
     """Run bootstrap.py by path in the recipe's interpreter, and return its answer. Raises
-    `RecipeError` after `seconds` (None: those for importing a recipe)."""
+    `RecipeError` after `seconds` (None: the limit for importing a recipe)."""
     seconds = IMPORT_SECONDS if seconds is None else seconds
     reference = request["reference"]
     try:

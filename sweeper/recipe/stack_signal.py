@@ -7,7 +7,7 @@ import os
 import signal
 
 _files: list[object] = []
-"""Keeps the file open to which the handler writes."""
+"""Keeps the file open that the handler writes to."""
 
 
 def number() -> int:

@@ -96,7 +96,8 @@ class Draft:
         self.draws[self.key(name)] = dict(how)
 
     def fix_variable(self, line: int, name: str) -> None:
-        """Give a key the value that an environment variable has here, unless it is secret."""
+        """Give a key the value of an environment variable of this process, unless the variable is
+        secret."""
         if is_secret_name(name):
             self._keep_secret(line, name)
             self.fix(name, "")
@@ -187,7 +188,7 @@ class Reference(str):
 
 
 def _written(section: str, value: object) -> Iterator[str]:
-    """Write a section, an entry per line."""
+    """Write a section, one entry per line."""
     yield f"{section}:"
     if is_list(value):
         for item in value:

@@ -68,7 +68,7 @@ def from_config(root: Node, source: str, program: str | None) -> Draft:
 
 def apply_multirun(draft: Draft, words: list[str], line: int, rate: dict[str, str]) -> None:
     """Translate the command of a multirun. `rate` maps placeholders to themselves, so that words
-    that loops of a script have made stay as they are."""
+    made by a script's loops stay unchanged."""
     draft.kind = "a multirun of Hydra"
     overrides: list[tuple[int, str]] = []
     for index, word in enumerate(words):
@@ -103,7 +103,7 @@ def _written(value: object) -> str:
 
 
 def _apply(draft: Draft, overrides: list[tuple[int, str]]) -> None:
-    """Add overrides to the command, those of Hydra itself to other sections."""
+    """Add overrides to the command. Overrides of Hydra's own settings become other sections."""
     for line, text in overrides:
         match = _OVERRIDE.match(text.removeprefix("hydra.sweeper.params."))
         sign, name, value = match.groups() if match else ("", text, "")
@@ -195,7 +195,7 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
 
 
 def _tagged(given: list[str]) -> tuple[bool, str] | None:
-    """Return whether a tag is `log`, and what has the tag."""
+    """Return whether a tag is `log`, and the tagged value."""
     return (any(part == "log" for part in given[:-1]), given[-1]) if given else None
 
 

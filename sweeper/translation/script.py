@@ -19,7 +19,7 @@ class Argument(NamedTuple):
 
 
 def from_script(source: str, arguments: Sequence[Argument]) -> Draft:
-    """Translate the options of a script. The first that has values to compare is the axis."""
+    """Translate the options of a script, of which one becomes the axis (see `_axis`)."""
     draft = Draft(source, "a script")
     draft.name = sweep_name("", source)
     draft.command = [interpreter(), source]

@@ -74,8 +74,9 @@ def _word(draft: Draft, name: str, *, everywhere: bool) -> str:
 def _blocks(
     draft: Draft, blocks: Mapping[str, tuple[int, Node]], shared: list[str]
 ) -> Iterator[str]:
-    """Translate blocks into an axis: each block is a value of the axis, and its parameters apply
-    only to this value. Yield the names of the parameters. `shared` are parameters of all blocks."""
+    """Translate blocks into an axis. Each block becomes a value of the axis, and its parameters
+    apply only to cells with this value. Yield the names of the parameters. `shared` are parameters
+    of all blocks."""
     read = {name: _Block(draft, entries_of(node)) for name, (_, node) in blocks.items()}
     read = {name: block for name, block in read.items() if block.names}
     for name, (line, _) in blocks.items():

@@ -226,7 +226,7 @@ class _Script:
         self.draft.items("zip").append(block)
 
     def _text(self, line: int, text: str, axes: dict[str, object]) -> str:
-        """Return a command with placeholders for variables, braces doubled."""
+        """Return a command with placeholders for variables, and with its own braces doubled."""
         parts: list[str] = []
         end = 0
         for match in _VARIABLE.finditer(text):
@@ -309,8 +309,8 @@ class _Script:
 
 
 def _statements(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the statements of a script: their lines, their texts without comments and redirections,
-    and what ends them."""
+    """Yield the statements of a script: for each, its line, its text without comments and
+    redirections, and its terminator."""
     line, begun = 1, 0
     parts: list[str] = []
     for match in _STATEMENT.finditer(text.replace("\\\n", "  \r") + "\n"):

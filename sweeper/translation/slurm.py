@@ -21,7 +21,8 @@ _OPTION = re.compile(r"--?([A-Za-z][A-Za-z-]*)(?:=(.*))?\Z", re.DOTALL)
 
 
 def add_option(draft: Draft, line: int, name: str, value: object) -> None:
-    """Add an option of sbatch to the section of Slurm. Note an option that the grid cannot have."""
+    """Add an option of sbatch to the section of Slurm. Note an option that a grid does not
+    support."""
     launch = draft.mapping("launch")
     launch["backend"] = "slurm"
     options = launch.setdefault("slurm", {})

@@ -85,7 +85,7 @@ def _sections(
 
 class _Parameters:
     """Translates `parameters`. `drawn` says whether values are drawn. `booleans` has the names of
-    those that are true or false."""
+    the parameters that are true or false."""
 
     def __init__(self, draft: Draft, *, drawn: bool) -> None:
         self.draft, self.drawn = draft, drawn
@@ -93,7 +93,7 @@ class _Parameters:
         self.booleans: dict[str, list[object]] = {}
 
     def read(self, node: Node, above: str) -> None:
-        """Read a mapping of parameters, those of nested ones with dotted names."""
+        """Read a mapping of parameters. Nested parameters get dotted names."""
         for key, (line, item) in entries_of(node).items():
             name = f"{above}{key}"
             inside = entries_of(item)
