@@ -172,7 +172,7 @@ def _right(text: str) -> str:
 
 
 def lines(sides: Sides) -> list[str]:
-    """Return lines with the score of each side, and its difference from the first."""
+    """Return a summary as lines: the score of each side, and its difference from the first."""
     count = len(sides.prompts)
     texts = [f"{count} item{'s' * (count != 1)}, answered by {len(sides.names)} sides"]
     for name, mean in zip(sides.names, sides.means, strict=True):
@@ -180,7 +180,7 @@ def lines(sides: Sides) -> list[str]:
     for one in sides.against:
         reach = "" if one.low is None else f" (95 % {one.low:+.3f} to {one.high:+.3f})"
         texts.append(
-            f"{one.name} minus {sides.names[0]}: {one.difference:+.3f}{reach}; only the former "
-            f"solves {len(one.gained)}, only the latter {len(one.lost)}"
+            f"{one.name} minus {sides.names[0]}: {one.difference:+.3f}{reach}; solved only by "
+            f"{one.name}: {len(one.gained)}, only by {sides.names[0]}: {len(one.lost)}"
         )
     return texts

@@ -1,9 +1,9 @@
 """Finds runs that went wrong without failing: they diverged (their last value is NaN or infinite),
 or are unstable. Pure."""
 
-# A run is *unstable* if its last value is finite but it lost what it had learned. Either it gave
-# back more than half of its gain, from its first value to its best, where that gain is at least a
-# tenth of the largest gain of any run; or it ended worse than it began by more than that tenth.
+# A run is *unstable* if its last value is finite but it lost what it had learned. Either it lost
+# more than half of its gain from the first value to the best, if that gain is at least a tenth of
+# the largest gain of any run; or it ended worse than it began by more than that tenth.
 # Both must exceed the noise of single recorded values, for all runs and all their values together
 # (Bonferroni), because the best of many noisy values is always better than the last. That noise is
 # the larger of two: between the seeds of a cell at the same step (the median of the cells), and the
@@ -25,11 +25,10 @@ from sweeper.analysis.statistics.distributions import student_quantile
 from sweeper.analysis.statistics.inference import CONFIDENCE, wilson
 
 RULE = (
-    "Diverged: the last value of the metric is NaN or infinite. Unstable: it gave back more than "
+    "Diverged: the last value of the metric is NaN or infinite. Unstable: the run lost more than "
     "half of its gain from the first value to the best, or ended worse than it began (by more than "
-    "a tenth of the largest gain of any run), beyond the noise of single values. A rate takes each "
-    "run for a trial of its own, though seeds of one cell often go wrong together: then its "
-    "interval is too narrow."
+    "a tenth of the largest gain of any run), beyond the noise of single values. Rates count runs "
+    "as independent. If seeds of one cell go wrong together, their intervals are too narrow."
 )
 _POINTS = 3
 _SHARE = 0.1
@@ -149,7 +148,7 @@ class _Scatter(NamedTuple):
 
 
 def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int) -> float:
-    """Return half of the difference of two values of a run that noise does not explain."""
+    """Return half of the largest difference between two values of a run that noise may explain."""
     between, of_all = shared
     own = _about_a_line([course]) if len(course.values) >= _MANY else None
     known = [scatter for scatter in (between, own) if scatter is not None] or [of_all]
@@ -159,8 +158,8 @@ def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int
 
 
 def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
-    """Return the distance between runs of one cell at the same step, in the second half of their
-    values. It is the median over the cells, so that a few cells with a bad run do not count."""
+    """Return the standard deviation between runs of one cell at the same step, in the second half
+    of their values: the median over cells, so that a few cells with a bad run do not count."""
     cells: dict[tuple[str, int], list[Floats]] = {}
     for course in courses:
         cells.setdefault((course.run.cell, len(course.values)), []).append(course.values)
@@ -176,8 +175,8 @@ def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
 
 
 def _about_a_line(courses: Sequence[_Course]) -> _Scatter:
-    """Return the distance of values from a straight line through their neighbours, over all these
-    runs."""
+    """Return the standard deviation of values about a straight line through their neighbours, over
+    all these runs."""
     bends = np.concatenate([np.abs(np.diff(course.values, 2)) for course in courses])
     return _Scatter(_SPREAD * float(np.median(bends)), max(2.0, _EFFICIENCY * len(bends)))
 

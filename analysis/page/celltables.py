@@ -109,7 +109,7 @@ def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
     caption = f"the best, {tied} that may be as good, {apart} unlikely to be the best"
     if bests:
         caption = (
-            f"the best of {bests} blocks, {tied} that may be as good as that of their block, "
+            f"the best of {bests} blocks, {tied} that may be as good as the best of their block, "
             f"{apart} unlikely to be the best"
         )
     return {

@@ -117,7 +117,7 @@ def details(study: Study) -> dict[str, dict[str, Any]]:
     return by_run
 
 
-_CHECKPOINTS = {"sampler_path": "to sample from", "state_path": "to train on from", "path": ""}
+_CHECKPOINTS = {"sampler_path": "for sampling", "state_path": "for training", "path": ""}
 
 
 def _facts(run: RunData) -> list[list[str]]:
@@ -248,13 +248,13 @@ def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
 
 
 def paired_about(study: Study) -> str:
-    """Describe what the table of differences over shared seeds shows, and why it may look less
-    certain than the verdict."""
+    """Describe the table of differences over shared seeds, and why it may be less certain than the
+    verdict."""
     cells = [cell for cell in study.ranking.others if cell.name in study.paired]
     text = (
         "The mean difference over the seeds that both cells have, with the 95 % interval of a "
-        "paired t test. Intervals and p pay for all the pairs of cells among which the best was "
-        "picked (Bonferroni). Each row uses the runs of its two cells only."
+        "paired t test. Intervals and p are corrected for all pairs of cells, because the data "
+        "chose the best (Bonferroni). Each row uses only the runs of its two cells."
     )
     unsure = [
         cell
@@ -267,9 +267,9 @@ def paired_about(study: Study) -> str:
     if unsure:
         text += (
             f" For {labels.listed(names_of(unsure), 3)} this table is less certain than the "
-            "verdict. That is no contradiction: the verdict estimates the noise from all cells, "
-            "which a few shared seeds cannot. The verdict counts; this table is a check that does "
-            "not need the cells to be equally noisy."
+            "verdict. The two do not contradict each other: the verdict estimates the noise from "
+            "all cells, this table from a few shared seeds. The verdict counts; this table is a "
+            "check that does not assume equal noise in all cells."
         )
     return text
 

@@ -37,6 +37,6 @@ def verdict_line(registry: Registry, sweep: str) -> str | None:
 
 
 def executed_differently(data: SweepData) -> tuple[str, ...]:
-    """Return where the runs that count executed different code, packages or data; empty if they did
-    not."""
+    """Return sentences about differences in the code, packages or data that the runs that count
+    executed; empty if there are none."""
     return tuple(sentences(differences(run for run in data.runs if run.counts)))

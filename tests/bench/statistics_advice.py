@@ -2,11 +2,11 @@
 
     python tests/bench/statistics_advice.py [--trials 400] [--only PART_OF_A_HEAD]
 
-Runs whose evaluations are noisier, or that ended earlier, are no clear winners; advice about seeds
-and about the ends of axes in blocks; what a next grid costs; three rounds on fresh seeds. Where a
-plan is needed, sweeps are written into a store and read as `sweeper analyze` does. Then intervals
-of a best that was only just named and over several tasks, and runs that seem to fall back. All
-cells are equal, unless it says otherwise.
+The tables are about: cells with noisier evaluations or shorter runs, which must not be clear
+winners; advice about seeds, and about the ends of axes in blocks; the cost of a next grid; three
+rounds on fresh seeds; the interval of a best cell that was only just named; intervals over several
+tasks; runs that seem to lose what they learned. If a plan is needed, sweeps are written into a
+store and read as `sweeper analyze` does. All cells are equal unless the row's label says otherwise.
 """
 
 import argparse
@@ -48,8 +48,8 @@ def _kinds(report: Study) -> set[str]:
 
 
 def noisier(trials: int) -> Iterator[Row]:
-    """Yield how often the noisier of two cells is a clear winner by its best evaluation, and how
-    often the report says that evaluations are noisier."""
+    """Yield the share of sweeps in which one of two cells is a clear winner by its best evaluation,
+    and the share in which the report warns that evaluations are noisier."""
     for ratio in (1.0, 1.5, 2.0, 3.0):
         rng = np.random.default_rng([51, round(10 * ratio)])
         clear = advised = 0
@@ -60,7 +60,10 @@ def noisier(trials: int) -> Iterator[Row]:
             clear += report.verdict.kind == "clear"
             advised += bool({"noisier_best", "maybe_noisier"} & _kinds(report))
         shares = [clear / trials, advised / trials]
-        yield f"V6 `at: best`, noise of evaluations 1 to {ratio:g}", shares
+        yield (
+            f"`at: best`, the noise of one cell's evaluations is {ratio:g} times the other's",
+            shares,
+        )
 
 
 def shorter(trials: int) -> Iterator[Row]:
@@ -70,20 +73,21 @@ def shorter(trials: int) -> Iterator[Row]:
         rng = np.random.default_rng([52, cells])
         clear = advised = 0
         for _ in range(trials):
-            made: list[tuple[dict[str, float], Any]] = []
+            curves: list[tuple[dict[str, float], Any]] = []
             for at in range(cells):
                 steps = np.arange(60 if at % 2 else 100)
                 ends = 100 * np.exp(-steps / 30) + 20
                 drawn: Any = ends + rng.normal(0, 1, (3, 1))
-                made.append(({"lr": 10.0**-at}, drawn.tolist()))
-            report = study(statistics_axes.sweep(made))
+                curves.append(({"lr": 10.0**-at}, drawn.tolist()))
+            report = study(statistics_axes.sweep(curves))
             clear += report.verdict.kind == "clear"
             advised += "unequal_steps" in _kinds(report)
-        yield f"V8 half of {cells} cells end at 60 of 100 steps", [clear / trials, advised / trials]
+        yield f"half of {cells} cells end at 60 of 100 steps", [clear / trials, advised / trials]
 
 
 def in_blocks(trials: int) -> Iterator[Row]:
-    """Yield how often an end of an axis is advised in some block, and how often an edge is said."""
+    """Yield the share of sweeps whose report advises to extend an axis in some block, and the share
+    in which a test finds an edge."""
     rng = np.random.default_rng([53])
     advised = named = 0
     for _ in range(trials):
@@ -99,12 +103,12 @@ def in_blocks(trials: int) -> Iterator[Row]:
         advised += any(step.startswith("Try ") for step in report.verdict.steps)
         blocks = report.blocks.blocks if report.blocks else ()
         named += any(edge.told for block in blocks for edge in block.edges)
-    yield "V7 6 models x 4 x 3 cells, n = 3", [advised / trials, named / trials]
+    yield "6 models, each with 4 x 3 cells, n = 3", [advised / trials, named / trials]
 
 
 def advised_seeds(trials: int) -> Iterator[Row]:
-    """Yield how often a lead of so many standard deviations is found with the number of seeds that
-    is advised for it, and the mean of that number over 100."""
+    """Yield how often a lead of 1 or 2 standard deviations is found with the advised number of
+    seeds, and a hundredth of the mean of that number."""
     for cells in (2, 3, 6, 12):
         for lead in (1.0, 2.0):
             rng = np.random.default_rng([54, cells, round(lead)])
@@ -120,7 +124,7 @@ def advised_seeds(trials: int) -> Iterator[Row]:
                 ranking = rank(fresh)
                 right += alone(ranking) and ranking.best is not None and ranking.best.name == "0"
                 total, seeds = total + 1, seeds + needed
-            yield f"V5 {cells} cells, {lead:g} sd is relevant", [right / total, seeds / total / 100]
+            yield f"{cells} cells, {lead:g} sd is relevant", [right / total, seeds / total / 100]
 
 
 def next_grids(trials: int) -> Iterator[Row]:
@@ -135,12 +139,12 @@ def next_grids(trials: int) -> Iterator[Row]:
                 following = through_files(data, Path(folder)).next
             costs.append(0.0 if following is None else following.runs / len(data.runs))
         over = float(np.mean(np.array(costs) > 3))
-        yield f"V5 next.yaml of {cells} cells, n = 3, through files", [over, max(costs) / 10]
+        yield f"next.yaml of {cells} cells, n = 3, through files", [over, max(costs) / 10]
 
 
 def rounds(trials: int) -> Iterator[Row]:
-    """Yield how often three rounds that repeat all cells are not one study with one cell for each
-    setting, and how often they name a lone winner."""
+    """Yield how often three rounds of the same cells are not recognised as one study, and how often
+    they name a lone winner."""
     names = ["a", "a-confirm", "a-confirm-confirm"]
     for cells in (2, 6):
         rng = np.random.default_rng([56, cells])
@@ -158,13 +162,13 @@ def rounds(trials: int) -> Iterator[Row]:
             counts["apart"] += len(ranking.cells) != cells or ranking.price != 2
             counts["lone"] += alone(ranking)
         shares = [counts["apart"] / trials, counts["lone"] / trials]
-        yield f"V9 three rounds of {cells} cells, n = 3, through files", shares
+        yield f"three rounds of {cells} cells, n = 3, through files", shares
 
 
 def just_named(trials: int) -> Iterator[Row]:
-    """Yield how often the interval of a best that was only just named holds, in which share of
-    sweeps there was one, how often its true value is worse by no more than the report says, and
-    how often it is worse at all."""
+    """Yield four shares about a best cell that was only just named: how often its interval holds,
+    how many sweeps have such a best, how often its true value is worse by no more than the report
+    says, and how often it is worse at all."""
     ways: list[tuple[str, Callable[[np.random.Generator, int], Floats]]] = [
         (f"one leads by {lead:g} sd", functools.partial(_leads, lead)) for lead in (1.5, 2.0, 3.0)
     ]
@@ -206,8 +210,8 @@ def several_tasks(trials: int) -> Iterator[Row]:
 
 
 def learning(trials: int) -> Iterator[Row]:
-    """Yield how often a run that goes on learning is said not to keep what it learned, if its
-    evaluations have heavy tails."""
+    """Yield how often the report says that a run did not keep its gains, although all runs keep
+    learning and only the noise of evaluations has heavy tails."""
     for df in (2, 3):
         for points in (40, 100):
             rng = np.random.default_rng([59, df, points])
@@ -225,13 +229,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--only", default="", help="tables whose head contains this")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     for head, table in (
-        ("a clear winner, % / said first, %", noisier),
-        ("a clear winner, % / said first, %", shorter),
-        ("an end is advised in a block, % / a test tells one, %", in_blocks),
+        ("a clear winner, % / the report warns, %", noisier),
+        ("a clear winner, % / the report warns, %", shorter),
+        ("an end is to be extended in a block, % / a test finds an edge, %", in_blocks),
         ("the lead is found, % (promised: 80) / seeds advised, mean", advised_seeds),
-        ("costs more than three times its sweep, % / the most, in tenths of its sweep", next_grids),
+        (
+            "costs more than three times its sweep, % / the largest cost, as % of 10 sweeps",
+            next_grids,
+        ),
         ("not one study, % / a lone winner, %", rounds),
         (
             "only just named: its interval holds, % / sweeps in which it was, % / it loses no more "
@@ -241,10 +248,10 @@ def main() -> None:
         ("the interval of an interquartile mean over 10 tasks holds, %", several_tasks),
         ("a run that learns is said not to keep what it learned, %", learning),
     ):
-        if given.only not in head:
+        if arguments.only not in head:
             continue
         print(f"\n| | {head} |\n|---|---|")
-        for name, figures in table(given.trials):
+        for name, figures in table(arguments.trials):
             shares = " / ".join(f"{100 * figure:.1f}" for figure in figures)
             print(f"| {name} | {shares} |", flush=True)
 

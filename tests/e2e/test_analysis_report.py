@@ -305,8 +305,8 @@ def test_a_run_has_its_log_and_tells_its_checkpoints_apart(tmp_path: Path):
     logs = re.search(wanted, page(report))
     assert logs is not None and logs[1] == str(tmp_path)
     facts = dict(done["facts"])
-    assert facts["checkpoint to sample from"] == "tinker://sample"
-    assert facts["checkpoint to train on from"] == "tinker://train"
+    assert facts["checkpoint for sampling"] == "tinker://sample"
+    assert facts["checkpoint for training"] == "tinker://train"
     head = page(report).split('id="runs-table"')[1].split("</thead>")[0]
     assert ">lr</button>" in head
 

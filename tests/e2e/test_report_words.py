@@ -31,7 +31,7 @@ def test_both_files_say_the_same_of_shared_seeds_and_why_they_are_less_certain(t
     (second,) = [row for row in report.document["cells"] if row["cell"] == "lr=1"]
     assert second["told_apart"] and second["paired"]["p"] > 0.05
     for text in texts(report):
-        assert "Intervals and p pay for all the pairs of cells" in text
+        assert "Intervals and p are corrected for all pairs of cells" in text
         assert "this table is less certain than the verdict." in text
         assert "each interval for itself" not in text
 
