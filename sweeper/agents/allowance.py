@@ -33,7 +33,8 @@ class Limits(NamedTuple):
 
 
 class Used(NamedTuple):
-    """What agents have launched: the number of runs, and what these have used or may still use."""
+    """The number of runs that agents have launched, and the tokens, dollars and hours that these
+    runs have used or may still use."""
 
     runs: int = 0
     tokens: float = 0.0
@@ -47,11 +48,11 @@ class Used(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A launch: the ids of the runs that it started, and the sweep's budget over its whole life.
+    """A recorded launch: the ids of the runs that it started, and the budget of the whole sweep.
 
-    `life` distinguishes the sweep from others of the same name. It is the sweep's identity, or a
-    value of this launch until the identity is recorded ("" in records of older versions). `agent`
-    is the name that `sweeper agent start` gave the agent ("" for other agents).
+    `life` distinguishes the sweep from others of the same name. It is the sweep's identity or,
+    until that is recorded, the `path` of this launch ("" in records of older versions). `agent` is
+    the name that `sweeper agent start` gave the agent ("" for other agents).
     """
 
     path: str
@@ -96,8 +97,8 @@ def reserve(
     life: str | None = None,
     agent: str = "",
 ) -> Entry:
-    """Record a launch before it starts. `life` is the sweep's identity, if it exists. Raises
-    `StoreError`."""
+    """Record a launch before it starts. `life` is the sweep's identity, None for a new sweep.
+    Raises `StoreError`."""
     path = f"{_FOLDER}/{time.time_ns():019}-{os.urandom(4).hex()}.json"
     entry = Entry(path, folder.name, tuple(runs), budget, life or path, agent)
     folder.store.create(path, _encoded(entry))
@@ -122,7 +123,7 @@ def retract(store: Store, entry: Entry) -> None:
 
 def entries(store: Store) -> list[Entry]:
     """Return all recorded launches, oldest first. Raises `StoreError`, also for a damaged record,
-    because the remaining amount is then unknown."""
+    because the remaining allowance is then unknown."""
     recorded: list[Entry] = []
     for path in sorted(store.names(_FOLDER)):
 
@@ -139,8 +140,8 @@ def entries(store: Store) -> list[Entry]:
 
 
 def of_sweep(store: Store, recorded: Sequence[Entry], sweep: str) -> list[Entry]:
-    """Return the launches of the sweep that now has this name, but not those of removed sweeps with
-    the same name; empty if there is no sweep. Raises `StoreError`."""
+    """Return the launches of the sweep that has this name now, without launches of removed sweeps
+    of that name. Return an empty list if there is no such sweep. Raises `StoreError`."""
     folder = SweepFolder(store, sweep)
     if not store.exists(folder.plan):
         return []
@@ -158,11 +159,11 @@ def used(store: Store, recorded: Sequence[Entry]) -> Used:
     sums = {"tokens": 0.0, "usd": 0.0, "hours": 0.0}
     for sweep in dict.fromkeys(entry.sweep for entry in recorded):
         now = of_sweep(store, recorded, sweep)
-        gone: dict[str, list[Entry]] = {}
+        removed: dict[str, list[Entry]] = {}
         for entry in recorded:
             if entry.sweep == sweep and entry not in now:
-                gone.setdefault(entry.life, []).append(entry)
-        for mine in filter(None, (now, *gone.values())):
+                removed.setdefault(entry.life, []).append(entry)
+        for mine in filter(None, (now, *removed.values())):
             runs += len({run for entry in mine for run in entry.runs})
             caps = {key: max(entry.budget.get(key, 0.0) for entry in mine) for key in sums}
             spent, over = dict[str, float | None](dict.fromkeys(sums, 0.0)), False
@@ -179,7 +180,7 @@ def used(store: Store, recorded: Sequence[Entry]) -> Used:
 
 
 def _spent(folder: SweepFolder) -> tuple[dict[str, float | None], bool]:
-    """Return what a sweep has used (None if unknown), and whether it is finished."""
+    """Return the usage of a sweep by kind (None: unknown), and whether it is finished."""
     from sweeper.money import prices
     from sweeper.results.costs import spent, together
     from sweeper.results.status import read_status

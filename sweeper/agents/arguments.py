@@ -44,12 +44,12 @@ Amount = Annotated[
 
 class Arguments(ArgModelBase):
     """The arguments of a tool with many arguments. The agent gives them one by one, and the tool
-    gets them as one object, `asked`."""
+    gets them as one object, `request`."""
 
     def model_dump_one_level(self) -> dict[str, object]:
         """Return the keyword arguments that the tool is called with."""
-        return {"asked": self}
+        return {"request": self}
 
-    def given(self, *names: str) -> dict[str, float]:
+    def set_values(self, *names: str) -> dict[str, float]:
         """Return the arguments among `names` that are not None."""
         return self.model_dump(include=set(names), exclude_none=True)

@@ -26,7 +26,7 @@ class Recorded(NamedTuple):
 
 def find_grid(folder: str, name: str) -> str:
     """Return the absolute path of a grid, given its path below the folder. Raises `UsageError` if
-    it is missing, lies outside, or extends a file outside."""
+    it is missing, is outside of the folder, or extends a file outside of it."""
     at = path = find_below(folder, name, _ENDINGS, "grid")
     top = os.path.realpath(folder)
     for _ in range(MAX_EXTENDS + 1):
@@ -41,14 +41,14 @@ def find_grid(folder: str, name: str) -> str:
 
 def find_below(folder: str, name: str, endings: tuple[str, ...], what: str) -> str:
     """Return the absolute path of a file, given its path below the folder. Raises `UsageError` if
-    it is missing or lies outside."""
+    it is missing or outside of the folder."""
     top = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(top, name.replace("\0", "?")))
     if not path.startswith(top + os.sep) or "\0" in name:
         raise UsageError(f"{name[:200]!r} is not below the folder of grids")
     if not path.endswith(endings) or not os.path.isfile(path):
-        known = ", ".join(names_below(folder, endings)[:20]) or "none"
-        raise UsageError(f"no {what} {name[:200]!r} (available: {known})")
+        available = ", ".join(names_below(folder, endings)[:20]) or "none"
+        raise UsageError(f"no {what} {name[:200]!r} (available: {available})")
     return path
 
 
@@ -68,7 +68,7 @@ def grid_names(folder: str) -> list[str]:
 def names_below(folder: str, endings: tuple[str, ...]) -> list[str]:
     names: list[str] = []
     for top, folders, files in os.walk(folder):
-        folders[:] = sorted(one for one in folders if not one.startswith(".") and one != "sweeps")
+        folders[:] = sorted(f for f in folders if not f.startswith(".") and f != "sweeps")
         for file in sorted(files):
             if file.endswith(endings) and len(names) < _MOST_GRIDS:
                 names.append(os.path.relpath(os.path.join(top, file), folder))
@@ -76,7 +76,7 @@ def names_below(folder: str, endings: tuple[str, ...]) -> list[str]:
 
 
 def planned_for(folder: str, name: str, overrides: Sequence[str]) -> Plan:
-    """Plan a grid. Raises `UsageError` (`GridError` with all mistakes)."""
+    """Plan a grid. Raises `UsageError`; for an invalid grid `GridError`, with all mistakes."""
     from sweeper.planner.plan import plan
 
     try:

@@ -48,7 +48,7 @@ def describe(name: str) -> dict[str, object]:
         splits = table_of(info.get("splits"))
         described[config] = {
             "features": _plain(info.get("features")),
-            "splits": {split: table_of(one).get("num_examples") for split, one in splits.items()},
+            "splits": {name: table_of(split).get("num_examples") for name, split in splits.items()},
         }
     return described
 
@@ -83,7 +83,7 @@ def read_rows(name: str, config: str, split: str, offset: int, count: int) -> Ro
                 length=str(length),
             )
         )
-        page = [table_of(table_of(one).get("row")) for one in list_of(answer.get("rows"))]
+        page = [table_of(table_of(entry).get("row")) for entry in list_of(answer.get("rows"))]
         size = answer.get("num_rows_total")
         rows += page
         total = int(size) if is_number(size) else offset + len(rows)

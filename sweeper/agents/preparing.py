@@ -87,7 +87,7 @@ class Preparing:
     ) -> dict[str, object]:
         """List the recipes: the programs that runs execute. With a `name`, return a grid to start
         from, with the type, the default and the meaning of every field. Write it to a .yaml file in
-        the grids folder, change it, and `plan` it. A grid can also run a program of your own, by
+        the grids folder, change it, and `plan` it. A grid can also run a program of your own, with
         `command: [python, train.py, --lr, "{lr}"]` in place of `recipe`."""
         from sweeper.grid.starter import recipe_names, starter_text
 
@@ -134,37 +134,40 @@ class Preparing:
             shown.append({**model._asdict(), "usd_per_million_tokens": usd})
         return chosen.under("models", shown)
 
-    def datasets(self, asked: Dataset) -> dict[str, object]:
+    def datasets(self, request: Dataset) -> dict[str, object]:
         """Search datasets; return the features, the splits and some rows of one; save rows as
-        JSONL. Rows of a dataset of the hub need `config` and `split`: ask without them first. Read
-        rows before you train on them. The `data` of most recipes needs rows with `prompt` and
-        `answer`, or with `messages`: `columns` renames. `saved` has the path to write in a grid."""
+        JSONL. Rows of a hub dataset need `config` and `split`: call without them first to see which
+        exist. Read rows before you train on them. The `data` of most recipes needs rows with
+        `prompt` and `answer`, or with `messages`: rename columns with `columns`. `saved` has the
+        path to write in a grid."""
         grids = self._workspace.grids
-        if not asked.name:
-            if asked.save:
+        if not request.name:
+            if request.save:
                 raise UsageError("save: name the dataset whose rows are saved")
-            if asked.place == "hub":
-                return {"datasets": hub.search_hub(asked.search, MOST)}
-            return {"datasets": local_data.search_local(grids, asked.search)[:MOST]}
-        if asked.place == "hub":
-            described: dict[str, object] = {"configs": hub.describe(asked.name)}
-            if not (asked.config and asked.split):
-                if asked.save:
+            if request.place == "hub":
+                return {"datasets": hub.search_hub(request.search, MOST)}
+            return {"datasets": local_data.search_local(grids, request.search)[:MOST]}
+        if request.place == "hub":
+            described: dict[str, object] = {"configs": hub.describe(request.name)}
+            if not (request.config and request.split):
+                if request.save:
                     raise UsageError("save: give `config` and `split`")
-                return {"name": asked.name, **described}
-            read = hub.read_rows(asked.name, asked.config, asked.split, asked.offset, asked.rows)
+                return {"name": request.name, **described}
+            read = hub.read_rows(
+                request.name, request.config, request.split, request.offset, request.rows
+            )
         else:
-            described = local_data.features(grids, asked.name)
-            read = local_data.read_local(grids, asked.name, asked.offset, asked.rows)
+            described = local_data.features(grids, request.name)
+            read = local_data.read_local(grids, request.name, request.offset, request.rows)
         saved = None
-        if asked.save:
-            path = local_data.save(grids, asked.save, _chosen(read.rows, asked.columns))
+        if request.save:
+            path = local_data.save(grids, request.save, _chosen(read.rows, request.columns))
             saved = {"path": path, "rows": len(read.rows)}
         shown = [
             {key: Text(str(value), _ROW) for key, value in row.items()}
             for row in read.rows[:_SHOWN]
         ]
-        answer = {"name": asked.name, **described, "total": read.total, "offset": asked.offset}
+        answer = {"name": request.name, **described, "total": read.total, "offset": request.offset}
         return {**answer, "rows_shown": shown, "saved": saved}
 
     def power(
@@ -177,16 +180,16 @@ class Preparing:
             Field(
                 gt=0,
                 le=1000,
-                description="the lead to find, in standard deviations between seeds",
+                description="the lead to detect, in standard deviations between seeds",
             ),
         ] = None,
         sweep: Name | None = None,
         metric: Metric = None,
     ) -> dict[str, object]:
-        """Choose the number of seeds before you launch. Return the lead of the best cell that each
-        number of seeds per cell finds in four of five sweeps, and how many seeds find the given
-        `lead`. With a finished `sweep`, leads are also differences of its metric, by the noise
-        between its seeds."""
+        """Choose the number of seeds before you launch. Return the smallest lead of the best cell
+        that each number of seeds per cell detects in four of five sweeps, and the number of seeds
+        that detects the given `lead`. With a finished `sweep`, leads are also given as differences
+        of its metric, estimated from the noise between its seeds."""
         from sweeper.analysis.comparison.power import SEEDS, lead_found, lead_text, seeds_for
         from sweeper.analysis.comparison.power import noise_of as noise_of_sweep
 
@@ -212,12 +215,12 @@ class Preparing:
 def _chosen(
     rows: Sequence[dict[str, object]], columns: Mapping[str, str]
 ) -> Sequence[dict[str, object]]:
-    """Return the rows with these columns under their new keys. Raises `UsageError`."""
+    """Return the rows with only these columns, under their new keys. Raises `UsageError`."""
     if not columns:
         return rows
     for number, row in enumerate(rows):
         if missing := [column for column in columns.values() if column not in row]:
             raise UsageError(
-                f"columns: row {number} has no {missing[0]!r}, but {', '.join(map(repr, row))}"
+                f"columns: row {number} has no {missing[0]!r}; it has {', '.join(map(repr, row))}"
             )
     return [{key: row[column] for key, column in columns.items()} for row in rows]

@@ -97,7 +97,7 @@ class Reading:
         columns = ("id", "name", "cell", "seed", "state", "reason", "attempts", "metric", "value",
                 "wall_s", "code", "config")  # fmt: skip
         records = [run.record() for run in chosen.items]
-        return chosen.under("runs", [{k: one[k] for k in columns} for one in records])
+        return chosen.under("runs", [{key: row[key] for key in columns} for row in records])
 
     def verdict(self, sweep: Name, metric: Metric = None) -> dict[str, object]:
         """Say what won in a sweep, by how much, and whether to believe it. Return the text, the
@@ -172,7 +172,7 @@ class Reading:
         number: Number = 1,
         size: Annotated[int, Field(ge=1, le=10, description="entries per page")] = 3,
     ) -> dict[str, object]:
-        """Return a page of what a run sampled while it trained: conversations with their rewards.
+        """Return a page of the conversations that a run sampled in training, with their rewards.
         Read some of every run before you believe its metric."""
         from sweeper.metrics.rollout_files import summary_files
         from sweeper.metrics.rows import as_float
@@ -180,28 +180,30 @@ class Reading:
         from sweeper.results.rollouts import Words, read
 
         record = self._workspace.registry.run(run)
-        known, _ = read(record, summary_files(record.files, record.folders()))
-        known = with_tokens(known, captured(record))
-        words = Words(record, known)
-        matches = [one for one in known if search.lower() in words.text(one).lower()]
+        recorded, _ = read(record, summary_files(record.files, record.folders()))
+        recorded = with_tokens(recorded, captured(record))
+        words = Words(record, recorded)
+        matches = [rollout for rollout in recorded if search.lower() in words.text(rollout).lower()]
         if order == "last":
             matches.reverse()
         else:
             sign = -1.0 if order == "best" else 1.0
-            rewards = {id(one): as_float(one.numbers.get("total_reward")) for one in matches}
-            matches.sort(key=lambda one: sign * (rewards[id(one)] or 0.0))
+            rewards = {
+                id(rollout): as_float(rollout.numbers.get("total_reward")) for rollout in matches
+            }
+            matches.sort(key=lambda rollout: sign * (rewards[id(rollout)] or 0.0))
         chosen = page(matches, number, size)
         shown = [
             {
-                "iteration": one.numbers.get("iteration"),
-                "group": one.numbers.get("group_idx"),
-                "reward": one.numbers.get("total_reward"),
+                "iteration": rollout.numbers.get("iteration"),
+                "group": rollout.numbers.get("group_idx"),
+                "reward": rollout.numbers.get("total_reward"),
                 "said": [
                     {"who": Text(who, 40), "text": Text(text)}
-                    for who, text in words.of(one).spoken[:20]
+                    for who, text in words.of(rollout).spoken[:20]
                 ],
             }
-            for one in chosen.items
+            for rollout in chosen.items
         ]
         return chosen.under("rollouts", shown)
 
@@ -240,7 +242,7 @@ class Reading:
         record = self._workspace.registry.run(run)
         columns = ("attempt", "name", "batch", "epoch", "sampler_path", "state_path", "final")
         records = reversed(record.checkpoint_records())
-        shown = [{key: one[key] for key in columns if key in one} for one in records]
+        shown = [{key: row[key] for key in columns if key in row} for row in records]
         return page(shown, number, size).under("checkpoints")
 
     def note(
@@ -261,7 +263,7 @@ class Reading:
         read the notes."""
         from sweeper.launcher.annotations import Noted, mark
 
-        noted = Noted(text, tag, untag, star)
-        marks = mark(target, noted, root=self._workspace.root, by=self._workspace.by)
-        notes = [{"text": Text(one.text), "by": one.by, "time": one.time} for one in marks.notes]
+        change = Noted(text, tag, untag, star)
+        marks = mark(target, change, root=self._workspace.root, by=self._workspace.by)
+        notes = [{"text": Text(n.text), "by": n.by, "time": n.time} for n in marks.notes]
         return {**marks.record(), "notes": notes[-MOST:]}

@@ -27,7 +27,7 @@ from sweeper.results.sweeps import Sweep
 
 _MOST_SECONDS = 300.0
 _CANCEL_SECONDS = 30.0
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 class Launch(Arguments):
@@ -36,7 +36,7 @@ class Launch(Arguments):
     grid: Grid
     overrides: Overrides = []  # noqa: RUF012 - pydantic copies it
     why: Annotated[
-        str, Field(max_length=5000, description="what the sweep is to show, which becomes a note")
+        str, Field(max_length=5000, description="the purpose of the sweep; it becomes a note")
     ] = ""
     tokens: Amount = None
     usd: Amount = None
@@ -56,7 +56,8 @@ class Running:
     def plan(self, grid: Grid, overrides: Overrides = []) -> dict[str, object]:  # noqa: B006 - the protocol's default
         """Show what a launch of a grid would start, an estimate of its cost, which runs are
         already done, and what is left of the budget. Start nothing. Mistakes in the grid are
-        reported with their lines. If the grid does not exist, the answer lists those that do."""
+        reported with their lines. If the grid does not exist, the answer lists the grids that
+        do."""
         preview = self._workspace.preview(grid, overrides, again=False)
         plan = preview.launch.plan
         names = [run.name for run in preview.starting]
@@ -67,7 +68,11 @@ class Running:
             "runs_to_come": sum(plan.unknown.values()),
             "names": names[:20],
             "already_there": dict(
-                Counter(one.state.state.value for one in preview.launch.previews if not one.attempt)
+                Counter(
+                    run_preview.state.state.value
+                    for run_preview in preview.launch.previews
+                    if not run_preview.attempt
+                )
             ),
             "reused": self._reused(preview),
             "metric": None if plan.metric is None else plan.metric._asdict(),
@@ -78,20 +83,20 @@ class Running:
             "budget_left": self._workspace.left(),
         }
 
-    def launch(self, asked: Launch) -> dict[str, object]:
+    def launch(self, request: Launch) -> dict[str, object]:
         """Start a grid and return at once. Its runs continue without this server. A launch beyond
-        the budget that a person has set is refused. Runs whose configuration and seed have
-        succeeded in another sweep are not run again: `reused` has their results."""
+        the budget that a person has set is refused. Runs that have succeeded in another sweep, with
+        the same configuration and seed, are not run again: `reused` has their results."""
         from sweeper.launcher.annotations import Noted, mark
 
-        preview = self._workspace.preview(asked.grid, asked.overrides, again=asked.again)
+        preview = self._workspace.preview(request.grid, request.overrides, again=request.again)
         name = preview.launch.plan.name
         reused = self._reused(preview)
         if not preview.launch.plan.runs:
             return {"launched": False, "sweep": name, "reused": reused}
-        left = self._workspace.launch(preview, asked.given("tokens", "usd", "hours"))
-        if asked.why.strip():
-            mark(name, Noted(asked.why), root=self._workspace.root, by=self._workspace.by)
+        left = self._workspace.launch(preview, request.set_values("tokens", "usd", "hours"))
+        if request.why.strip():
+            mark(name, Noted(request.why), root=self._workspace.root, by=self._workspace.by)
         started = len(preview.starting)
         answer = {"launched": True, "sweep": name, "runs_started": started, "reused": reused}
         return {**answer, "budget_left": left}
@@ -100,13 +105,17 @@ class Running:
         """Return the results of the runs that have succeeded in other sweeps."""
         reused: list[dict[str, object]] = []
         sweeps: dict[str, dict[str, RecordedRun]] = {}
-        for one in list(preview.reused.values())[:MOST]:
-            if one.sweep not in sweeps:
-                runs = self._workspace.registry.sweep(one.sweep).runs
-                sweeps[one.sweep] = {run.id: run for run in runs}
-            record = sweeps[one.sweep][one.run].record()
+        for earlier in list(preview.reused.values())[:MOST]:
+            if earlier.sweep not in sweeps:
+                runs = self._workspace.registry.sweep(earlier.sweep).runs
+                sweeps[earlier.sweep] = {run.id: run for run in runs}
+            record = sweeps[earlier.sweep][earlier.run].record()
             reused.append(
-                {"run": f"{one.sweep}/{one.name}", "value": record["value"], "code": record["code"]}
+                {
+                    "run": f"{earlier.sweep}/{earlier.name}",
+                    "value": record["value"],
+                    "code": record["code"],
+                }
             )
         return reused
 
@@ -118,11 +127,11 @@ class Running:
         number: Number = 1,
         size: Size = 20,
     ) -> dict[str, object]:
-        """Return the runs of a sweep by state, what its launcher observes, and whether it is over
-        (`at_work` is false then). Without a sweep, return a page of all sweeps."""
+        """Return the number of a sweep's runs in each state, the observations of its launcher, and
+        whether it is still at work (`at_work`). Without a sweep, return a page of all sweeps."""
         if sweep is None:
             records = self._workspace.registry.sweep_records()
-            newest = sorted(records, key=lambda one: one["created"] or "", reverse=True)
+            newest = sorted(records, key=lambda record: record["created"] or "", reverse=True)
             return page(newest, number, size).under("sweeps")
         return self._standing(self._workspace.registry.sweep(sweep))
 
@@ -152,12 +161,12 @@ class Running:
             float, Field(ge=0, le=_MOST_SECONDS, description="the longest wait in seconds")
         ] = 60.0,
         changed: Annotated[
-            str, Field(max_length=200, description="`changed` of your last answer")
+            str, Field(max_length=200, description="the value of `changed` in your last answer")
         ] = "",
     ) -> dict[str, object]:
         """Wait until a sweep changes: a run begins or ends, an alarm is raised, the sweep is over.
-        Give `changed` of your last answer, so that nothing in between is missed. Returns after at
-        most 300 seconds, with `timed_out` if nothing has changed: then call it again."""
+        Give the `changed` of your last answer, so that no change in between is missed. Returns
+        after at most 300 seconds, with `timed_out` if nothing has changed: then call it again."""
         deadline = time.monotonic() + seconds
         while True:
             begun = time.monotonic()
@@ -167,15 +176,15 @@ class Running:
             over = not status["at_work"]
             if over or status["changed"] != changed or left <= 0:
                 return {**status, "timed_out": not over and status["changed"] == changed}
-            await asyncio.sleep(min(left, max(_LOOK_SECONDS, 10 * (time.monotonic() - begun))))
+            await asyncio.sleep(min(left, max(_POLL_SECONDS, 10 * (time.monotonic() - begun))))
 
     def alarms(self, sweep: Name, number: Number = 1, size: Size = 20) -> dict[str, object]:
-        """Return what is wrong with the runs of a sweep, with evidence and advice."""
+        """Return the problems of a sweep's runs, with evidence and advice."""
         opened = self._workspace.registry.sweep(sweep)
         raised = [
-            {"run": one.name, "rule": one.rule, "time": one.time, "key": one.key,
-             "step": one.step, "evidence": Text(one.message, 500), "advice": one.advice}
-            for one in alarms_of(opened, opened.runs)
+            {"run": alarm.name, "rule": alarm.rule, "time": alarm.time, "key": alarm.key,
+             "step": alarm.step, "evidence": Text(alarm.message, 500), "advice": alarm.advice}
+            for alarm in alarms_of(opened, opened.runs)
         ]  # fmt: skip
         return page(raised, number, size).under("alarms")
 
@@ -195,14 +204,14 @@ class Running:
         if done is None:
             task.add_done_callback(_forget)
             return {"sweep": sweep, "still_stopping": True}
-        reasons = dict(Counter(Ours(one.why) for one in done))
+        reasons = dict(Counter(Ours(request.why) for request in done))
         return {"sweep": sweep, "still_stopping": False, "runs": reasons}
 
     def retry(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
-        """Start failed runs of a sweep that an agent has launched again ([]: all that failed).
+        """Start failed runs again ([]: all failed runs), in a sweep that an agent has launched.
         Each counts as one more run of the budget, and the sweep's own budget applies to them."""
         done = self._workspace.retry(sweep, runs)
-        return {"sweep": sweep, "runs": dict(Counter(Ours(one.why) for one in done))}
+        return {"sweep": sweep, "runs": dict(Counter(Ours(request.why) for request in done))}
 
 
 def _mark_of(sweep: Sweep) -> str:
@@ -217,6 +226,6 @@ def _mark_of(sweep: Sweep) -> str:
 
 
 def _forget(task: "asyncio.Task[object]") -> None:
-    """Ignore the outcome of a cancel that outlives its answer."""
+    """Ignore the outcome of a cancel that ends after the tool has answered."""
     with contextlib.suppress(BaseException):
         task.exception()

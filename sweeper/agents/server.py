@@ -70,10 +70,10 @@ def make_server(workspace: Workspace) -> "MCPServer[object]":
 
 def _tool(function: Callable[..., object]) -> Tool:
     """Return a tool that calls a function. Errors become answers, answers are prepared by
-    `answered`, and unknown arguments are refused. The fields of an `asked` parameter become the
+    `answered`, and unknown arguments are refused. The fields of a `request` parameter become the
     tool's arguments."""
     name = function.__name__
-    made = Tool.from_function(
+    tool = Tool.from_function(
         _guarded(function),
         name=name,
         description=inspect.getdoc(function),
@@ -84,14 +84,14 @@ def _tool(function: Callable[..., object]) -> Tool:
             open_world_hint=name == "datasets",
         ),
     )
-    asked = inspect.signature(function).parameters.get("asked")
-    if asked is not None:
-        made.fn_metadata.arg_model = asked.annotation
-    model = made.fn_metadata.arg_model
+    request = inspect.signature(function).parameters.get("request")
+    if request is not None:
+        tool.fn_metadata.arg_model = request.annotation
+    model = tool.fn_metadata.arg_model
     model.model_config["extra"] = "forbid"
     model.model_rebuild(force=True)
-    made.parameters = model.model_json_schema(by_alias=True)
-    return made
+    tool.parameters = model.model_json_schema(by_alias=True)
+    return tool
 
 
 def _guarded(function: Callable[..., object]) -> Callable[..., object]:
@@ -133,7 +133,7 @@ def _add_resources(server: "MCPServer[object]", workspace: Workspace) -> None:
 
     @server.resource("sweeper://grids/{name}", mime_type="application/yaml")
     def grid(name: str) -> str:
-        """Return a grid as it was written. In its path write %2F for /."""
+        """Return the text of a grid. In its path write %2F for /."""
         return resource(lambda: _text(find_grid(workspace.grids, name)))
 
     @server.resource("sweeper://sweeps/{sweep}/grid", mime_type="application/yaml")
@@ -162,8 +162,8 @@ def _text(path: str) -> str:
 def _report(workspace: Workspace, sweep: str) -> str:
     from sweeper import analysis
 
-    made = analysis.analyze(workspace.registry, sweep)
-    return f"{NOTICE}\n\n{Marker().mark(_text(made.files['report.md']), _LONGEST)}"
+    report = analysis.analyze(workspace.registry, sweep)
+    return f"{NOTICE}\n\n{Marker().mark(_text(report.files['report.md']), _LONGEST)}"
 
 
 def _notes(workspace: Workspace, sweep: str) -> str:
@@ -181,13 +181,13 @@ def _notes(workspace: Workspace, sweep: str) -> str:
 def _add_prompts(server: "MCPServer[object]") -> None:
     @server.prompt(title="A study, from its question to its verdict")
     def research(question: str) -> str:
-        """Return how to answer a question by experiments: baseline first, then one change at a
-        time."""
+        """Return instructions for answering a question by experiments: the baseline first, then one
+        change at a time."""
         return f"The question: {question}\n\n{ARC}"
 
     @server.prompt(title="Look into a sweep that went wrong")
     def diagnose(sweep: str) -> str:
-        """Return how to find out why runs of a sweep failed or learnt nothing."""
+        """Return instructions for finding out why runs of a sweep failed or learnt nothing."""
         return (
             f"Find out what is wrong with the sweep {sweep}. Ask `status`, then `alarms`. Read the "
             "`logs` of runs that failed, and the best and the worst `rollouts` of some that ran. "
@@ -233,8 +233,8 @@ def require_token(app: ASGIApp, token: str) -> ASGIApp:
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, expected):
+            header = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(header, expected):
                 head = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
                 await send({"type": "http.response.start", "status": 401, "headers": head})
                 await send({"type": "http.response.body", "body": b"the token is missing or wrong"})

@@ -69,9 +69,8 @@ class Grading(NamedTuple):
 
 
 class Spec(NamedTuple):
-    """The definition of a session; `settings` are those of its recipe. It trains on `problems`
-    (prompt and answer), on `data` (a file below the folder of grids), or on the task that its
-    settings name."""
+    """The definition of a session. It trains on `problems` (prompt and answer), on `data` (a file
+    below the folder of grids), or on the task that the `settings` of its recipe name."""
 
     kind: Kind
     name: str
@@ -119,10 +118,10 @@ class Sessions:
         try:
             plan = _planned(spec, self._settings(spec, created), before)
             (mine,) = (run for run in plan.runs if run.seed == spec.seed)
-            known = before is not None and mine.id in {run.id for run in before.runs}
-            if not known and spec.grading is not None:
+            exists = before is not None and mine.id in {run.id for run in before.runs}
+            if not exists and spec.grading is not None:
                 _try_out(spec.grading)
-            if not known or (limits and self._held_reason(self.find(f"{plan.name}/{mine.name}"))):
+            if not exists or (limits and self._held_reason(self.find(f"{plan.name}/{mine.name}"))):
                 self._launch(plan, limits)
         except SweeperError:
             self._store.remove(created)
@@ -135,7 +134,7 @@ class Sessions:
         self._workspace.launch(GridPreview(survey(plan, self._store), {}), limits)
 
     def left(self) -> dict[str, float]:
-        """Return what is left of the allowance."""
+        """Return the rest of the allowance."""
         return self._workspace.left()
 
     def _recorded(self, sweep: str) -> Plan | None:
@@ -158,7 +157,7 @@ class Sessions:
         if spec.problems and spec.data is not None:
             raise UsageError("give `problems` or `data`, not both")
         if spec.problems:
-            text = "".join(json.dumps(dict(one)) + "\n" for one in spec.problems)
+            text = "".join(json.dumps(dict(problem)) + "\n" for problem in spec.problems)
             settings["data"] = self._file(text.encode(), "jsonl", created)
         if spec.data is not None:
             settings["data"] = find_below(self._workspace.grids, spec.data, (".jsonl",), "data")
@@ -176,20 +175,21 @@ class Sessions:
             created.append(path)
         return self._store.local_path(path) or path
 
-    def address(self, checkpoint: str, own: RecordedRun | None = None) -> str:
-        """Return the address of weights: `tinker://...` unchanged, a checkpoint of `own` by its
-        name, or the last checkpoint of a run (sweep/run). Raises `NotFound`, `UsageError`."""
+    def address(self, checkpoint: str, session_run: RecordedRun | None = None) -> str:
+        """Return the address of weights. `checkpoint` is the address itself (`tinker://...`), the
+        name of a checkpoint of `session_run`, or a run (sweep/run), whose last checkpoint is meant.
+        Raises `NotFound`, `UsageError`."""
         if checkpoint.startswith("tinker://"):
             return checkpoint
-        if own is not None and "/" not in checkpoint:
-            records = [r for r in own.checkpoint_records() if r.get("name") == checkpoint]
-            known = ", ".join(str(r.get("name")) for r in own.checkpoint_records()) or "none"
-            message = f"no checkpoint {checkpoint!r} of this session (it has {known})"
+        if session_run is not None and "/" not in checkpoint:
+            recorded = session_run.checkpoint_records()
+            records = [record for record in recorded if record.get("name") == checkpoint]
+            names = ", ".join(str(record.get("name")) for record in recorded) or "none"
+            message = f"no checkpoint {checkpoint!r} of this session (it has {names})"
         else:
             record = self._workspace.registry.run(checkpoint)
             records, message = record.checkpoint_records(), f"{checkpoint} has no checkpoint"
-        known = (one.get("state_path") for one in records)
-        paths = [path for path in known if isinstance(path, str)]
+        paths = [path for row in records if isinstance(path := row.get("state_path"), str)]
         if not paths:
             raise NotFound(message)
         return paths[-1]
@@ -209,8 +209,8 @@ class Sessions:
         return Session(run, kind, f"{run.sweep}/session/{run.id}")
 
     def ensure_running(self, session: Session) -> Session:
-        """Return the session's current state, and start its launcher again if it is needed. Raises
-        `UsageError` for a session that has ended."""
+        """Return the session in its current state, and start a new launcher if none is running.
+        Raises `UsageError` for a session that has ended or is held."""
         now = self.find(session.name)
         if now.run.is_finished:
             why = f": {quoted(now.run.explained)}" if now.run.explained else ""
@@ -220,9 +220,9 @@ class Sessions:
             )
         if (held := self._held_reason(now)) is not None:
             raise UsageError(
-                f"{now.name} is held: {quoted(held)}. For a session: init_{now.kind} again, all "
-                "alike, with the tokens, usd or hours that it may use more; it does then what was "
-                "ordered"
+                f"{now.name} is held: {quoted(held)}. To continue, call init_{now.kind} again with "
+                "the same arguments and the additional tokens, usd or hours that it may use; it "
+                "then executes the waiting order"
             )
         folder = SweepFolder(self._store, now.run.sweep)
         if not read_status(Sweep(folder)).launcher:
@@ -230,7 +230,8 @@ class Sessions:
         return now
 
     def _held_reason(self, session: Session) -> str | None:
-        """Return why the last launcher ended before the session; None if it did not."""
+        """Return the reason why the last launcher stopped before the session ended; None if it did
+        not, or if a launcher is running."""
         if session.run.is_finished:
             return None
         status = read_status(Sweep(session.run.sweep_folder))
@@ -293,9 +294,7 @@ def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) ->
     }
     planned = plan(grid)
     if before is not None and not {run.id for run in before.runs} <= {r.id for r in planned.runs}:
-        raise UsageError(
-            f"there is a session {spec.name} with other settings: give this one another name"
-        )
+        raise UsageError(f"the session {spec.name} exists with other settings: choose another name")
     return planned
 
 

@@ -48,8 +48,8 @@ def install(name: str, place: str, *, force: bool = False) -> tuple[str, bool]:
 
 
 def agents_text() -> str:
-    """Return the repository's AGENTS.md, which explains to agents how to work with sweeper or on
-    it. The path is a link in the repository, and a copy in a wheel."""
+    """Return the repository's AGENTS.md, which tells agents how to work with sweeper or on its
+    code. The file in this package is a link in the repository, and a copy in a wheel."""
     return _text("AGENTS.md")
 
 

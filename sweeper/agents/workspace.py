@@ -34,12 +34,13 @@ class GridPreview(NamedTuple):
     @property
     def starting(self) -> list[Run]:
         """The runs that a launch would start."""
-        return [one.run for one in self.launch.previews if one.attempt]
+        return [preview.run for preview in self.launch.previews if preview.attempt]
 
 
 class Workspace:
-    """`root` is where sweeps are stored, `grids` the folder of grids. Only sweeps that agents have
-    launched are launched again, cancelled or retried. Raises `StoreError`."""
+    """The root where sweeps are stored, the folder of grids, and the limits of the agents. Agents
+    can launch again, cancel and retry only sweeps that agents have launched. Raises
+    `StoreError`."""
 
     def __init__(self, root: str, grids: str, limits: Limits) -> None:
         self.store = open_store(root)
@@ -74,9 +75,9 @@ class Workspace:
         if not again and not planned.stages and planned.race is None:
             on_record = self._recorded(planned.name)
             recorded = recorded_elsewhere(self.store, planned)
-            reused = {run: one for run, one in recorded.items() if run not in on_record}
-            left = tuple(run for run in planned.runs if run.id not in reused)
-            planned = planned._replace(runs=left)
+            reused = {run: entry for run, entry in recorded.items() if run not in on_record}
+            remaining = tuple(run for run in planned.runs if run.id not in reused)
+            planned = planned._replace(runs=remaining)
         return GridPreview(survey(planned, self.store), reused)
 
     def _recorded(self, sweep: str) -> set[str]:
@@ -86,8 +87,8 @@ class Workspace:
             return set()
 
     def launch(self, preview: GridPreview, requested: Mapping[str, float]) -> dict[str, float]:
-        """Launch a previewed grid within the allowance. `asked` has the most tokens, dollars and
-        hours that it may use. Return the rest of the allowance. Raises `UsageError` beyond the
+        """Launch a previewed grid within the allowance. `requested` has the most tokens, dollars
+        and hours that it may use. Return the rest of the allowance. Raises `UsageError` beyond the
         allowance, and the errors of `launch`."""
         plan = preview.launch.plan
         if not self.limits.allows_any:
@@ -101,7 +102,7 @@ class Workspace:
             if self._recorded(plan.name):
                 self.require_ours(plan.name)
             mine = allowance.of_sweep(self.store, recorded, plan.name)
-            counted = {run for one in mine for run in one.runs}
+            counted = {run for entry in mine for run in entry.runs}
             new = [run.id for run in preview.starting if run.id not in counted]
             new += [f"to come: {k} {n}" for k, most in plan.unknown.items() for n in range(most)]
             left = allowance.used(self.store, recorded).left(self.limits)
@@ -189,7 +190,7 @@ class Workspace:
         recorded = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
         now = allowance.used(self.store, recorded)._asdict()
         for name in left.keys() - {"runs"}:
-            most = max((one.budget.get(name, 0.0) for one in recorded), default=0.0)
+            most = max((entry.budget.get(name, 0.0) for entry in recorded), default=0.0)
             if most - now[name] > left[name]:
                 raise UsageError(
                     f"{sweep} may use {most - now[name]:g} {name} more by its budget, but "
@@ -210,7 +211,7 @@ class Workspace:
                 if name in limits:
                     caps[name] = limits[name]
                 continue
-            # Continuing needs no more of the allowance.
+            # A launch without new runs needs no more of the allowance.
             caps[name] = limits.get(name, left[name] if new else 0.0)
             if caps[name] > left[name] or (new and left[name] <= 0):
                 raise UsageError(
@@ -239,9 +240,9 @@ class Workspace:
         """Return the budget of the whole sweep: what it has used or may still use, plus the new
         amount, limited by its grid's budget."""
         spent = allowance.used(self.store, mine)._asdict()
-        own = {} if plan.budget is None else plan.budget.document()
+        of_grid = {} if plan.budget is None else plan.budget.document()
         total = {name: float(spent[name]) + cap for name, cap in caps.items()}
-        for name, most in own.items():
+        for name, most in of_grid.items():
             if isinstance(most, int | float):
                 total[name] = min(most, total.get(name, most))
         return total
@@ -263,5 +264,5 @@ class Workspace:
 
 
 def _listed(left: Mapping[str, float]) -> str:
-    """Format as `runs 3, tokens 1000`."""
+    """Format the rest of the allowance: `runs 3, tokens 1000`."""
     return ", ".join(f"{name} {amount:g}" for name, amount in left.items())

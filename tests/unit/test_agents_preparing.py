@@ -86,7 +86,7 @@ def test_a_dataset_of_the_hub_is_searched_described_read_and_saved(hub, grids):
         "prompt": "1 + 1?", "answer": "#### 2",
     }  # fmt: skip
     wrong = ask(grids, "datasets", **split, save="w.jsonl", columns={"prompt": "text"})
-    assert "row 0 has no 'text', but 'question', 'answer'" in wrong
+    assert "row 0 has no 'text'; it has 'question', 'answer'" in wrong
     assert "20 + 1?</data-" in saved["rows_shown"][0]["question"]
     assert hub.tokens == {"Bearer hf_0123456789"}
     again = ask(grids, "datasets", **split, save="data/train.jsonl")

@@ -29,7 +29,7 @@ class Setting(NamedTuple):
 
 
 class Cli(NamedTuple):
-    """An agent's command line. It needs one of the `secrets`, if there are any, and gets those
+    """An agent's command line. The agent needs one of the `secrets`, if there are any, and gets the
     variables in `passed_on` that are set."""
 
     name: str
@@ -94,8 +94,8 @@ CLIS = {
 
 
 def find_cli(text: str) -> Cli:
-    """Return a built-in command line by name, or one made of a command with `{model}`, `{prompt}`
-    and `{mcp}`. Raises `UsageError`."""
+    """Return the built-in command line with this name, or else the command line of a command with
+    `{model}`, `{prompt}` and `{mcp}`. Raises `UsageError`."""
     if text in CLIS:
         return CLIS[text]
     try:

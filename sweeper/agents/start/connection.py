@@ -37,7 +37,7 @@ class Connections:
             while True:
                 connection, _ = self._listener.accept()
                 with connection, self._lock:
-                    self._servers = [one for one in self._servers if one.poll() is None]
+                    self._servers = [each for each in self._servers if each.poll() is None]
                     if len(self._servers) < _MOST and not self._closed:
                         self._servers.append(self._serve(connection))
 

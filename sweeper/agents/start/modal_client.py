@@ -37,7 +37,7 @@ minute, for example because this program was killed."""
 
 
 class Start(NamedTuple):
-    """What to start, and where. `base` is a folder in the sandbox, `work` the agent's folder on
+    """The contents of `start.json`. `base` is a folder in the sandbox, `work` the agent's folder on
     this machine. `env` has no secrets; `secrets` are names of variables."""
 
     argv: list[str]

@@ -68,10 +68,12 @@ class Sandbox(NamedTuple):
     def require(self) -> None:
         """Raise `UsageError` for options that the place does not support, `EnvironmentFailure` if
         this machine lacks something."""
-        given = [name for name in ("image", "network", "memory") if getattr(self, name) is not None]
+        options = [
+            name for name in ("image", "network", "memory") if getattr(self, name) is not None
+        ]
         if not self.isolated:
-            if given:
-                raise UsageError(f"--{given[0]} works only with --in podman or modal")
+            if options:
+                raise UsageError(f"--{options[0]} works only with --in podman or modal")
             return
         if self.kind == "modal" and self.network is not None:
             raise UsageError("--network works only with --in podman")
@@ -127,20 +129,21 @@ class Room:
     def start(
         self, argv: Sequence[str], env: Mapping[str, str], secrets: Mapping[str, str], stdin: int
     ) -> "subprocess.Popen[bytes]":
-        """Start the command, whose output and errors go to `stdout`. Raises
-        `EnvironmentFailure`."""
+        """Start the command, and return its process, whose `stdout` has the output and the errors.
+        Raises `EnvironmentFailure`."""
         if self._sandbox.kind == "modal":
             command = self._modal(argv, env, list(secrets))
             environment = {**os.environ, **secrets, ROOT: self._private}
         elif self._sandbox.isolated:
             command = [*self._podman(env, list(secrets)), *argv]
-            # Without the mark, because podman's own processes remove the container after the agent.
+            # Without ROOT: processes with it are killed at the end, but podman's own processes must
+            # live to remove the container.
             environment = {**os.environ, **secrets}
         else:
             command = list(argv)
             passed = {key: os.environ[key] for key in _PASSED_ON if key in os.environ}
             environment = {**passed, **env, **secrets, ROOT: self._private}
-            environment.pop("IS_SANDBOX", None)  # there is none
+            environment.pop("IS_SANDBOX", None)  # this machine is no sandbox
         try:
             self._process = subprocess.Popen(
                 command,

@@ -27,7 +27,7 @@ class Folder:
 
     def __init__(self, top: str) -> None:
         self.top = os.path.realpath(top)
-        self._known: dict[str, tuple[int, int]] = {}
+        self._stamps: dict[str, tuple[int, int]] = {}
         self._skipped: set[str] = set()
         self.notices: list[bytes] = []
         """Messages about files that are not copied, once each. The reader removes them."""
@@ -45,7 +45,7 @@ class Folder:
                     path = os.path.join(at, name)
                     stamp = self._stamp(path)
                     key = os.path.relpath(path, self.top)
-                    if stamp is None or stamp == self._known.get(key):
+                    if stamp is None or stamp == self._stamps.get(key):
                         continue
                     if stamp[1] > LARGEST:
                         self._skip(path, f"above {LARGEST // 1_000_000} MB")
@@ -55,7 +55,7 @@ class Folder:
                             files.append((key, file.read(LARGEST)))
                     except OSError:  # removed in the meantime, or unreadable
                         continue
-                    self._known[key] = stamp
+                    self._stamps[key] = stamp
         return files
 
     def _skip(self, path: str, why: str) -> None:
@@ -87,7 +87,7 @@ class Folder:
                 return
             stamp = self._stamp(path)
             if stamp is not None:
-                self._known[os.path.relpath(path, self.top)] = stamp
+                self._stamps[os.path.relpath(path, self.top)] = stamp
 
 
 def frame(kind: str, data: bytes = b"", **more: Any) -> bytes:
@@ -205,7 +205,7 @@ class Relay:
                 data = b""
             if not data:
                 break
-            self.send_files()  # the grid that a call names must arrive first
+            self.send_files()  # a grid must arrive before the call that names it
             self.send(frame("data", data, id=number))
         self.send(frame("close", id=number))
 

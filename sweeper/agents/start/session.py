@@ -30,13 +30,13 @@ SKILL_FOLDERS = (".claude/skills", ".agents/skills")
 """Where Claude Code and Codex look for skills in the folder that they work in."""
 _BRIDGE, _MCP, _PROMPT = "bridge.py", "mcp.json", "prompt.md"
 _PIECE = 65_536
-_LOOK_SECONDS = 1.0
+_POLL_SECONDS = 1.0
 _CHECK_SECONDS = 120.0
 
 
 class Start(NamedTuple):
-    """What to start: the agent `name`, its model, command line, place, task, folder, budget (as in
-    `--budget`) and secrets (values by name), for how many hours, and how many times."""
+    """A request to start an agent. `budget` is the text of `--budget`, `secrets` has values by
+    name, `hours` is the time limit, and `restarts` the most restarts after failures."""
 
     name: str
     model: str
@@ -52,8 +52,8 @@ class Start(NamedTuple):
 
 
 class Check(NamedTuple):
-    """What an agent would find: the command line, the whole prompt, and the output of the check in
-    the sandbox."""
+    """The result of a check: the agent's command line and whole prompt, and the output and exit
+    code of the check in the sandbox."""
 
     argv: list[str]
     prompt: str
@@ -62,7 +62,7 @@ class Check(NamedTuple):
 
 
 def secrets_of(cli: Cli, more: Sequence[str], *, required: bool) -> dict[str, str]:
-    """Return the secrets that an agent gets, from the environment. `required` tells that the agent
+    """Return the secrets that an agent gets, from the environment. `required` is true if the agent
     has no other way to log in. Raises `EnvironmentFailure` for missing secrets, `UsageError` for
     values that cannot be masked."""
     names = [name for name in cli.secrets if os.environ.get(name)]
@@ -75,7 +75,7 @@ def secrets_of(cli: Cli, more: Sequence[str], *, required: bool) -> dict[str, st
             raise EnvironmentFailure(f"--secret {name} is not set: `export {name}=...`")
         if len(value) < SHORTEST_NAMED:
             raise UsageError(
-                f"--secret {name}: its value has less than {SHORTEST_NAMED} characters, so it "
+                f"--secret {name}: its value has fewer than {SHORTEST_NAMED} characters, so it "
                 "cannot be masked in the transcript"
             )
         values[name] = value
@@ -160,9 +160,9 @@ def _first_prompt(start: Start) -> str:
 
 
 def run(start: Start, store: Store, notify: Callable[[Session], None]) -> Session:
-    """Start an agent and follow it until it ends. `notify` gets each change. SIGTERM and SIGHUP
-    stop it as Ctrl-C does; sweeps that it has launched continue. Return how it ended. Raises
-    `SweeperError`."""
+    """Start an agent, follow it until it ends, and return its record. `notify` is called before
+    each start. SIGTERM and SIGHUP stop the agent like Ctrl-C; sweeps that it has launched continue.
+    Raises `SweeperError`."""
     secrets = secret_values(os.environ, list(start.secrets))
     session = Session(
         name=start.name,
@@ -220,10 +220,10 @@ def _follow(
     if number > 1:
         prompt = prompts.again(prompt, start.sandbox.work(start.folder), number, why)
     with prepared_room(start, prompt) as (room, setting):
-        with open(os.path.join(room.folder, _PROMPT), "rb") as given:
+        with open(os.path.join(room.folder, _PROMPT), "rb") as file:
             argv = start.cli.argv(setting)
             process = room.start(
-                argv, start.cli.environment(os.environ), start.secrets, given.fileno()
+                argv, start.cli.environment(os.environ), start.secrets, file.fileno()
             )
         try:
             return _record(process, transcript, deadline)
@@ -244,7 +244,7 @@ def _record(
             ended = process.poll() is not None
             # A process that the agent left behind may hold the pipe open. Then only available
             # output is read.
-            if selector.select(0 if ended else min(left, _LOOK_SECONDS)):
+            if selector.select(0 if ended else min(left, _POLL_SECONDS)):
                 data = os.read(output, _PIECE)
                 if not data:
                     selector.unregister(output)

@@ -134,7 +134,7 @@ def _session(document: object, place: str) -> Session:
 
 
 def read_output(store: Store, name: str) -> Iterator[bytes]:
-    """Yield what an agent has printed. Raises `StoreError`."""
+    """Yield an agent's output in parts. Raises `StoreError`."""
     for path in sorted(store.names(f"{_FOLDER}/{name}/transcript")):
         yield store.read(path)
 
