@@ -32,6 +32,7 @@ def test_messages_quote_the_commands_that_they_hold():
         "sweep/request.py",  # the name of a sweep, in a record that is read on other machines
         "alarms/notifier.py",  # the same
         "errors.py",  # quotes by itself
+        "commands/__init__.py",  # the name of a verb
         "commands/status.py",
     }
     quoted = {
