@@ -1,5 +1,6 @@
 """The pieces of a launch: the merged plan, the lock, the environment that runs get."""
 
+import gc
 import json
 import os
 import stat
@@ -159,6 +160,12 @@ def test_an_outage_after_all_is_over_fails_no_launch(make_scene, monkeypatch):
     monkeypatch.setattr(kept_environments, "is_needed_later", unreachable)
     summary = launching.drive(f"{scene.store.root}/s", lambda _: None)
     assert summary.counts[State.SUCCEEDED] == 1
+
+
+def test_a_detached_launcher_may_outlive_its_caller(tmp_path):
+    """Python does not warn about it (pytest makes an error of the warning)."""
+    background.start_with_log(["sleep", "1"], str(tmp_path / "log"))
+    gc.collect()
 
 
 def test_the_error_of_a_launcher_that_does_not_start_is_raised(tmp_path):
