@@ -246,7 +246,7 @@ def main() -> None:
             just_named,
         ),
         ("the interval of an interquartile mean over 10 tasks holds, %", several_tasks),
-        ("a run that learns is said not to keep what it learned, %", learning),
+        ("a run that learns is said not to keep its gains, %", learning),
     ):
         if arguments.only not in head:
             continue
