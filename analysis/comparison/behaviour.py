@@ -75,7 +75,8 @@ class Flag:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """`low` and `high` are the ends of the histograms. `split` is the split that is judged."""
+    """The behaviour of all cells. `low` and `high` are the ends of the histograms, and `split` is
+    the split of the rollouts that is judged."""
 
     split: str
     cells: tuple[CellBehaviour, ...]
@@ -87,7 +88,7 @@ class Behaviour:
 
 
 def examine(data: SweepData, ranking: Ranking) -> Behaviour | None:
-    """Judge the rollouts; None if there are none."""
+    """Judge the rollouts of a sweep; None if it has no rollouts."""
     splits = sorted({rollout.split for run in data.runs for rollout in run.rollouts})
     if not splits:
         return None

@@ -31,7 +31,7 @@ class Cell:
     """One configuration and its runs. `settings` are the values that distinguish it from other
     cells, declared axes first. `unset` are keys that this cell leaves to the recipe, while a cell
     that is otherwise equal sets them. `assumed` are the values that failed runs count as.
-    `baseline`: this cell is what the best is compared with."""
+    `baseline` is True for the cell that the best is compared with."""
 
     name: str
     settings: Mapping[str, Any]
@@ -414,7 +414,7 @@ def _bounds(data: SweepData) -> tuple[float, float]:
     ends = [float(end) for own in values if len(own) for end in (own.min(), own.max())]
     if metric is None or not ends:
         return -math.inf, math.inf
-    # tinker-cookbook's evaluations: a score is the share of so many examples.
+    # In tinker-cookbook's evaluations a score is a share of `num_examples` examples.
     above, _, leaf = metric.name.rpartition("/")
     if (
         leaf == "score"

@@ -1,11 +1,11 @@
 """Finds axes on which the best cell is at the edge of the tried values, and tests whether the
 metric still improves there. Pure."""
 
-# An edge is a fact: with the other settings unchanged, nothing was tried beyond it. That the metric
-# improves beyond it is a claim with a test: the end is better than the value before it, over all
-# combinations of the other settings that have both, or in a single combination, corrected for their
-# number; and corrected for the number of axes and of blocks (Bonferroni). If the cells at the end
-# and beside it are noisier than the others, their own noise counts too, since noise often grows
+# An edge is a fact: with the other settings unchanged, nothing was tried beyond it. The claim that
+# the metric still improves there has a test: the end is better than the value before it, over all
+# combinations of the other settings that have both, or in a single combination (corrected for their
+# number). The test is corrected for the number of axes and of blocks (Bonferroni). If the cells at
+# these two values are noisier than the others, their own noise counts too, since noise often grows
 # along an axis. With equal cells the claim is made in at most 5 % of sweeps.
 
 import itertools
@@ -108,8 +108,7 @@ def judge_edges(
 ) -> list[Edge]:
     """Return the edges at which the best cell of the ranking is, each with its test; `alone` as
     in `find_edges`. If the ranking is one of several `blocks`, the tests hold for all of them at
-    once. There is no edge if an equally good cell is inside. `stopped`: all cells further out
-    diverged."""
+    once. There is no edge if a cell with the same mean is not at that end."""
     best = ranking.best
     if best is None:
         return []

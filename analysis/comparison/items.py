@@ -385,7 +385,7 @@ def _tables(
 def _alone(
     cells: Sequence[str], means: Sequence[Sequence[float]], items: Sequence[str]
 ) -> Iterator[Alone]:
-    """Yield the items that each of these cells solves and another does not."""
+    """Yield, for each ordered pair of these cells, the items that only the first solves."""
     scores = np.array(means[: len(cells)])
     for own, other in itertools.permutations(range(len(cells)), 2):
         places = np.flatnonzero((scores[own] >= SOLVED) & (scores[other] < SOLVED))
@@ -397,7 +397,8 @@ def _alone(
 
 
 def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | None:
-    """Return the number of each item's cluster. None if there are no clusters, or only one."""
+    """Return, for each item, the number of its cluster. None if there are fewer than two
+    clusters."""
     if not clusters:
         return None
     numbers: dict[tuple[bool, str], int] = {}

@@ -2,9 +2,9 @@
 of each axis, its curve with a 95 % band, and which axes matter. Pure."""
 
 # The model (`regression`) gives the importance of an axis as a share of the variance between cells
-# (functional ANOVA of an additive model, and by permutation). An axis is said to matter only if its
-# test shows it, at 5 % for all axes together (Holm); pairs of axes are tested at 2.5 % for all
-# pairs together.
+# (functional ANOVA of an additive model, and by permutation). The report says that an axis matters
+# only if its test is significant, at 5 % for all axes together (Holm). Pairs of axes are tested at
+# 2.5 % for all pairs together.
 
 import math
 from collections.abc import Mapping, Sequence
@@ -156,8 +156,8 @@ def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
 
 
 def _pulled(y: Floats) -> tuple[Floats, int]:
-    """Move means that are far away to the limit, and count them. It matters that a run went wrong,
-    but not by which power of ten."""
+    """Move means that are far out to the limit, and count them: that a run went wrong matters, but
+    not by which power of ten."""
     low, high = np.quantile(y, [0.25, 0.75])
     reach = _FAR * (high - low)
     if not reach > 0:
@@ -286,9 +286,9 @@ def _permuted(model: Fit, index: int, total: float) -> Share:
     shuffles of an axis, as a fraction of the variance (halved, since a shuffled value is wrong
     twice). The interval is over cells."""
     part = model.alone(index)
-    foretold = model.left / (1 - model.leverage)
-    with_own = foretold + model.alone(index, without_own=True)
-    grown = with_own**2 - 2 * with_own * part.mean() + np.mean(part**2) - foretold**2
+    errors = model.left / (1 - model.leverage)
+    with_own = errors + model.alone(index, without_own=True)
+    grown = with_own**2 - 2 * with_own * part.mean() + np.mean(part**2) - errors**2
     grown = grown / 2 * len(model.y) / total
     n = len(grown)
     reach = student_quantile((1 + CONFIDENCE) / 2, n - 1) * float(grown.std(ddof=1)) / n**0.5

@@ -60,7 +60,8 @@ def _about(episodes: Episodes) -> str:
     steps = plural(episodes.iterations, "step")
     return (
         f"{plural(episodes.read, 'episode')} of {tasks}, from {steps} of a run at most: the "
-        "first, the last and some between. Figures are of the last one, failures of all of them."
+        "first, the last and some between. Failures are counted over all of these steps; the other "
+        "figures are of the last step."
     )
 
 

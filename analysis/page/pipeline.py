@@ -213,8 +213,8 @@ def _lines(pipeline: Pipeline) -> Iterator[str]:
 
 
 CHAINS_ARE = (
-    "Each line is a run that no other continues from, with the runs before it. Tokens and dollars "
-    "are those of the whole chain."
+    "Each line is a chain: the runs of the earlier stages, and the last run, from which no other "
+    "run continues. Tokens and dollars are those of the whole chain."
 )
 
 

@@ -22,7 +22,7 @@ def _program() -> list[str]:
 
 
 def _from(folder: str | None, path: str) -> str:
-    """Return a path as typed in `folder`: relative if it is below."""
+    """Return a path as it is typed in `folder`: relative if it is inside the folder."""
     if folder is None or "://" in path:
         return path
     below = os.path.relpath(path, folder)
@@ -36,8 +36,8 @@ def _folder(data: SweepData) -> str | None:
 
 
 def _typed_in(data: SweepData) -> str | None:
-    """Return the recorded folder of the launch. Older sweeps recorded only the runs' folder, which
-    is used instead if unique."""
+    """Return the folder in which the launch was typed. Older sweeps recorded only the runs' folder,
+    which is used instead unless the grid sets it."""
     launched = data.provenance
     options = Launch() if data.plan is None else data.plan.launch
     usual = launched.get("cwd") if options.cwd in (None, ".") else None

@@ -99,7 +99,7 @@ def token_columns(history: History) -> dict[str, Floats]:
         if ALSO.get(key) in history.keys:
             counts = counts + _counts(history, ALSO[key])
         if key.startswith("tokens/") and not counts.any():
-            continue  # all kinds are recorded, also those that a program has not
+            continue  # all kinds are recorded, including kinds that the program does not use
         columns[kind] = counts
     return columns
 

@@ -82,7 +82,7 @@ class History:
         return self._values[key]
 
     def column(self, key: str) -> tuple[Floats, Flags]:
-        """Return the values of a key by row, and whether any of them is not NaN."""
+        """Return the values of a key by row, and a mask of the rows with a value (not NaN)."""
         values = self._of(key)
         return values, ~np.isnan(values)
 

@@ -28,14 +28,14 @@ def curve_digest(run: RunData, metric: str | None) -> str | None:
 
 
 def same_curves(runs: Sequence[RunData], metric: str | None) -> bool:
-    """Return whether these runs, two or more, recorded the same."""
+    """Return whether there are two or more runs, and all recorded the same curves."""
     digests = {curve_digest(run, metric) for run in runs}
     return len(runs) > 1 and len(digests) == 1 and None not in digests
 
 
 def across_cells(data: SweepData) -> list[list[RunData]]:
     """Return groups of runs from more than one cell with equal curves."""
-    # Few runs end alike: only theirs are compared number by number.
+    # Few runs end with the same values: only their curves are compared in full.
     ends = _groups(data.runs, lambda run: repr((run.last, run.best, run.smoothed)))
     return [
         own

@@ -2,19 +2,19 @@
 not specify it (`at: auto`). Pure."""
 
 # An evaluation is noisy. If its noise dominates the differences between a cell's runs, a mean of
-# the last few values distinguishes cells better; but while runs still learn, a mean shows where
-# they were. So the last `OF` values are averaged, in all runs of a sweep, if over the last two
-# times `OF` values
+# the last few values distinguishes cells better. But while runs still learn, a mean includes
+# outdated values. So the last `OF` values of all runs are averaged if, over the last two times `OF`
+# values,
 #
-# - single values scatter: the variance from one to the next, by second differences, which a
-#   straight trend leaves at 0, is at least half of that between the last values of the runs of a
-#   cell (of all runs where no cell was repeated), and
-# - runs go nowhere: the mean of the later half differs from that of the earlier by less than a
-#   single value scatters (root mean square over the runs).
+# - single values scatter: their variance (from second differences, which are 0 for a straight
+#   trend) is at least half of the variance between the last values of the runs of a cell (of all
+#   runs if no cell was repeated), and
+# - curves are flat: the means of the later and the earlier half differ by less than the scatter of
+#   single values (root mean square over the runs).
 #
 # A few outliers must not decide: the scatter comes from the median of the squared differences, and
-# otherwise a value counts as at most `_FAR` scatters from the median of its run. Both tests use all
-# runs that count and no ranking of cells, so the choice favours none.
+# in the other figures values are clipped to `_FAR` times the scatter from the median of their run.
+# Both tests use all runs that count and no ranking of cells, so the choice favours no cell.
 
 import math
 from collections.abc import Sequence

@@ -55,8 +55,8 @@ def find_metric(
 
 
 def differently(metrics: Sequence[Metric | None]) -> str | None:
-    """Return a message that the sweeps are judged differently, with the options that make them
-    equal; None if they are judged in the same way."""
+    """Return a message that the sweeps are judged differently, with the options that override the
+    differences; None if they are judged in the same way."""
     if all(metric == metrics[0] for metric in metrics):
         return None
     texts = dict.fromkeys(
@@ -72,4 +72,4 @@ def differently(metrics: Sequence[Metric | None]) -> str | None:
     flags = [flag for flag, values in ways.items() if len(values) > 1]
     if len(known) < len(metrics):
         flags = ["--metric", *(flag for flag in flags if flag != "--metric")]
-    return f"not judged alike ({'; '.join(texts)}): say {' and '.join(flags)}"
+    return f"not judged in the same way ({'; '.join(texts)}): choose {' and '.join(flags)}"

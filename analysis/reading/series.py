@@ -21,7 +21,7 @@ class Series(NamedTuple):
 
     @property
     def finite(self) -> "Series":
-        """Return the series without values that are not finite."""
+        """The series without values that are not finite."""
         mask = np.isfinite(self.values)
         return self if mask.all() else Series(*(part[mask] for part in self))  # pyright: ignore[reportArgumentType]
 
@@ -40,9 +40,9 @@ class Ends(NamedTuple):
 
     @property
     def noisy(self) -> bool:
-        """Return whether a mean of a few values is better: they have no trend, and their scatter is
-        at least half of the variance between runs."""
-        # Not by their squares, which may overflow.
+        """Whether a mean of the last few values is better than the last value: the values have no
+        trend, and their variance is at least half of the variance between runs."""
+        # Squares may overflow, so standard deviations are compared.
         return 0 < self.scatter >= self.moved and self.scatter >= self.between / math.sqrt(2)
 
 

@@ -104,8 +104,8 @@ _LONGEST = 80
 
 
 def _file_name(text: str) -> str:
-    """Return the text as a part of a path: short, and without characters that a path gives a
-    meaning."""
+    """Return the text as a part of a path: short, and without characters that are special in
+    paths."""
     plain = re.sub(r"[^\w.=+-]+", "-", text).strip("-.")
     if plain == text and len(plain) <= _LONGEST:
         return plain
@@ -335,8 +335,9 @@ def _place(placed: Placed, seed_field: str) -> str:
 
 
 def confirmation(sources: Sequence[Source]) -> Confirmed | None:
-    """Return whether all but one of these sweeps repeat cells of that one later, with the same
-    recipe, on new seeds. An earlier pilot of a few cells selected nothing."""
+    """Return these sweeps as one study if one of them came first and all others repeat cells of it,
+    with the same recipe, on new seeds; else None. The sweep with all cells must be the first: an
+    earlier pilot of a few cells has selected nothing."""
     recipes = {source.plan and source.plan.recipe.reference for source in sources}
     if len(sources) < 2 or len(recipes) > 1 or None in recipes:
         return None
@@ -349,7 +350,7 @@ def confirmation(sources: Sequence[Source]) -> Confirmed | None:
         others = [(at, one.seed) for runs in placed if runs is not own for at, one in runs]
         repeated = {at for at, _ in others}
         rest = [source for source in sources if source is not first]
-        # Where all cells were repeated, the name tells which of the two was first.
+        # If all cells were repeated, the names tell which sweep was first.
         whole = repeated == known.keys() and all(_named(source, first) for source in rest)
         some = bool(repeated) and repeated < known.keys()
         some = some and all(_named(source, first) or _later(source, first) for source in rest)

@@ -23,7 +23,8 @@ _HORIZON, _BEYOND = 10, 2.5
 
 
 def price(data: SweepData) -> float:
-    """Return the factor of p values: 1 for a sweep that is looked at only when it is complete."""
+    """Return the factor that p values are multiplied by: 1 for a sweep that is looked at only when
+    it is complete."""
     usual = 1 - CONFIDENCE
     levels = [usual]
     if open_runs(data) and data.runs:

@@ -48,8 +48,8 @@ protection."""
 
 NOISIER = 0.1
 """The level of the F test by which a cell may be noisier than the others. With two seeds it detects
-four times the noise in two of three sweeps. At 5 % the remaining sweeps would make more false
-winners than promised; at this level two in a hundred true winners are lost."""
+four times the noise in two of three sweeps. At 5 %, undetected noise would cause more false winners
+than promised; at this level, two in a hundred true winners are lost."""
 
 TOWARD = " toward divergence"
 """The end of the name of an axis with values at which half of all cells diverged."""

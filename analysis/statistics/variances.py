@@ -14,8 +14,8 @@ _DRAWS = 9999
 
 
 class Split(NamedTuple):
-    """How many cells have runs `close` together, how many `wide` apart, and the factor between
-    them."""
+    """The numbers of cells whose runs are `close` together and `wide` apart, and the ratio between
+    the ranges of the two groups."""
 
     close: int
     wide: int
@@ -23,10 +23,10 @@ class Split(NamedTuple):
 
 
 def split_noise(groups: Sequence[Sequence[float]]) -> Split | None:
-    """Return the split if the ranges of repeated cells fall into two groups, as they do if some
-    runs behave quite differently; else None. The largest gap between ranges is then a factor of at
-    least 4, with at least a fifth of the cells, and at least two, on either side. Normal noise has
-    such gaps too, so check `Noise.p` first. Ranges of 0 are left out."""
+    """Return the split if the ranges of repeated cells fall into two groups, else None. There are
+    two groups if neighbouring ranges differ by a factor of at least 4, with at least a fifth of the
+    cells, and at least two, on either side. Normal noise has such gaps too, so check `Noise.p`
+    first. Ranges of 0 are left out."""
     widths = sorted(max(g) - min(g) for g in groups if len(g) > 1 and max(g) > min(g))
     enough = max(2, len(widths) // 5)
     if len(widths) < 2 * enough:

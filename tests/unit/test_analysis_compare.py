@@ -131,15 +131,15 @@ def test_sweeps_that_are_judged_at_different_values_compare_at_one(tmp_path, wri
         means = {(1e-4, 8): 0.9, (1e-3, 8): 0.2}
         written.grid_of_means(tmp_path, means, name=name, metric=metric)
     registry = Registry(str(tmp_path))
-    message = "one and two are not judged alike .last value of test/nll, minimize; best "
-    with pytest.raises(UsageError, match=f"{message}value of test/nll, minimize.: say --at$"):
+    message = "one and two are not judged in the same way .last value of test/nll, minimize; best "
+    with pytest.raises(UsageError, match=f"{message}value of test/nll, minimize.: choose --at$"):
         analysis.versus(registry, "one", "two")
-    with pytest.raises(UsageError, match=r"say --at$"):
+    with pytest.raises(UsageError, match=r"choose --at$"):
         analysis.analyze(registry, ["one", "two"])
     comparison = analysis.versus(registry, "one", "two", at="best")
     assert comparison.metric.at == "best" and "best value of each run" in comparison.text
     assert [row.difference.value for row in comparison.rows] == [0.0, 0.0]
     typed = ["compare", "one", "two", "--root", str(tmp_path)]
-    assert main(typed) == 2 and "say --at" in capsys.readouterr().err
+    assert main(typed) == 2 and "choose --at" in capsys.readouterr().err
     assert main([*typed, "--at", "best"]) == 0
     assert "best value of each run" in capsys.readouterr().out
