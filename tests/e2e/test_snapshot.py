@@ -322,12 +322,29 @@ def _collect(root: Path) -> tuple[LocalStore, dict[str, Any]]:
     return store, recorded
 
 
+def test_provenance_has_the_command_line_without_secrets(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_SECRET", "canary-0815")
+    program = tmp_path / "sweeper"
+    program.write_text(f"""
+import json, sys
+from sweeper.provenance import provenance
+from sweeper.store.local import LocalStore
+from sweeper.sweep.folder import SweepFolder
+folder = SweepFolder(LocalStore({str(tmp_path)!r}), "s")
+about = {{"cwd": {str(checkout)!r}, "python": sys.executable, "secrets": ["MY_SECRET"]}}
+print(json.dumps(provenance.collect(folder, code={{}}, **about)["command"]))
+""")
+    words = ["launch", "--api-key=1", "x=canary-0815"]
+    answer = subprocess.run([sys.executable, program, *words], capture_output=True, check=True)
+    assert json.loads(answer.stdout) == ["sweeper", "launch", "--api-key=***", "x=***"]
+
+
 def test_provenance(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_SECRET", "canary-0815")
-    monkeypatch.setattr(sys, "argv", ["/bin/sweeper", "launch", "--api-key=1", "x=canary-0815"])
     (checkout / "package" / "code.py").write_text("key = 'canary-0815'\n")
     store, recorded = _collect(checkout)
-    assert recorded["command"] == ["sweeper", "launch", "--api-key=***", "x=***"]
     assert recorded["commit"] == _git(checkout, "rev-parse", "HEAD").decode().strip()
     assert recorded["dirty"]
     assert recorded["untracked"] == ["new.py (17 bytes)"]

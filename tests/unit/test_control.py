@@ -1,6 +1,7 @@
 """Cancel and retry: the requests, and what a launcher makes of them."""
 
 import json
+import threading
 from contextlib import ExitStack
 from typing import Any
 
@@ -339,25 +340,27 @@ def test_python_has_the_verbs_by_names_and_conditions(make_scene, resumed, monke
         sweeper.cancel("t", root=root)
 
 
-def test_wait_returns_how_the_sweep_ended(make_scene, monkeypatch):
+def test_wait_returns_how_the_sweep_ended(make_scene):
     """All over; the time up; or nothing at work any more though runs are left."""
     scene = make_scene(3)
     ends = [Event.SUCCEEDED, Event.FAILED, Event.SUCCEEDED]
     scene.worker(scene.ids[0], 1, Event.CLAIMED)
     assert not sweeper.wait("s", root=scene.store.root, timeout=0).finished
 
-    def work(_: float) -> None:
+    def work() -> None:
         number = 3 - len(ends)
         if number:
             scene.worker(scene.ids[number], 1, Event.CLAIMED)
         scene.worker(scene.ids[number], 1, ends.pop(0))
 
-    monkeypatch.setattr(control.time, "sleep", work)
+    later = threading.Timer(0.2, work)
+    later.start()
     outcome = sweeper.wait("s", root=scene.store.root)
+    later.join()
     assert (outcome.at_work, outcome.finished, outcome.exit_code, len(ends)) == (False, False, 4, 2)
     with lock.holding_sweep(scene.folder):
         while ends:
-            work(0)
+            work()
         held = sweeper.status("s", root=scene.store.root)
     assert (held.at_work, held.launcher, held.finished) == (True, True, True)
     outcome = sweeper.wait("s", root=scene.store.root)
