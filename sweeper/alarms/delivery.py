@@ -260,19 +260,19 @@ def deliver(sender: Sender, *, most: int = MOST_TRIES) -> list[Delivery]:
     verdict: list[str | None] = []
     while True:
         due = _look(sender, read)
-        left = [one for one in due if _is_due(one) and counted.get(one[1:3], 0) < most]
-        if not left:
+        waiting = [one for one in due if _is_due(one) and counted.get(one[1:3], 0) < most]
+        if not waiting:
             return [one[0] for one in due]
-        for delivery, key, way in left:
+        for delivery, key, way in waiting:
             message = read[key]
             if message.kind == "end" and not verdict:
                 verdict.append(sender.verdict())
             verdict_line = verdict[0] if message.kind == "end" else None
             counted[key, way] = counted.get((key, way), 0) + 1
             _try(sender, _letter(sender, identity, message, verdict_line), way, delivery.tries + 1)
-        waits = [counted[key, way] for _, key, way in left if counted[key, way] < most]
+        waits = [counted[key, way] for _, key, way in waiting if counted[key, way] < most]
         unsent = {(one[1], one[2]) for one in _look(sender, read) if _is_due(one)}
-        if waits and any(one[1:3] in unsent for one in left):
+        if waits and any(one[1:3] in unsent for one in waiting):
             sender.sleep(delay(1.0, min(waits), _LONGEST_WAIT))
 
 
@@ -297,8 +297,10 @@ def _look(sender: Sender, read: dict[str, Message]) -> list[_Unsent]:
         if message.kind not in sender.notify.on:
             continue
         for way in sender.notify.receivers:
-            one = last.get((key, way), messages.Try(0, None))
-            delivery = Delivery(key, message.kind, way, one.delivered, one.number, *one[2:])
+            last_try = last.get((key, way), messages.Try(0, None))
+            delivery = Delivery(
+                key, message.kind, way, last_try.delivered, last_try.number, *last_try[2:]
+            )
             letters.append((delivery, key, way))
     return letters
 

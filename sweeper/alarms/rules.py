@@ -373,13 +373,13 @@ def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | No
     pace = vitals.longest if vitals.longest is not None else vitals.others
     if pace is None and vitals.is_command:
         return None  # a command may record no step at all
-    known, bound = "", thresholds["first"]
+    pace_text, bound = "", thresholds["first"]
     if pace is not None:
-        known = f"; the longest so far took {_words(pace)}"
+        pace_text = f"; the longest so far took {_words(pace)}"
         bound = max(thresholds["after"], thresholds["factor"] * pace)
     if vitals.quiet <= bound:
         return None
-    text = f"no step for {_words(vitals.quiet)}{known}"
+    text = f"no step for {_words(vitals.quiet)}{pace_text}"
     return Evidence(None, history.step, vitals.quiet, bound, text)
 
 

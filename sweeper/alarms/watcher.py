@@ -309,9 +309,9 @@ class Watcher:
             if JUDGE_FAILED in judged:
                 judged[JUDGE_FAILED] = self._with_error(seen, judged[JUDGE_FAILED])
             self._note(seen, judged, alarms)
-        own = [row for row, copied in fresh.rows if not copied]
-        if own:
-            self._time(watch, own, now)
+        new_rows = [row for row, copied in fresh.rows if not copied]
+        if new_rows:
+            self._time(watch, new_rows, now)
         return fresh.more
 
     def _compare_mismatch(self, seen: Seen, history: History) -> None:

@@ -102,9 +102,9 @@ class Choice:
         elif not isinstance(node.value, str):
             wrong(node, where, " or ".join(self.choices), problems)
         elif node.value not in self.choices:
-            known = ", ".join(self.choices)
+            choices = ", ".join(self.choices)
             near = nearest(node.value, self.choices)
-            problems.add(node.place, f"{where}: {node.value[:60]!r} is not one of {known}{near}")
+            problems.add(node.place, f"{where}: {node.value[:60]!r} is not one of {choices}{near}")
         else:
             return node.value
         return None

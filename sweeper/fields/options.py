@@ -44,15 +44,15 @@ def section_of(
 def kind_of(key: str, hint: Any) -> Kind:
     """Return the kind of a field according to its type and its bounds."""
     given, *marks = get_args(hint)
-    least = next((mark.bound for mark in marks if isinstance(mark, codec.AtLeast)), 0)
+    minimum = next((mark.bound for mark in marks if isinstance(mark, codec.AtLeast)), 0)
     most = next((mark.bound for mark in marks if isinstance(mark, codec.AtMost)), COUNT)
     if get_origin(given) is Literal:
         return Choice(*get_args(given))
     types = {given, *get_args(given)}
     if float in types and key.endswith("_s"):
-        return Duration(least)
+        return Duration(minimum)
     if int in types:
-        return Integer(int(least), int(most))
+        return Integer(int(minimum), int(most))
     return Flag() if bool in types else Text()
 
 

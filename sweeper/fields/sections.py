@@ -163,8 +163,8 @@ class Section:
 def or_null(schema: Mapping[str, object]) -> dict[str, object]:
     """Return the schema, extended to allow null."""
     if "type" in schema:
-        given = schema["type"]
-        types = list_of(given) or [given]
+        declared = schema["type"]
+        types = list_of(declared) or [declared]
         return {**schema, "type": list(dict.fromkeys([*types, "null"]))}
     if "enum" in schema:
         return {**schema, "enum": [*list_of(schema["enum"]), None]}

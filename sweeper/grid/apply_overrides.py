@@ -73,8 +73,8 @@ def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
     below = entries[first][1] if rest and first in entries else None
     if below is None or below.entries is None or rest not in below.entries:
         return entries.pop(key, None) is not None
-    left = {k: item for k, item in below.entries.items() if k != rest}
-    entries[first] = (entries[first][0], Node(left, below.place))
+    others = {k: item for k, item in below.entries.items() if k != rest}
+    entries[first] = (entries[first][0], Node(others, below.place))
     return True
 
 

@@ -66,7 +66,7 @@ def extended(
     """
     sources: list[Source] = []
     layers = [root]
-    left = MAX_BYTES - size
+    bytes_left = MAX_BYTES - size
     seen = [os.path.realpath(path)] if path else []
     while (entry := (layers[-1].entries or {}).get("extends")) and entry[1].value is not None:
         node = entry[1]
@@ -79,8 +79,8 @@ def extended(
             problems.add(node.place, f"extends continues over more than {MAX_EXTENDS} files")
             raise Stop
         seen.append(real)
-        text, layer = _load(node, path, left, problems)
-        left -= len(text.encode())
+        text, layer = _load(node, path, bytes_left, problems)
+        bytes_left -= len(text.encode())
         sources.append(Source(path, text))
         layers.append(layer)
     return reduce(_merge, reversed(layers)), tuple(sources)
@@ -214,7 +214,7 @@ def _merge_base(under: Node, over: Node) -> Node:
 
 def _without(below: Entries, values: set[str], axes: set[str], above: Entries) -> Entries:
     """Remove from a grid the keys that `above` gives as `values` or `axes`."""
-    left = dict(below)
+    remaining = dict(below)
     taken, given = Reach(values | axes), Reach(values)
 
     def axis(key: str) -> bool:
@@ -223,18 +223,18 @@ def _without(below: Entries, values: set[str], axes: set[str], above: Entries) -
     def value(key: str) -> bool:
         return not given.touches(key)
 
-    if "grid" in left:
-        left["grid"] = _cut(left["grid"], axis)
-    if "random" in left:
-        left["random"] = _cut_random(left["random"], axis)
-        if "random" not in above and _draws_nothing(left["random"]):
-            del left["random"]
+    if "grid" in remaining:
+        remaining["grid"] = _cut(remaining["grid"], axis)
+    if "random" in remaining:
+        remaining["random"] = _cut_random(remaining["random"], axis)
+        if "random" not in above and _draws_nothing(remaining["random"]):
+            del remaining["random"]
     for section, keep in (("zip", axis), ("include", value)):
-        if section in left:
-            left[section] = _cut_each(left[section], keep)
-    if "when" in left:
-        left["when"] = _cut_whens(left["when"], axis)
-    return left
+        if section in remaining:
+            remaining[section] = _cut_each(remaining[section], keep)
+    if "when" in remaining:
+        remaining["when"] = _cut_whens(remaining["when"], axis)
+    return remaining
 
 
 def _cut_whens(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:

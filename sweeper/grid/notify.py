@@ -35,8 +35,8 @@ def _wrong_with_address(text: str) -> str | None:
 
 
 def _needs_a_way(reading: Reading) -> None:
-    given = reading.given("on")
-    muted = given is not None and given.value == []
+    kinds = reading.given("on")
+    muted = kinds is not None and kinds.value == []
     if not muted and not any(reading.given(way) for way in _WAYS):
         reading.problems.add(reading.place, f"notify needs one of {', '.join(_WAYS)}")
 

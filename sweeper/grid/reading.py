@@ -141,11 +141,11 @@ def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> G
     metrics = {name: stage.grid.metric is not None for name, stage in stages.items()}
     check_graph(nodes, metrics, problems)
     stage_grids = (stages[node.name] for node in ordered(nodes))
-    made = (
+    with_references = (
         change._replace(references=(*change.references, *references[change.name]))
         for change in stage_grids
     )
-    return grid._replace(stages=tuple(made), order=reading.value("order"))
+    return grid._replace(stages=tuple(with_references), order=reading.value("order"))
 
 
 def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Override]) -> StageGrid:

@@ -221,9 +221,9 @@ def _circle(before: Mapping[str, Sequence[str]]) -> list[str]:
     []."""
     for start in before:
         came: dict[str, str] = {}
-        left = [start]
-        while left:
-            name = left.pop()
+        pending = [start]
+        while pending:
+            name = pending.pop()
             for other in before.get(name, ()):
                 if other == start and name != start:
                     path = [name]
@@ -232,7 +232,7 @@ def _circle(before: Mapping[str, Sequence[str]]) -> list[str]:
                     return [start, *path]
                 if other not in came and other != start:
                     came[other] = name
-                    left.append(other)
+                    pending.append(other)
     return []
 
 
@@ -240,11 +240,11 @@ def ordered(stages: Sequence[StageNode]) -> Iterator[StageNode]:
     """Yield each stage after those that it takes from, otherwise in file order. Needs an acyclic
     graph."""
     done: set[str] = set()
-    left = list(stages)
-    while left:
-        ready = next((s for s in left if done.issuperset(stages_before(s.takings))), None)
+    pending = list(stages)
+    while pending:
+        ready = next((s for s in pending if done.issuperset(stages_before(s.takings))), None)
         if ready is None:
             return
-        left.remove(ready)
+        pending.remove(ready)
         done.add(ready.name)
         yield ready

@@ -93,9 +93,9 @@ def move(root: str, copy: str) -> Callable[[str], str]:
         real = os.path.realpath(path)
         if real != old and not real.startswith(old + os.sep):
             return path
-        there = os.path.normpath(os.path.join(new, os.path.relpath(real, old)))
-        inside = os.path.realpath(there) == there and os.path.exists(there)
-        return there if inside else path
+        moved = os.path.normpath(os.path.join(new, os.path.relpath(real, old)))
+        inside = os.path.realpath(moved) == moved and os.path.exists(moved)
+        return moved if inside else path
 
     return moved
 

@@ -187,36 +187,36 @@ class Checker(typing.Generic[Made]):
     ) -> bool:
         """Parse with chz, and remove the keys with mistakes until it succeeds. Return True if a
         form was changed and no problem was added for that key."""
-        left = {
+        remaining = {
             key: value
             for key, value in config.items()
             if (key, texts[key]) not in self._bad and not self._is_refused(index, key, value)
         }
         while True:
             try:
-                made = self._make(left)
+                made = self._make(remaining)
                 break
             except Exception as error:  # noqa: BLE001  (validators raise what they like)
-                key = self._culprit(left, error)
+                key = self._culprit(remaining, error)
                 if key is None:
-                    self._add_general_problem(index, config, left, error)
+                    self._add_general_problem(index, config, remaining, error)
                     return False
-                if self._try_other_forms(left, key):
+                if self._try_other_forms(remaining, key):
                     return True
                 self._add_problem(index, key, self._message(key, config[key], error))
                 if isinstance(error, _PARSE_ERRORS):
                     self._bad.add((key, texts[key]))
-                del left[key]
-        for key, value in list(left.items()):
+                del remaining[key]
+        for key, value in list(remaining.items()):
             got = self._read(made, key)
             if got is not _MISSING and not same(value, got):
-                if self._try_other_forms(left, key):
+                if self._try_other_forms(remaining, key):
                     return True
                 self._bad.add((key, texts[key]))
-                del left[key]
+                del remaining[key]
                 message = f"{_shown(value)} would reach the recipe as {_shown(got)}"
                 self._add_problem(index, key, f"{key} takes {self._type(key)}: {message}")
-        self._remember(fields, row, made, left, texts)
+        self._remember(fields, row, made, remaining, texts)
         return False
 
     def _make(self, config: dict[str, object], **forms: str) -> Made:

@@ -103,13 +103,13 @@ def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
         return None
     if settings.account is not None:
         return _hash("named", settings.account)
-    given = {**_environment_of(service), **plan.launch.env}
+    variables = {**_environment_of(service), **plan.launch.env}
     capabilities = capabilities_together(plan.launch)
     if plan.service == "local" and _ADDRESS not in plan.launch.env and capabilities.here:
         # The engine's address changes when it is restarted.
         return _hash("engine", service.home or home())
-    address = service.engine or given.get(_ADDRESS, "")
-    return _hash(given.get(_KEY) or _handed_over(plan), address.rstrip("/"))
+    address = service.engine or variables.get(_ADDRESS, "")
+    return _hash(variables.get(_KEY) or _handed_over(plan), address.rstrip("/"))
 
 
 def _environment_of(service: Service) -> Mapping[str, str]:
@@ -228,14 +228,16 @@ class Grant(NamedTuple):
 def shares(limit: float, claims: Mapping[str, Claim]) -> dict[str, float]:
     """Return each member's share of `limit` slots. The sum does not exceed `limit`."""
     shared: dict[str, float] = dict.fromkeys(claims, 0.0)
-    left = dict(claims)
-    while left and limit > _ALMOST:
-        each = limit / sum(claim.weight for claim in left.values())
-        full = [name for name, c in left.items() if c.held + c.wants <= each * c.weight + _ALMOST]
+    remaining = dict(claims)
+    while remaining and limit > _ALMOST:
+        each = limit / sum(claim.weight for claim in remaining.values())
+        full = [
+            name for name, c in remaining.items() if c.held + c.wants <= each * c.weight + _ALMOST
+        ]
         if not full:
-            return shared | {name: each * claim.weight for name, claim in left.items()}
+            return shared | {name: each * claim.weight for name, claim in remaining.items()}
         for name in full:
-            claim = left.pop(name)
+            claim = remaining.pop(name)
             shared[name] = float(claim.held + claim.wants)
             limit -= shared[name]
     return shared
@@ -270,14 +272,14 @@ def _in_turn(
     """Return the members that may take one slot more than their rounded-down share, in the order of
     their turns."""
     over = sum(min(1, max(0, c.held - whole[name])) for name, c in claims.items())
-    left = round(sum(parts.values()) + _ALMOST) - sum(whole.values()) - over
+    free = round(sum(parts.values()) + _ALMOST) - sum(whole.values()) - over
     wait = [
         name
         for name, claim in claims.items()
         if parts[name] - whole[name] > _ALMOST and claim.held <= whole[name] and claim.wants
     ]
     wait.sort(key=lambda name: (claims[name].turn, name))
-    return wait[: max(0, left)]
+    return wait[: max(0, free)]
 
 
 _CHANCE = random.SystemRandom()

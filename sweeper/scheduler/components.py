@@ -56,8 +56,8 @@ class Racing(Stages):
     @property
     def messages(self) -> tuple[str, ...]:
         """Return why the race waits for the user."""
-        left = sum(self._plan.unknown.values())
-        return () if self._why_not is None else (f"race: {self._why_not} (up to {left} runs)",)
+        runs = sum(self._plan.unknown.values())
+        return () if self._why_not is None else (f"race: {self._why_not} (up to {runs} runs)",)
 
     @property
     def to_come(self) -> int:
@@ -118,11 +118,11 @@ class Racing(Stages):
     def _next_runs(self, race: Race, alive: set[str], seeds: int) -> tuple[int, tuple[str, ...]]:
         """Return the number of seeds that all cells in `alive` have after the next round, and the
         runs that are missing. A cell that left out earlier rounds gets their seeds too."""
-        there = Counter(run.cell for run in self._planned())
+        counts = Counter(run.cell for run in self._planned())
         started = {run.id for run in self._planned()}
         while True:
             runs: list[str] = []
-            lacks = {cell: seeds - there[cell] for cell in alive}
+            lacks = {cell: seeds - counts[cell] for cell in alive}
             for run in race.runs:
                 if lacks.get(run.cell, 0) > 0 and run.id not in started:
                     lacks[run.cell] -= 1

@@ -219,11 +219,13 @@ class Outcomes:
             since = self._looks[0]
             self._not_before[run] = (state, since)
         most = min(delay, self._clock() - since)
-        left = delay - self._passed(outcome, most)
-        self._ends[run] = End(state, reason, outcome, self._clock() + left, self._wall() + left)
+        remaining_s = delay - self._passed(outcome, most)
+        self._ends[run] = End(
+            state, reason, outcome, self._clock() + remaining_s, self._wall() + remaining_s
+        )
         if state.state in (State.FAILED, State.PREEMPTED, State.LOST):
             ended = f"{run}-a{state.attempt}", state.state.value, reason or ("no reason recorded")
-            _LOG.info("%s: %s (%s); a retry would wait %.0f s", *ended, max(0.0, left))
+            _LOG.info("%s: %s (%s); a retry would wait %.0f s", *ended, max(0.0, remaining_s))
         return run not in self._unread
 
     def end(self, run: str) -> End | None:
@@ -234,10 +236,10 @@ class Outcomes:
         """Return the end of the latest attempt if the run must still wait after it, or None if it
         may start."""
         end = self._ends.get(run)
-        left = 0.0 if end is None else end.due - self._clock()
-        if end is None or left <= 0.0:
+        remaining_s = 0.0 if end is None else end.due - self._clock()
+        if end is None or remaining_s <= 0.0:
             return None
-        until = self._wall() + left
+        until = self._wall() + remaining_s
         if abs(until - end.until) > _SET_SECONDS:  # The system clock was changed.
             end = self._ends[run] = end._replace(until=until)
         return end

@@ -118,12 +118,12 @@ class Scheduler:
     def _wait(self) -> None:
         """Sleep until the next step, longer on a remote store. A job of this machine that ends cuts
         the sleep short."""
-        left = REMOTE_POLL_SECONDS if self._context.store.is_remote else POLL_SECONDS
-        while left > 0:
-            wait = min(left, POLL_SECONDS)
+        interval_s = REMOTE_POLL_SECONDS if self._context.store.is_remote else POLL_SECONDS
+        while interval_s > 0:
+            wait = min(interval_s, POLL_SECONDS)
             self._context.sleep(wait)
-            left -= wait
-            if left > 0 and self._parts.places.has_ended():
+            interval_s -= wait
+            if interval_s > 0 and self._parts.places.has_ended():
                 return
 
     def _log_changes(self, summary: Summary) -> None:

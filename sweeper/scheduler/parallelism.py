@@ -177,8 +177,8 @@ class Governor:
         entry = page.members.get(self._name)
         if entry is None or entry.who != self._member.who:
             return page
-        left = entry._replace(who=entry.who._replace(began=_NEVER), wants=0, paused=0)
-        return page._replace(members={**page.members, self._name: left})
+        abandoned = entry._replace(who=entry.who._replace(began=_NEVER), wants=0, paused=0)
+        return page._replace(members={**page.members, self._name: abandoned})
 
     def _without_us(self, page: Page) -> Page:
         entry = page.members.get(self._name)
@@ -214,17 +214,17 @@ class Governor:
             return before.turn
         others = [member for name, member in members.items() if name not in gone | {self._name}]
         sharing = [member.turn for member in others if member.slots or member.wants]
-        least = min(sharing) if sharing else max((member.turn for member in others), default=0.0)
-        return least if before is None else max(before.turn, least)
+        lowest = min(sharing) if sharing else max((member.turn for member in others), default=0.0)
+        return lowest if before is None else max(before.turn, lowest)
 
     def _learned(
         self, learned: Learned, members: Mapping[str, Member], gone: set[str], *, refused: bool
     ) -> Learned:
-        there = [member for name, member in members.items() if name not in gone]
+        present = [member for name, member in members.items() if name not in gone]
         load = Load(
             sum(member.slots for member in members.values()),
-            sum(member.paused for member in there),
-            sum(member.wants for member in there),
+            sum(member.paused for member in present),
+            sum(member.wants for member in present),
             "service" if refused else None,
         )
         limits = self._limiter.see(learned, load)

@@ -191,10 +191,10 @@ class Places:
         rooms: dict[str, int] = {}
         for place, most in self._most.items():
             # An attempt whose place is unknown may be at any of them.
-            left = (everywhere if most is None else most) - busy[place] - busy[None]
-            left = min(left, 1) if place in self._refusals else left
+            free = (everywhere if most is None else most) - busy[place] - busy[None]
+            free = min(free, 1) if place in self._refusals else free
             usable = self.takes(place) and self.is_reached(place)
-            rooms[place] = self._fitting(place, max(0, left)) if usable else 0
+            rooms[place] = self._fitting(place, max(0, free)) if usable else 0
         return rooms
 
     def room_for(self, launch: Launch) -> int | None:
@@ -270,7 +270,7 @@ class Withdrawals:
         Return the runs that stay."""
         runs = list(runs)
         room = self._places.room(unsubmitted)
-        left = sum(room.values()) - room[place]
+        elsewhere = sum(room.values()) - room[place]
         why = self._places.why_leave(place, room)
         if why is None or not self._starting:
             return runs
@@ -278,10 +278,10 @@ class Withdrawals:
         for run in runs:
             attempt = self._run_table.views[run].state.opened
             cancelled = self._run_table.is_cancelled(run, attempt)
-            if cancelled or run in self._run_table.retired or left <= 0:
+            if cancelled or run in self._run_table.retired or elsewhere <= 0:
                 staying.append(run)
             else:
-                left -= 1
+                elsewhere -= 1
                 if self._run_table.withdraw(run, attempt, f"{place}: {why}"):
                     self.start_elsewhere(run, attempt)
                 unsubmitted.discard(run)

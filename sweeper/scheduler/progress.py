@@ -153,8 +153,8 @@ def _sentence(summary: Summary) -> str:
     counts = summary.counts
     parts = [f"{counts[State.SUCCEEDED]}/{summary.total} succeeded"]
     again = summary.again
-    left = {state: counts[state] - again.get(state, 0) for state in _REPORTED}
-    parts += [f"{number} {state.value}" for state, number in left.items() if number]
+    fresh_counts = {state: counts[state] - again.get(state, 0) for state in _REPORTED}
+    parts += [f"{number} {state.value}" for state, number in fresh_counts.items() if number]
     if fresh := summary.to_start - sum(again.values()):
         parts.append(f"{fresh} to start")
     if again:

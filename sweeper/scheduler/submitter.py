@@ -53,10 +53,10 @@ def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
         job = job._replace(recipe=job.recipe._replace(python=capabilities.python))
     if capabilities.files:
         return job._replace(settings=settings._replace(requirements=None))
-    given = {"TINKER_BASE_URL": engine} if engine is not None else {}
+    extra = {"TINKER_BASE_URL": engine} if engine is not None else {}
     # Without a copy of the code a program starts in its image's folder.
     cwd = job.cwd if job.snapshot is not None else "."
-    settings = settings._replace(env={**settings.env, **given})
+    settings = settings._replace(env={**settings.env, **extra})
     return job._replace(settings=settings, env_file=None, cwd=cwd)
 
 
@@ -163,11 +163,11 @@ class Submitter:
         fresh = self._run_table.add_each(Event.INTENT, intents)
         recorded: dict[str, str] = {}
         for key, place in places.items():
-            there = place if key in fresh else self._places.at(*key)
-            if there not in (None, place):
-                self._write({key: self._job(*key, there)})
-            if there is not None:
-                recorded[key[0]] = there
+            recorded_place = place if key in fresh else self._places.at(*key)
+            if recorded_place not in (None, place):
+                self._write({key: self._job(*key, recorded_place)})
+            if recorded_place is not None:
+                recorded[key[0]] = recorded_place
         return recorded
 
     def describe_again(self, place: str, runs: Iterable[str]) -> None:

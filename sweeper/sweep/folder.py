@@ -170,11 +170,11 @@ class SweepFolder:
             return StoreError(f"{self.address} is a dangling link: is its disk mounted?")
         from sweeper.sweep.hint import hint
 
-        there = f"there is {', '.join(sweeps[:_NAMED])}" if sweeps else "it has no sweeps"
+        listing = f"there is {', '.join(sweeps[:_NAMED])}" if sweeps else "it has no sweeps"
         if len(sweeps) > _NAMED:
             status = hint("status", root=self.store.root)
-            there += f" and {len(sweeps) - _NAMED} more (`{status}`)"
-        return NotFound(f"no sweep {self.name!r} in {self.store.root}: {there}")
+            listing += f" and {len(sweeps) - _NAMED} more (`{status}`)"
+        return NotFound(f"no sweep {self.name!r} in {self.store.root}: {listing}")
 
     def with_chosen(self, plan: "Plan") -> "Plan":
         """Return a plan with all runs that follow from the recorded choices of its stages, or from

@@ -83,14 +83,14 @@ class Heartbeats:
         """Poll these attempts, and forget all others. Raises `StoreError`."""
         now, wanted = self._clock(), list(attempts)
         stamps = self._stamps(wanted)
-        left = self._most if self._top is None else None
+        limit = self._most if self._top is None else None
         beats: dict[Attempt, Beat] = {}
         changed: list[Attempt] = []
         for attempt in wanted:
             known, stamp = self.known.get(attempt), stamps.get(attempt, 0)
             if not stamp or (known is not None and known.stamp == stamp):
                 beats[attempt] = Beat(0, now) if known is None else self._doubted(known, now)
-            elif left is None or len(changed) < left:
+            elif limit is None or len(changed) < limit:
                 changed.append(attempt)
             elif known is not None:
                 beats[attempt] = known._replace(stamp=stamp, seen=now, older=0.0)

@@ -160,7 +160,7 @@ class Launch(NamedTuple):
     def under(self, stage: Mapping[str, object]) -> "Launch":
         """Return these settings overridden by those of a stage, in the form of `Stage.launch`.
         Environment variables are overridden one by one."""
-        given = {key: value for key, value in stage.items() if key in Launch._fields}
+        overrides = {key: value for key, value in stage.items() if key in Launch._fields}
         options = {key: mine for key, mine in stage.items() if key not in Launch._fields}
         env = {**self.env, **table_of(stage.get("env"))}
-        return self._replace(**given | {"env": env, "options": {**self.options, **options}})
+        return self._replace(**overrides | {"env": env, "options": {**self.options, **options}})

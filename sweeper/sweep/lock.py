@@ -118,13 +118,13 @@ def _lock(folder: SweepFolder, path: str, patience: float) -> int:
 
 def _open(path: str) -> int:
     """Open the lock's file, creating it if it is missing. Raises `StoreError`."""
-    for left in reversed(range(_OPENINGS)):
+    for tries_left in reversed(range(_OPENINGS)):
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
             # The folder may have been removed with its sweep.
-            if not left or not isinstance(error, FileNotFoundError):
+            if not tries_left or not isinstance(error, FileNotFoundError):
                 raise StoreError(f"{path}: {error.strerror}") from error
     raise AssertionError
 

@@ -396,9 +396,11 @@ def read(document: object, place: str) -> Plan:
     for number, stage in enumerate(plan.stages):
         inside = f"stages[{number}]"
         _check_ids(stage.runs, place, f"{inside}.runs")
-        given = dict(stage.launch)
-        launch = codec.read(Launch, given, place, f"{inside}.launch").document()
-        stages.append(stage._replace(launch={key: launch[key] for key in given if key in launch}))
+        settings = dict(stage.launch)
+        launch = codec.read(Launch, settings, place, f"{inside}.launch").document()
+        stages.append(
+            stage._replace(launch={key: launch[key] for key in settings if key in launch})
+        )
     return plan._replace(stages=tuple(stages))
 
 

@@ -18,24 +18,24 @@ def raced(plan: Plan, rounds: Sequence[Round]) -> Plan:
     later = {run.id for run in race.runs}
     added = {run for round_ in rounds for run in round_.runs} & later
     current = [run for run in plan.runs if not run.retired]
-    there = {run.id for run in current}
+    current_ids = {run.id for run in current}
     gone = {run.id: run for run in plan.runs if run.retired}
     names = {run.name for run in plan.runs}
     for run in race.runs:
-        if run.id in added and run.id not in there:
+        if run.id in added and run.id not in current_ids:
             before = gone.pop(run.id, None)
             name = run.name if run.name not in names else f"{run.name}~{run.id[:6]}"
             current.append(run._replace(name=name if before is None else before.name))
     whole = plan._replace(runs=(*current, *gone.values()), rounds=tuple(rounds))
-    left = len(later - {run.id for run in current})
+    to_come = len(later - {run.id for run in current})
     over = bool(rounds) and rounds[-1].ended is not None and rounds[-1].judged == judged(whole)
-    return whole._replace(unknown={"": left} if left and not over else {})
+    return whole._replace(unknown={"": to_come} if to_come and not over else {})
 
 
 def later_runs(plan: Plan) -> list[Run]:
     """Return the runs of a race that no round has added."""
-    there = {run.id for run in plan.runs if not run.retired}
-    return [] if plan.race is None else [run for run in plan.race.runs if run.id not in there]
+    current_ids = {run.id for run in plan.runs if not run.retired}
+    return [] if plan.race is None else [run for run in plan.race.runs if run.id not in current_ids]
 
 
 def judged(plan: Plan) -> str:
@@ -58,16 +58,15 @@ def sentence(plan: Plan) -> str | None:
     race = plan.race
     if race is None:
         return None
-    there = sum(not run.retired for run in plan.runs)
-    left = len(later_runs(plan))
+    current = sum(not run.retired for run in plan.runs)
+    to_come = len(later_runs(plan))
     last = plan.rounds[-1] if plan.rounds else None
     if last is not None and last.ended is not None and not plan.unknown:
-        return (
-            f"raced: {left} of {plural(there + left, 'run')} were not needed: {_ENDED[last.ended]}"
-        )
-    if not left:
-        return f"race: all {plural(there, 'run')} are needed"
-    more = f"at most {plural(left, 'more run')}"
+        runs = plural(current + to_come, "run")
+        return f"raced: {to_come} of {runs} were not needed: {_ENDED[last.ended]}"
+    if not to_come:
+        return f"race: all {plural(current, 'run')} are needed"
+    more = f"at most {plural(to_come, 'more run')}"
     if last is None:
         first = f"every cell gets {race.least} seeds, then those that may be the best"
         return f"race: {first} up to {race.most}: {more}"

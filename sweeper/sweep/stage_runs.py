@@ -106,8 +106,8 @@ class _Growing:
             self._of[stage.name] = list(fresh.values())
             unknown = sum(map(self._to_come, stage.sources))
             self._unknown[stage.name] = unknown * len(stage.runs)
-        left = [r._replace(retired=True) for r in self._plan.runs if r.id not in self._made]
-        runs = (*self._made.values(), *left)
+        retired = [r._replace(retired=True) for r in self._plan.runs if r.id not in self._made]
+        runs = (*self._made.values(), *retired)
         unknown = {stage: count for stage, count in self._unknown.items() if count}
         return Growth(runs, tuple(self._choices.values()), unknown)
 

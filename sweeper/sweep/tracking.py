@@ -59,15 +59,15 @@ def run_id(plan: Plan, run: str) -> str:
 def variables(plan: Plan, run: Run) -> dict[str, str]:
     """Return the variables that name a run's trackers; empty for a grid without `wandb:` and
     `track`."""
-    given = _wandb_variables(plan, run)
+    variables_of_run = _wandb_variables(plan, run)
     others = [name for name in plan.track if name != "wandb"]
     if others:
-        given |= {
+        variables_of_run |= {
             TRACK: ",".join(others),
             TRACK_PROJECT: _project(plan),
             TRACK_NAME: run.name,
         }
-    return given
+    return variables_of_run
 
 
 def _project(plan: Plan) -> str:
@@ -114,10 +114,10 @@ def fields(plan: Plan, run: Run) -> dict[str, str]:
     if plan.wandb is None and "trackio" not in plan.track:
         return {}
     takes = plan.recipe.takes
-    given = {"wandb_project": _project(plan), "wandb_name": run.name}
+    values = {"wandb_project": _project(plan), "wandb_name": run.name}
     return {
         key: value
-        for key, value in given.items()
+        for key, value in values.items()
         if "str" in str(takes.get(key, {}).get("type", "")) and key not in run.config
     }
 

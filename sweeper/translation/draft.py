@@ -65,15 +65,15 @@ class Draft:
 
     def mapping(self, section: str) -> dict[str, object]:
         """Return a section that is a mapping, to add to it."""
-        made = self.sections.setdefault(section, {})
-        assert isinstance(made, dict)  # noqa: S101 - each section has one type
-        return made
+        mapping = self.sections.setdefault(section, {})
+        assert isinstance(mapping, dict)  # noqa: S101 - each section has one type
+        return mapping
 
     def items(self, section: str) -> list[object]:
         """Return a section that is a list, which the caller may append to."""
-        made = self.sections.setdefault(section, [])
-        assert isinstance(made, list)  # noqa: S101
-        return made
+        items = self.sections.setdefault(section, [])
+        assert isinstance(items, list)  # noqa: S101
+        return items
 
     def fix(self, name: str, value: object) -> None:
         """Give a key the same value in all runs."""
@@ -217,9 +217,9 @@ def _yaml(value: object) -> str:
 def entries_of(node: Node | None) -> dict[str, tuple[int, Node]]:
     """Return the entries of a mapping with the lines of their keys; merge keys (`<<`) are
     applied. {} for anything else."""
-    given = {} if node is None else node.entries or {}
+    entries = {} if node is None else node.entries or {}
     merged: dict[str, tuple[int, Node]] = {}
-    for key, (place, item) in given.items():
+    for key, (place, item) in entries.items():
         if key == "<<":
             for above in item.items or [item]:
                 merged = {**entries_of(above), **merged}

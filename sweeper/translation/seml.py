@@ -32,14 +32,14 @@ def from_seml(root: Node, source: str, program: str | None) -> Draft:
     draft = Draft(source, "SEML")
     top = entries_of(root)
     seml = entries_of(top["seml"][1])
-    given = {key: plain(node) for key, (_, node) in seml.items()}
-    draft.name = sweep_name(str(given.get("name") or ""), source)
+    settings = {key: plain(node) for key, (_, node) in seml.items()}
+    draft.name = sweep_name(str(settings.get("name") or ""), source)
     for key, (line, _) in seml.items():
         if key not in _SEML:
             draft.note(line, f"seml.{key} has no counterpart")
         elif key == "output_dir":
             draft.note(line, "seml.output_dir is not used: each run has its own folder")
-    if str(given.get("project_root_dir") or ".") != ".":
+    if str(settings.get("project_root_dir") or ".") != ".":
         line = seml["project_root_dir"][0]
         draft.note(
             line, "seml.project_root_dir is not used: launch from that folder, or set launch.cwd"
@@ -57,7 +57,7 @@ def from_seml(root: Node, source: str, program: str | None) -> Draft:
     for name, how in whole.random.items():
         draft.draw(name, how)
     names = [*whole.names, *_blocks(draft, blocks, whole.names)]
-    script = program or str(given["executable"])
+    script = program or str(settings["executable"])
     draft.command = [interpreter(), script, "with"]
     if not names:
         raise Untranslatable("no parameters in fixed, grid or random")

@@ -376,16 +376,16 @@ def _split(words: list[str], mark: str) -> list[list[str]]:
 def _sequence(text: str) -> list[object]:
     """Return the values of `seq [first [step]] last`."""
     numbers = [number_or_text(word) for word in text.split()]
-    given = [n for n in list_of(numbers) if isinstance(n, int | float)]
-    if len(given) != len(numbers) or not 1 <= len(given) <= 3:
+    numeric = [n for n in list_of(numbers) if isinstance(n, int | float)]
+    if len(numeric) != len(numbers) or not 1 <= len(numeric) <= 3:
         return [text]
     first, step, last = [
-        *([1] if len(given) == 1 else []),
-        *given,
-        *([] if len(given) == 3 else [0]),
+        *([1] if len(numeric) == 1 else []),
+        *numeric,
+        *([] if len(numeric) == 3 else [0]),
     ]
-    if len(given) < 3:
-        step, last = 1, given[-1]
+    if len(numeric) < 3:
+        step, last = 1, numeric[-1]
     if not step:
         return [text]
     count = int((last - first) / step + 1e-9) + 1

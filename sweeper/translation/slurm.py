@@ -36,8 +36,8 @@ def add_option(draft: Draft, line: int, name: str, value: object) -> None:
     elif name == "time" and (limit := _duration(text)) is not None:
         options["time"] = limit
     elif name in _EXTRA:
-        given = "" if value in (None, "", True) else f"={text}"
-        options["extra"] = [*options.get("extra", []), f"--{name}{given}"]  # pyright: ignore[reportUnknownMemberType]
+        suffix = "" if value in (None, "", True) else f"={text}"
+        options["extra"] = [*options.get("extra", []), f"--{name}{suffix}"]  # pyright: ignore[reportUnknownMemberType]
     elif name in _OURS:
         draft.note(line, f"--{name} is set by sweeper for each job")
     else:

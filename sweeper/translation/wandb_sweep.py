@@ -32,13 +32,13 @@ def from_wandb(root: Node, source: str, program: str | None) -> Draft:
     """Translate a sweep. Raises `Untranslatable`."""
     draft = Draft(source, "a W&B sweep")
     top = entries_of(root)
-    given = {key: plain(node) for key, (_, node) in top.items()}
-    draft.name = sweep_name(str(given.get("name") or ""), source)
-    method = str(given.get("method") or "grid")
+    settings = {key: plain(node) for key, (_, node) in top.items()}
+    draft.name = sweep_name(str(settings.get("name") or ""), source)
+    method = str(settings.get("method") or "grid")
     if method not in ("grid", "random"):
         text = f"method {method} chooses values by earlier results; here they are drawn at random"
         draft.note(top["method"][0], text)
-    cap = given.get("run_cap")
+    cap = settings.get("run_cap")
     if type(cap) is int:
         draft.samples = cap
         if method == "grid":
@@ -53,7 +53,7 @@ def from_wandb(root: Node, source: str, program: str | None) -> Draft:
     if not parameters.names:
         raise Untranslatable("parameters is empty")
     _write_command(draft, top, program, parameters)
-    _sections(draft, top, given)
+    _sections(draft, top, settings)
     for key, (line, _) in top.items():
         if key == "early_terminate":
             draft.note(
@@ -211,12 +211,12 @@ def _write_command(
 ) -> None:
     """Translate the command and its macros."""
     line, node = top.get("command", (0, None))
-    given = _DEFAULT if node is None else [str(item.value) for item in node.items or [node]]
+    command = _DEFAULT if node is None else [str(item.value) for item in node.items or [node]]
     named = plain(top["program"][1]) if "program" in top else None
     script = program or (named if isinstance(named, str) else None)
-    if script is None and "${program}" in given:
+    if script is None and "${program}" in command:
         raise Untranslatable("no program; name it: sweeper init PROGRAM --from FILE")
-    for word in given:
+    for word in command:
         variable = _VARIABLE.match(word)
         if word in ("${interpreter}", "${program}"):
             draft.command.append(interpreter() if word == "${interpreter}" else str(script))

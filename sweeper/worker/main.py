@@ -306,10 +306,10 @@ class Worker:
     def _await_copy(self, copying: threading.Thread, grace_s: float) -> None:
         """Wait until the recipe's output is copied, because its end may say why it failed. A worker
         that has to stop waits for a blocked log no longer than the grace period."""
-        least = time.monotonic() + _COPY_SECONDS
+        deadline = time.monotonic() + _COPY_SECONDS
         while copying.is_alive():
             copying.join(1.0)
-            if self._stopped_at and time.monotonic() > max(least, self._stopped_at + grace_s):
+            if self._stopped_at and time.monotonic() > max(deadline, self._stopped_at + grace_s):
                 return
             self._beats_on()
 
@@ -467,18 +467,18 @@ def main(arguments: list[str]) -> int:
     the backend counts restarts (`--restarts`), its value at the first start (`--first`), and how to
     reach the store (`--store shared`)."""
     *options, folder, token = arguments
-    given = dict(zip(options[::2], options[1::2], strict=True))
+    named = dict(zip(options[::2], options[1::2], strict=True))
     run, _, submitted = token.rpartition("-a")
-    first = given.get("--first")
+    first = named.get("--first")
     try:
         attempt = int(submitted)
-        attempt += restarts(given.get("--restarts", ""), int(first) if first else None)
-        if "--env" in given:
+        attempt += restarts(named.get("--restarts", ""), int(first) if first else None)
+        if "--env" in named:
             # The backend's variables take precedence over those of the launch.
-            os.environ.update(read_environment(given["--env"]) | backend_variables())
+            os.environ.update(read_environment(named["--env"]) | backend_variables())
         again = attempt > int(submitted)
         root, _, name = folder.rpartition("/")
-        if given.get("--store") == "shared":
+        if named.get("--store") == "shared":
             from sweeper.store.shared import open_shared
 
             sweep_folder = SweepFolder(open_shared(root), name)

@@ -99,9 +99,9 @@ class Sync:
     def missing(self) -> str | None:
         """Return which files are not in the store, as one line, or None if `finish` has sent
         everything."""
-        left = [*self.refused.values(), *self.trouble.values()]
-        more = f" (and {len(left) - 1} more files)" if len(left) > 1 else ""
-        return f"{left[0]}{more}" if left else None
+        reasons = [*self.refused.values(), *self.trouble.values()]
+        more = f" (and {len(reasons) - 1} more files)" if len(reasons) > 1 else ""
+        return f"{reasons[0]}{more}" if reasons else None
 
     def step(self) -> None:
         """Send new data. Raises `StoreError`. Data that arrived before an error is not sent
