@@ -15,8 +15,8 @@ _AT_EXIT = {"atexit", "threading"}
 
 
 def main() -> int:
-    """Run the command line. The interpreter that checks a plan's recipe takes longest, so it starts
-    before other modules are loaded; the plan's output module is loaded while it answers."""
+    """Run the command line. `sweeper plan` waits longest for the interpreter that checks the
+    recipe, so that interpreter is started first, and other modules are loaded meanwhile."""
     gc.set_threshold(_GC_THRESHOLD)
     if sys.argv[1:2] != ["plan"]:
         return _run()
@@ -41,7 +41,7 @@ def _run() -> int:
 
 def _leave(code: int) -> None:
     """End the process at once. Python would first free every object, which takes milliseconds.
-    Return if an output cannot be written: Python reports that when it ends."""
+    Return only if an output cannot be written: Python then reports the error when it ends."""
     with suppress(OSError, ValueError):
         for stream in filter(None, (sys.stdout, sys.stderr)):  # None was closed from the start.
             stream.flush()

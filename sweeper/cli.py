@@ -22,12 +22,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(list(sys.argv[1:] if argv is None else argv))
 
 
-def _main(given: list[str]) -> int:
+def _main(words: list[str]) -> int:
     try:
-        given, renamed = of_today(given)
-        if renamed is not None and "--json" not in given:
+        words, renamed = of_today(words)
+        if renamed is not None and "--json" not in words:
             warn(renamed)
-        code = _run(given)
+        code = _run(words)
         sys.stdout.flush()
     except SweeperError as error:
         return complain(error)
@@ -49,7 +49,8 @@ def _main(given: list[str]) -> int:
 
 
 def _failure_of(error: Exception) -> EnvironmentFailure | None:
-    """Return the problem of the machine or the current folder that caused the error, if one did."""
+    """Return the error to report if the machine or the current folder caused an unexpected error;
+    None otherwise."""
     from sweeper.common.full_machine import crowding
 
     if (lack := crowding(error)) is not None:
@@ -62,13 +63,13 @@ def _failure_of(error: Exception) -> EnvironmentFailure | None:
     return None
 
 
-def _run(given: list[str]) -> int:
-    if given[:1] == ["engine"]:  # This verb parses its own command line.
+def _run(words: list[str]) -> int:
+    if words[:1] == ["engine"]:  # This verb parses its own command line.
         import argparse
 
-        return load("engine").run(argparse.Namespace(verb="engine", rest=given[1:]))
+        return load("engine").run(argparse.Namespace(verb="engine", rest=words[1:]))
     from sweeper.commands.parser import parse  # imported late, since argparse takes time
 
-    arguments = parse(given)
+    arguments = parse(words)
     part = getattr(arguments, "part", None)
     return load(arguments.verb if part is None else f"{arguments.verb} {part}").run(arguments)

@@ -25,7 +25,7 @@ class SweeperError(Exception):
 
 
 class UsageError(SweeperError):
-    """The caller requested something impossible. The message says what, and what to write
+    """The caller requested something impossible. The message says what is wrong, and what to write
     instead."""
 
     exit_code = 2

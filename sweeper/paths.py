@@ -94,7 +94,8 @@ def hub(root: str | None = None) -> str:
 
 
 def views(root: str | None = None) -> str:
-    """Return the folder for caches of programs: the contents of `hub` and of a user's own cache."""
+    """Return the folder for the hub caches that programs use: each combines `hub` with a user's own
+    cache."""
     return os.path.join(root or home(), "hub-views")
 
 
@@ -110,7 +111,7 @@ def warm(root: str | None = None) -> str:
 
 
 def add_extra(extra: str) -> str:
-    """Return the shell command that installs an optional part of sweeper beside this one."""
+    """Return the shell command that adds an extra, such as `mcp`, to this installation."""
     import shlex
 
     checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

@@ -159,9 +159,9 @@ RULES: dict[str, Rule] = {
         "they are ahead; try another learning rate, a larger batch or easier problems",
     ),
     "stalled": Rule(
-        "no step for a long time, although the worker sends heartbeats and nothing holds it back",
+        "no step for a long time, although the worker sends heartbeats and nothing delays the run",
         {
-            "after": _after(30.0, 1.0, "at least so long"),
+            "after": _after(30.0, 1.0, "at least this long"),
             "factor": Threshold(10.0, 1.0, 1e6, "times the longest of the last 50 steps"),
             "first": _after(
                 1800.0,
@@ -175,36 +175,36 @@ RULES: dict[str, Rule] = {
         missing_steps=True,
     ),
     "paused": Rule(
-        "the service has held it back for a long time",
-        {"after": _after(3600.0, 1.0, "so long")},
+        "the service has delayed the run for a long time",
+        {"after": _after(3600.0, 1.0, "for this long")},
         ("wait, lower launch.max_parallel, or request more quota; nothing is lost meanwhile"),
     ),
     "heartbeat": Rule(
-        "its worker sends no heartbeats, but the backend says that it runs",
-        {"after": _after(180.0, 15.0, "so long, and no less than launch.lease")},
+        "the worker sends no heartbeats, but the backend reports a running job",
+        {"after": _after(180.0, 15.0, "for this long, but no less than launch.lease")},
         "check whether its machine is alive and can reach the store; the run counts as "
         "lost once the backend no longer knows its job",
     ),
     "metric": Rule(
-        "it has succeeded without recording the grid's metric",
+        "the run has succeeded without recording the grid's metric",
         {},
         "name a recorded key in `metric`, or have the program write it to its metrics "
         "file: without it there is no report and no best run",
     ),
     "service": Rule(
-        "it failed because the service did not answer",
+        "the run failed because the service did not answer",
         {},
         "restart it (`sweeper engine start`), or check that the run's machine can reach "
         "it; runs on the engine then continue from their last checkpoints, others by "
         "`sweeper retry`",
     ),
     "disk": Rule(
-        "the disk that it writes to is nearly full",
+        "the disk that the run writes to is nearly full",
         {"below": Threshold(1.0, 0.0, 1e6, "GB free")},
         ("free space on that machine: `sweeper store gc`, older runs, checkpoints"),
     ),
     "memory": Rule(
-        "its machine, or its container, is nearly out of memory",
+        "the run's machine, or its container, is nearly out of memory",
         {"below": Threshold(0.03, 0.0, 1.0, "share of all memory that is free")},
         ("run fewer jobs there (launch.max_parallel), or request more memory from the backend"),
     ),
@@ -215,7 +215,7 @@ RULES: dict[str, Rule] = {
 def resolve(given: Mapping[str, Mapping[str, float] | None] | None = None) -> Limits:
     """Return the thresholds in force: the defaults, changed by those `given` in a grid (as in
     `sweep.json`: rule -> thresholds, or None for a rule that is off). Unknown rules and thresholds,
-    from a newer version, are ignored. Values above the present maximum, from an older version, are
+    from a newer version, are ignored. Values above the current maximum, from an older version, are
     lowered to it, since a rule over more steps than are remembered would never raise an alarm."""
     limits: Limits = {}
     for name, rule in RULES.items():

@@ -1,6 +1,6 @@
 """Files that are complete or absent, whenever their writer is killed. Each is written as
-`.tmp-<pid>-...` and renamed. `sweeper store gc` removes leftovers. Workers load this; it imports
-little."""
+`.tmp-<pid>-...` and renamed. `sweeper store gc` removes leftovers. Workers load this module, so it
+imports little."""
 
 import errno
 import os
@@ -39,8 +39,8 @@ def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
 
 @contextmanager
 def replacing(path: str, *, durable: bool = False) -> Generator[str]:
-    """Yield a name under which to create a file or link. It replaces `path` if the block succeeds,
-    and is removed otherwise."""
+    """Yield a name under which to create a file or link. What the block creates there replaces
+    `path` if the block succeeds, and is removed otherwise."""
     temporary = _beside(path)
     try:
         yield temporary

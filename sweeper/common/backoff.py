@@ -48,9 +48,9 @@ def retried(
     sleep: Callable[[float], None] | None = None,
 ) -> T:
     """Return the result of `action`. After an error for which `passing` is true, wait for the next
-    of `waits`, or for `at_least` the seconds that the error asks for, and try again. Other errors,
-    and the error after the last wait, are raised. `note` is called with each error that is retried
-    and the seconds until then."""
+    of `waits`, or for the seconds that `at_least` returns for the error if these are more, and try
+    again. Other errors, and the error after the last wait, are raised. `note` is called before each
+    retry, with the error and the seconds until the retry."""
     for wait in waits:
         try:
             return action()
@@ -66,8 +66,8 @@ def retried(
 
 
 class Backoff:
-    """Exponential backoff: the wait after a failure doubles each time, from `first` to `most`
-    seconds."""
+    """Exponential backoff: the wait after a failure doubles with each failure, from `first` to
+    `most` seconds."""
 
     def __init__(
         self, first: float, most: float, clock: Callable[[], float] = time.monotonic
@@ -86,8 +86,8 @@ class Backoff:
 
     @contextmanager
     def tried(self, *failures: type[Unreachable]) -> Generator[None]:
-        """Wrap a try, which has failed if the block raises one of `failures`. The failure is raised
-        again."""
+        """Record whether the block succeeds. It has failed if it raises one of `failures`, which
+        are raised again."""
         try:
             yield
         except failures as error:

@@ -149,10 +149,10 @@ _REQUIRED = object()
 
 
 class _Field:
-    """How a field is read and written. `special` is the mark of a field without a key of its own,
-    `omitted` the value that is not written, `default` that of a missing key (`_REQUIRED`: none).
-    Values of the class `as_is` need no reading. `read` and `write` are made when they are first
-    used: a program uses few."""
+    """The reader and the writer of a field. `special` is the mark of a field without a key of its
+    own, `omitted` the value that is not written, `default` the value for a missing key (`_REQUIRED`
+    if there is none). Values of the class `as_is` are used unchanged. `read` and `write` are made
+    at their first use, since a program uses few of them."""
 
     def __init__(self, name: str, hint: Any, defaults: Mapping[str, object]) -> None:
         marks: tuple[object, ...] = args_of(hint)[1:] if origin_of(hint) is Annotated else ()
@@ -188,16 +188,16 @@ def _class_taken_as_is(hint: Any) -> type | None:
         checked = any(isinstance(mark, Parse | Check | _Bound) for mark in args[1:])
         return None if checked else _class_taken_as_is(args[0])
     if origin in (Union, UnionType):
-        return _class_taken_as_is(_given(args))
+        return _class_taken_as_is(_inner_type(args))
     if origin in (dict, Mapping) and args[1] is object:
         return dict
     return hint if hint in (str, bool) else None
 
 
-def _given(args: tuple[Any, ...]) -> Any:
+def _inner_type(args: tuple[Any, ...]) -> Any:
     """Return the type in a union with None."""
-    (given,) = (arg for arg in args if arg is not NoneType)
-    return given
+    (inner,) = (arg for arg in args if arg is not NoneType)
+    return inner
 
 
 def _is_optional(hint: Any) -> bool:
@@ -217,7 +217,7 @@ def _reader(hint: Any) -> Read:  # noqa: PLR0911 (one for each kind of type)
     if (plain := _PLAIN.get(hint)) is not None:
         return plain
     if origin in (Union, UnionType):
-        inner = _reader(_given(args))
+        inner = _reader(_inner_type(args))
         return lambda value: None if value is None else inner(value)
     if origin is Literal:
         return _one_of({word: word for word in args})
@@ -385,8 +385,8 @@ def _record(kind: type[Any]) -> Read:
 
 @cache
 def _steps(kind: type[Any]) -> tuple[tuple[str, type | None, object, _Field], ...]:
-    """Return what most values of a record need, without a look at each field: a plan has thousands
-    of records."""
+    """Return for each field its key, its class `as_is`, its default and itself. Reading these at
+    once for all records of a kind is fast: a plan has thousands of records."""
     return tuple(
         (field.key, field.as_is, _REQUIRED if field.special else field.default, field)
         for field in _fields(kind)
@@ -407,10 +407,8 @@ def _special(field: _Field, kind: type[Any], document: dict[str, Any]) -> object
         return document
     if field.special is _UNSTORED:
         return field.default
-    own_keys = {other.key for other in _fields(kind)}
-    return field.read(
-        {k: v for k, v in document.items() if k not in own_keys and isinstance(v, dict)}
-    )
+    keys = {other.key for other in _fields(kind)}
+    return field.read({k: v for k, v in document.items() if k not in keys and isinstance(v, dict)})
 
 
 def _missing(read_field: Read) -> object:
@@ -428,7 +426,7 @@ def _writer(hint: Any) -> Read | None:  # noqa: PLR0911
     if origin is Annotated:
         return _writer(args[0])
     if origin in (Union, UnionType):
-        inner = _writer(_given(args))
+        inner = _writer(_inner_type(args))
         return inner and (lambda value: None if value is None else inner(value))
     if origin in (tuple, list):
         item = _writer(args[0])

@@ -20,7 +20,7 @@ CHANGED_SIGNALS = (
 )
 """Signals whose handlers Python, a worker or a shell may have changed."""
 LISTENING = 3
-"""The descriptor of a daemon's listening socket. That of its lock is the next one."""
+"""The descriptor of a daemon's listening socket. The next descriptor is that of its lock."""
 OF_A_TERMINAL = (
     *("SSH_", "TERM", "COLUMNS", "LINES", "WINDOWID", "PWD", "OLDPWD", "SHLVL", "_"),
     *("INVOCATION_ID", "JOURNAL_STREAM", "XDG_SESSION_ID", "XDG_VTNR", "DBUS_SESSION"),
@@ -93,9 +93,9 @@ class Daemon:
             os.close(folder)
 
     def _start(self) -> bool:
-        """Start the daemon. It listens before it imports, so that clients can wait for it. Return
-        False if the lock is held: another process is starting the daemon, or the last one has not
-        quite ended."""
+        """Start the daemon. Its socket listens before it imports anything, so that clients can
+        wait. Return False if the lock is held: another process is starting the daemon, or the
+        previous daemon has not quite ended."""
         import fcntl
         import socket
 
@@ -154,7 +154,7 @@ def private_folder(path: str) -> bool:
 
 
 def is_possible() -> bool:
-    """Return whether this system has what daemons need."""
+    """Return whether this system supports daemons: they need Linux and pidfd."""
     return sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
 
 
@@ -189,7 +189,7 @@ def of_this_process() -> Iterator[object]:
 
 
 def digest(value: object) -> str:
-    """Return a short name for a value of JSON."""
+    """Return a short hash of a JSON value."""
     import hashlib
 
     text = json.dumps(value, default=str, sort_keys=True)

@@ -9,7 +9,7 @@ from sweeper.common.backoff import delays, retried
 
 T = TypeVar("T")
 
-_PROCESSES = "no more processes or threads (`ulimit -u`, or what its container may have)"
+_PROCESSES = "no more processes or threads (`ulimit -u`, or the limit of its container)"
 _LACKING = {
     errno.EAGAIN: _PROCESSES,
     errno.ENOMEM: "no more memory",
@@ -35,8 +35,8 @@ def lacking(error: BaseException | None) -> str | None:
 
 
 def crowding(error: BaseException | None) -> str | None:
-    """Return the same, or the error's own words for a disk that is full or read-only, which name
-    the file."""
+    """Return the resource that this machine lacks, as `lacking` does. For a disk that is full or
+    read-only, return the error's message, which names the file."""
     lack, at = lacking(error), error
     while lack is None and at is not None:
         if isinstance(at, OSError) and at.errno in _TAKES_NOTHING:
@@ -46,8 +46,8 @@ def crowding(error: BaseException | None) -> str | None:
 
 
 def when_there_is_room(start: Callable[[], T], sleep: Callable[[float], None] | None = None) -> T:
-    """Return the result of `start`. Retry it up to five times within 3 seconds while resources are
-    lacking: the processes that use them may end soon."""
+    """Return the result of `start`. Retry it up to five times within 3 seconds while this machine
+    lacks resources, since the processes that use them may end soon."""
     return retried(
         start, delays(0.1, times=5), lambda error: lacking(error) is not None, sleep=sleep
     )

@@ -13,8 +13,8 @@ from typing import NamedTuple
 _FOLDER = "/tmp/sweeper-gpus"  # noqa: S108 - all users of the machine share it
 _SHARES = 840
 """The number of bytes of a device's lock file, divisible by every number of runs on one device.
-Each run locks its share of them, so that runs with different `per_gpu` exclude each other where
-they must."""
+Each run locks its share of them, so that runs with different `per_gpu` exclude each other if their
+shares overlap."""
 _TOOL = "nvidia-smi"
 _TOOL_SECONDS = 20.0
 _AGE_SECONDS = 5.0
@@ -39,7 +39,7 @@ class Taken(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Return `0,1`, or `waiting` without devices."""
+        """The numbers of the devices, such as `0,1`, or `waiting` without devices."""
         return ",".join(map(str, self.numbers)) or "waiting"
 
     @property
@@ -71,13 +71,13 @@ class Gpus:
         self._count, self._share = count, _SHARES // per_gpu
         self._environment = environment
         self._devices: list[Device] = []
-        self._asked_at = float("-inf")
+        self._queried_at = float("-inf")
 
     def devices(self) -> list[Device]:
         """Return the devices as of a few seconds ago. Raises `LookupError` with the problem."""
-        if time.monotonic() >= self._asked_at + _AGE_SECONDS:
+        if time.monotonic() >= self._queried_at + _AGE_SECONDS:
             self._devices = _visible(self._environment)
-            self._asked_at = time.monotonic()
+            self._queried_at = time.monotonic()
         return self._devices
 
     def check(self) -> list[Device]:
@@ -131,7 +131,7 @@ class Gpus:
         return sorted(self._devices, key=lambda device: (held[device.number], device.number))
 
     def _locks(self, file: int, device: Device) -> bool:
-        """Lock a share of a device. Return whether one was free."""
+        """Lock a share of a device. Return whether a share was free."""
         locked = any(_lock(file, start, self._share) for start in self._starts())
         return locked and _is_at(file, _FOLDER, device.uuid)
 
@@ -140,8 +140,8 @@ class Gpus:
 
     @staticmethod
     def _is_ours(file: int, device: Device) -> bool:
-        """Return whether a device is unused or used by runs. If runs hold the device, its processes
-        count as theirs."""
+        """Return whether a device is unused or used by runs. If runs hold the device, all processes
+        on it count as theirs."""
         return not device.used or not _test(file, 0, _SHARES)
 
 
@@ -176,7 +176,7 @@ def _ask(query: str, environment: Mapping[str, str]) -> list[list[str]]:
     except FileNotFoundError as error:
         raise LookupError(
             f"{_TOOL} is not found: `launch.gpus` needs it to list the GPUs; remove `gpus` on a "
-            "machine without"
+            "machine without GPUs"
         ) from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LookupError(f"{_TOOL}: {error}") from error
@@ -211,12 +211,13 @@ def _path(folder: str, uuid: str) -> str:
 
 
 def _is_at(file: int, folder: str, uuid: str) -> bool:
-    """Return whether the open lock file was not removed meanwhile."""
+    """Return whether the open lock file is still the file at its path, and was not removed."""
     try:
-        there, mine = os.stat(_path(folder, uuid)), os.fstat(file)
+        at_path, ours = os.stat(_path(folder, uuid)), os.fstat(file)
     except OSError:
         return False
-    return (there.st_dev, there.st_ino) == (mine.st_dev, mine.st_ino) and stat.S_ISREG(mine.st_mode)
+    same = (at_path.st_dev, at_path.st_ino) == (ours.st_dev, ours.st_ino)
+    return same and stat.S_ISREG(ours.st_mode)
 
 
 def _lock(file: int, start: int, length: int) -> bool:

@@ -7,7 +7,7 @@ ROWS = 30
 
 
 def title(text: str, more: str = "") -> str:
-    """Return a line above a table."""
+    """Return the title line of a table, with `more` after the bold `text`."""
     from html import escape
 
     rest = f" {escape(more)}" if more else ""
@@ -24,8 +24,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         f"<tr>{''.join(f'<td>{escape(_text(value))}</td>' for value in row)}</tr>"
         for row in every[:ROWS]
     )
-    left = f"<p>and {len(every) - ROWS} more</p>" if len(every) > ROWS else ""
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{left}"
+    rest = f"<p>and {len(every) - ROWS} more</p>" if len(every) > ROWS else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
 
 
 def _text(value: object) -> str:

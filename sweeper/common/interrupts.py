@@ -1,4 +1,4 @@
-"""Signals that interrupt a block as Ctrl-C does."""
+"""Signals that interrupt a block like Ctrl-C."""
 
 import signal
 import threading
@@ -10,8 +10,8 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Interrupts:
-    """A context manager in which the first SIGTERM or SIGHUP interrupts as Ctrl-C does. Later
-    signals are held back until the exit; so are all signals after `hold`."""
+    """A context manager in which the first SIGTERM or SIGHUP interrupts like Ctrl-C. Later signals
+    are delayed until the exit, and so are all signals after `hold`."""
 
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}
@@ -20,13 +20,13 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                # the signal is ignored, for example under nohup
+                # A signal that is ignored, for example under nohup, stays ignored.
                 if signal.getsignal(number) is not signal.SIG_IGN:
                     self._before[number] = signal.signal(number, self._on)
         return self
 
     def hold(self) -> None:
-        """Hold back all signals until the exit."""
+        """Delay all signals until the exit."""
         self._held = True
 
     def _on(self, number: int, frame: FrameType | None) -> None:

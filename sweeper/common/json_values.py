@@ -1,6 +1,6 @@
-"""Reads JSON that other programs may have written: decodes it without what would break printing or
-recursion, and gives typed access, in which a value of the wrong type counts as empty. (`codec`
-reads sweeper's own documents, and reports their mistakes.)"""
+"""Reads JSON that other programs may have written. Refuses or replaces values that would break
+printing or recursion, and gives typed access, in which a value of the wrong type counts as empty.
+(`codec` reads sweeper's own documents, and reports their mistakes.)"""
 
 import json
 import re
@@ -36,12 +36,12 @@ def is_deep(data: bytes) -> bool:
     in strings."""
     if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
         return False
-    left = data.translate(None, _NO_BRACKETS)
+    brackets = data.translate(None, _NO_BRACKETS)
     for _ in range(MOST_LEVELS):
-        if len(left) <= MOST_LEVELS:
+        if len(brackets) <= MOST_LEVELS:
             return False
-        before, left = left, left.replace(b"[]", b"").replace(b"{}", b"")
-        if left == before:
+        before, brackets = brackets, brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if brackets == before:
             break
     return True
 

@@ -15,9 +15,9 @@ _EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
 
 
 def cause(data: bytes) -> str:
-    """Return the reason of a failure in the end of a log, in at most 200 characters: the last line
-    of the last traceback, else the last line that starts with `error: `, else the last line.
-    Programs may print more while they end."""
+    """Return the reason of a failure from the end of a log, in at most 200 characters: the
+    exception of the last traceback, else the last line that starts with `error: `, else the last
+    line. Programs may print more after their error."""
     lines = data.decode("utf-8", "replace").splitlines()
     starts = [number for number, line in enumerate(lines) if line.strip() == _TRACEBACK]
     for line in lines[starts[-1] + 1 :] if starts else ():

@@ -10,7 +10,7 @@ def _ngettext(singular: str, plural: str, count: int) -> str:
 
 
 def _untranslated() -> ModuleType:
-    """Return what argparse uses of `gettext`."""
+    """Return a `gettext` module with only the functions that argparse uses."""
     module = ModuleType("gettext")
     vars(module).update(gettext=str, ngettext=_ngettext)
     return module
@@ -23,6 +23,6 @@ else:
     try:
         import argparse
     finally:
-        del sys.modules["gettext"]  # others get the real one
+        del sys.modules["gettext"]  # other modules get the real gettext
 
 __all__ = ["argparse"]

@@ -1,5 +1,5 @@
-"""Logging of launchers and workers, into a file of limited size. Loggers cost nothing until logging
-is set up, because the command line starts often. $SWEEPER_LOG sets the level."""
+"""Logging of launchers and workers, into a file of limited size. Until logging is set up, loggers
+load nothing and do nothing, because the command line starts often. $SWEEPER_LOG sets the level."""
 
 import os
 import sys
@@ -22,8 +22,8 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Log:
-    """The logger of the module `name`. Its messages go to `logging` if this process has loaded
-    that, so a program that uses sweeper as a library gets them."""
+    """The logger of the module `name`. Its messages go to `logging` if this process has loaded it,
+    so a program that uses sweeper as a library gets them."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,6 +1,6 @@
 """Makes untrusted text harmless for a terminal, since text from a store may contain control
 sequences. `guarded` wraps the standard streams; `sanitize` also keeps a text on one line. Workers
-load this; it imports little."""
+load this module, so it imports little."""
 
 import os
 import re
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import TextIO, cast
 
 # The patterns are strings: `re` compiles one at its first use, and most programs never use any.
-# This one matches terminal commands within a line: CSI, OSC and the like to their end, then
-# shorter ones. They are removed, since a colour or a title means nothing to a reader.
+# The first matches terminal commands within a line: CSI, OSC and the like to their end, then
+# shorter commands. They are removed, since a colour or a title means nothing to a reader.
 _ORDER = r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)|\x1b[ -/]*[0-~]"
 # Other control characters, including C1; characters that change the writing direction or are
 # invisible; line ends of other systems; surrogates, which no terminal encoding has. Joiners stay,
@@ -49,15 +49,15 @@ def _written_out(match: "re.Match[str]") -> str:
 
 
 class Writer:
-    """A wrapper of a stream that writes text without terminal commands. Other attributes are the
-    stream's."""
+    """A wrapper of a stream that writes text without terminal commands, and has all other
+    attributes of the stream."""
 
     def __init__(self, below: TextIO) -> None:
         self.below = below
 
     def write(self, text: str) -> int:
-        """Write a text made harmless. Characters that the stream's encoding lacks are written as
-        escapes."""
+        """Write a text without terminal commands. Characters that the stream's encoding lacks are
+        written as escapes."""
         shown = sanitize_lines(text)
         if not shown.isascii():
             encoding = self.below.encoding or "utf-8"

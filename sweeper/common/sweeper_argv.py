@@ -8,7 +8,7 @@ from collections.abc import Sequence
 _WORKER, _ARRAY = "sweeper.worker.main", "sweeper.worker.array"
 
 # A module in a recipe's interpreter is started by its path, since sweeper may not be installed
-# there. This one runs bootstrap.py.
+# there. start.py runs bootstrap.py.
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BOOTSTRAP = os.path.join(_PACKAGE, "recipe", "start.py")
 

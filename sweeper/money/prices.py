@@ -1,5 +1,5 @@
-"""The prices of tokens by model, from the package's table and the user's, in the format of Tinker's
-`models.json`. The newer price counts."""
+"""The prices of tokens by model, from the package's table and the user's table, in the format of
+Tinker's `models.json`. If both have a price, the newer price is used."""
 
 import json
 import os
@@ -34,7 +34,7 @@ class Price(NamedTuple):
 
     @property
     def dated(self) -> str:
-        """Return `2026-10`, or `2026-06 (train), 2026-10` if the prices have different dates."""
+        """The dates for people: `2026-10`, or `2026-06 (train), 2026-10` if they differ."""
         kinds: dict[str, list[str]] = {}
         for kind, date in self.dates.items():
             if kind != "cached":  # It has the date of `prefill`, or is computed from it.
@@ -45,12 +45,12 @@ class Price(NamedTuple):
 
     def of(self, date: str) -> "Price":
         """Return these prices with this date."""
-        known = (kind for kind in KINDS if getattr(self, kind) is not None)
-        return self._replace(dates=dict.fromkeys(known, date))
+        kinds = (kind for kind in KINDS if getattr(self, kind) is not None)
+        return self._replace(dates=dict.fromkeys(kinds, date))
 
     def updated(self, other: "Price") -> "Price":
-        """Return the newer of the two prices of each kind. Of prices with the same date, `other`
-        counts."""
+        """Return the newer of the two prices of each kind. If the dates are equal, `other`'s price
+        is used."""
         newer = [
             kind
             for kind, date in other.dates.items()
@@ -61,7 +61,7 @@ class Price(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """The prices of a table, whose rows without a date are of its `date`; `path` is the file."""
+    """The prices of the table in the file `path`. Rows without a date have the table's `date`."""
 
     date: str
     source: str
@@ -72,7 +72,7 @@ class Prices(NamedTuple):
 
 class Amount(NamedTuple):
     """The cost in `usd` of the models with a price, and the `unpriced` models, which are not
-    included. `dates` are those of the prices used, from the oldest."""
+    included. `dates` are the dates of the prices used, oldest first."""
 
     usd: float
     unpriced: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ def basis(*amounts: Amount) -> str:
 
 
 def amount(usage: Usage, prices: Prices) -> Amount:
-    """Return the cost of a usage by these prices."""
+    """Return the cost of the tokens that were used, by these prices."""
     usd, unpriced, dates = 0.0, list[str](), set[str]()
     for model, counts in usage.models.items():
         price = prices.models.get(model, Price())
@@ -121,8 +121,8 @@ def users_file() -> str:
 
 
 def load() -> Prices:
-    """Return the prices of the package's table and of the user's, if there is one; the newer price
-    counts. Raises `UsageError` if a table cannot be read."""
+    """Return the prices of the package's table and of the user's table, if there is one. The newer
+    of two prices is used. Raises `UsageError` if a table cannot be read."""
     package = _load(os.path.join(os.path.dirname(__file__), "prices.json"))
     path = users_file()
     if not os.path.exists(path):
@@ -199,8 +199,8 @@ class _Table(NamedTuple):
 
 
 def read(data: bytes, path: str, date: str | None = None) -> Prices:
-    """Return the table in a file. `date` is used for a table without one. Raises `UsageError` with
-    the place of the mistake."""
+    """Return the price table in the contents of a file. `date` is used for a table without a date.
+    Raises `UsageError` with the place of the mistake."""
     try:
         document: object = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -30,8 +30,8 @@ ALL = Choice()
 
 def choice_of(values: Mapping[str, object]) -> Choice:
     """Return the choice in the values of a run's configuration."""
-    given = (values.get(key) for key in Choice._fields)
-    return Choice(*(None if value is None else str(value) for value in given))
+    settings = (values.get(key) for key in Choice._fields)
+    return Choice(*(None if value is None else str(value) for value in settings))
 
 
 def folders_of(path: str, choice: Choice = ALL) -> list[str]:
@@ -62,20 +62,22 @@ def _in_folder(path: str) -> list[str]:
 
 
 def _named(folders: Sequence[str], task_ids: str, path: str) -> list[str]:
-    """Return the folders with these names, in order."""
+    """Return the folders whose names match `task_ids`, in their order."""
     patterns = [word.strip() for word in task_ids.split(",") if word.strip()]
     names = {folder: os.path.basename(os.path.normpath(folder)) for folder in folders}
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern.removeprefix("!")) for name in names.values()):
-            known = ", ".join([*names.values()][:8]) + (", ..." if len(names) > 8 else "")
-            raise UsageError(f"task_ids: no task in {path} is named {pattern}: choose from {known}")
+            available = ", ".join([*names.values()][:8]) + (", ..." if len(names) > 8 else "")
+            raise UsageError(
+                f"task_ids: no task in {path} is named {pattern}: choose from {available}"
+            )
     without = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
     wanted = [pattern for pattern in patterns if not pattern.startswith("!")] or ["*"]
     chosen = [
         folder
         for folder, name in names.items()
-        if any(fnmatchcase(name, one) for one in wanted)
-        and not any(fnmatchcase(name, one) for one in without)
+        if any(fnmatchcase(name, pattern) for pattern in wanted)
+        and not any(fnmatchcase(name, pattern) for pattern in without)
     ]
     if not chosen:
         raise UsageError(f"task_ids={task_ids} leaves no task in {path}")
@@ -97,9 +99,9 @@ def _in_dataset(path: str, dataset: str, registry: str | None) -> list[str]:
     sources = _harbor_sources(row) if "tasks" in row else _older_sources(row, path)
     if not sources:
         raise UsageError(f"{file}: {dataset} has no tasks")
-    for commit in dict.fromkeys(one.commit for one in sources if one.commit):
-        _check_commit(path, commit, [one.path for one in sources if one.commit == commit])
-    folders = [os.path.join(path, one.path) for one in sources]
+    for commit in dict.fromkeys(source.commit for source in sources if source.commit):
+        _check_commit(path, commit, [source.path for source in sources if source.commit == commit])
+    folders = [os.path.join(path, source.path) for source in sources]
     if missing := [folder for folder in folders if not os.path.isdir(folder)]:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise UsageError(f"{file}: {missing[0]} of {dataset} does not exist{more}")
@@ -120,43 +122,46 @@ def _row(file: str, dataset: str) -> Mapping[str, object]:
     of_name = [row for row in rows if row.get("name") == name]
     versions = [row for row in of_name if not version or str(row.get("version")) == version]
     if not versions:
-        known = sorted({f"{row.get('name')}@{row.get('version')}" for row in of_name or rows})
-        raise UsageError(f"{file} has no dataset {dataset}: it has {', '.join(known[:12])}")
+        available = sorted({f"{row.get('name')}@{row.get('version')}" for row in of_name or rows})
+        raise UsageError(f"{file} has no dataset {dataset}: it has {', '.join(available[:12])}")
     return versions[-1]
 
 
 def _harbor_sources(row: Mapping[str, object]) -> list[_Source]:
-    tasks = [table_of(one) for one in list_of(row["tasks"])]
-    return [_Source(_below(one.get("path")), _commit(one.get("git_commit_id"))) for one in tasks]
+    tasks = [table_of(task) for task in list_of(row["tasks"])]
+    return [_Source(_below(task.get("path")), _commit(task.get("git_commit_id"))) for task in tasks]
 
 
 def _older_sources(row: Mapping[str, object], path: str) -> list[_Source]:
-    """Return the tasks in Terminal-Bench's older form, which has a folder and optionally names in
-    it."""
+    """Return the tasks of an entry in Terminal-Bench's older form, which has a folder, and
+    optionally the names of some tasks in it."""
     folder, commit = _below(row.get("dataset_path") or "tasks"), _commit(row.get("commit_hash"))
     names = row.get("task_id_subset")
     if names is not None and not isinstance(names, list):
         raise UsageError(f"a registry's task_id_subset must be a list of names, not {names}")
     chosen = list_of(row.get("task_id_subset"))
     if names is None:
-        chosen = [os.path.basename(one) for one in _in_folder(os.path.join(path, folder))]
+        chosen = [
+            os.path.basename(task_folder) for task_folder in _in_folder(os.path.join(path, folder))
+        ]
     return [_Source(_below(os.path.join(folder, str(name))), commit) for name in chosen]
 
 
-def _below(given: object) -> str:
-    """Return a path within a repository. Raises `UsageError` for a path outside."""
-    path = os.path.normpath(str(given or ".").removeprefix("./"))
+def _below(value: object) -> str:
+    """Return a path within a repository, normalized. Raises `UsageError` for a path outside of
+    it."""
+    path = os.path.normpath(str(value or ".").removeprefix("./"))
     if os.path.isabs(path) or path.split(os.sep)[0] == "..":
-        raise UsageError(f"a registry's path must not lead out of its repository: {given}")
+        raise UsageError(f"a registry's path must not lead out of its repository: {value}")
     return path
 
 
-def _commit(given: object) -> str | None:
-    return None if given in (None, "", "HEAD", "head") else str(given)
+def _commit(value: object) -> str | None:
+    return None if value in (None, "", "HEAD", "head") else str(value)
 
 
 def _check_commit(path: str, commit: str, folders: Sequence[str]) -> None:
-    """Raise `UsageError` unless these folders are as at the commit."""
+    """Raise `UsageError` if these folders differ from the commit."""
     if commit.startswith("-"):
         raise UsageError(f"the registry has the commit {commit!r}, which is not valid")
     argv = ["git", "-C", path, "diff", "--quiet", commit, "--", *folders]

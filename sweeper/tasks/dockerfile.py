@@ -39,10 +39,10 @@ def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
             image = rest.split()[0]
             instructions.clear()  # instructions of an earlier image do not apply
             continue
-        one = Instruction(name, rest, number)
+        instruction = Instruction(name, rest, number)
         if name in ("COPY", "ADD"):
-            _check_copy(one, path, problems)
-        instructions.append(one)
+            _check_copy(instruction, path, problems)
+        instructions.append(instruction)
     if not image:
         problems.add(Place(path, 1, 1), "a Dockerfile begins with FROM")
     return Dockerfile(path, image, tuple(instructions))
@@ -64,9 +64,9 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
         yield begun, whole
 
 
-def sources_of(one: Instruction) -> tuple[list[str], str, bool]:
+def sources_of(instruction: Instruction) -> tuple[list[str], str, bool]:
     """Return the sources of a COPY, its target, and whether it copies from the task's folder."""
-    words = _words(one.text)
+    words = _words(instruction.text)
     flags = [word for word in words if word.startswith("--")]
     paths = [word for word in words if not word.startswith("--")]
     elsewhere = any(flag.startswith("--from=") for flag in flags)
@@ -88,29 +88,29 @@ def _words(text: str) -> list[str]:
         return text.split()
 
 
-def _check_copy(one: Instruction, path: str, problems: Problems) -> None:
-    sources, _, own = sources_of(one)
-    place = Place(path, one.line, 1)
+def _check_copy(instruction: Instruction, path: str, problems: Problems) -> None:
+    sources, _, local = sources_of(instruction)
+    place = Place(path, instruction.line, 1)
     if not sources:
-        problems.add(place, f"{one.name} needs a source and a target")
-    for source in sources if own else ():
+        problems.add(place, f"{instruction.name} needs a source and a target")
+    for source in sources if local else ():
         folder = os.path.dirname(path)
         inside = os.path.normpath(os.path.join(folder, source.lstrip("/")))
         if not inside.startswith(os.path.normpath(folder)):
-            problems.add(place, f"{one.name}: {source} is outside of environment/")
+            problems.add(place, f"{instruction.name}: {source} is outside of environment/")
         elif not any(c in source for c in "*?[$") and not os.path.lexists(inside):
-            problems.add(place, f"{one.name}: environment/ has no {source}")
+            problems.add(place, f"{instruction.name}: environment/ has no {source}")
 
 
-def command_of(one: Instruction) -> str:
+def command_of(instruction: Instruction) -> str:
     """Return the command of a RUN, for a shell."""
-    text = re.sub(r"\A(?:--\S+\s+)+", "", one.text)
+    text = re.sub(r"\A(?:--\S+\s+)+", "", instruction.text)
     return shlex.join(_words(text)) if text.startswith("[") else text
 
 
-def pairs_of(one: Instruction) -> dict[str, str]:
+def pairs_of(instruction: Instruction) -> dict[str, str]:
     """Return the variables of an ENV, or of an ARG with a default."""
-    words = _words(one.text)
-    if one.name == "ENV" and words and "=" not in words[0]:
-        return {words[0]: one.text[len(words[0]) :].strip()}
+    words = _words(instruction.text)
+    if instruction.name == "ENV" and words and "=" not in words[0]:
+        return {words[0]: instruction.text[len(words[0]) :].strip()}
     return {k: v for k, equals, v in (word.partition("=") for word in words) if equals}

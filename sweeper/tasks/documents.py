@@ -127,7 +127,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Task:
-    """A folder with `task.toml`. `name` is the name in that file, else the folder's name."""
+    """A task. `name` is the name in `task.toml`, else the folder's name."""
 
     folder: str
     name: str
@@ -151,20 +151,20 @@ _STRINGS = Texts(Item({}), most=1000)
 class _Several:
     """A list of items of another kind."""
 
-    def __init__(self, one: Kind) -> None:
-        self._one = one
+    def __init__(self, item: Kind) -> None:
+        self._item = item
 
     def read(self, node: Node, where: str, problems: Problems) -> list[object] | None:
         if node.items is None:
             wrong(node, where, "a list", problems)
             return None
         values = [
-            self._one.read(item, f"{where}[{n}]", problems) for n, item in enumerate(node.items)
+            self._item.read(item, f"{where}[{n}]", problems) for n, item in enumerate(node.items)
         ]
-        return [one for one in values if one is not None]
+        return [value for value in values if value is not None]
 
     def schema(self) -> dict[str, object]:
-        return {"type": "array", "items": self._one.schema()}
+        return {"type": "array", "items": self._item.schema()}
 
 
 def _anything(node: Node, where: str, problems: Problems) -> object:
@@ -200,7 +200,7 @@ def _user(node: Node, where: str, problems: Problems) -> str | int | None:
 
 
 def _least(node: Node, where: str, problems: Problems) -> object:
-    """Read a number, or a number for each key of the rewards."""
+    """Read the smallest reward that suffices, or a number for each key of the rewards."""
     if node.entries is not None:
         return {
             key: Number(-1e9, 1e9).read(item, f"{where}.{key}", problems)

@@ -42,7 +42,7 @@ class Bubblewrap(BaseEnvironment):
 
     @classmethod
     def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
-        """Return which resources are limited: memory."""
+        """Return the resources that can be limited: memory."""
         return EnvironmentResourceCapabilities(memory_limit=True)
 
     @classmethod
@@ -81,12 +81,12 @@ class Bubblewrap(BaseEnvironment):
     ) -> ExecResult:
         """Execute one command in its own shell. Raises RuntimeError when its time is up."""
         del user
-        given = "".join(
+        exports = "".join(
             f"export {key}={shlex.quote(value)}\n"
             for key, value in (self._merge_env(env) or {}).items()
         )
         at = cwd or self.task_env_config.workdir or made_of(self._task).workdir
-        inner = f"{given}cd {shlex.quote(at)} || exit\n{command}"
+        inner = f"{exports}cd {shlex.quote(at)} || exit\n{command}"
         limit = f"timeout -k 1 {timeout_sec} " if timeout_sec else ""
         begun = monotonic()
         result = await self._run(
@@ -131,7 +131,7 @@ class Bubblewrap(BaseEnvironment):
             raise FileNotFoundError(f"cannot get {source_dir}: {result.text[-200:]}")
         os.makedirs(target_dir, exist_ok=True)
         with tarfile.open(fileobj=io.BytesIO(result.output)) as archive:
-            archive.extractall(target_dir, filter=_safe_member)  # noqa: S202 - harmless ones only
+            archive.extractall(target_dir, filter=_safe_member)  # noqa: S202 - only safe members
 
 
 def _safe_member(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:

@@ -18,8 +18,8 @@ _LARGEST = 1 << 20
 
 def is_older(folder: str) -> bool:
     """Return whether a folder has a task only in the older format."""
-    there = [os.path.isfile(os.path.join(folder, name)) for name in (FILE, "task.toml")]
-    return there == [True, False]
+    older, current = (os.path.isfile(os.path.join(folder, name)) for name in (FILE, "task.toml"))
+    return older and not current
 
 
 def read_older(folder: str, problems: Problems) -> Task | None:
@@ -31,12 +31,12 @@ def read_older(folder: str, problems: Problems) -> Task | None:
         if len(problems) == before:
             problems.add(Place(path, 1, 1), "is not a mapping with an instruction")
         return None
-    given = cast("dict[str, object]", values)
-    instruction = given.get("instruction")
+    fields = cast("dict[str, object]", values)
+    instruction = fields.get("instruction")
     if not isinstance(instruction, str) or not instruction.strip():
         problems.add(Place(path, 1, 1), "needs an instruction")
     seconds = [
-        _seconds(given, key, default, path, problems)
+        _seconds(fields, key, default, path, problems)
         for key, default in (
             ("max_agent_timeout_sec", _AGENT_SECONDS),
             ("max_test_timeout_sec", _TEST_SECONDS),
@@ -62,7 +62,7 @@ def read_older(folder: str, problems: Problems) -> Task | None:
         steps=(step,),
         environment=TaskEnvironment(context, dockerfile),
         schema_version=SCHEMA,
-        metadata={key: value for key, value in given.items() if key != "instruction"},
+        metadata={key: value for key, value in fields.items() if key != "instruction"},
     )
 
 
@@ -76,9 +76,9 @@ def _yaml(path: str, problems: Problems) -> Node | None:
 
 
 def _seconds(
-    given: dict[str, object], key: str, default: float, path: str, problems: Problems
+    fields: dict[str, object], key: str, default: float, path: str, problems: Problems
 ) -> float:
-    value = given.get(key, default)
+    value = fields.get(key, default)
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e7:
         return float(value)
     problems.add(Place(path, 1, 1), f"{key} is not a number of seconds")
@@ -86,17 +86,17 @@ def _seconds(
 
 
 def _context(folder: str, problems: Problems) -> str:
-    """Return the folder of the Dockerfile: the one in `docker-compose.yaml`, else the task's. More
-    than one service is a mistake."""
+    """Return the folder of the Dockerfile: the build context in `docker-compose.yaml`, else the
+    task's folder. More than one service is a mistake."""
     path = os.path.join(folder, "docker-compose.yaml")
     if not os.path.isfile(path):
         return folder
     node = _yaml(path, problems)
     services = node.entries.get("services") if node is not None and node.entries else None
-    own = list((services[1].entries or {}).values()) if services else []
-    if len(own) > 1:
+    named = list((services[1].entries or {}).values()) if services else []
+    if len(named) > 1:
         problems.add(Place(path), "has several services, which is not supported")
-    build = (own[0][1].entries or {}).get("build") if own else None
+    build = (named[0][1].entries or {}).get("build") if named else None
     value = plain(build[1]) if build else "."
     at = cast("dict[str, object]", value).get("context", ".") if isinstance(value, dict) else value
     context = os.path.normpath(os.path.join(folder, str(at)))

@@ -68,7 +68,7 @@ class _Nodes:
             return Node(entries, place)
         if isinstance(value, list):
             items = cast("list[object]", value)
-            return Node([self.node(one, (*path, n), line) for n, one in enumerate(items)], place)
+            return Node([self.node(item, (*path, n), line) for n, item in enumerate(items)], place)
         return Node(value, place)
 
 
@@ -129,7 +129,8 @@ def read_all(path: str, choice: Choice = ALL) -> tuple[list[Task], tuple[str, ..
 
 
 def read_tasks(path: str, problems: Problems, choice: Choice = ALL) -> list[Task]:
-    """Return all chosen tasks at a path that could be read; see `read_task`."""
+    """Return the chosen tasks at a path that have no mistakes, and record the mistakes of others
+    as `read_task` does."""
     tasks: list[Task] = []
     for folder in folders_of(path, choice):
         task = read_task(folder, problems)
@@ -222,38 +223,41 @@ def _solution_variables(values: TaskTable) -> dict[str, str]:
 
 
 def _environment(folder: str, values: TaskTable, reading: Reading) -> TaskEnvironment:
-    given: dict[str, Any] = dict(values.get("environment") or {})
-    own = os.path.join(folder, "environment")
-    rootfs = os.path.join(own, "rootfs")
+    table: dict[str, Any] = dict(values.get("environment") or {})
+    environment_folder = os.path.join(folder, "environment")
+    rootfs = os.path.join(environment_folder, "rootfs")
     prepared = rootfs if os.path.isdir(rootfs) else None
     dockerfile = _dockerfile(
-        own, reading.problems, needed=not (prepared or "docker_image" in given)
+        environment_folder, reading.problems, needed=not (prepared or "docker_image" in table)
     )
-    _older(given, reading)
-    hosts: list[str] | None = given.get("allowed_hosts")
-    if hosts is not None and given.get("network_mode", "public") != "allowlist":
+    _older(table, reading)
+    hosts: list[str] | None = table.get("allowed_hosts")
+    if hosts is not None and table.get("network_mode", "public") != "allowlist":
         message = "environment.allowed_hosts is only for network_mode = 'allowlist'"
         reading.problem("environment", message)
-    if str(given.get("os", "linux")).lower() != "linux":
-        reading.problem("environment", f"environment.os: {given['os']} is not supported")
+    if str(table.get("os", "linux")).lower() != "linux":
+        reading.problem("environment", f"environment.os: {table['os']} is not supported")
     for key in ("gpu_types", "tpu", "skills_dir", "os"):
-        given.pop(key, None)
-    _check_variables(given.get("env") or {}, "environment", reading)
-    servers: list[Mapping[str, object]] = given.pop("mcp_servers", [])
-    given.pop("allowed_hosts", None)
+        table.pop(key, None)
+    _check_variables(table.get("env") or {}, "environment", reading)
+    servers: list[Mapping[str, object]] = table.pop("mcp_servers", [])
+    table.pop("allowed_hosts", None)
     return TaskEnvironment(
-        folder=own,
+        folder=environment_folder,
         dockerfile=dockerfile,
         rootfs=prepared,
-        healthcheck=_healthcheck(given.pop("healthcheck", None)),
+        healthcheck=_healthcheck(table.pop("healthcheck", None)),
         allowed_hosts=tuple(hosts or ()),
         mcp_servers=tuple(servers),
-        **given,
+        **table,
     )
 
 
-def _dockerfile(own: str, problems: Problems, *, needed: bool) -> Dockerfile | None:
-    path, compose = os.path.join(own, "Dockerfile"), os.path.join(own, "docker-compose.yaml")
+def _dockerfile(environment_folder: str, problems: Problems, *, needed: bool) -> Dockerfile | None:
+    path, compose = (
+        os.path.join(environment_folder, "Dockerfile"),
+        os.path.join(environment_folder, "docker-compose.yaml"),
+    )
     if os.path.exists(compose):
         problems.add(Place(compose), "needs Docker Compose, which is not supported")
     elif os.path.exists(path):
@@ -265,24 +269,24 @@ def _dockerfile(own: str, problems: Problems, *, needed: bool) -> Dockerfile | N
     return None
 
 
-def _older(given: dict[str, object], reading: Reading) -> None:
+def _older(table: dict[str, object], reading: Reading) -> None:
     """Rename fields to their current names."""
     for old, new in (("memory", "memory_mb"), ("storage", "storage_mb")):
-        size = given.pop(old, None)
-        if size is not None and given.setdefault(new, size) != size:
+        size = table.pop(old, None)
+        if size is not None and table.setdefault(new, size) != size:
             reading.problem("environment", f"environment.{old} and {new} differ")
-    internet = given.pop("allow_internet", None)
-    if internet is not None and "network_mode" not in given:
-        given["network_mode"] = "public" if internet else "no-network"
+    internet = table.pop("allow_internet", None)
+    if internet is not None and "network_mode" not in table:
+        table["network_mode"] = "public" if internet else "no-network"
 
 
-def _healthcheck(given: HealthcheckTable | None) -> Healthcheck | None:
-    return None if given is None or "command" not in given else Healthcheck(**given)
+def _healthcheck(table: HealthcheckTable | None) -> Healthcheck | None:
+    return None if table is None or "command" not in table else Healthcheck(**table)
 
 
-def _check_variables(given: Mapping[str, str], key: str, reading: Reading) -> None:
-    """Record variables of this machine that are used but neither set nor given a default."""
-    for name, value in given.items():
+def _check_variables(variables: Mapping[str, str], key: str, reading: Reading) -> None:
+    """Record variables of this machine that are used but are not set and have no default."""
+    for name, value in variables.items():
         for wanted, default in VARIABLE.findall(value):
             if not default and wanted not in os.environ:
                 message = (
@@ -292,39 +296,39 @@ def _check_variables(given: Mapping[str, str], key: str, reading: Reading) -> No
 
 
 def _steps(folder: str, values: TaskTable, reading: Reading) -> tuple[Step, ...]:
-    given = values.get("steps") or []
+    tables = values.get("steps") or []
     _check_variables(_solution_variables(values), "solution", reading)
-    if not given:
+    if not tables:
         return _step(folder, "", values, {}, reading)
     steps: list[Step] = []
     names: set[str] = set()
-    for number, one in enumerate(given):
-        name = str(one.get("name", ""))
+    for number, table in enumerate(tables):
+        name = str(table.get("name", ""))
         items = reading.entries["steps"][1].items
         place = items[number].place if items else reading.place
-        known = unicodedata.normalize("NFC", name).casefold()
+        folded = unicodedata.normalize("NFC", name).casefold()
         if not name.strip() or _ODD_STEP.search(name) or name.endswith((".", " ")):
             reading.problems.add(
                 place, f"steps[{number}].name: {name!r} is not a valid folder name"
             )
             continue
-        if known in names:
+        if folded in names:
             reading.problems.add(place, f"steps[{number}].name: another step is named {name!r}")
             continue
-        names.add(known)
-        steps += _step(folder, name, values, one, reading)
+        names.add(folded)
+        steps += _step(folder, name, values, table, reading)
     return tuple(steps)
 
 
 def _step(
-    folder: str, name: str, values: TaskTable, own: StepTable, reading: Reading
+    folder: str, name: str, values: TaskTable, table: StepTable, reading: Reading
 ) -> tuple[Step, ...]:
     problems = reading.problems
     at = os.path.join(folder, "steps", name) if name else folder
     instruction = _text(os.path.join(at, "instruction.md"), problems)
     if instruction is not None and not instruction.strip():
         problems.add(Place(os.path.join(at, "instruction.md")), "is empty: write the instruction")
-    agent: AgentTable = {**(values.get("agent") or {}), **(own.get("agent") or {})}
+    agent: AgentTable = {**(values.get("agent") or {}), **(table.get("agent") or {})}
     solution = os.path.join(at, "solution")
     _script(solution, "solve.sh", problems, ": the task has no reference solution")
     workdir = os.path.join(at, "workdir")
@@ -332,42 +336,44 @@ def _step(
         Step(
             name=name,
             instruction=(instruction or "").strip(),
-            verifier=_verifier(folder, at, values, own, reading),
+            verifier=_verifier(folder, at, values, table, reading),
             solution=solution,
             timeout_sec=agent.get("timeout_sec"),
             user=agent.get("user"),
-            min_reward=own.get("min_reward"),
+            min_reward=table.get("min_reward"),
             workdir=workdir if name and os.path.isdir(workdir) else None,
-            healthcheck=_healthcheck(own.get("healthcheck")),
+            healthcheck=_healthcheck(table.get("healthcheck")),
         ),
     )
 
 
 def _verifier(
-    folder: str, at: str, values: TaskTable, own: StepTable, reading: Reading
+    folder: str, at: str, values: TaskTable, table: StepTable, reading: Reading
 ) -> Verifier:
-    """Return the verifier with the step's script, or else the task's. It gets the files of both
-    folders."""
+    """Return the verifier, which runs the step's script, or else the task's. It gets the files of
+    both `tests` folders."""
     shared = os.path.join(folder, "tests")
     folders = dict.fromkeys((shared, os.path.join(at, "tests")))
-    there = [one for one in folders if os.path.isdir(one)]
-    with_script = [one for one in there if os.path.exists(os.path.join(one, "test.sh"))]
+    existing = [each for each in folders if os.path.isdir(each)]
+    with_script = [each for each in existing if os.path.exists(os.path.join(each, "test.sh"))]
     _script(with_script[-1] if with_script else os.path.join(at, "tests"), "test.sh",
             reading.problems, ": the task cannot be judged")  # fmt: skip
-    given: VerifierTable = {**(values.get("verifier") or {}), **(own.get("verifier") or {})}
-    collect = given.get("collect") or []
-    mode = given.get("environment_mode") or ("separate" if given.get("environment") else "shared")
+    verifier: VerifierTable = {**(values.get("verifier") or {}), **(table.get("verifier") or {})}
+    collect = verifier.get("collect") or []
+    mode = verifier.get("environment_mode") or (
+        "separate" if verifier.get("environment") else "shared"
+    )
     if mode == "separate":
         message = "verifier.environment_mode: only `shared` is supported here"
         reading.problem("verifier" if "verifier" in reading.entries else "steps", message)
     if "verifier" in reading.entries:
-        _check_variables(given.get("env") or {}, "verifier", reading)
+        _check_variables(verifier.get("env") or {}, "verifier", reading)
     return Verifier(
-        folders=tuple(there),
-        timeout_sec=given.get("timeout_sec", 600.0),
-        env=given.get("env", {}),
-        user=given.get("user"),
-        collect=tuple(one["command"] for one in collect if "command" in one),
+        folders=tuple(existing),
+        timeout_sec=verifier.get("timeout_sec", 600.0),
+        env=verifier.get("env", {}),
+        user=verifier.get("user"),
+        collect=tuple(each["command"] for each in collect if "command" in each),
     )
 
 

@@ -44,7 +44,8 @@ class TaskFailed(Exception):
 
 
 class Judged(NamedTuple):
-    """A verifier's result: the rewards by name, its output, and why there are no rewards, if so."""
+    """A verifier's result: the rewards by name, its output, and `wrong`, the reason if there are no
+    rewards."""
 
     rewards: Mapping[str, float]
     output: str
@@ -58,35 +59,37 @@ class Judged(NamedTuple):
             return self.rewards.get("reward", 0.0)
         return sum(self.rewards.values()) / len(self.rewards)
 
-    def meets(self, least: float | Mapping[str, float] | None) -> bool:
+    def meets(self, minimum: float | Mapping[str, float] | None) -> bool:
         """Return whether the rewards are high enough for the next step."""
-        if least is None:
+        if minimum is None:
             return True
-        wanted = least if isinstance(least, Mapping) else {"reward": least}
-        if not isinstance(least, Mapping) and "reward" not in self.rewards:
+        wanted = minimum if isinstance(minimum, Mapping) else {"reward": minimum}
+        if not isinstance(minimum, Mapping) and "reward" not in self.rewards:
             return bool(self.rewards) and self.reward >= wanted["reward"]
         return all(self.rewards.get(key, -math.inf) >= value for key, value in wanted.items())
 
 
 def total(task: Task, judged: list[Judged]) -> float:
-    """Return the reward of a whole task, from those of its steps. Steps that were not reached count
-    as 0."""
+    """Return the reward of a whole task, from the results of its steps. Steps that were not reached
+    count as 0."""
     if task.reward_strategy == "final" and len(judged) == len(task.steps):
         return judged[-1].reward
     if task.reward_strategy == "final":
         return 0.0
-    return sum(one.reward for one in judged) / len(task.steps)
+    return sum(result.reward for result in judged) / len(task.steps)
 
 
 def made_of(task: Task, limits: Limits | None = None) -> Made:
     """Return the environment that a task needs, with defaults from `limits`."""
     limits, place = limits or Limits(), task.environment
     variables, workdir = dict[str, str](), _WORKDIR
-    for one in place.dockerfile.instructions if place.dockerfile else ():
-        if one.name in ("ENV", "ARG"):
-            variables |= {k: _expanded(v, variables) for k, v in pairs_of(one).items()}
-        elif one.name == "WORKDIR":
-            workdir = os.path.normpath(os.path.join(workdir, _expanded(one.text, variables)))
+    for instruction in place.dockerfile.instructions if place.dockerfile else ():
+        if instruction.name in ("ENV", "ARG"):
+            variables |= {k: _expanded(v, variables) for k, v in pairs_of(instruction).items()}
+        elif instruction.name == "WORKDIR":
+            workdir = os.path.normpath(
+                os.path.join(workdir, _expanded(instruction.text, variables))
+            )
     variables |= resolved(place.env)
     return Made(
         root=place.rootfs,
@@ -109,19 +112,19 @@ def made_of(task: Task, limits: Limits | None = None) -> Made:
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
     """Replace `$NAME` by variables that the Dockerfile has set earlier. PATH has the usual
     default."""
-    known = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
+    values = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
     return re.sub(
-        r"\$(?:\{(\w+)\}|(\w+))", lambda match: known.get(match[1] or match[2], ""), text
+        r"\$(?:\{(\w+)\}|(\w+))", lambda match: values.get(match[1] or match[2], ""), text
     ).strip("\"'")
 
 
-def resolved(given: Mapping[str, str]) -> dict[str, str]:
+def resolved(variables: Mapping[str, str]) -> dict[str, str]:
     """Replace `${NAME}` and `${NAME:-default}` by variables of this machine."""
 
     def value(match: re.Match[str]) -> str:
         return os.environ.get(match[1], (match[2] or "").removeprefix(":-"))
 
-    return {name: VARIABLE.sub(value, text) for name, text in given.items()}
+    return {name: VARIABLE.sub(value, text) for name, text in variables.items()}
 
 
 def set_up(environment: Environment, task: Task) -> None:
@@ -139,22 +142,22 @@ def set_up(environment: Environment, task: Task) -> None:
 def _carry_out(environment: Environment, place: TaskEnvironment, dockerfile: Dockerfile) -> None:
     """Execute the instructions of a Dockerfile in an environment."""
     deadline, at = time.monotonic() + place.build_timeout_sec, _WORKDIR
-    for one in dockerfile.instructions:
-        where = f"{dockerfile.path}:{one.line}"
-        if one.name == "WORKDIR":
-            at = os.path.normpath(os.path.join(at, one.text.strip()))
+    for instruction in dockerfile.instructions:
+        where = f"{dockerfile.path}:{instruction.line}"
+        if instruction.name == "WORKDIR":
+            at = os.path.normpath(os.path.join(at, instruction.text.strip()))
             folder = _q(environment, at)
             _must(environment, f"mkdir -p {folder}; cd {folder}", 30, where)
-        elif one.name in ("COPY", "ADD"):
-            _copy(environment, place.folder, one, at, where)
-        elif one.name == "RUN":
-            left = max(deadline - time.monotonic(), 0.1)
-            _must(environment, f"( {command_of(one)}\n)", left, where)
+        elif instruction.name in ("COPY", "ADD"):
+            _copy(environment, place.folder, instruction, at, where)
+        elif instruction.name == "RUN":
+            remaining = max(deadline - time.monotonic(), 0.1)
+            _must(environment, f"( {command_of(instruction)}\n)", remaining, where)
 
 
 def begin_step(environment: Environment, task: Task, step: Step) -> None:
-    """Prepare one of several steps: files for the working folder, a setup script, a health
-    check."""
+    """Prepare a step: copy its files into the working folder, run its setup script, and wait for
+    its health check."""
     if step.workdir is not None:
         workdir = made_of(task).workdir
         environment.put(files_of(step.workdir, workdir, step.workdir))
@@ -251,9 +254,9 @@ def _script_command(
     environment: Environment, path: str, task: Task, variables: Mapping[str, str]
 ) -> str:
     """Return a command that executes a script in the working folder."""
-    given = " ".join(shlex.quote(f"{key}={value}") for key, value in variables.items())
+    assignments = " ".join(shlex.quote(f"{key}={value}") for key, value in variables.items())
     script, at = _q(environment, path), _q(environment, made_of(task).workdir)
-    return f"cd {at}; chmod +x {script}; env {given} {script}"
+    return f"cd {at}; chmod +x {script}; env {assignments} {script}"
 
 
 def _q(environment: Environment, path: str) -> str:
@@ -283,11 +286,13 @@ def _wait_healthy(environment: Environment, check: Healthcheck, where: str) -> N
         time.sleep(check.start_interval_sec if starting else check.interval_sec)
 
 
-def _copy(environment: Environment, folder: str, one: Instruction, at: str, where: str) -> None:
-    """Execute a COPY: copy the contents of folders, and files."""
-    sources, target, own = sources_of(one)
-    if not own:
-        raise TaskFailed(f"{where}: {one.name} from elsewhere needs Docker")
+def _copy(
+    environment: Environment, folder: str, instruction: Instruction, at: str, where: str
+) -> None:
+    """Execute a COPY. Of a folder, the contents are copied."""
+    sources, target, local = sources_of(instruction)
+    if not local:
+        raise TaskFailed(f"{where}: {instruction.name} from elsewhere needs Docker")
     into = os.path.normpath(os.path.join(at, target))
     below = target.endswith("/") or len(sources) > 1
     files: dict[str, bytes] = {}

@@ -48,9 +48,9 @@ def check_tasks(
     at_once: int = 4,
     choice: Choice = ALL,
 ) -> Checked:
-    """Read the chosen tasks at a path. With a `kind` of environment, also try those without
-    mistakes. Raises `UsageError` if there is no task, and `NotThere` if such environments are not
-    possible here."""
+    """Read the chosen tasks at a path. With a `kind` of environment, also try the tasks that have
+    no mistakes. Raises `UsageError` if there is no task, and `NotThere` if this machine does not
+    support such environments."""
     problems = Problems()
     tasks = read_tasks(path, problems, choice)
     mistakes = problems.error().problems if problems else ()
@@ -67,11 +67,13 @@ def check_tasks(
     with ThreadPoolExecutor(at_once) as pool:
         results = list(pool.map(tried, tasks))
     lines_of_tasks = [line for _, lines in results for line in lines]
-    return Checked(tuple(tasks), (*mistakes, *lines_of_tasks), tuple(one for one, _ in results))
+    trials = tuple(trial for trial, _ in results)
+    return Checked(tuple(tasks), (*mistakes, *lines_of_tasks), trials)
 
 
 def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried, list[str]]:
-    """Try a task twice. Return the rewards, and a line for each error. Raises `NotThere`."""
+    """Try a task with its solution, and then with nothing done. Return the rewards, and a line for
+    each error. Raises `NotThere`."""
     lines: list[str] = []
     rewards: list[float | None] = []
     for done in (True, False):
@@ -113,14 +115,14 @@ def _attempt(
                     last = result.last_line[:200]
                     why = result.ended or f"exit code {result.code}"
                     lines.append(f"{step.solve_script}: the solution fails ({why}): {last}")
-            one = verify(place, task, step)
-            if one.wrong:
-                line = f"{step.verifier.script}: {one.wrong}"
+            judgement = verify(place, task, step)
+            if judgement.wrong:
+                line = f"{step.verifier.script}: {judgement.wrong}"
                 if line not in lines:
                     lines.append(line)
                 return None
-            judged.append(one)
-            if not one.meets(step.min_reward):
+            judged.append(judgement)
+            if not judgement.meets(step.min_reward):
                 break
     finally:
         place.stop()
@@ -128,8 +130,8 @@ def _attempt(
 
 
 def notes_of(task: Task, kind: str) -> list[str]:
-    """Return notes on features of a task that are not supported here, which are not mistakes of the
-    task."""
+    """Return notes on features that a task uses and that are not supported here. They are no
+    mistakes of the task."""
     place, notes = task.environment, list[str]()
     ours = kind in ("bubblewrap", "process")
     if kind != "process" and not kind.startswith("harbor") and place.network_mode != "no-network":

@@ -40,12 +40,12 @@ from sweeper.tui.text import ASCII, UNICODE
 
 
 def cancel(sweep: Sweep, runs: Sequence[str]) -> str:
-    """Stop runs for good, and wait until they have ended."""
+    """Stop runs for good, and wait until they have ended. Return a sentence about the outcome."""
     return f"{_counted(cancel_runs(sweep.folder, runs))}"
 
 
 def retry(sweep: Sweep, runs: Sequence[str]) -> str:
-    """Start runs again."""
+    """Start runs again. Return a sentence about the outcome."""
     messages: list[str] = []
     done = retry_runs(sweep, runs, tell=messages.append)
     requested = sum(request.accepted for request in done)
@@ -112,7 +112,7 @@ _LOADING_SECONDS = 0.02
 LINGER_SECONDS = 600.0
 """Seconds that a view that closes by itself stays open after the sweep's end and the last key."""
 UNTOUCHED_SECONDS = 10.0
-"""Seconds that it stays open if no key was ever pressed, since then it is probably unattended."""
+"""Seconds that such a view stays open if no key was ever pressed, so probably nobody watches it."""
 
 _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 
@@ -126,8 +126,8 @@ def _describe(error: Exception) -> str:
 
 class WatchApp(App[int]):
     """The app that shows the sweep that `poller` polls, and returns the exit code. `guest` is the
-    process that started this view; when it has ended, the view closes. With `leaves`, the view
-    closes some time after the sweep's end and the last key."""
+    id of the process that started this view; when that process has ended, the view closes. With
+    `leaves`, the view closes some time after the sweep's end and the last key."""
 
     TITLE = "sweeper watch"
     CSS_PATH = "watch.tcss"
@@ -166,8 +166,8 @@ class WatchApp(App[int]):
         self._reader_key: object = None
         self._last_key_time = time.monotonic()
         self._any_key_pressed = False
-        self._looking = False
-        self._look_again = False
+        self._polling = False
+        self._poll_again = False
 
     def get_default_screen(self) -> SweepScreen:
         return self.sweep_screen
@@ -181,19 +181,19 @@ class WatchApp(App[int]):
                 loop.add_signal_handler(number, partial(self.exit, 0))
             except (ValueError, RuntimeError):
                 break  # not in the main thread, as in tests: the caller ends the app
-        self._look()
+        self._poll()
 
     # Polling
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         """Poll the sweep in a thread, since a store may be slow and must not delay keys."""
-        if self._looking:
-            self._look_again = True
+        if self._polling:
+            self._poll_again = True
             return
-        self._looking, self._look_again = True, False
-        threading.Thread(target=self._look_in_thread, daemon=True).start()
+        self._polling, self._poll_again = True, False
+        threading.Thread(target=self._poll_in_thread, daemon=True).start()
 
-    def _look_in_thread(self) -> None:
+    def _poll_in_thread(self) -> None:
         view: SweepView | None = None
         data: PageData | None = None
         problem = ""
@@ -216,24 +216,28 @@ class WatchApp(App[int]):
 
     def _read_page(self, view: SweepView) -> PageData | None:
         page = self._page
-        run = None if page is None else next((one for one in view.runs if one.id == page.run), None)
+        run = (
+            None
+            if page is None
+            else next((each for each in view.runs if each.id == page.run), None)
+        )
         if run is None:
             self._reader = None
             return None
         if self._reader is None or self._reader_key != (run.id, run.attempt, run.state):
             address = link(self._poller.sweep.plan, run.id)
             links = () if address is None else (f"W&B: {address}",)
-            handle = self._poller.run
-            own = handle(run.id)
-            metric = None if own.metric is None else own.metric["name"]
-            self._reader = PageReader(own, metric, handle, links)
+            find_handle = self._poller.run
+            handle = find_handle(run.id)
+            metric = None if handle.metric is None else handle.metric["name"]
+            self._reader = PageReader(handle, metric, find_handle, links)
             self._reader_key = (run.id, run.attempt, run.state)
-        rivals = [one for one in view.runs if not view.stages or stage_of(one) == stage_of(run)]
+        rivals = [each for each in view.runs if not view.stages or stage_of(each) == stage_of(run)]
         return self._reader.read(best_run(rivals, run.id))
 
     def _take_result(self, view: SweepView | None, data: PageData | None, problem: str) -> None:
         """Show the result of a poll, and schedule the next one even if this fails."""
-        self._looking = False
+        self._polling = False
         try:
             if problem:
                 self._show(self.view._replace(problem=problem), data)
@@ -244,7 +248,7 @@ class WatchApp(App[int]):
                 raise
             self.tell(_describe(error), "bad")
         finally:
-            self._schedule_next_look()
+            self._schedule_next_poll()
 
     @property
     def _screens(self) -> list[WatchScreen]:
@@ -258,13 +262,13 @@ class WatchApp(App[int]):
         for screen in self._screens:
             screen.see(view)
 
-    def _schedule_next_look(self) -> None:
+    def _schedule_next_poll(self) -> None:
         """Close the view, or schedule the next poll."""
         if self._should_close():
             self.exit(0)
             return
-        pause = 0.0 if self._look_again else self._live.pause
-        self.set_timer(max(pause, 0.001), self._look)
+        pause = 0.0 if self._poll_again else self._live.pause
+        self.set_timer(max(pause, 0.001), self._poll)
 
     def _pause(self, state: tuple[SweepView, PageData | None]) -> float:
         """Return the seconds to the next poll."""
@@ -284,9 +288,9 @@ class WatchApp(App[int]):
     # User input
 
     async def on_event(self, event: events.Event) -> None:
-        """Handle keys before Textual does; Ctrl-C interrupts, whichever widget has the focus.
+        """Handle keys before Textual does. Ctrl-C interrupts, whichever widget has the focus.
         Textual sends a key to the focused widget, but the focus may change before the widget
-        handles the key. Here each key is handled before the next is read, so that quick typing
+        handles the key. Here each key is handled before the next key is read, so that quick typing
         never goes to the wrong widget."""
         if isinstance(event, events.Key) and not event.is_forwarded:
             self._last_key_time, self._any_key_pressed = time.monotonic(), True
@@ -331,7 +335,7 @@ class WatchApp(App[int]):
     def action_look(self) -> None:
         """Redraw everything, and poll the sweep at once."""
         self.screen.refresh()
-        self._look()
+        self._poll()
 
     async def action_open(self, run: str) -> None:
         """Show a run's page."""
@@ -340,13 +344,13 @@ class WatchApp(App[int]):
             await self.push_screen(self._page)
         else:
             self._page.turn_to(run)
-        self._look()
+        self._poll()
 
     def action_close(self) -> None:
         """Go back to the list."""
         self._page = None
         self.pop_screen()
-        self._look()
+        self._poll()
 
     async def action_neighbour(self, step: int) -> None:
         """Show the page of the next or previous run in the list."""
@@ -371,7 +375,7 @@ class WatchApp(App[int]):
             self.tell(f"not done: {action.question.rstrip('?')}", "dim")
             return
         stopping = action.kind == "cancel"
-        self.tell("asked to stop; waiting ..." if stopping else "asking ...", "dim")
+        self.tell("requested to stop; waiting ..." if stopping else "requesting ...", "dim")
         do = cancel if stopping else retry
         self._run_in_thread(lambda: do(self._poller.sweep, action.runs))
 
@@ -392,7 +396,7 @@ class WatchApp(App[int]):
 
     def _show_outcome(self, sentence: str, style: str) -> None:
         self.tell(sentence, style)
-        self._look()
+        self._poll()
 
     def action_window(self, number: str) -> None:
         """Go to a window of the session, by its number."""

@@ -18,36 +18,36 @@ def bar(fraction: float | None, width: int, glyphs: Glyphs) -> str:
 
 def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
     """Draw a curve in one line. Each character is the mean of some consecutive values, scaled
-    between the minimum and the maximum; gaps have no finite values."""
+    between the minimum and the maximum; values that are not finite leave a gap."""
     if width <= 0 or not numbers:
         return " " * max(width, 0)
     cells = _stretches(numbers, min(width, len(numbers)))
-    known = [one for one in cells if one is not None]
+    known = [number for number in cells if number is not None]
     if not known:
         return " " * width
     low, high = min(known), max(known)
     top, middle = len(glyphs.levels) - 1, len(glyphs.levels) // 3
 
-    def level(one: float) -> int:
-        return round(_share(one, low, high) * top) if high > low else middle
+    def level(number: float) -> int:
+        return round(_share(number, low, high) * top) if high > low else middle
 
-    drawn = (" " if one is None else glyphs.levels[level(one)] for one in cells)
+    drawn = (" " if number is None else glyphs.levels[level(number)] for number in cells)
     return "".join(drawn).ljust(width)
 
 
-def _share(one: float, low: float, high: float) -> float:
+def _share(number: float, low: float, high: float) -> float:
     """Return the relative position of a value between `low` and `high`, even if their difference
     overflows a float."""
     if math.isfinite(high - low):
-        return (one - low) / (high - low)
-    return (one / 2 - low / 2) / (high / 2 - low / 2)
+        return (number - low) / (high - low)
+    return (number / 2 - low / 2) / (high / 2 - low / 2)
 
 
 def _stretches(numbers: Sequence[float], count: int) -> list[float | None]:
     stretched: list[float | None] = []
     for place in range(count):
         start, end = place * len(numbers) // count, (place + 1) * len(numbers) // count
-        finite = [one for one in numbers[start:end] if math.isfinite(one)]
+        finite = [number for number in numbers[start:end] if math.isfinite(number)]
         total = sum(finite)
         if finite and math.isfinite(total):
             stretched.append(total / len(finite))
@@ -93,17 +93,17 @@ def plot(
     With `log`, the y scale is logarithmic. Points that the scale cannot show (infinities, NaN, and
     on a logarithmic scale values of zero or less) are left out. If none is left, a single line
     reports that."""
-    own, behind = _drawable(points, log), _drawable(other, log)
-    if not own or height < 3 or width < 16:
+    curve, behind = _drawable(points, log), _drawable(other, log)
+    if not curve or height < 3 or width < 16:
         positive = "positive" if log else "finite"
         return [f"nothing {positive} to draw" if points else "nothing recorded yet"]
-    xs, ys = zip(*own, *behind, strict=True)
+    xs, ys = zip(*curve, *behind, strict=True)
     frame = _Frame(min(xs), max(xs), min(ys), max(ys))
     rows = height - 1
     labels = _labels(frame, rows, log)
     margin = max(map(len, labels.values())) + 1
     columns = width - margin
-    drawn = _drawn(own, frame, columns, rows, glyphs)
+    drawn = _drawn(curve, frame, columns, rows, glyphs)
     for column, row in _one_a_column(behind, frame, columns, rows):
         if drawn[row][column] == " ":
             drawn[row][column] = glyphs.other
@@ -150,7 +150,7 @@ def _drawn(
     for before, spot in zip(spots[:1] + spots, spots, strict=False):
         for column, line in _between(before, spot):
             grid[line // down][column // across] |= _DOTS[line % down][column % across]
-    return [[_character(one, glyphs) for one in line] for line in grid]
+    return [[_character(number, glyphs) for number in line] for line in grid]
 
 
 def _one_a_column(points: _Points, frame: _Frame, columns: int, rows: int) -> list[tuple[int, int]]:

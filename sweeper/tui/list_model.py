@@ -166,8 +166,8 @@ def _heading(run: RunView, by: str) -> str:
 
 def _setting(run: RunView, axis: str) -> str:
     """Return the value of a run on an axis, as text; dotted keys reach into nested settings."""
-    known = run.config if axis in run.config else dict(dotted(run.config))
-    value = known.get(axis)
+    settings = run.config if axis in run.config else dict(dotted(run.config))
+    value = settings.get(axis)
     return "-" if value is None else str(value)
 
 
@@ -193,11 +193,11 @@ _LIKE_A_CONDITION = re.compile(r"[<>]|!=|==| = |\bis (not )?missing\b|\bin \(")
 
 
 def _record(run: RunView) -> dict[str, object]:
-    known = {"id": run.id, "name": run.name, "cell": run.cell, "seed": run.seed}
+    identity = {"id": run.id, "name": run.name, "cell": run.cell, "seed": run.seed}
     now = {"state": run.shown_state, "attempts": run.attempt, "reason": run.reason or None}
     now |= {"backend": run.backend or None}
     reached = {"value": run.value, "place": run.rank, "step": run.step, "alarms": len(run.alarms)}
-    return {**known, **now, **reached, "config": dict(run.config)}
+    return {**identity, **now, **reached, "config": dict(run.config)}
 
 
 def _state_text(run: RunView) -> str:
@@ -212,8 +212,8 @@ def _keys(goal: str) -> dict[str, Callable[[RunView], int | str | tuple[bool, fl
     sign = sign_of(goal)
 
     def number(value: float | None, direction: float = 1.0) -> tuple[bool, float]:
-        known = value is not None and math.isfinite(value)
-        return not known, direction * value if known and value is not None else 0.0
+        is_known = value is not None and math.isfinite(value)
+        return not is_known, direction * value if is_known and value is not None else 0.0
 
     return {
         "plan": lambda _: 0,

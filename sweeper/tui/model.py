@@ -24,14 +24,14 @@ class RunView(NamedTuple):
     """A run as the screen shows it; unknown values are None.
 
     `state` is the name of its state; `wants`: the run is still to be started, or started again.
-    `waits` is why the service holds it back, `observed` what else its launcher observes. `silent`:
-    no heartbeat for longer than `launch.lease`. `stalled`: no step for too long, according to its
-    launcher. `reason` is why it ended, `said` the last line of a failed run. `step` is the last
-    recorded step, `total` the number of steps, `fraction` the completed fraction, `eta` the seconds
-    until its end, `beat` the seconds since its heartbeat changed. `curve` is the sweep's metric
-    over time, thinned out. `backend` is the backend of its latest attempt, in a sweep with several.
-    `value` is the value that it is judged by, `diverged` whether its last value was not finite,
-    `rank` its rank among the runs that count, `marks` its notes, tags and star.
+    `waits` is the reason why the service delays it, `observed` any other observation of its
+    launcher. `silent`: no heartbeat for longer than `launch.lease`. `stalled`: no step for too
+    long, according to its launcher. `reason` is why it ended, `said` the last output line of a
+    failed run. `step` is the last recorded step, `total` the number of steps, `fraction` the
+    completed fraction, `eta` the seconds until its end, `beat` the seconds since its heartbeat
+    changed. `curve` has the values of the sweep's metric, thinned out. `backend` is the backend of
+    its latest attempt, in a sweep with several backends. `value` is the value that it is judged by,
+    `diverged` whether its last value was not finite, `rank` its rank among the runs that count.
     """
 
     id: str
@@ -63,8 +63,8 @@ class RunView(NamedTuple):
 
     @property
     def shown_state(self) -> str:
-        """The state, or the problem of a run in this state. A silent worker may be waiting or not,
-        which is unknown; a waiting run takes no steps."""
+        """The state, or the problem of a run that is open. Silence comes first, since it is unknown
+        whether a silent worker still waits; then waiting, since a waiting run takes no steps."""
         if self.silent and self.state == "running":
             return "silent"
         if self.waits:
@@ -102,9 +102,10 @@ class RunView(NamedTuple):
 class SweepView(NamedTuple):
     """A sweep as the screen shows it.
 
-    `launcher`: a launcher is running. `held` is why it starts nothing, `unreachable` what does not
-    answer it, `limit` how many jobs it allows at once if that is less than `parallel`. `problem` is
-    why this view is outdated; `loading` counts the runs whose metrics are still to be read; `costs`
+    `launcher`: a launcher is running. `held` is the reason why nothing more is started,
+    `unreachable` the reason why the launcher waits for a service or a store, `limit` the most jobs
+    at once, if that is less than `parallel`. `problem` is the reason why this view is outdated;
+    `loading` is the number of runs whose metrics are still to be read; `costs`
     describes the usage so far and the expected rest. `stages` has the names and goals of the
     stages, if there are any; runs are compared only within a stage. `race` describes a race for
     seeds.
@@ -159,9 +160,9 @@ _TOTALS = (
 def total_steps(config: Mapping[str, object], defaults: Mapping[str, object]) -> int | None:
     """Return how many steps a run will take, if its configuration or its recipe's defaults have one
     of the usual settings."""
-    for known in (config, defaults):
+    for settings in (config, defaults):
         for key in _TOTALS:
-            total = known.get(key)
+            total = settings.get(key)
             if isinstance(total, int | float) and not isinstance(total, bool) and total >= 1:
                 return int(total) if math.isfinite(total) else None
     return None
@@ -191,13 +192,13 @@ def sweep_remaining(
     """Return the seconds until a sweep is done. `at_work` has the remaining seconds of each running
     run; then `waiting` runs of `typical` seconds follow, each in the first free of `slots` slots.
     None if unknown."""
-    known = [one for one in at_work if one is not None]
-    if at_work and not known and typical is None:
+    estimates = [seconds for seconds in at_work if seconds is not None]
+    if at_work and not estimates and typical is None:
         return None
-    usual = typical if typical is not None else max(known, default=None)
+    usual = typical if typical is not None else max(estimates, default=None)
     if usual is None:
         return None if waiting else 0.0
-    free = [usual if one is None else one for one in at_work]
+    free = [usual if seconds is None else seconds for seconds in at_work]
     free += [0.0] * max(0, slots - len(free))
     heapq.heapify(free)
     if len(at_work) > slots:  # the limit was lowered: no run follows the first that end
@@ -219,7 +220,9 @@ def ranks(values: Mapping[str, float | None], goal: str) -> dict[str, int]:
     """Rank the runs with a finite value, from 1. Equal values share a rank."""
     sign = sign_of(goal)
     finite = [
-        (sign * one, run) for run, one in values.items() if one is not None and math.isfinite(one)
+        (sign * value, run)
+        for run, value in values.items()
+        if value is not None and math.isfinite(value)
     ]
     rank_of: dict[str, int] = {}
     before: tuple[float, int] | None = None
@@ -236,7 +239,7 @@ def best_run(runs: Iterable[RunView], other_than: str = "") -> RunView | None:
 
 
 def coarse(seconds: float | None) -> float | None:
-    """Round seconds to the displayed precision, so that views that look the same compare equal."""
+    """Round seconds down to the displayed precision, so that views that look the same are equal."""
     if seconds is None:
         return None
     grain = 5.0 if seconds < 60 else 60.0 if seconds < 3600 else 300.0
@@ -244,7 +247,7 @@ def coarse(seconds: float | None) -> float | None:
 
 
 def nearly(seconds: float | None) -> float | None:
-    """Round an estimated time in seconds to the displayed precision."""
+    """Round seconds to the nearest value of the displayed precision, for estimated times."""
     if seconds is None:
         return None
     return coarse(seconds + (2.5 if seconds < 60 else 30.0 if seconds < 3600 else 150.0))

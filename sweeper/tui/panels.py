@@ -103,8 +103,8 @@ def curve_lines(
     lines: list[Line] = [[(sanitize(key), "bold"), (summary, ""), ("   logarithmic" * log, "info")]]
     if other:
         which, *more = about
-        shown = [f"{glyphs.other} {_compared(step, other)}: {which}", *(f"  {one}" for one in more)]
-        lines += [[(fit(sanitize(one), width, cut=glyphs.cut), "warn")] for one in shown]
+        texts = [f"{glyphs.other} {_compared(step, other)}: {which}", *(f"  {m}" for m in more)]
+        lines += [[(fit(sanitize(text), width, cut=glyphs.cut), "warn")] for text in texts]
     listed = min(len(keys), max(0, (height - 2) // 3))
     room = max(4, height - len(lines) - listed)
     drawn = plot(points, width, room, glyphs, other, log=log)
@@ -142,21 +142,18 @@ def _in_a_line(
     numbers = [number for _, number in points]
     latest = fit(value(numbers[-1]), 10, right=True)
     if log:
-        numbers = [math.log10(one) if 0 < one < math.inf else math.nan for one in numbers]
+        numbers = [math.log10(n) if 0 < n < math.inf else math.nan for n in numbers]
     curve = sparkline(numbers, max(8, width - len(name) - 12), glyphs)
     return [(f"{name} ", style), (latest, ""), (f" {curve}", "info")]
 
 
 def about_best(view: SweepView, run: RunView, best: str) -> list[str]:
     """Name the best run, and the settings in which this run differs from it."""
-    known = {other.id: other for other in view.runs}
-    if best not in known:
+    best_view = next((other for other in view.runs if other.id == best), None)
+    if best_view is None:
         return [_place_of(run)]
-    differ = [f"{key} {theirs}, here {mine}" for key, mine, theirs in _difference(run, known[best])]
-    return [
-        f"{_place_of(run)}, {known[best].name}",
-        "; ".join(differ) or "same configuration",
-    ]
+    differ = [f"{key} {theirs}, here {mine}" for key, mine, theirs in _difference(run, best_view)]
+    return [f"{_place_of(run)}, {best_view.name}", "; ".join(differ) or "same configuration"]
 
 
 def _place_of(run: RunView) -> str:
@@ -165,8 +162,8 @@ def _place_of(run: RunView) -> str:
 
 
 def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
-    """Return the settings in which a run differs from the best run: key, value there, value
-    here."""
+    """Return the settings in which a run differs from the best run: the key, this run's value, and
+    the best run's value."""
     mine, theirs = _texts(run.config), _texts(best.config)
     return [
         (key, mine.get(key, "not given"), theirs.get(key, "not given"))
@@ -205,9 +202,9 @@ def rollout_lines(data: PageData) -> list[Line]:
     if not data.rollouts:
         return [[("this run has no rollouts", "dim")]]
     lines: list[Line] = []
-    for one in data.rollouts:
-        lines.append([(one.head, "bold")])
-        for who, text in one.spoken:
+    for rollout in data.rollouts:
+        lines.append([(rollout.head, "bold")])
+        for who, text in rollout.spoken:
             first, *more = [text.expandtabs(4)[:_LONGEST] for text in text.splitlines() or [""]]
             lines.append([(f"{who}: ", "info"), (first, "")])
             lines += [[(f"  {text}", "")] for text in more]

@@ -39,7 +39,7 @@ from sweeper.tui.model import (
     ranks,
 )
 from sweeper.tui.run_views import (
-    Known,
+    RunFacts,
     States,
     Timing,
     by_our_clock,
@@ -109,7 +109,7 @@ class Poller:
         self._marks: dict[str, Mark] = {}
         self._moves = 0
         self._ranked: tuple[int, dict[str, int]] = (-1, {})
-        self._made: dict[str, tuple[Known, RunView]] = {}
+        self._made: dict[str, tuple[RunFacts, RunView]] = {}
         self._observed: tuple[object, Observations] = (None, NO_OBSERVATIONS)
         self._plan_stamp = stamp  # only after everything was read
 
@@ -127,9 +127,9 @@ class Poller:
     def run(self, identity: str) -> SweepRun:
         """Return a handle of a run's current state, to read its records."""
         planned = next(run for run in self._runs if run.id == identity)
-        made = SweepRun(self.sweep, planned, self._states.known.get(identity, _PLANNED))
-        made.files = Files(self._store, self._folder.runs)
-        return made
+        handle = SweepRun(self.sweep, planned, self._states.known.get(identity, _PLANNED))
+        handle.files = Files(self._store, self._folder.runs)
+        return handle
 
     def look(self) -> SweepView:
         """Poll the sweep. Return the same object as last time if nothing has changed. If the store
@@ -209,8 +209,8 @@ class Poller:
 
     def _follow(self, opened: Mapping[str, int]) -> str:
         """Follow the metrics of all runs. On a remote store, where each poll of a run takes
-        requests, follow only running runs; the others are read once more. Return why that must
-        wait, or ""."""
+        requests, follow only running runs, and read runs that have ended once more. Return the
+        error, or ""."""
         if not self._remote or set(opened) == self._followed:
             return ""
         follower = Follower([self.run(run) for run in opened])
@@ -221,7 +221,8 @@ class Poller:
         return problem
 
     def _observations(self, problems: list[str]) -> Observations:
-        """Return what the launcher has published; read it again if its file has changed."""
+        """Return the launcher's observations. They are read again only if their file has
+        changed."""
         stamp = self._stamp(self._folder.observations)
         if stamp is None and not self._remote:
             return NO_OBSERVATIONS
@@ -236,13 +237,13 @@ class Poller:
     def _read_alarms(self, problems: list[str]) -> dict[str, tuple[Alarm, ...]]:
         """Read the alarms of each run's newest attempt. Alarms of earlier attempts are outdated."""
         alarms: dict[str, list[Alarm]] = {}
-        for one in read_alarms(
+        for alarm in read_alarms(
             self._folder, self._alarms, lambda error: problems.append(str(error))
         ):
-            if one.attempt < self._states.known.get(one.run, _PLANNED).opened:
+            if alarm.attempt < self._states.known.get(alarm.run, _PLANNED).opened:
                 continue
-            text = f"{one.message}; {one.advice}" if one.advice else one.message
-            alarms.setdefault(one.run, []).append(Alarm(one.rule, by_our_clock(text)))
+            text = f"{alarm.message}; {alarm.advice}" if alarm.advice else alarm.message
+            alarms.setdefault(alarm.run, []).append(Alarm(alarm.rule, by_our_clock(text)))
         return {run: tuple(several) for run, several in alarms.items()}
 
     def _read_marks(self, problems: list[str]) -> Marked:
@@ -259,7 +260,7 @@ class Poller:
 
     def _load(self, opened: Mapping[str, int]) -> str:
         """Read the metrics of runs that were not read yet, running runs first, for as long as a
-        poll may take. Unreadable runs are left to the next poll. Return why, or ""."""
+        poll may take. Unreadable runs are left to the next poll. Return the first error, or ""."""
         self._pending |= self._unreadable
         self._unreadable = {}
         problem = ""
@@ -290,9 +291,9 @@ class Poller:
         self._series[run] = series
 
     def _read_bodies(self, opened: Mapping[str, int]) -> str:
-        """Read the contents of events: when attempts began, how they ended. Read all if that is
-        quick; on a remote store, read running runs first. Unreadable events are left to the next
-        poll. Return why, or ""."""
+        """Read the contents of new events: when attempts began, how they ended. On a remote store,
+        read only some of them, those of running runs first. Unreadable events are left to the next
+        poll. Return the first error, or ""."""
         problem = ""
         budget = _REMOTE_OUTCOMES if self._remote else math.inf
         again: list[str] = []
@@ -420,7 +421,7 @@ class Poller:
         alarms: tuple[Alarm, ...],
         marks: Marks,
     ) -> RunView:
-        """Return the run as it is shown; the same object if nothing about it has changed."""
+        """Return the view of a run; the same object as before if nothing about it has changed."""
         identity: str = planned.id
         state = self._states.known.get(identity, _PLANNED)
         beat = None
@@ -433,7 +434,7 @@ class Poller:
         again = state.state not in OPEN and identity in self._states.again
         wants = self._states.wants(identity)
         body = self._bodies.get(identity, NOTHING)
-        known = Known(
+        facts = RunFacts(
             state=state,
             observed=observed,
             again=again,
@@ -448,16 +449,16 @@ class Poller:
             beat=coarse(since),
             late=is_kind(observed, Kind.STALE) or (since is not None and since > lease),
         )
-        before, made = self._made.get(identity, (None, None))
+        before, view = self._made.get(identity, (None, None))
         rank = self._ranked[1].get(identity)
-        if made is None or before != known:
+        if view is None or before != facts:
             began = None if beat is None else beat.began
-            made = run_view(planned, known, series, self._timing, began)._replace(rank=rank)
-            self._made[identity] = (known, made)
-        elif made.rank != rank:  # a run that improves changes the ranks of others
-            made = made._replace(rank=rank)
-            self._made[identity] = (known, made)
-        return made
+            view = run_view(planned, facts, series, self._timing, began)._replace(rank=rank)
+            self._made[identity] = (facts, view)
+        elif view.rank != rank:  # a run that improves changes the ranks of others
+            view = view._replace(rank=rank)
+            self._made[identity] = (facts, view)
+        return view
 
 
 def _costs(observations: Observations) -> str:

@@ -34,7 +34,7 @@ _BAD = ("silent", "stalled", "failed", "lost", "preempted", "waiting")
 _URGENT = (*_BAD, *(state for state in _ORDER if state not in _BAD))
 """The order of states if there is room for few: problems come first."""
 _STATES = ("state", "try", "step", "left")
-"""The leading columns, in whose place a group shows the states of its runs."""
+"""The leading columns. In their place, a group shows the states of its runs."""
 
 _REASON = re.compile(" since |: ")
 """Separates the reason for waiting, which many runs share, from details."""
@@ -74,8 +74,8 @@ def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
 
 
 def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
-    """Return two lines about the whole sweep: the states of its runs, the remaining time and the
-    usage; then what holds it up."""
+    """Return two lines about the whole sweep: first the states of its runs, the remaining time and
+    the usage, then its problems."""
     first: Line = [(f"{sanitize(view.name)} ", "bold"), (f"{plural(len(view.runs), 'run')}: ", "")]
     first += counted(view.counts) or [("none", "")]
     if view.eta is not None:
@@ -92,7 +92,8 @@ def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
 
 
 def _troubles(view: SweepView) -> list[Span]:
-    """Return what holds a sweep up, the longest text last, because a small screen cuts it."""
+    """Return the problems that delay a sweep. The longest text comes last, because a small screen
+    cuts it."""
     parts: list[Span] = []
     if view.problem:
         parts.append((f"outdated: {sanitize(view.problem)}", "bad"))
@@ -120,9 +121,9 @@ def _troubles(view: SweepView) -> list[Span]:
 
 
 def table(view: SweepView, width: int, need: int, glyphs: Glyphs) -> Table:
-    """Choose the columns for a screen of this width, where names need `need` columns. Space that
-    names do not need goes to the remark. If there is too little space, less important columns are
-    left out."""
+    """Choose the columns for a screen of `width` characters, where names need `need` characters.
+    The remark gets the space that names do not need. If there is too little space, less important
+    columns are left out."""
     cells = [
         Column("state", 10, _state),
         Column("try", 3, lambda run: (str(run.attempt or ""), "dim"), right=True),
@@ -192,7 +193,7 @@ def heading(view: SweepView, shown: Table, sort: str) -> Line:
 
 
 def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
-    """Render a line of the list. `inside` is the heading above the run, which its name need not
+    """Render a line of the list. `inside` is the heading above the run, which the line does not
     repeat. The line with the cursor has a mark in addition to a colour."""
     columns, glyphs = shown.columns, shown.glyphs
     alarmed = any(run.alarms for run in item.runs) if isinstance(item, Group) else item.alarms
@@ -213,17 +214,20 @@ def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
     else:
         columns = _in_words(item, columns)
     for column in columns:
-        text, look = column.group(item) if isinstance(item, Group) else column.run(item)
-        line += [(" ", ""), (fit(text, column.width, right=column.right, cut=glyphs.cut), look)]
-    return [(text, f"{look} cursor".strip()) for text, look in line] if cursor else line
+        text, cell_style = column.group(item) if isinstance(item, Group) else column.run(item)
+        line += [
+            (" ", ""),
+            (fit(text, column.width, right=column.right, cut=glyphs.cut), cell_style),
+        ]
+    return [(text, f"{cell_style} cursor".strip()) for text, cell_style in line] if cursor else line
 
 
 def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
     """Return the columns; for a run without numbers, a remark in their place."""
-    known = {column.title for column in columns}
-    if run.step is not None or run.value is not None or not {"state", "beat"} <= known:
+    titles = {column.title for column in columns}
+    if run.step is not None or run.value is not None or not {"state", "beat"} <= titles:
         return columns
-    if "remark" in known:
+    if "remark" in titles:
         return columns
     room = sum(column.width + 1 for column in columns[1:-1]) - 1
     return [columns[0], replace(_REMARK, width=room), columns[-1]]
@@ -284,7 +288,7 @@ def _group_rank(group: Group) -> Span:
 
 
 def _beat(run: RunView) -> Span:
-    # The launcher waits longer than the worker's last report.
+    # A view that has just started does not know the age of a silent worker's heartbeat.
     unknown = run.beat is None or (run.silent and run.beat < 15.0)
     return ("" if unknown else age(run.beat)), "bad" if run.silent else "dim"
 

@@ -1,5 +1,5 @@
 """The screen of one run: its curves, configuration, log and rollouts, as tabs, or side by side if
-there is room. The data are read completely once; later only additions are read."""
+there is room. All data are read at first, and later only additions."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -138,18 +138,18 @@ class PageReader:
     def _poll(self) -> None:
         """Read what was added since the last poll."""
         for news in self._follower.poll():
-            for known in self._known():
-                if known.run.id == news.run.id:
-                    known.take(news.rows)
-                    self._added |= known is self._metrics
+            for metrics in self._all_metrics():
+                if metrics.run.id == news.run.id:
+                    metrics.take(news.rows)
+                    self._added |= metrics is self._metrics
 
-    def _known(self) -> list[_Metrics]:
-        own = [] if self._metrics is None else [self._metrics]
-        return [*own, *self._others.values()]
+    def _all_metrics(self) -> list[_Metrics]:
+        of_run = [] if self._metrics is None else [self._metrics]
+        return [*of_run, *self._others.values()]
 
     def _begin(self, run: SweepRun) -> _Metrics:
         """Read everything that a run has recorded, and follow additions from now on."""
-        self._follow([*(known.run for known in self._known()), run])
+        self._follow([*(metrics.run for metrics in self._all_metrics()), run])
         return _Metrics(run)
 
     def _follow(self, runs: Sequence[SweepRun]) -> None:
@@ -163,19 +163,19 @@ class PageReader:
             self._follower, self._followed = follower, at_work.keys()
 
     def _read_best(self, best: RunView, into: dict[str, Points]) -> None:
-        """Read the curves of another run. Those of the last few best runs are cached, since close
-        runs often change places."""
+        """Read the curves of another run. The curves of the last few best runs are cached, since
+        close runs often change places."""
         place = (best.id, best.attempt, best.state)
-        others = self._others.pop(place, None)
+        of_best = self._others.pop(place, None)
         recent = [*self._others.items()][1 - _BEST :]
-        self._others = {one: known for one, known in recent if self._is_as_then(known.run)}
-        if others is None:
-            others = self._begin(self._handle(best.id))
-        self._others[place] = others
-        self._follow([known.run for known in self._known()])
-        into.update(others.curves(self._metric))
+        self._others = {key: cached for key, cached in recent if self._is_unchanged(cached.run)}
+        if of_best is None:
+            of_best = self._begin(self._handle(best.id))
+        self._others[place] = of_best
+        self._follow([metrics.run for metrics in self._all_metrics()])
+        into.update(of_best.curves(self._metric))
 
-    def _is_as_then(self, run: SweepRun) -> bool:
+    def _is_unchanged(self, run: SweepRun) -> bool:
         now = self._handle(run.id)
         return (now.state, now.attempts) == (run.state, run.attempts)
 
@@ -216,15 +216,15 @@ class PageReader:
         rollouts = [Found(file, record, flat(record, file)) for record in records[:_ROLLOUTS]]
         words = Words(run, rollouts)
         shown: list[Rollout] = []
-        for one in rollouts:
-            numbers = one.numbers
+        for rollout in rollouts:
+            numbers = rollout.numbers
             reward, length = as_float(numbers.get("total_reward")), as_float(numbers.get("ac_len"))
             head = (
                 f"iteration {file.iteration} {file.name}, group {numbers.get('group_idx')}, "
                 f"trajectory {numbers.get('traj_idx')}: reward {value(reward)}, "
                 f"{value(length)} tokens"
             )
-            shown.append(Rollout(head, tuple(words.of(one).shown())))
+            shown.append(Rollout(head, tuple(words.of(rollout).shown())))
         self._rollouts = (file.path, tuple(shown))
 
 
@@ -260,7 +260,7 @@ class _Curves(Widget, can_focus=True):
 
 
 class _Words(VerticalScroll, can_focus=True, inherit_bindings=False):
-    """A text that scrolls. With `at_end` its end is shown until the user scrolls, as for a log."""
+    """A text that scrolls. With `at_end`, its end is shown until the user scrolls, as for a log."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *SCROLLING,
@@ -324,8 +324,8 @@ shows the next best.
     def compose(self) -> ComposeResult:
         yield Lines("head")
         with TabbedContent():
-            made = (_Curves(), _Words(), _Words(at_end=True), _Words())
-            for number, (name, panel) in enumerate(zip(_PANELS, made, strict=True)):
+            panels = (_Curves(), _Words(), _Words(at_end=True), _Words())
+            for number, (name, panel) in enumerate(zip(_PANELS, panels, strict=True)):
                 panel.border_title = f" {number + 1} {name} "
                 with TabPane(f"{number + 1} {name}", id=f"panel-{number}"):
                     yield panel

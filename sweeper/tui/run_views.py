@@ -1,5 +1,5 @@
-"""Makes the `RunView` of a run from the known facts, estimates the remaining time of runs and
-sweeps, and reads what the poller needs for that, with little I/O."""
+"""Makes the `RunView` of a run from facts about it, estimates the remaining time of runs and
+sweeps, and reads the states and metrics that the poller needs for that, with little I/O."""
 
 import functools
 import math
@@ -54,8 +54,8 @@ tick of the kernel's clock have the same timestamp."""
 
 
 class States:
-    """The states of a sweep's runs. `retries` returns how often a run may fail. `again` has the
-    runs that a user wants to start again and that have not started yet."""
+    """The states of a sweep's runs. `retries` returns the number of retries of a run. `again` has
+    the runs that a user wants to start again and that have not started yet."""
 
     def __init__(self, folder: SweepFolder, retries: Callable[[str], int] = lambda _: 0) -> None:
         self._store, self._folder, self._retries = folder.store, folder, retries
@@ -212,11 +212,11 @@ def _defaults(plan: Plan) -> dict[str, object]:
     return {key: about.get("default") for key, about in plan.recipe.takes.items()}
 
 
-class Known(NamedTuple):
-    """The changing facts about a run. `again`: a user wants to start it again. `body` is its last
-    event, `backend` its backend if there are several, `said` the last line of a failed run,
-    `version` the version of its series. `beat` is the seconds since its heartbeat, rounded to the
-    displayed precision; `late` tells whether that is too long."""
+class RunFacts(NamedTuple):
+    """The changing facts about a run. `again`: a user wants to start it again. `body` is the
+    content of its last event, `backend` its backend if there are several, `said` the last output
+    line of a failed run, `version` the version of its series. `beat` is the seconds since its
+    heartbeat, rounded to the displayed precision; `late` is true if that is too long."""
 
     state: RunState
     observed: Observation | None
@@ -234,17 +234,17 @@ class Known(NamedTuple):
 
 
 def run_view(
-    planned: Run, known: Known, series: Series | None, timing: Timing, began: float | None
+    planned: Run, facts: RunFacts, series: Series | None, timing: Timing, began: float | None
 ) -> RunView:
     """Make the view of a run, whose attempt began at `began` by the clock of `timing`."""
     identity = planned.id
-    state, body = known.state, known.body
+    state, body = facts.state, facts.body
     is_open = state.state in OPEN
     step = None if series is None else series.step
     fraction = timing.fraction(identity, state, series)
-    stalled = is_open and is_kind(known.observed, Kind.STALLED)
+    stalled = is_open and is_kind(facts.observed, Kind.STALLED)
     eta = None
-    if is_open and not (known.waits or stalled or known.late):
+    if is_open and not (facts.waits or stalled or facts.late):
         eta = timing.left(identity, state, fraction, began)
     over = state.state is State.SUCCEEDED
     return RunView(
@@ -255,13 +255,13 @@ def run_view(
         config=planned.config,
         state=state.state.value,
         attempt=state.opened,
-        wants=known.wants,
-        waits=known.waits,
-        observed="" if over or stalled else _words(known.observed, again=known.again),
-        silent=is_open and known.late,
+        wants=facts.wants,
+        waits=facts.waits,
+        observed="" if over or stalled else _words(facts.observed, again=facts.again),
+        silent=is_open and facts.late,
         stalled=stalled,
         reason="" if is_open else body.reason or "",
-        said="" if is_open else known.said,
+        said="" if is_open else facts.said,
         step=step,
         total=timing.totals[identity],
         fraction=fraction,
@@ -269,10 +269,10 @@ def run_view(
         curve=() if series is None else series.curve,
         value=None if series is None else series.value,
         diverged=series is not None and series.diverged,
-        beat=known.beat,
-        alarms=known.alarms,
-        marks=known.marks,
-        backend=known.backend,
+        beat=facts.beat,
+        alarms=facts.alarms,
+        marks=facts.marks,
+        backend=facts.backend,
     )
 
 
@@ -285,8 +285,9 @@ def why_waits(
     again: bool,
     wants: bool,
 ) -> str:
-    """Return why the service holds a run back; "" if it does not. Either the run's worker reports a
-    pause, or the quota or a lost engine ended the last attempt and another attempt will follow."""
+    """Return the reason why the service delays a run; "" if it does not. Either the run's worker
+    reports a pause, or the quota or a lost engine ended the last attempt and the run waits for the
+    next."""
     if state.state in OPEN:
         # The launcher publishes less often than a worker beats, but sees the heartbeats of all
         # stores.

@@ -24,8 +24,8 @@ class Action(NamedTuple):
 
 
 def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
-    """Propose the action for those of `runs` (together called `of`) to which it applies. Return a
-    sentence if it applies to none."""
+    """Propose an action for the runs to which it applies. `of` is the name of all the runs in the
+    question. Return a sentence if the action applies to none."""
     cancel = kind == "cancel"
     verb = "cancel" if cancel else "start again"
     chosen = [run.id for run in runs if (run.state not in _OVER if cancel else run.state in _AGAIN)]
@@ -59,8 +59,8 @@ class ScreenModel:
         self._arrange()
 
     def _arrange(self) -> None:
-        known = groupings(self.view)
-        self.grouping = self._by if self._by in known else known[0]
+        choices = groupings(self.view)
+        self.grouping = self._by if self._by in choices else choices[0]
         self.items, self.problem = arranged(
             self.view,
             sort=self.sort,
@@ -102,12 +102,12 @@ class ScreenModel:
         """Move the cursor from a run by `step` runs, wrapping around at the ends. Return the run
         there; None if the given run is not listed."""
         runs = [item for item in self.items if isinstance(item, RunView)]
-        ids = [one.id for one in runs]
+        ids = [listed.id for listed in runs]
         if run not in ids:
             return None
-        neighbour_id = runs[(ids.index(run) + step) % len(runs)]
-        self.go(self.items.index(neighbour_id))
-        return neighbour_id
+        neighbour = runs[(ids.index(run) + step) % len(runs)]
+        self.go(self.items.index(neighbour))
+        return neighbour
 
     # Order
 
@@ -155,8 +155,8 @@ class ScreenModel:
     # Texts
 
     def heading_above(self, place: int) -> str:
-        """Return the heading of the cell above a run, which its name need not repeat. Return a
-        blank under any other heading, for an indent."""
+        """Return the title of the cell's heading above a run, which the run's line does not repeat.
+        Under any other heading, return a blank, which only indents the line."""
         if self.grouping == "none":
             return ""
         group = self.group_of(place)
@@ -195,5 +195,5 @@ def _key(item: Item) -> str:
     return item.key if isinstance(item, Group) else item.id
 
 
-def _next(known: Sequence[str], now: str) -> str:
-    return known[(known.index(now) + 1) % len(known)]
+def _next(choices: Sequence[str], current: str) -> str:
+    return choices[(choices.index(current) + 1) % len(choices)]

@@ -1,4 +1,4 @@
-"""The screen of a sweep: what holds it up, its runs, and a filter."""
+"""The screen of a sweep: its problems, its runs, and a filter."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -156,7 +156,7 @@ class SweepScreen(WatchScreen, inherit_bindings=False):
 - arrows, page up and down, home, end, j, k, the wheel: move
 - q: close the view, and leave the sweep alone; in the sweep's tmux session, detach
 - 0 to 9: in the sweep's tmux session, go to that window
-- *waiting*: the service holds the run back (rate limit, capacity); this is no failure
+- *waiting*: the service delays the run (rate limit, capacity); this is not a failure
 - *stalled*: no step for too long
 - *silent*: no heartbeat (beat) for `launch.lease`
 - *!*: alarms; the line above the keys shows them. *place*: by the metric
