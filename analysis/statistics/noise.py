@@ -1,5 +1,5 @@
-"""The noise between seeds: how much runs of one cell differ, as one shared variance, moderated
-variances, or one for each cell. docs/statistics.md describes the method. Pure."""
+"""Estimates the noise between seeds, the variance of the runs of a cell: one variance for all
+cells, moderated variances, or one for each cell. docs/statistics.md describes the method. Pure."""
 
 # Bartlett's test (Proceedings of the Royal Society A 160, 1937, 268-282) at `LEVEL` checks whether
 # the variances of cells differ. If not, fewer than `MANY` cells share one variance, and more are

@@ -213,8 +213,8 @@ class Fit:
         return np.hstack([self.design[:, : own.start], self.design[:, own.stop :]])
 
     def dealt(self, index: int, deals: int = DEALS) -> float:
-        """Return the p value of an axis: how often it explains at least as much after its values
-        were permuted."""
+        """Return the p value of an axis: the share of permutations of its values that explain at
+        least as much as the real order."""
         rng = np.random.default_rng([7, index, len(self.y)])
         own = self.place(index)
         # Axes with many terms get fewer permutations: enough for a p of 5 % shared by ten axes.

@@ -63,10 +63,10 @@ def main() -> None:
         later = 1e6
         watcher.look(seen)
         still = min(cost(lambda: watcher.look(seen)) for _ in range(5))
-        print(f"{len(watcher.stalled)} runs, all of which stand still: {still:.1f} ms")
+        print(f"{len(watcher.stalled)} runs, all stalled: {still:.1f} ms")
         write(sweep, ids[0], range(3, 20_000))
         most = max(cost(lambda: watcher.look(seen[:1])) for _ in range(3))
-        print(f"one run with 20,000 new rows, of which a look takes a part: {most:.1f} ms")
+        print(f"one run with 20,000 new rows, of which one check reads a part: {most:.1f} ms")
 
 
 if __name__ == "__main__":

@@ -164,7 +164,7 @@ def seeds(first: int, name: str, count: int) -> list[int]:
 
 
 class Bench:
-    """One half: its engines, its sweeps."""
+    """The engines and sweeps of one half."""
 
     def __init__(self, out: Path, first: int, healthy: int, wrong: int, parallel: int) -> None:
         self.out, self.first, self.parallel = out, first, parallel
@@ -290,7 +290,8 @@ def recorded(out: Path, name: str) -> dict[str, dict[str, Any]]:
 
 
 def replayed(out: Path, name: str) -> dict[str, dict[str, Any]]:
-    """Return the same by the current rules, over metrics and rollouts."""
+    """Return the alarms that the current rules raise on the recorded metrics and rollouts: run ->
+    rule -> alarm."""
     store = open_store(str(out / "sweeps"))
     by_run: dict[str, dict[str, Any]] = {}
     for run in Registry(store.root).sweep(slug(name)).runs:

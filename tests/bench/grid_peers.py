@@ -175,7 +175,7 @@ def main() -> None:
         count, taken = TOOLS[given.only](given.points[0])
         print(count, taken)
         return
-    print("| tool | points | processor, s | us a point |\n|---|---|---|---|")
+    print("| tool | points | processor time, s | us per point |\n|---|---|---|---|")
     for points in given.points:
         for tool in TOOLS:
             if points == given.points[0] or tool not in MOST:

@@ -123,7 +123,7 @@ def first_point() -> float:
 
 def main() -> None:
     points = int(sys.argv[1]) if len(sys.argv) > 1 else LIMIT
-    print("| grid | runs | plan, us a run | bare chz, us | ratio | bytes held | bytes at most |")
+    print("| grid | runs | plan, us per run | bare chz, us | ratio | bytes held | bytes at most |")
     print("|---|---|---|---|---|---|---|")
     for name, grid in grids(min(points, LIMIT)).items():
         measure(name, grid)

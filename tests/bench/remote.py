@@ -207,7 +207,7 @@ def run(verb: list[str], root: str, cache: str) -> Run:
 
 
 def best(runs: Iterable[Run]) -> Run:
-    """Return the quickest run: on a busy machine the others measure what else it did."""
+    """Return the quickest run. On a busy machine, slower runs measure the other work."""
     return min(runs)
 
 
@@ -321,7 +321,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--runs", type=int, nargs="*", default=[300, 1000])
     parser.add_argument("--milliseconds", type=float, nargs="*", default=[0, 20, 80])
-    parser.add_argument("--rounds", type=int, default=2, help="the quickest of so many counts")
+    parser.add_argument("--rounds", type=int, default=2, help="rounds; the quickest one counts")
     parser.add_argument("--verbs", nargs="*", default=[*VERBS])
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()

@@ -132,7 +132,7 @@ NULL_AXES = ("rank", "decay", "beta", "clip", "flag")
 
 def false_in_grids(trials: int) -> None:
     """Return tables of the statements about equal cells."""
-    print("\nSaid of sweeps in which all cells are equal, % (at most 5 each, 10 for any)\n")
+    print("\nFalse claims about sweeps of equal cells, % (at most 5 of each kind, 10 of any)\n")
     print("| grid, seeds, noise | " + " | ".join(SAID) + " | any |")
     print("|---|" + "---|" * (len(SAID) + 1))
     cases = [((3, 3), n, "normal") for n in (1, 2, 3, 5, 10)]
@@ -286,7 +286,7 @@ PARTS = {"grids": false_in_grids, "bends": bends, "searches": searches}
 
 def tables(trials: int, only: str | None = None) -> None:
     """Print all tables, or one of them."""
-    print(f"\n{trials} sweeps a row")
+    print(f"\n{trials} sweeps per row")
     for name, table in PARTS.items():
         if only in (None, name):
             table(trials)

@@ -48,7 +48,8 @@ class Shares(NamedTuple):
 
 
 def alone(ranking: Ranking) -> bool:
-    """Whether one cell is named without a warning of too few runs."""
+    """Return whether one cell is named alone, and the report does not warn that it has too few
+    runs."""
     best, apart = ranking.best, ranking.apart
     if best is None or not ranking.comparisons or ranking.tied or ranking.not_compared or not apart:
         return False
@@ -229,7 +230,7 @@ def looks(trials: int, numbers: tuple[int, ...]) -> None:
 
 
 def _least_lead(made: Made, added: bool) -> float:
-    """Return the smallest lead of the first cell, to 0.01 sd, with which it is named alone."""
+    """Return the smallest lead, to 0.01 sd, with which the first cell is named alone."""
     data = _grown(made, 10) if added else made.data
     low, high = 0.0, 10.24
     while high - low > 0.01:
@@ -245,7 +246,8 @@ def _least_lead(made: Made, added: bool) -> float:
 
 
 def _grown(made: Made, seeds: int) -> SweepData:
-    """The sweep with its first seeds, which were added one by one to two."""
+    """Return the sweep with only its first seeds, as if all seeds after the first two had been added
+    one by one."""
     runs = tuple(run for run in made.data.runs if (run.seed or 0) < seeds)
     launches = tuple({"seeds": count} for count in range(2, seeds))
     # What a ranking asks of a plan.
@@ -302,7 +304,7 @@ def differences(trials: int) -> None:
 
 
 def _holds(trials: int, truth: float, draw: Callable[[], Any]) -> float:
-    """Return how often an interval holds the truth; `draw` makes one from new data."""
+    """Return how often an interval holds the truth; `draw` makes an interval from new data."""
     held = 0
     for _ in range(trials):
         interval = draw()

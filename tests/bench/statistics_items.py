@@ -52,7 +52,7 @@ class World:
 
     @property
     def clusters(self) -> dict[str, str]:
-        """Return which items belong together."""
+        """Return the cluster of each item."""
         return {}
 
     def draw(self) -> tuple[dict[str, list[dict[str, float]]], list[float]]:
@@ -243,7 +243,7 @@ def measure(trials: int) -> None:
 
 
 def of_the_best(trials: int) -> None:
-    """Print what is said of the best of equal cells."""
+    """Print how often claims about the best of equal cells are true."""
     head = " | ".join(f"{runs} run{'s' if runs > 1 else ''}" for runs in RUNS)
     rule = "|---" * (len(RUNS) + 1) + "|"
     print("\nEqual cells, %: the best's interval holds / all differences from it hold at once /")
@@ -258,7 +258,7 @@ def of_the_best(trials: int) -> None:
 
 
 def of_gaps(trials: int) -> None:
-    """Print how often a gap is said where there is none."""
+    """Print how often a gap is reported although there is none."""
     lucks = (0.0, 0.5, 1.0, 3.0)
     print(
         "\nA gap between training and held-out values said where there is none, %, by the luck of"

@@ -45,7 +45,7 @@ def race(data: SweepData, sign: float) -> tuple[SweepData, bool]:
 
 
 def _plan() -> Any:
-    """Return what a ranking asks of a plan."""
+    """Return a stand-in for a plan, with the fields that a ranking reads."""
     recipe = SimpleNamespace(seed_field="seed")
     plan = {"launches": (), "recipe": recipe, "unseeded": False, "race": Race(LEAST, MOST)}
     return SimpleNamespace(**plan, grid_text="", overrides=())

@@ -74,7 +74,7 @@ def _t(df: float) -> Draw:
 
 
 def _rates(cells: int) -> NDArray[np.int_]:
-    """The position on the first axis, of which there are four values at most, of each cell."""
+    """Return the position of each cell on the first axis, which has at most four values."""
     shape = SHAPES[cells]
     return np.repeat(np.arange(shape[0]), shape[1])
 
@@ -85,7 +85,7 @@ def _grows(rng: np.random.Generator, cells: int, seeds: int) -> Floats:
 
 
 def _collapse(share: float, *, rising: bool = False) -> World:
-    """Runs that end 8 standard deviations worse; the mean of a cell includes them."""
+    """Make some runs end 8 standard deviations worse; the mean of a cell includes them."""
 
     def chances(cells: int) -> Floats:
         at = _rates(cells) / max(SHAPES[cells][0] - 1, 1) if rising else np.full(cells, 0.5)
@@ -172,7 +172,7 @@ RATES, RANKS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1), (4, 8, 16, 32, 
 
 
 def effects(cells: int) -> Floats:
-    """Means that differ: a valley over the rate, and a slope over the rank."""
+    """Return means that differ: a valley over the rate, and a slope over the rank."""
     rates, ranks = SHAPES[cells]
     over = 3.0 * np.abs(np.arange(rates) - rates // 2)
     return (over[:, np.newaxis] + np.linspace(1, 0, ranks)).ravel()

@@ -101,7 +101,7 @@ class Sweep:
         self.store.replace(self.folder.heartbeat(run, 1), encode(body), durable=False)
 
     def go_on(self) -> None:
-        """Let one run in twenty, the next ones each time, record something."""
+        """Let the next twentieth of the runs record a heartbeat and a row."""
         self._step += 1
         for _ in range(max(1, len(self.ids) // 20)):
             run = self.ids[self._next % len(self.ids)]
