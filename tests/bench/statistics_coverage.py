@@ -246,8 +246,8 @@ def _least_lead(made: Made, added: bool) -> float:
 
 
 def _grown(made: Made, seeds: int) -> SweepData:
-    """Return the sweep with only its first seeds, as if all seeds after the first two had been added
-    one by one."""
+    """Return the sweep with only its first seeds, as if all seeds after the first two had been
+    added one by one."""
     runs = tuple(run for run in made.data.runs if (run.seed or 0) < seeds)
     launches = tuple({"seeds": count} for count in range(2, seeds))
     # What a ranking asks of a plan.
