@@ -80,7 +80,7 @@ SAID = ("edge", "trend", "interaction", "blocks", "unstable", "identical", "same
 def kinds_of(report: Study) -> set[str]:
     """Return the claims of a report."""
     kinds = {finding.kind for finding in report.findings} & set(SAID)
-    return kinds - ({"blocks"} if report.blocks is not None and report.blocks.asked else set())
+    return kinds - ({"blocks"} if report.blocks is not None and report.blocks.requested else set())
 
 
 def null_grid(

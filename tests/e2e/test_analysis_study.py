@@ -56,7 +56,9 @@ def test_a_sweep_with_a_known_truth_is_reported_exactly(tmp_path: Path, written:
         "Complete?": False,
         "Stable?": False,
     }
-    assert [failure.said for failure in result.failures] == ["RuntimeError: rank 16 does not fit"]
+    assert [failure.last_line for failure in result.failures] == [
+        "RuntimeError: rank 16 does not fit"
+    ]
     following = result.next
     assert following is not None and following.kind == "extend" and following.runs == 20
     assert "  lora_rank: [4, 16, 64, 256]" in following.yaml and "# compared" in following.yaml

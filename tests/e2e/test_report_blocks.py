@@ -228,7 +228,7 @@ def _two_models(seeds: int) -> list[tuple[dict[str, Any], list[float]]]:
 def test_blocks_are_found_where_the_optimum_moves(tmp_path: Path, written: ModuleType):
     written.measured(tmp_path, _two_models(3), axes=("model", "lr"))
     result = study(load(Registry(str(tmp_path)), "demo", None, None))
-    assert result.blocks is not None and not result.blocks.asked and result.blocks.by == "model"
+    assert result.blocks is not None and not result.blocks.requested and result.blocks.by == "model"
     ends = {b.value: [(e.value, e.side, e.told) for e in b.edges] for b in result.blocks.blocks}
     assert ends == {"a": [(1, "smallest", True)], "b": [(8, "largest", True)]}
 
