@@ -59,7 +59,7 @@ def test_seeds_are_advised_for_a_difference_that_is_relevant(tmp_path):
     assert coarse.needed is not None and coarse.needed <= 8
     fine = _tied(tmp_path, "fine", relevant=0.1)
     assert fine.needed is not None and fine.needed > 9
-    assert f"a lead of 0.1 takes {fine.needed}." in fine.verdict.steps[0]
+    assert f"a lead of 0.1 needs {fine.needed}." in fine.verdict.steps[0]
     assert fine.next.runs <= 3 * 12
     finest = _tied(tmp_path, "finest", relevant=1e-6)
     assert "100 seeds of each would not find a lead of 1e-6" in finest.verdict.steps[0]
