@@ -64,6 +64,15 @@ def _add_start(verb: ArgumentParser) -> None:
     )
     place.add_argument("--network", help="podman: none, host, ... (podman's default)")
     place.add_argument("--memory", type=int, metavar="MIB", help="memory limit of a container")
+    _add_allowance(verb)
+    shared.group(verb, shared.OUTPUT).add_argument(
+        "--test-only", action="store_true", help="prepare and check everything, but start no agent"
+    )
+    shared.root(verb)
+
+
+def _add_allowance(verb: ArgumentParser) -> None:
+    """Declare the arguments that limit what the agent may use."""
     allowed = shared.group(verb, "what the agent may use")
     allowed.add_argument(
         "--budget",
@@ -89,10 +98,6 @@ def _add_start(verb: ArgumentParser) -> None:
         help="also pass this environment variable to the agent; its value is masked in the "
         "transcript",
     )
-    shared.group(verb, shared.OUTPUT).add_argument(
-        "--test-only", action="store_true", help="prepare and check everything, but start no agent"
-    )
-    shared.root(verb)
 
 
 def _request(arguments: Namespace, store: Store) -> session.Start:
