@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import socket
+    import subprocess
 
 CHANGED_SIGNALS = (
     *(signal.SIGHUP, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT),
@@ -32,6 +33,14 @@ _SCOPE = r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.scope"
 """The control group of a single terminal window, which has no limits."""
 _STARTING_SECONDS = 2.0
 """Seconds to retry while another process starts the daemon, or while the last one ends."""
+
+_OUTLIVING: "list[subprocess.Popen[bytes]]" = []
+
+
+def outlive(process: "subprocess.Popen[bytes]") -> None:
+    """Let a child of this process outlive it. A reference to the child prevents Python's warning
+    about a child that is still running. Children that have ended are reaped at the next call."""
+    _OUTLIVING[:] = [*(child for child in _OUTLIVING if child.poll() is None), process]
 
 
 class Daemon:

@@ -16,6 +16,7 @@ from sweeper import paths
 from sweeper.common import codec
 from sweeper.common.atomic import nearest_folder, try_to_write
 from sweeper.common.codec import Default, Unstored
+from sweeper.common.daemon import outlive
 from sweeper.common.json_values import decode, is_table, list_of, table_of
 from sweeper.engine import access_token, hub
 from sweeper.engine.access_token import TOKEN
@@ -278,6 +279,7 @@ def start(
         [*command(home, port, settings), "--host", host],
         stdin=null, stdout=null, stderr=null, env=environ, start_new_session=True,
     )  # fmt: skip
+    outlive(process)
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         ended = process.poll() is not None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
+from sweeper.common.daemon import outlive
 from sweeper.common.logs import LEVEL, logging_to
 from sweeper.errors import (
     AnotherLauncher,
@@ -154,11 +155,6 @@ def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], ob
     return start_again_or_raise
 
 
-_STARTED: list["subprocess.Popen[bytes]"] = []
-"""The launchers that this process has started. A reference to each prevents Python's warning about
-a child that is still running, and those that have ended are reaped when the next one starts."""
-
-
 def start_with_log(command: Sequence[str], where: str) -> Callable[[], object]:
     """Start the launcher with a log file. Returns a function that raises `EnvironmentFailure` with
     the log's last line if the launcher has failed."""
@@ -170,7 +166,7 @@ def start_with_log(command: Sequence[str], where: str) -> Callable[[], object]:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
-    _STARTED[:] = [*(earlier for earlier in _STARTED if earlier.poll() is None), process]
+    outlive(process)
 
     def start_again_or_raise() -> None:
         if process.poll() in (None, *_ENDS):

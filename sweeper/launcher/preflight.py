@@ -239,11 +239,14 @@ def ensure_engine(places: Collection[str]) -> "EngineInfo":
         command = lifecycle.command(paths.home())
         TmuxServer().ensure_window("engine", paths.engine(), "engine", command)
     else:
+        from sweeper.common.daemon import outlive
+
         null = subprocess.DEVNULL  # The engine writes its own log.
-        subprocess.Popen(
+        process = subprocess.Popen(
             lifecycle.command(paths.home()),
             stdin=null, stdout=null, stderr=null, start_new_session=True,
         )  # fmt: skip
+        outlive(process)
     return lifecycle.wait(timeout=_ENGINE_SECONDS)
 
 
