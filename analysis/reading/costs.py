@@ -12,8 +12,8 @@ from sweeper.analysis.reading.series import Floats
 from sweeper.analysis.reading.sources import Source
 from sweeper.errors import UsageError
 from sweeper.metrics.recorded_usage import ALSO, SOURCES
+from sweeper.money.forecast import Going, forecast, forecast_of, going, sentence
 from sweeper.money.prices import Prices, amount, load, money
-from sweeper.results.forecast import Going, forecast, forecast_of, going, sentence
 from sweeper.results.runs import RecordedRun
 from sweeper.results.step_times import CLOCKS, StepTimes, step_times
 from sweeper.results.sweeps import Sweep, SweepRun

@@ -182,7 +182,7 @@ def used(store: Store, recorded: Sequence[Entry]) -> Used:
 def _spent(folder: SweepFolder) -> tuple[dict[str, float | None], bool]:
     """Return the usage of a sweep by kind (None: unknown), and whether it is finished."""
     from sweeper.money import prices
-    from sweeper.results.costs import spent, together
+    from sweeper.money.costs import spent, together
     from sweeper.results.status import read_status
     from sweeper.results.sweeps import Sweep
 

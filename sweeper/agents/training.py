@@ -312,7 +312,7 @@ class Training:
 
     def _standing(self, live: Session) -> dict[str, object]:
         from sweeper.money import prices
-        from sweeper.results.costs import spent
+        from sweeper.money.costs import spent
 
         live = self._sessions.find(live.name)
         columns = ("name", "batch", "state_path", "sampler_path", "final")

@@ -189,7 +189,7 @@ def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "Writ
 def _cost(registry: "Registry", report: "Report") -> str | None:
     """Describe the tokens and dollars that a report's runs used; None if no tokens were counted."""
     from sweeper.money import prices
-    from sweeper.results.costs import spent, together
+    from sweeper.money.costs import spent, together
 
     table = prices.load()
     wanted = {row["run"] for row in report.document["runs"]}

@@ -14,8 +14,8 @@ from sweeper.commands.selection import chosen, open_registry, prefixes
 from sweeper.common.atomic import atomic_write
 from sweeper.errors import EnvironmentFailure, NotFound, UsageError
 from sweeper.money import prices
-from sweeper.results.billing import Billed, billed, explained, since_first
-from sweeper.results.costs import Spent, chain, parts, spent, together
+from sweeper.money.billing import Billed, billed, explained, since_first
+from sweeper.money.costs import Spent, chain, parts, spent, together
 from sweeper.results.problems import tell_problems
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun

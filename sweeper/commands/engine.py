@@ -11,6 +11,6 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Serve, query, or stop the local engine."""
     from sweeper.engine.__main__ import main
-    from sweeper.launcher.kept_environments import sweeps_using
+    from sweeper.launcher.environment_cleanup import sweeps_using
 
     return main(arguments.rest, sweeps_using)

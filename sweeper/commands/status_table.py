@@ -154,8 +154,7 @@ def _costs(seen: Status, *, as_document: bool = False) -> object:
     """Describe a sweep's usage so far and its expected usage; None if no usage was counted."""
     if seen.usage is None:
         return None
-    from sweeper.money import prices
-    from sweeper.results import forecast
+    from sweeper.money import forecast, prices
 
     # If the price table is unreadable, `sweeper costs --prices` reports the error.
     with suppress(UsageError):

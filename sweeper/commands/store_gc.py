@@ -188,7 +188,7 @@ def _remove_made(waste: Waste) -> None:
 def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
     """Yield files of dead launchers. Launchers whose sweep folder is missing keep their files, and
     are added to `away`."""
-    from sweeper.launcher.kept_environments import unused_files
+    from sweeper.launcher.environment_cleanup import unused_files
 
     def tell(path: str, folder: str) -> None:
         away.append({"path": path, "folder": folder})

@@ -159,7 +159,7 @@ def _verdict(registry: Registry, run: SweepRun) -> Iterator[str]:
 def _cost(run: SweepRun) -> Iterator[str]:
     """Yield the line with the tokens of a run, and their price if known."""
     from sweeper.money import prices
-    from sweeper.results.costs import spent
+    from sweeper.money.costs import spent
 
     cost = spent(run, prices.load())
     if tokens := cost.usage.counts.tokens:

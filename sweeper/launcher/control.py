@@ -219,7 +219,7 @@ def _refuse_addresses(plan: Plan, folder: str) -> None:
 def _forget_environment(folder: SweepFolder) -> None:
     """Remove the stored environment of runs if it is not needed: no run is running, and no launcher
     will start one, not even one that is just starting."""
-    from sweeper.launcher import kept_environments
+    from sweeper.launcher import environment_cleanup
     from sweeper.sweep import environment_file
 
     events = folder.read_events()
@@ -228,7 +228,7 @@ def _forget_environment(folder: SweepFolder) -> None:
         happened, retries = events.get(run.id, set()), plan.retries_of(run.stage)
         if fold(happened).at_work or not is_finished(happened, retries, retired=run.retired):
             return
-    if kept_environments.is_needed_later(folder):
+    if environment_cleanup.is_needed_later(folder):
         return
     with suppress(NotFound, StoreError):  # `gc` removes it later.
         environment_file.forget(folder.read_service().env_file, folder.address)

@@ -23,19 +23,21 @@ from sweeper.errors import (
     UsageError,
 )
 from sweeper.grid.notify import notify_of, require_variables
-from sweeper.launcher import background, kept_environments, preflight
+from sweeper.launcher import background, environment_cleanup, preflight
 from sweeper.launcher.background import offer, start_detached
-from sweeper.launcher.kept_environments import remove_unneeded_environment
+from sweeper.launcher.environment_cleanup import remove_unneeded_environment
 from sweeper.launcher.manifest import Offer, record, secret_names, write_environment
 from sweeper.launcher.placement_guard import Located, located, refuse_another
 from sweeper.launcher.preflight import engine_for, ensure_engine
 from sweeper.launcher.trust import Agree, refuse, require, require_consent
+from sweeper.metrics.files import NAMES
 from sweeper.money import prices
 from sweeper.scheduler import account
 from sweeper.scheduler.budgets import configured_budget
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import REPLANNED, Scheduler
 from sweeper.scheduler.progress import Summary, exit_code, printer
+from sweeper.store.base import Entry, FarStore
 from sweeper.store.documents import place_of as file_of
 from sweeper.store.opening import default_root, open_store
 from sweeper.store.shared import start_shared
@@ -46,7 +48,7 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.recipe import runs_anywhere
-from sweeper.sweep.states import State
+from sweeper.sweep.states import ENDED, Event, State, parse_name
 from sweeper.sweep.sweep_requests import asked_pause, forget
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ def launch(  # noqa: PLR0913  (the options of the command)
     from sweeper.planner.plan import plan
 
     if main is not None:
-        from sweeper.launcher.from_configs import grid_of
+        from sweeper.translation.from_configs import grid_of
 
         source = grid_of(source, main, name)
     elif name is not None or not isinstance(source, Plan | str | os.PathLike | Mapping):
@@ -173,9 +175,9 @@ def launch_plan(request: LaunchRequest, user: User) -> Launched:
     opened, before = _open(folder, planned, user.tell)
     preflight.try_out(opened, planned, planned.runs)
     preflight.require_secrets(preflight.kept_here(capabilities, names))
-    kept_environments.refuse_if_folder_missing(folder)
+    environment_cleanup.refuse_if_folder_missing(folder)
     url = engine_for(planned, capabilities, user.tell) if planned.service == "local" else None
-    for path in kept_environments.unused_files(but=folder.address):
+    for path in environment_cleanup.unused_files(but=folder.address):
         environment_file.forget(path)
     make_root(store)
     offered = Offer(url, capabilities, located(opened, before), live)
@@ -375,15 +377,38 @@ def _drive_plan(
         with suppress(StoreError):
             forget(folder, "stop")
         return summary
-    if folder.store.is_remote:
-        from sweeper.launcher.packing import pack_results
-
-        pack_results(folder, scheduler.outcomes)
+    pack_results(folder, scheduler.outcomes)
     with suppress(StoreError, NotFound):  # `gc` removes what is left here.
-        if not kept_environments.is_needed_later(folder):
+        if not environment_cleanup.is_needed_later(folder):
             environment_file.forget(env_file, folder.address)
             environment_file.forget(environment_file.env_file(folder.address))
     return summary
+
+
+def pack_results(folder: SweepFolder, outcomes: Mapping[str, bytes] | None = None) -> None:
+    """On a remote store, pack the outcomes, alarms and small metrics files of an ended sweep, so
+    that readers open it with few requests. `outcomes`: the files that were read already. If the
+    store does not answer, readers need more requests."""
+    if not isinstance(folder.store, FarStore):
+        return
+    from sweeper.store.packed import pack
+    from sweeper.store.snapshot import Snapshot
+
+    snapshot = Snapshot(folder.store)
+    try:
+        entries = [entry for entry in snapshot.list(folder.name) if _is_result(folder, entry)]
+        before = outcomes or {}
+        pack(snapshot, folder.name, entries, lambda path: before.get(path) or snapshot.read(path))
+    except StoreError as error:
+        _LOG.info("results are not packed: %s", error)
+
+
+def _is_result(folder: SweepFolder, entry: Entry) -> bool:
+    parent, _, name = entry.path.rpartition("/")
+    if entry.path.startswith(f"{folder.state}/"):
+        event = parse_name(name)
+        return event is not None and event[1] in ENDED | {Event.LOST}
+    return parent == folder.alarms or (parent.startswith(f"{folder.runs}/") and name in NAMES)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -11,8 +11,8 @@ from sweeper.backends import backend_type, capabilities_together, every_backend,
 from sweeper.backends.base import JobSpec, Manifest
 from sweeper.errors import NotFound, StoreError, SweeperError, UsageError
 from sweeper.grid.overrides import flow
-from sweeper.launcher.estimate import Estimate, estimate, sentence, unrecorded_metric
 from sweeper.launcher.preflight import admit, service_warnings
+from sweeper.money.estimate import Estimate, estimate, sentence, unrecorded_metric
 from sweeper.planner.plan import repeats_by_default
 from sweeper.recipe.command_template import render_command
 from sweeper.store.base import Store

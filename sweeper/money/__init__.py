@@ -1,1 +1,1 @@
-"""Prices of tokens."""
+"""Prices, estimates, forecasts, costs and bills of runs."""

@@ -11,7 +11,7 @@ from sweeper.fields import config_file
 from sweeper.grid.budget import ACCOUNT
 from sweeper.metrics.recorded_usage import AttemptRecords
 from sweeper.money import prices
-from sweeper.results.forecast import Going, forecast, not_known_yet, settings_of
+from sweeper.money.forecast import Going, forecast, not_known_yet, settings_of
 from sweeper.scheduler.account import account_of, quota_settings
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.parallelism import name_of

@@ -14,7 +14,7 @@ from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.sources import Files
 from sweeper.money import prices
-from sweeper.results.forecast import brief
+from sweeper.money.forecast import brief
 from sweeper.results.marks import Marked, by_subject
 from sweeper.results.metrics_follower import Follower
 from sweeper.results.progress import reached

@@ -30,7 +30,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 from sync import BUCKET, EVENTS, Server, s3
 
-from sweeper.launcher.packing import pack_results
+from sweeper.launcher.launching import pack_results
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
 

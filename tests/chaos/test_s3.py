@@ -14,7 +14,7 @@ from harness.s3_world import NAME, STEPS, Trial, trials
 from harness.small_disk import can_mount, small_disk
 
 from sweeper.errors import StoreError
-from sweeper.launcher.packing import pack_results
+from sweeper.launcher.launching import pack_results
 from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.cached_contents import Contents
 from sweeper.results.sweeps import Sweep

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
-from sweeper.launcher import annotations, kept_environments
+from sweeper.launcher import annotations, environment_cleanup
 from sweeper.results.registry import Registry
 from sweeper.store.documents import encode
 from sweeper.store.opening import open_store
@@ -104,4 +104,4 @@ def test_rename_and_delete_forget_the_kept_environment(
         annotations.delete("one", root=root)
     assert not Path(environment).exists()
     # The name can be used again.
-    kept_environments.refuse_if_folder_missing(SweepFolder(store, "one"))
+    environment_cleanup.refuse_if_folder_missing(SweepFolder(store, "one"))

@@ -17,7 +17,7 @@ from typing import cast
 import pytest
 
 from sweeper.errors import AlreadyExists, NotFound, StoreError
-from sweeper.launcher import kept_environments
+from sweeper.launcher import environment_cleanup
 from sweeper.store.base import FarStore, Store
 from sweeper.store.local import LocalStore
 from sweeper.store.opening import open_store
@@ -320,7 +320,7 @@ def test_an_unreachable_store_is_an_error(
     environment = environment_file.write(f"{s3_root}/s", {})
     os.utime(environment, (1, 1))
     away: list[tuple[str, str]] = []
-    assert list(kept_environments.unused_files(unknown=lambda *about: away.append(about))) == []
+    assert list(environment_cleanup.unused_files(unknown=lambda *about: away.append(about))) == []
     assert away == [(environment, f"{s3_root}/s")]
 
 

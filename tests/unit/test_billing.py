@@ -12,7 +12,7 @@ from sweeper.engine.errors import RequestError
 from sweeper.engine.listing import billing
 from sweeper.engine.meter import HOURS, Meter
 from sweeper.errors import EnvironmentFailure
-from sweeper.results.billing import Billed, billed, explained, since_first
+from sweeper.money.billing import Billed, billed, explained, since_first
 from sweeper.results.service_requests import Service
 from sweeper.sweep.usage import Counts
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from sweeper.launcher import kept_environments
-from sweeper.launcher.kept_environments import remove_unneeded_environment
+from sweeper.launcher import environment_cleanup
+from sweeper.launcher.environment_cleanup import remove_unneeded_environment
 from sweeper.store.documents import encode
 from sweeper.sweep import environment_file, process
 from sweeper.sweep.folder import SweepFolder, token
@@ -92,4 +92,4 @@ def test_lock_files_are_not_taken_for_environments(tmp_path, monkeypatch):
         os.utime(each, (0, 0))
     path.write_text("{}")
     os.utime(path, (0, 0))
-    assert list(kept_environments.unused_files("/s")) == [str(path)]
+    assert list(environment_cleanup.unused_files("/s")) == [str(path)]

@@ -9,7 +9,7 @@ from support import written
 
 from sweeper.backends import open_backend
 from sweeper.cli import main
-from sweeper.results.forecast import forecast_of
+from sweeper.money.forecast import forecast_of
 from sweeper.results.registry import Registry
 from sweeper.scheduler.budgets import AttemptUsage, SweepUsageWatch
 from sweeper.scheduler.context import Context

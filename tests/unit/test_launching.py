@@ -14,7 +14,7 @@ from sweeper.engine import access_token
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
 from sweeper.grid.launch import SECTION
-from sweeper.launcher import background, kept_environments, launching, preflight
+from sweeper.launcher import background, environment_cleanup, launching, preflight
 from sweeper.launcher.manifest import changes, merge, refuse_secrets
 from sweeper.scheduler import account
 from sweeper.scheduler.progress import Summary, exit_code, line
@@ -117,7 +117,7 @@ def test_unneeded_environments_are_listed(tmp_path, monkeypatch):
         plan = {"name": name, "launch": {"backend": backend}, "recipe": {}, "runs": []}
         store.create(f"{name}/sweep.json", json.dumps(plan).encode())
     with lock.holding_sweep(SweepFolder(store, "held")):
-        for path in kept_environments.unused_files(but=folders["mine"]):
+        for path in environment_cleanup.unused_files(but=folders["mine"]):
             environment_file.forget(path)
     left = {name for name, path in paths.items() if path.exists()}
     assert left == {"open", "held", "young", "mine", "requeued"}
@@ -137,7 +137,10 @@ def test_sweeps_using_an_engine_are_known_by_its_key(tmp_path, monkeypatch):
     store.create("over/state/a/1.succeeded.json", b"{}")
     environment_file.write("nowhere://at/all/s", {"TINKER_API_KEY": "tml-ours"})
     info = EngineInfo("http://127.0.0.1:1", 1, "t", "0", home)
-    assert set(kept_environments.sweeps_using(info)) == {"nowhere://at/all/s", f"{store.root}/open"}
+    assert set(environment_cleanup.sweeps_using(info)) == {
+        "nowhere://at/all/s",
+        f"{store.root}/open",
+    }
 
 
 def test_a_sweep_that_is_not_there_names_those_that_are(tmp_path):
@@ -157,7 +160,7 @@ def test_an_outage_after_all_is_over_fails_no_launch(make_scene, monkeypatch):
     def unreachable(*_: Any) -> bool:
         raise StoreError("no answer")
 
-    monkeypatch.setattr(kept_environments, "is_needed_later", unreachable)
+    monkeypatch.setattr(environment_cleanup, "is_needed_later", unreachable)
     summary = launching.drive(f"{scene.store.root}/s", lambda _: None)
     assert summary.counts[State.SUCCEEDED] == 1
 

@@ -22,8 +22,8 @@ from sweeper.analysis.statistics.noise import fit_noise
 from sweeper.analysis.statistics.seeds import against_best
 from sweeper.cli import main
 from sweeper.errors import GridError
+from sweeper.money.forecast import not_known_yet
 from sweeper.planner.plan import plan
-from sweeper.results.forecast import not_known_yet
 from sweeper.results.race import chi_squared_chance, contenders, level, next_round, student_chance
 from sweeper.results.registry import Registry
 from sweeper.results.status import read_status

@@ -13,7 +13,7 @@ from sweeper.errors import EnvironmentFailure, GridError
 from sweeper.fields.nodes import Problems
 from sweeper.grid import parse_grid
 from sweeper.grid.run_overrides import asked_by, unmatched
-from sweeper.launcher import kept_environments
+from sweeper.launcher import environment_cleanup
 from sweeper.sweep import environment_file
 
 
@@ -92,13 +92,13 @@ def test_an_environment_beside_the_sweep_is_private_and_collected(
     (note,) = (home / "environments").iterdir()
     assert "the value of it" not in note.read_text()
     os.utime(note, (0, 0))
-    assert list(kept_environments.unused_files(but=str(sweep))) == []
-    assert list(kept_environments.unused_files()) == [str(place)]
+    assert list(environment_cleanup.unused_files(but=str(sweep))) == []
+    assert list(environment_cleanup.unused_files()) == [str(place)]
     environment_file.forget(str(place))
     # Nothing of the sweep is there: its disk may be away.
-    assert list(kept_environments.unused_files()) == []
+    assert list(environment_cleanup.unused_files()) == []
     (place.parent / "lock").touch()
-    assert list(kept_environments.unused_files()) == [str(note)]
+    assert list(environment_cleanup.unused_files()) == [str(note)]
 
 
 def test_options_are_merged_from_command_line_and_extended_file(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from sweeper.errors import NotFound, StoreError
-from sweeper.launcher.packing import pack_results
+from sweeper.launcher.launching import pack_results
 from sweeper.metrics.cache_folder import Folder
 from sweeper.metrics.cached_contents import Contents
 from sweeper.results.registry import Registry

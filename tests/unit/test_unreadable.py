@@ -18,7 +18,7 @@ from support import written
 from sweeper import backends
 from sweeper.cli import main
 from sweeper.errors import NotFound, StoreError
-from sweeper.launcher import kept_environments
+from sweeper.launcher import environment_cleanup
 from sweeper.results.registry import Registry
 from sweeper.store.local import LocalStore
 from sweeper.store.opening import open_store
@@ -410,10 +410,10 @@ def test_gc_keeps_the_environment_of_a_sweep_that_is_away(
     sweep.run({"lr": 2}, 0, [], "planned")
     sweep.save()
     path, ended = old_environment(root / "open"), old_environment(root / "good")
-    assert list(kept_environments.unused_files()) == [str(ended)]
+    assert list(environment_cleanup.unused_files()) == [str(ended)]
     stays: list[tuple[str, str]] = []
     (root / away).rename(root.parent / "away")
-    left = list(kept_environments.unused_files(unknown=lambda *about: stays.append(about)))
+    left = list(environment_cleanup.unused_files(unknown=lambda *about: stays.append(about)))
     assert str(path) not in left and (str(path), str(root / "open")) in stays
     code, _, error = say("store", "gc", "--delete")
     assert code == (6 if away == "." else 0)

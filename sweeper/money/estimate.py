@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.metrics.files import MetricsFile, metrics_path
-from sweeper.results.forecast import Example, Guess, Guesses, Settings, not_known_yet, settings_of
+from sweeper.money.forecast import Example, Guess, Guesses, Settings, not_known_yet, settings_of
 from sweeper.store.base import Store
 from sweeper.sweep.folder import SweepFolder, find_sweeps
 from sweeper.sweep.labels import first_of, plural
