@@ -1,7 +1,7 @@
 """The verbs of the command line. The file of a verb defines `add_arguments` and `run`; `run`
 returns the exit code. Files are loaded on demand.
 
-To write a verb, copy `sql.py`, and add a line to `_BY_HEADING`. Helpers for verbs:
+To write a verb, see CONTRIBUTING.md. Helpers for verbs:
 
     commands/arguments.py   shared arguments: `optional_sweep`, `runs_of_any_sweeps`, `json`
     commands/selection.py   the sweeps and runs that these choose: `open_registry`, `open_chosen`
@@ -14,7 +14,8 @@ To write a verb, copy `sql.py`, and add a line to `_BY_HEADING`. Helpers for ver
 Methods of a registry: `choose` returns the runs that arguments select; `handles` and `all_handles`
 return the runs of a sweep, also those of plain folders; `sweep_records` returns a row for each
 sweep that is not archived. A run of a sweep (`SweepRun` in `results/sweeps.py`) has `events`,
-`times` and `outcome`.
+`times` and `outcome`. The `state` of a run is a `State`; for a folder of another program it is
+`NoState.UNKNOWN`.
 """
 
 import importlib

@@ -8,9 +8,9 @@ the same id in each sweep that contains it."""
 
 
 class Times(TypedDict):
-    """When a run `started` and `ended` (UTC, ISO 8601), and the total seconds of its attempts that
-    have an outcome. `started` is known once a worker has claimed the run, the others once an
-    attempt has ended. Unknown values are None."""
+    """The times of a run. `started` is the start of its first attempt, when a worker claimed the
+    run; `ended` is the end of its latest attempt (both UTC, ISO 8601). `wall_s` is the total
+    seconds of the attempts that have an outcome. Unknown values are None."""
 
     started: str | None
     ended: str | None

@@ -57,7 +57,8 @@ def folder(tmp_path: Path, no_sync: None) -> Folder:
 
 
 def rows(*steps: int, **more: Any) -> str:
-    return "".join(json.dumps({"step": step, "loss": 1.0} | more) + "\n" for step in steps)
+    lines = ({"step": step, "loss": 1.0 + step % 2} | more for step in steps)
+    return "".join(json.dumps(line) + "\n" for line in lines)
 
 
 @pytest.mark.parametrize("most", [30, 64, 10**6])
