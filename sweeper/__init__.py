@@ -1,5 +1,5 @@
-"""Launches a grid of runs, loses none of them, and compares their results: `sweeper.plan`,
-`launch`, `wait`, `cancel`, `note`, `Registry` and others. Names are loaded at their first use."""
+"""The Python interface of sweeper: plan, launch and follow a grid of runs, and compare their
+results. Each name is imported at its first use."""
 
 import importlib
 
@@ -74,7 +74,7 @@ _HOMES = {
 
 
 def __dir__() -> list[str]:
-    """Return the public names, including those that are loaded at their first use."""
+    """Return the public names, including those that are not imported yet."""
     return sorted({*(name for name in globals() if name.startswith("__")), *__all__, "analysis"})
 
 

@@ -1,4 +1,4 @@
-"""Runs the command line: `python -m sweeper` is `sweeper`."""
+"""Runs the command line: `python -m sweeper` is the same as `sweeper`."""
 
 import gc
 import os
@@ -7,16 +7,16 @@ from contextlib import suppress
 from importlib import import_module
 
 _GC_THRESHOLD = 50_000
-"""Allocations between garbage collections. Python's own threshold is so low that it collects
-dozens of times while modules load, which leaves no garbage."""
+"""Allocations between garbage collections. Python's default threshold would cause dozens of
+collections while modules are imported, and they would free nothing."""
 
 _AT_EXIT = {"atexit", "threading"}
-"""Modules through which others ask Python to do something when it ends."""
+"""Modules that let code run when Python exits. If one is loaded, Python must exit normally."""
 
 
 def main() -> int:
-    """Run the command line. `sweeper plan` waits longest for the interpreter that checks the
-    recipe, so that interpreter is started first, and other modules are loaded meanwhile."""
+    """Run the command line and return the exit code. `sweeper plan` first starts the interpreter
+    that checks the recipe, which takes longest, and imports other modules meanwhile."""
     gc.set_threshold(_GC_THRESHOLD)
     if sys.argv[1:2] != ["plan"]:
         return _run()
@@ -32,18 +32,18 @@ def _run() -> int:
     code = cli.main()
     if not _AT_EXIT & sys.modules.keys():
         _leave(code)
-    # At the end Python would search all objects for garbage, which takes milliseconds.
-    # Otherwise DuckDB reports its objects as leaked.
+    # At exit Python searches all objects for garbage, which takes milliseconds. It skips frozen
+    # objects, but DuckDB would report its frozen objects as leaked.
     if "duckdb" not in sys.modules:
         gc.freeze()
     return code
 
 
 def _leave(code: int) -> None:
-    """End the process at once. Python would first free every object, which takes milliseconds.
-    Return only if an output cannot be written: Python then reports the error when it ends."""
+    """Flush the output and end the process at once. A normal exit would first free every object,
+    which takes milliseconds. Return only if flushing fails: Python reports that error at exit."""
     with suppress(OSError, ValueError):
-        for stream in filter(None, (sys.stdout, sys.stderr)):  # None was closed from the start.
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: was closed at the start.
             stream.flush()
         os._exit(code)
 

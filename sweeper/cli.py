@@ -35,7 +35,8 @@ def _main(words: list[str]) -> int:
         warn("interrupted")
         return 130
     except BrokenPipeError:
-        # The reader (head, less) is gone. Python flushes at exit, so it gets a file to flush to.
+        # The program that reads the output (head, less) has ended. Python flushes standard output
+        # at exit, so redirect it to a file that accepts everything.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:

@@ -1,7 +1,9 @@
-"""The errors that sweeper reports to users. The number is the exit code of a command that ends with
-the error. A message is one line: where, what, and how to fix it."""
+"""The errors that sweeper reports to users. A message is one line: where, what, and how to fix
+it."""
 
-# SweeperError                 1    (never raised itself)
+# The number is the exit code of a command that ends with the error.
+#
+# SweeperError                 1    (never raised directly)
 # ├─ UsageError               2    the command line or an argument from Python
 # │   └─ GridError            2    one or more problems in a grid, one line each, with places
 # │       └─ RecipeError           its recipe cannot be found, imported or used
@@ -10,10 +12,10 @@ the error. A message is one line: where, what, and how to fix it."""
 #     ├─ StoreError                the store refuses or cannot be reached
 #     │   ├─ AlreadyExists         an exclusive create lost the race
 #     │   └─ Damaged               a document is damaged, though the store answers
-#     ├─ Unreachable               a backend does not answer: says nothing about its jobs
-#     │   └─ NoRoom                it cannot start more jobs now: running jobs continue
+#     ├─ Unreachable               a backend does not answer; its jobs may still run
+#     │   └─ NoRoom                a backend cannot start more jobs now; running jobs continue
 #     ├─ EngineError               the local engine does not start or does not answer
-#     └─ AnotherLauncher           a sweep has its launcher already
+#     └─ AnotherLauncher           a sweep already has a launcher
 
 from collections.abc import Sequence
 
@@ -65,7 +67,7 @@ class StoreError(EnvironmentFailure):
 
 
 class AlreadyExists(StoreError):
-    """An exclusive create found the path taken."""
+    """An exclusive create failed because the file exists already."""
 
 
 class Damaged(StoreError):
@@ -73,11 +75,12 @@ class Damaged(StoreError):
 
 
 class Unreachable(EnvironmentFailure):
-    """A backend did not answer. It never means that a job is gone."""
+    """A backend did not answer. This never means that a job is gone."""
 
 
 def is_silence(error: EnvironmentFailure) -> bool:
-    """Return whether the service did not answer. Refusals have subclasses."""
+    """Return whether the error means that a service did not answer. A refusal is an instance of a
+    subclass of `Unreachable`, and does not count."""
     return type(error) is Unreachable
 
 

@@ -45,13 +45,14 @@ def cache(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def environments(root: str | None = None) -> str:
-    """Return the folder for the environments, with secrets, of launches whose sweeps are not
-    over."""
+    """Return the folder for the environment variables, including secrets, of launches whose sweeps
+    have not ended."""
     return os.path.join(root or home(), "environments")
 
 
 def built(root: str | None = None) -> str:
-    """Return the folder for environments that jobs built from requirements, and their locks."""
+    """Return the folder for Python environments that jobs built from requirements, and their
+    locks."""
     return os.path.join(root or home(), "built")
 
 
@@ -61,7 +62,7 @@ def sources(root: str | None = None) -> str:
 
 
 def trials(root: str | None = None) -> str:
-    """Return the folder for the notes of backend trials by `doctor --try` that are not removed
+    """Return the folder for records of trials of backends (`doctor --try`) that are not cleaned up
     yet."""
     return os.path.join(root or home(), "trials")
 

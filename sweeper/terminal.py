@@ -10,8 +10,8 @@ from sweeper.errors import GridError, SweeperError
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table, fitted to the terminal's width if there is a terminal. Numbers are aligned
-    right, None is a dash. Terminal control sequences in texts and titles are removed."""
+    """Print a table. On a terminal, fit it to the terminal's width. Numbers are aligned right, and
+    None is printed as a dash. Terminal control sequences in texts and titles are removed."""
     columns = [sanitize(column) for column in columns]
     shown = [
         [sanitize(value) if isinstance(value, str) else value for value in row] for row in rows
@@ -21,7 +21,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     ]
     if sys.stdout.isatty():
         _print_fitted(columns, shown, numeric)
-    else:  # Nothing has to fit, and fitting takes time.
+    else:  # Fitting takes time, and files have no width.
         _print_wide(columns, shown, numeric)
 
 
@@ -81,7 +81,7 @@ def number(value: object) -> str:
 
 
 def setting(value: object) -> str:
-    """Format a setting exactly as it was set, in the form that a condition accepts."""
+    """Format a setting's exact value, so that it can be used in a condition (`--where`)."""
     import json  # imported late, since most verbs print no settings
 
     return value if isinstance(value, str) else json.dumps(value)
@@ -163,7 +163,7 @@ def complain(error: SweeperError) -> int:
 
 
 def _print_error(text: str) -> None:
-    """Print on standard error, if possible. A message that cannot be printed must not change what a
-    command does."""
+    """Print on standard error. Errors while printing are ignored, so that they do not stop the
+    command."""
     with suppress(OSError):
         print(f"sweeper: {text}", file=sys.stderr)
