@@ -1,6 +1,6 @@
-"""The interface of a store: the place of sweeps' state and results. A write happens completely or
-not at all. `create` and `replace` are durable on return, `append` and `replace(durable=False)`
-later."""
+"""The interface of a store, which holds the state and results of sweeps. A write happens completely
+or not at all. `create` and `replace` are durable when they return; `append` and
+`replace(durable=False)` become durable later."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -9,12 +9,12 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 AT_ONCE = 32
-"""The most requests at once to a remote store, equal to the number of its client's connections."""
+"""Maximum number of simultaneous requests to a remote store. Its client has as many connections."""
 
 
 class Entry(NamedTuple):
-    """A file in a listing: its path relative to the root, bytes, and a stamp that changes with
-    its content (nanoseconds of modification time on a local store)."""
+    """A file in a listing: its path relative to the root, its size in bytes, and a stamp that
+    changes with its content (on a local store, the modification time in nanoseconds)."""
 
     path: str
     size: int
@@ -31,28 +31,29 @@ class Store(Protocol):
 
     @property
     def at_once(self) -> int:
-        """How many requests may be under way at once. See `each`."""
+        """The maximum number of simultaneous requests. See `each`."""
         ...
 
     @property
     def is_remote(self) -> bool:
-        """Whether the store is not on this machine's disk, so that each access is slow."""
+        """Whether the store is remote (not a folder on this machine), so that access is slow."""
         ...
 
     def create(self, path: str, data: bytes) -> None:
-        """Write a new file. Raises `AlreadyExists` if there is one, even if two callers race."""
+        """Write a new file. Raises `AlreadyExists` if the file exists. If several callers race,
+        only one succeeds."""
         ...
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        """Write a file, new or not. A reader sees the old or the new content, never a mixture."""
+        """Create or overwrite a file. Readers see the old or the new content, never a mixture."""
         ...
 
     def append(self, path: str, data: bytes) -> None:
-        """Add to the end of a file, which is created if it is missing. A file has one writer."""
+        """Append to a file. It is created if it is missing, and must have only one writer."""
         ...
 
     def read(self, path: str) -> bytes:
-        """Return the whole file. Raises `NotFound` if there is none."""
+        """Return the content of a file. Raises `NotFound` if it does not exist."""
         ...
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
@@ -64,23 +65,23 @@ class Store(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[Entry]:
-        """Return every file below the folder `prefix`, at any depth, in no order. Return nothing if
-        there is no such folder."""
+        """Return every file below the folder `prefix`, at any depth, in any order. Return nothing
+        if there is no such folder."""
         ...
 
     def names(self, prefix: str) -> Iterator[str]:
-        """Return the paths of all files below the folder `prefix`, like `list`, without reading
-        their properties."""
+        """Return the paths of all files below the folder `prefix`. This may be faster than `list`,
+        since it needs neither sizes nor stamps."""
         ...
 
     def folders_with(self, name: str) -> Iterator[str]:
-        """Return the folders directly below the root that hold a file called `name`, and those
-        where this cannot be determined (no permission, or a link to an unmounted disk)."""
+        """Return the folders directly below the root that contain a file called `name`. Folders
+        that cannot be checked are included (no permission, or a link to an unmounted disk)."""
         ...
 
     def upload(self, path: str, source: str) -> None:
-        """Write the local file `source` to `path`, like `replace`. Raises `NotFound` if there is
-        none."""
+        """Copy the local file `source` to `path`, like `replace`. Raises `NotFound` if `source`
+        does not exist."""
         ...
 
     def remove(self, paths: Iterable[str]) -> None:
@@ -88,14 +89,14 @@ class Store(Protocol):
         ...
 
     def local_path(self, path: str) -> str | None:
-        """Return where the path is on this machine's disk, for programs that need a real file.
-        Return None for a remote store."""
+        """Return the local path of a file, for programs that need a real file. Return None for a
+        remote store."""
         ...
 
 
 @runtime_checkable
 class FarStore(Store, Protocol):
-    """A store that is slow to answer, and so reads many files at once."""
+    """A remote store, which can read many files at once, because single requests are slow."""
 
     def children(self) -> Iterator[Entry]:
         """Return the files directly in the root, and its folders, whose paths end with `/`."""
@@ -108,9 +109,8 @@ class FarStore(Store, Protocol):
 
 
 def each(store: Store, action: Callable[[S], T], over: Iterable[S]) -> list[T]:
-    """Return the results of `action` for each element, in order. A remote store gets several
-    requests at once, so that a slow one delays only itself. All are finished before an error is
-    raised."""
+    """Call `action` for each element of `over`, and return the results in order. On a remote store,
+    several calls run at once. An error is raised only after all calls have finished."""
     chosen = list(over)
     if store.at_once < 2 or len(chosen) < 2:
         return [action(item) for item in chosen]

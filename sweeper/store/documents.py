@@ -26,7 +26,8 @@ def read_json(store: Store, path: str) -> dict[str, object]:
 
 
 def parse_json(data: bytes, place: str) -> dict[str, object]:
-    """Parse a document, the file `place`. Raises as `read_json` does."""
+    """Parse a document. `place` is its address, for messages. Raises `Damaged` or `StoreError`,
+    like `read_json`."""
     try:
         document: object = decode(data)
     except ValueError as error:
@@ -42,8 +43,8 @@ def parse_json(data: bytes, place: str) -> dict[str, object]:
 
 
 def read_as(store: Store, path: str, read: Callable[[object, str], T]) -> T:
-    """Read a document with the reader of its kind (`sweeper.sweep`). Raises `NotFound`, or
-    `StoreError` if it is damaged, has unexpected fields, or is from a newer version."""
+    """Read a document with `read`, the reader of its type (see `sweeper.sweep`). Raises `NotFound`,
+    or `StoreError` if it is damaged, has unexpected fields, or is from a newer version."""
     return read(read_json(store, path), place_of(store, path))
 
 
@@ -53,9 +54,9 @@ def read_each(
     cache: MutableMapping[str, T] | None = None,
     on_error: Callable[[StoreError], None] | None = None,
 ) -> list[T]:
-    """Read documents that never change. `readers` has the reader of each path. Missing and damaged
-    documents are skipped; `on_error` gets the errors of the damaged ones. Callers that read
-    repeatedly pass the same `cache`, empty at first; documents in it are not read again."""
+    """Read documents that never change. `readers` maps each path to its reader. Missing and damaged
+    documents are skipped; `on_error` gets the errors of the damaged ones. Documents in `cache` are
+    not read again, and others are added to it."""
     cache = {} if cache is None else cache
     documents: list[T] = []
     for path, read in readers.items():
@@ -109,15 +110,15 @@ def strict(value: object) -> object:
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """Return a time in UTC in the form of all documents: `seconds` since 1970, by default now."""
+    """Format a time (`seconds` since 1970, by default now) in UTC, as all documents have it."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def seconds_since(text: str | None) -> float | None:
     """Return the seconds since a time in a document; None for None. Raises `ValueError` if the text
-    is no time."""
+    is not a time."""
     if text is None:
         return None
-    from datetime import datetime  # most verbs compute no age
+    from datetime import datetime  # imported late, since most verbs compute no age
 
     return time.time() - datetime.fromisoformat(text).timestamp()

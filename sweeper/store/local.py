@@ -1,6 +1,6 @@
-"""A store that is a folder, and how its files are opened and written.
+"""A store that is a folder, and functions that open its files.
 
-Every worker loads this module: it imports little, and only from the standard library.
+Every worker imports this module, so it imports little, and only from the standard library.
 """
 
 import errno
@@ -28,7 +28,7 @@ class LocalStore:
     at_once = 1
 
     def __init__(self, root: str) -> None:
-        self.root = os.path.realpath(root)  # A place gets one name, whichever links lead to it.
+        self.root = os.path.realpath(root)  # Links to the same folder give the same root.
         if not is_utf8(self.root):
             raise StoreError(
                 f"{self.root}: this path is not UTF-8: rename the folder, or use another"
@@ -48,9 +48,9 @@ class LocalStore:
         return full
 
     def _for_writing(self, path: str, *, itself: bool = False) -> str:
-        """Return the local path for writing or removing. Refuses links within a sweep's folder,
-        which may lead anywhere; the folder itself may be a link. With `itself`, `path` must not be
-        a link either."""
+        """Return the local path of a file to write or remove. Refuses symbolic links to folders
+        within a sweep's folder, but the sweep's folder itself may be a link. With `itself`, the
+        file must not be a link either."""
         full = self._full(path)
         sweep, _, inside = full[len(self.root) + 1 :].partition(os.sep)
         if inside:
@@ -61,15 +61,15 @@ class LocalStore:
         """Raise `StoreError` if the root existed before and is now missing or empty: its disk was
         probably unmounted. The root is not created a second time."""
         # Read first: another thread may create the root after `stat` missed it.
-        known = self._inode
+        before = self._inode
         try:
             inode = os.stat(self.root).st_ino
         except OSError as error:
-            if known:
+            if before:
                 raise StoreError(f"{self.root} is gone ({error.strerror})") from error
             return
-        if inode != known:
-            if known and not os.listdir(self.root):
+        if inode != before:
+            if before and not os.listdir(self.root):
                 raise StoreError(
                     f"{self.root} is empty now, but had files before: is its disk mounted?"
                 )
@@ -83,9 +83,8 @@ class LocalStore:
         except FileExistsError as error:
             raise AlreadyExists(f"{full} already exists") from error
         except OSError as error:
-            if (
-                error.errno in _NO_LINKS and error.filename2 is not None
-            ):  # The root is a dangling link.
+            # Only errors of `os.link` have a second file name.
+            if error.errno in _NO_LINKS and error.filename2 is not None:
                 raise StoreError(
                     f"{full}: this disk has no hard links, which sweeper needs to create "
                     "files exclusively: choose a folder on another disk (--root)"
@@ -110,9 +109,7 @@ class LocalStore:
                 try:
                     _write_all(descriptor, data)
                 except OSError:
-                    os.ftruncate(
-                        descriptor, size
-                    )  # Leave no partial file, for example if the disk is full.
+                    os.ftruncate(descriptor, size)  # Undo a partial write, as on a full disk.
                     raise
             finally:
                 os.close(descriptor)
@@ -216,8 +213,8 @@ def refuse_links(top: str, path: str) -> None:
         at = os.path.join(at, part)
         if os.path.islink(at):
             raise StoreError(
-                f"{at} is a symbolic link, through which sweeper writes and removes "
-                "nothing: replace it by a folder or a mount"
+                f"{at} is a symbolic link, and sweeper does not write or remove files through "
+                "links: replace it by a folder or a mount"
             )
 
 
@@ -251,7 +248,7 @@ def _make_folder(folder: str) -> None:
 def _content(full: str, start: int = 0, size: int = -1) -> bytes:
     """Return `size` bytes of a file from `start` on; all remaining bytes by default."""
     try:
-        # Not `open`: making its object takes longer than reading a small file.
+        # `open` is not used, since creating its object takes longer than reading a small file.
         descriptor = open_regular(full)
         try:
             wanted = max(os.fstat(descriptor).st_size - start, 0) if size < 0 else size

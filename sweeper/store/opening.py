@@ -9,7 +9,7 @@ DEFAULT_ROOT = "sweeps"
 
 
 def default_root() -> str:
-    """Return the default place of sweeps: $SWEEPER_ROOT, or else `sweeps` in the current folder."""
+    """Return the default root of sweeps: $SWEEPER_ROOT, or else `sweeps` in the current folder."""
     return os.environ.get("SWEEPER_ROOT") or DEFAULT_ROOT
 
 

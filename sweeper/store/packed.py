@@ -10,9 +10,9 @@ from sweeper.store.base import Entry, Store
 
 NAME = "packed.jsonl"
 LARGEST = 4096
-"""The most bytes of a file that is packed."""
+"""Maximum size of a packed file, in bytes."""
 _FEWEST = 32
-"""The fewest files that are packed, since reading fewer takes hardly more requests."""
+"""Minimum number of files to pack. Packing fewer would save few requests."""
 _MOST_BYTES = 32 << 20
 
 
@@ -25,7 +25,7 @@ class Packed(NamedTuple):
 
 
 def read_packed(store: Store, top: str) -> dict[str, Packed]:
-    """Return the packed files of the sweep `top` by their paths; empty if they cannot be read."""
+    """Return the packed files of the sweep `top` by path; empty if they cannot be read."""
     files: dict[str, Packed] = {}
     try:
         for line in store.read(f"{top}/{NAME}").splitlines():
@@ -37,8 +37,9 @@ def read_packed(store: Store, top: str) -> dict[str, Packed]:
 
 
 def pack(store: Store, top: str, entries: Iterable[Entry], read: Callable[[str], bytes]) -> None:
-    """Pack these files of the sweep `top`, unless they are packed already. `entries` must have been
-    listed before `read` reads them. Raises `StoreError`."""
+    """Pack the small files of the sweep `top` that are among `entries`. Do nothing if they are too
+    few, or too large together. `entries` must have been listed before `read` reads the files.
+    Raises `StoreError`."""
     chosen = [entry for entry in entries if entry.size <= LARGEST]
     if len(chosen) < _FEWEST or sum(entry.size for entry in chosen) > _MOST_BYTES:
         return

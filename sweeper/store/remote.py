@@ -32,10 +32,9 @@ class _Listed(TypedDict, total=False):
 
 
 class _Kind(NamedTuple):
-    """A filesystem that can create files exclusively: its package and its options for fsspec.
-    `whole`: the options for reading a whole file by one request; without them it would request the
-    size first. `prefixed`: its `find` lists the keys with a prefix by one request, even if there
-    are none."""
+    """A filesystem of fsspec that can create files exclusively: its package and options. `whole`
+    are options for reading a file with one request; without them, it would request the size first.
+    `prefixed`: its `find` can list the keys with a prefix, which always takes one request."""
 
     package: str
     options: dict[str, object]
@@ -77,18 +76,18 @@ _KINDS = {
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError")
 _NOT_LOGGED_IN = ("SSOTokenLoadError", "TokenRetrievalError", "UnauthorizedSSOTokenError")
 _LOGGERS = ("adlfs", "aiobotocore", "azure", "botocore", "fsspec", "gcsfs", "google", "s3fs")
-"""Loggers of the clients. Without handlers they would print tracebacks on standard error, beside
-our own line about the same error."""
+"""Loggers of the clients. Without handlers they would print tracebacks on standard error, next to
+our own message about the same error."""
 _SKEWED = ("RequestTimeTooSkewed", "RequestExpired", "RequestInTheFuture")
 _CONFLICTS = 5
 _BUSY = ("SlowDown", "503", "ServiceUnavailable", "RequestLimitExceeded", "429")
 _BEYOND = ("InvalidRange", "416")
 """Codes for a read that begins at or after the end of a file."""
 _PAUSES = (0.5, 1.0, 2.0)
-"""Seconds to wait before reading files again for which the store was too busy."""
+"""Seconds to wait before each new attempt to read files that a busy store refused."""
 _memory = threading.RLock()
-"""The memory filesystem checks and then writes, and its readers share one position, so access is
-serialized."""
+"""Serializes access to fsspec's memory filesystem. Its create is a check followed by a write, and
+the readers of a file share one position."""
 
 
 def open_remote(root: str) -> "RemoteStore":
@@ -169,13 +168,13 @@ class RemoteStore:
                     raise AlreadyExists(f"{self._shown(path)} already exists") from error
                 if _code(error) not in ("ConditionalRequestConflict", "OperationAborted"):
                     self._refuse(path, error, writing=True)
-                time.sleep(0.05)  # Another create of the same file is being decided.
+                time.sleep(0.05)  # Another create of the same file is in progress.
             else:
                 return
         raise StoreError(f"{self._shown(path)}: too many processes are creating this file at once")
 
     def replace(self, path: str, data: bytes, *, durable: bool = True) -> None:
-        del durable  # Azure's listing always has it
+        del durable  # A remote write is always durable.
         full = self._full(path)
         self._do(path, lambda: self._fs.pipe_file(full, data), writing=True)
 
@@ -228,7 +227,7 @@ class RemoteStore:
             try:
                 with self._lock:
                     return self._fs.cat_file(file)
-            except Exception as error:  # noqa: BLE001 - each kind of store has its own tree
+            except Exception as error:  # noqa: BLE001 - each kind of store has its own errors
                 return error
 
         return each(self, content, files)
@@ -280,7 +279,7 @@ class RemoteStore:
     def _find(self, full: str) -> "dict[str, _Listed]":
         above, _, name = full.rpartition("/")
         if self._prefixed and above:
-            # Without a prefix it would send two more requests for a folder that has no files.
+            # Without a prefix, `find` sends two more requests for a folder that has no files.
             return self._fs.find(above, detail=True, prefix=f"{name}/")
         return self._fs.find(full, detail=True)
 
@@ -335,7 +334,7 @@ class RemoteStore:
         try:
             with self._lock:
                 return action()
-        except Exception as error:  # noqa: BLE001 - each kind of store has its own tree of errors
+        except Exception as error:  # noqa: BLE001 - each kind of store has its own errors
             self._refuse(path, error, writing)
 
     def _refuse(self, path: str, error: Exception, writing: bool) -> NoReturn:
@@ -351,10 +350,10 @@ class RemoteStore:
 
 
 def _session() -> object:
-    """Return a session of the S3 client that leaves times as they were sent, since parsing them
-    takes half the time of a listing."""
+    """Return a session of the S3 client that does not parse times, like AWS's command line. Parsing
+    them would take half the time of a listing."""
 
-    def as_sent(value: object) -> object:  # as AWS's command does
+    def as_sent(value: object) -> object:
         return value
 
     session = import_module("aiobotocore.session").AioSession()
@@ -366,13 +365,13 @@ def _session() -> object:
 
 @functools.cache
 def _loader() -> object:
-    """Return what reads the descriptions of AWS's services: one, because it remembers them, and
-    reading them takes most of the time until a store is open."""
+    """Return the loader of the descriptions of AWS's services. All sessions share it, because it
+    caches them, and reading them takes most of the time of opening a store."""
     return import_module("aiobotocore.session").AioSession().get_component("data_loader")
 
 
 def _code(error: BaseException) -> str:
-    """Return S3's code for the error, or the status of Google's or Azure's answer; empty for other
+    """Return S3's error code, or the HTTP status of Google's or Azure's answer; "" for other
     errors."""
     for cause in (error, error.__cause__):
         response: object = getattr(cause, "response", None)
@@ -386,8 +385,8 @@ def _code(error: BaseException) -> str:
 
 
 def _is_taken(error: Exception) -> bool:
-    """Return whether a create lost to another. The answers of Ceph and Google are not mapped to
-    FileExistsError."""
+    """Return whether a create failed because the file exists. The clients of Ceph and Google do not
+    raise FileExistsError for this, so their codes are checked."""
     return isinstance(error, FileExistsError) or _code(error) in ("PreconditionFailed", "412")
 
 
@@ -410,7 +409,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _stamp(about: Mapping[str, object]) -> int:
-    """Return a number that changes with the content, as far as the listing shows."""
+    """Return a number that changes when the listed size, hash, version or time of a file does."""
     keys = ("ETag", "etag", "md5Hash", "generation", "LastModified", "last_modified", "updated")
     parts = [str(about.get(key)) for key in (*keys, "mtime", "created") if key in about]
     text = "|".join([str(about.get("size")), *parts])

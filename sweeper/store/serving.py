@@ -1,5 +1,5 @@
-"""The process through which workers and commands of this machine reach a remote store (shared.py):
-`python -m sweeper.store.serving ROOT`, with its socket and its lock as descriptors."""
+"""The process that reaches a remote store for all workers and commands of this machine. `shared.py`
+starts it with `python -m sweeper.store.serving ROOT`. It inherits its socket and its lock."""
 
 # A message is two lengths (of 4 and 8 bytes), an object in JSON, and bytes. A request has `method`,
 # `arguments` and the bytes to write; an answer has `result`, or `error` and `text`, and the bytes
@@ -50,14 +50,14 @@ def _exactly(connection: socket.socket, size: int) -> bytearray:
 def direct(
     store: "Store", method: str, arguments: Iterable[object], data: bytes
 ) -> tuple[Any, bytes]:
-    """Do a request at the store itself. Return its result in the form of JSON, and its bytes."""
+    """Execute a request on the store. Return its result as JSON data, and the bytes it has read."""
     if method == "address":
         return store.root, b""
     if method == "read_many":
         contents: dict[str, bytes] = cast(Any, store).read_many(*arguments)
         return [[path, len(part)] for path, part in contents.items()], b"".join(contents.values())
-    given = [*arguments, data] if method in ("create", "replace", "append") else [*arguments]
-    result = getattr(store, method)(*given)
+    values = [*arguments, data] if method in ("create", "replace", "append") else [*arguments]
+    result = getattr(store, method)(*values)
     if isinstance(result, bytes):
         return None, result
     if method in ("list", "children", "names", "folders_with"):
@@ -82,11 +82,11 @@ def _serve(connection: socket.socket, root: str, clients: set[socket.socket]) ->
                     if type(error) is StoreError:
                         _reopen(root)
                     answer = {"error": type(error).__name__, "text": str(error)}
-                except Exception as error:  # noqa: BLE001 - the worker says what happened
+                except Exception as error:  # noqa: BLE001 - the client reports the error
                     answer = {"error": StoreError.__name__, "text": f"{root}: {error!r}"}
                 send(connection, answer, content)
         except OSError:
-            pass  # the worker has ended
+            pass  # the client has ended
         finally:
             clients.discard(connection)
 
@@ -98,7 +98,7 @@ _REOPEN_SECONDS = 5.0
 
 
 def _store(root: str) -> Any:
-    """Return the store, opened by the first request, which gets the error if there is one."""
+    """Return the store. The first request opens it, and gets the error if that fails."""
     from sweeper.store.opening import open_store
 
     with _opening:
@@ -109,14 +109,15 @@ def _store(root: str) -> Any:
 
 
 def _reopen(root: str) -> None:
-    """Open the store anew for the next request: credentials may have been renewed."""
+    """Make the next request open the store again, since credentials may have been renewed. Do
+    nothing if it was opened a moment ago."""
     with _opening:
         if root in _stores and time.monotonic() - _opened[root] > _REOPEN_SECONDS:
             del _stores[root]
 
 
 def main(root: str) -> None:
-    """Serve until nobody is connected any more."""
+    """Serve clients. Return when no client has been connected for a while."""
     from sweeper.common.daemon import LISTENING, user_of
 
     clients: set[socket.socket] = set()

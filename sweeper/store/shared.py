@@ -1,5 +1,6 @@
-"""A remote store through a process that all workers and commands of this machine share
-(serving.py). Without that process a client reaches the store itself. Standard library only."""
+"""A remote store, reached through a process that all workers and commands of this machine share
+(serving.py). If that process cannot be used, a client reaches the store directly. Imports only the
+standard library."""
 
 import os
 import sys
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import socket
 
 _SECONDS = 300.0
-"""The longest that a request may take. The process has timeouts of its own, which are shorter."""
+"""Timeout of a request. The shared process has shorter timeouts of its own."""
 _SETTINGS = (
     *("~/.aws/config", "~/.aws/credentials", "~/.config/fsspec/conf.json"),
     *("~/.config/gcloud/application_default_credentials.json", "~/.azure/azureProfile.json"),
@@ -35,7 +36,7 @@ _ERRORS = {kind.__name__: kind for kind in (AlreadyExists, NotFound, StoreError)
 
 
 class _NotSent(ConnectionError):
-    """Raised if the process has not got a whole request, so that it did nothing."""
+    """The process did not receive the whole request, so it did nothing."""
 
 
 def open_shared(root: str) -> Store:
@@ -46,8 +47,8 @@ def open_shared(root: str) -> Store:
 
 
 def start_shared(root: str) -> None:
-    """Start the shared process, without waiting until it has loaded the client of the store: the
-    first workers of a launch need it a moment later."""
+    """Start the shared process before the first workers of a launch need it. Do not wait until it
+    has loaded the store's client."""
     daemon = _daemon(root)
     if daemon is not None:
         with suppress(OSError), daemon.connect() as connection:
@@ -55,7 +56,7 @@ def start_shared(root: str) -> None:
 
 
 def _daemon(root: str) -> Daemon | None:
-    """Return the shared process for the store at `root`; None if there can be none."""
+    """Return the shared process for the store at `root`; None if the store cannot be shared."""
     if "://" not in root or root.startswith(("file://", "memory://")) or not is_possible():
         return None
     folder = paths.stores()
@@ -69,8 +70,8 @@ def _daemon(root: str) -> Daemon | None:
 
 
 def _settings() -> Iterator[object]:
-    """Yield the path, time and size of each file from which clients of stores take accounts and
-    addresses. After a change, processes that were started before it still use the old settings."""
+    """Yield the path, modification time and size of each configuration file of the stores' clients.
+    A process keeps the settings that it started with, so a change of a file needs another one."""
     for path in map(os.path.expanduser, _SETTINGS):
         with suppress(OSError):
             status = os.stat(path)
@@ -144,7 +145,7 @@ class SharedStore:
         self.close()
 
     def close(self) -> None:
-        """End the connections. The process ends when nobody is connected for a while."""
+        """Close the idle connections. The process ends after a while without connections."""
         with suppress(IndexError):  # another thread took the last one
             while True:
                 self._idle.pop().close()
@@ -152,8 +153,9 @@ class SharedStore:
     def _call(
         self, method: str, *arguments: object, data: bytes = b"", again: bool = True
     ) -> tuple[Any, bytes]:
-        """Return the process's answer. `again`: the request may be made twice."""
-        for _ in range(2):  # the second time by a new process
+        """Send a request to the process, and return its answer. `again`: the request may be sent
+        twice."""
+        for _ in range(2):  # The second time, a new process is started.
             if self._direct is not None:
                 break
             try:

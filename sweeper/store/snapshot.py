@@ -1,5 +1,5 @@
-"""A remote store as of one moment, for readers of many files. A sweep is listed once, files of the
-same name are read ahead, and contents are cached by their stamps."""
+"""A view of a remote store at one moment, for readers of many files. Each sweep is listed once,
+files of the same name are read ahead, and contents are cached by their stamps."""
 
 import bisect
 import contextlib
@@ -14,46 +14,46 @@ from sweeper.store import packed
 from sweeper.store.base import AT_ONCE, Entry, FarStore, each
 
 _LARGEST = 1 << 20
-"""The most bytes of a file that is read ahead."""
+"""Maximum size of a file that is read ahead, in bytes."""
 _AHEAD = 64 << 20
-"""The most bytes that are read ahead and not used yet."""
+"""Maximum number of bytes that are read ahead and not used yet."""
 _WINDOW = 256
-"""The most files that are read at once."""
+"""Maximum number of files that are read at once."""
 _GROWTH = 4
-"""Each round of reading ahead takes this many times as many files as the last one, since the first
-file may be the only one that is needed."""
+"""Factor by which the number of files grows from one round of reading ahead to the next. The first
+round reads one file, since the caller may not need any other."""
 _LISTINGS = 8
-"""The most sweeps that are listed at once."""
+"""Maximum number of sweeps that are listed at once."""
 
 
 class Contents(Protocol):
-    """A cache of the contents of small files by their path and stamp, and of listings, from one
-    process to the next."""
+    """A cache that lasts from one process to the next: the contents of small files by path and
+    stamp, and the listings of sweeps."""
 
     gates: tuple[str, ...]
-    """The folders of a sweep in which every later change to it is visible."""
+    """Folders of a sweep. Every change of the sweep changes the listing of at least one of them."""
 
     def get(self, path: str, stamp: tuple[int, int]) -> bytes | None:
-        """Return the content of a file as it was with this stamp, or None if it is unknown."""
+        """Return the content that a file had with this stamp, or None if it is not cached."""
         ...
 
     def put(self, path: str, stamp: tuple[int, int], data: bytes) -> None:
-        """Remember the content of a file."""
+        """Cache the content of a file."""
         ...
 
     def listing(self, top: str, gate: Sequence[Entry]) -> Sequence[Entry] | None:
-        """Return the files of the sweep `top`, given those in its `gates` now, or None if they have
-        to be listed."""
+        """Return the cached listing of the sweep `top`; None if there is none, or it is outdated.
+        `gate` has the files that are in the sweep's `gates` now."""
         ...
 
     def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
-        """Remember the files of a sweep. `gate` was listed before them."""
+        """Cache the listing of a sweep. `gate` must have been listed before it."""
         ...
 
 
 class Snapshot:
-    """A `Store` (see `sweeper.store.base`) whose reads are as of the first question about each
-    sweep. Writes go to the store, and are seen. Threads may share it."""
+    """A `Store` (see `sweeper.store.base`) that shows each sweep as it was when it was first read.
+    Writes go to the underlying store, and later reads see them. Threads may share it."""
 
     is_remote = True
     at_once = AT_ONCE
@@ -97,13 +97,13 @@ class Snapshot:
         self._store.remove(removed)
 
     def _forget(self, path: str) -> None:
-        """Ask the store about everything in the sweep of `path` from now on."""
+        """Read everything in the sweep of `path` from the underlying store from now on."""
         with self._lock:
             self._changed.add(path.partition("/")[0])
 
     def _listing(self, path: str) -> dict[str, Entry] | None:
-        """Return the files of the sweep that `path` is in, by their paths; None if they have to be
-        asked for."""
+        """Return the listing of the sweep that contains `path`, by path; None if the underlying
+        store must be asked instead."""
         top, slash, _ = path.partition("/")
         with self._lock:
             if not top or top in self._changed or posixpath.normpath(path) != path.rstrip("/"):
@@ -112,18 +112,18 @@ class Snapshot:
                 return self._listings[""]
             if top not in self._listings:
                 if not slash:
-                    return None  # perhaps a file
+                    return None  # `path` may be a file.
                 self._add(top)
             return self._listings[top]
 
     def expect(self, tops: Iterable[str]) -> None:
-        """List these sweeps at once, when one of them is asked about."""
+        """List these sweeps in groups, as soon as one of them is read."""
         with self._lock:
             self._expected = deque(tops)
 
     def _add(self, top: str) -> None:
-        """List a sweep together with the next expected ones. The number of sweeps doubles with each
-        call."""
+        """List a sweep, together with the next expected ones. Each call lists twice as many sweeps
+        as the last one, at most `_LISTINGS`."""
         batch = {top: None}
         if top in self._expected:
             while self._expected and len(batch) < self._listed_at_once:
@@ -134,7 +134,8 @@ class Snapshot:
         if len(batch) == 1:
             self._keep(top, self._list(top))
             return
-        from concurrent.futures import ThreadPoolExecutor  # most commands read one sweep
+        # Imported late, since most commands read one sweep.
+        from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(_LISTINGS) as pool:
             listings = {name: pool.submit(self._list, name) for name in batch}
@@ -158,7 +159,7 @@ class Snapshot:
         return {entry.path: entry for entry in listing}
 
     def _list_each(self) -> dict[str, Entry]:
-        """List the whole root, sweep by sweep unless they are many."""
+        """List the whole root: sweep by sweep, or with one request if there are many sweeps."""
         children = [*self._store.children()]
         tops = [child.path[:-1] for child in children if child.path.endswith("/")]
         if len(tops) > AT_ONCE:
@@ -222,7 +223,8 @@ class Snapshot:
             self._contents.put(entry.path, (entry.size, entry.stamp), data)
 
     def _unpack(self, top: str, listing: dict[str, Entry]) -> bool:
-        """Read the packed files of a sweep. Return whether there are any that were not read."""
+        """Read the packed files of a sweep, unless they were read before. Return whether this call
+        read them."""
         if top in self._packs:
             return False
         has = f"{top}/{packed.NAME}" in listing
@@ -230,8 +232,8 @@ class Snapshot:
         return has
 
     def _read_ahead(self, entry: Entry, listing: dict[str, Entry]) -> None:
-        """Read a file and the next ones of its kind into memory. A file that cannot be read is
-        left to whoever asks for it, who gets the error."""
+        """Read a file into memory, and with it the next files of the same name in other folders. A
+        file that cannot be read is skipped: `read` reads it again and raises the error."""
         folder, _, name = entry.path.rpartition("/")
         kind = folder.rpartition("/")[0], name
         window = self._windows.get(kind, 1)
@@ -256,7 +258,7 @@ class Snapshot:
                 size += other.size
         for path, data in self._store.read_many(batch).items():
             if len(data) != batch[path].size:
-                continue  # it has changed since the listing
+                continue  # The file has changed since it was listed.
             self._add_ahead(batch[path], data)
             self._remember(batch[path], data)
 

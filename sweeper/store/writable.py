@@ -1,4 +1,4 @@
-"""Check that sweeps can be stored in a root, before anything is written there."""
+"""Checks that sweeps can be stored in a root, before a launch writes anything there."""
 
 import os
 from contextlib import suppress
@@ -12,7 +12,7 @@ _IGNORE = "# Made by sweeper: results are not for git. Remove this file to commi
 
 def check_root(store: Store) -> None:
     """Raise `StoreError` if the root is a folder that cannot be written to or created. Leaves
-    nothing behind. Remote stores report this themselves when they are used."""
+    nothing behind. A remote store is not checked: it reports errors when it is used."""
     root = store.local_path("")
     if root is None:
         return
@@ -43,14 +43,14 @@ def make_root(store: Store) -> None:
     except OSError as error:
         raise StoreError(f"cannot make the root {root}: {error.strerror}") from error
     finally:
-        import shutil  # it loads three compressors
+        import shutil  # imported late, since it loads three compressors
 
         shutil.rmtree(made, ignore_errors=True)
 
 
 def probe(store: Store, folder: str) -> None:
-    """Check in `folder` what every sweep relies on: create a file exclusively, list it, read it.
-    Removes what it wrote. Raises `StoreError` if a step does not work."""
+    """Check the operations that every sweep needs, with a file in `folder`: create it exclusively,
+    list it, read it. Removes the file. Raises `StoreError` if an operation does not work."""
     path = f"{folder}/.probe-{os.urandom(8).hex()}"
 
     def create(number: int) -> bool:
@@ -60,17 +60,19 @@ def probe(store: Store, folder: str) -> None:
             return False
         return True
 
-    from concurrent.futures import ThreadPoolExecutor  # `plan` only wants `check_root`
+    from concurrent.futures import ThreadPoolExecutor  # imported late: `plan` does not need it
 
     try:
-        create(0)  # a create reports this if the reply was lost and the request was sent again
+        # The result does not matter: if the reply to a first request is lost, the client repeats
+        # the request, which then finds the file.
+        create(0)
         with ThreadPoolExecutor(4) as pool:
-            again = list(pool.map(create, range(1, 5)))
+            repeated = list(pool.map(create, range(1, 5)))
         listed, content = path in set(store.names(folder)), store.read(path)
     finally:
         with suppress(StoreError):
             store.remove([path])
-    if any(again) or content != b"0":
+    if any(repeated) or content != b"0":
         raise StoreError(
             f"{store.root}: accepts a second create of the same file, so it cannot keep two "
             "launchers or workers apart: use another store"
