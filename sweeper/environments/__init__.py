@@ -1,5 +1,6 @@
-"""Isolated environments in which a model's commands are executed, with one small protocol:
-`open_environment("bubblewrap", Made(...))`. Standard library only, because recipes load this."""
+"""Isolated environments that execute a model's commands: `open_environment("bubblewrap",
+Made(...))`. All kinds have the same protocol. Imports only the standard library, since recipes
+import this package."""
 
 from sweeper.environments.base import (
     Died,
@@ -41,7 +42,7 @@ def check_kind(kind: str) -> None:
     if name not in KINDS or (which and name != "harbor"):
         raise ValueError(f"{kind!r} is not a kind of environment: {', '.join(KINDS)}")
     if name == "harbor" and not which:
-        raise ValueError("environment=harbor needs a type of harbor's: harbor:docker, harbor:modal")
+        raise ValueError("environment=harbor needs a type, as in harbor:docker or harbor:modal")
 
 
 def open_environment(kind: str, made: Made, *, unsafe: bool = False) -> Environment:

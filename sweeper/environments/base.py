@@ -1,16 +1,16 @@
-"""The protocol of all environments, and its types."""
+"""The protocol that all environments implement, and its types."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 Ended = Literal["", "timeout", "shell", "memory", "files"]
-"""Why a command ended without an exit code: it ran out of time; its shell ended (`exit`, `exec`, or
-killed); it used too much memory or created too many files."""
+"""Why a command has no exit code: it timed out; its shell ended (`exit`, `exec`, or killed); it
+used too much memory; or it created too many files. Empty if it has an exit code."""
 
 
 class Died(Exception):
-    """The environment is gone or does not answer, which says nothing about the work in it."""
+    """The environment has ended or does not answer. The model's work is not to blame."""
 
 
 class NotThere(Exception):
@@ -19,10 +19,9 @@ class NotThere(Exception):
 
 
 class Result(NamedTuple):
-    """The result of a command: its exit code, or None if `ended` says why there is none; and its
-    output (standard output and standard error together). The middle of a long output is left out:
-    `lost` bytes. Without an exit code, the state of the shell is lost too, since the next command
-    gets a new shell."""
+    """The result of a command: its exit code, and its output (standard output and standard error
+    together). `lost` bytes are missing in the middle of a long output. If `code` is None, `ended`
+    is the reason; the next command then gets a new shell, without the state of the old one."""
 
     code: int | None
     output: bytes
@@ -42,8 +41,8 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on all processes of an environment together. `cpus` of None means all of the
-    machine's."""
+    """Limits on all processes of an environment together. With `cpus=None` they may use all CPUs
+    of the machine."""
 
     memory_mb: int = 1024
     storage_mb: int = 512
@@ -54,10 +53,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Made:
-    """The description of an environment: `root`, a folder with a Linux file system (None: this
-    machine's programs), the folder in which commands start, variables, and limits. For kinds that
-    build a Dockerfile: the task's `folder`, its ready-made `image`, the time limit of the
-    build, and the folder of the Dockerfile if it is another than `environment`."""
+    """The description of an environment. `root` is a folder with a Linux file system; None means
+    this machine's programs. Commands start in `workdir`, with the variables `env`. Kinds that build
+    a Dockerfile also use the task's `folder`, the timeout `build_seconds`, `context` (the folder of
+    the Dockerfile, by default `environment` in `folder`), and `image` if there is no Dockerfile."""
 
     root: str | None = None
     workdir: str = "/app"
@@ -70,11 +69,11 @@ class Made:
 
 
 class Environment(Protocol):
-    """An isolated place to work in. Its paths are absolute (`/app/x`).
+    """An isolated environment. Its paths are absolute (`/app/x`).
 
-    Every method except `stop` raises `Died` if the environment is gone. One thread uses it at a
-    time; another one may call `stop`. `root` is the prefix of its paths in commands, empty if the
-    environment has its own root. `built`: a started environment has already executed the task's
+    Every method except `stop` raises `Died` if the environment has ended. Only one thread may use
+    it at a time, but another one may call `stop`. In commands, a path needs the prefix `root`,
+    which is empty if the environment has its own root. `built`: `start` also executes the task's
     Dockerfile.
     """
 
@@ -82,8 +81,8 @@ class Environment(Protocol):
     built: bool
 
     def start(self) -> None:
-        """Start the environment. Raises `NotThere` if this machine cannot, and `Died` if it did
-        not start."""
+        """Start the environment. Raises `NotThere` if this machine lacks something for it, and
+        `Died` if the start fails."""
         ...
 
     def exec(self, command: str, seconds: float, keep: int = 65_536) -> Result:
@@ -96,8 +95,8 @@ class Environment(Protocol):
         ...
 
     def put(self, files: Mapping[str, bytes], seconds: float = 60.0) -> None:
-        """Write files by path, executable if they start with `#!`. Creates folders as needed.
-        Raises OSError on failure (no space left)."""
+        """Write files by path, and create their folders. Files that start with `#!` become
+        executable. Raises OSError on failure (no space left)."""
         ...
 
     def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:

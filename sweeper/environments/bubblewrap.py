@@ -1,5 +1,5 @@
-"""An environment in its own namespaces, by bubblewrap, without a daemon or root. It has no network
-and no capabilities, sees only `/usr` or a given root, and keeps its files in memory."""
+"""Environments in namespaces, made by bubblewrap without a daemon or root rights. They have no
+network and no capabilities, see only `/usr` or a given root, and keep their files in memory."""
 
 import itertools
 import json
@@ -22,7 +22,8 @@ _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 class Watched:
-    """An environment's first process, its limits, and a function to end its processes."""
+    """A monitored environment: its first process, its limits, and a function that ends its other
+    processes."""
 
     def __init__(self, pid: int, limits: Limits, end_all: Callable[[], None]) -> None:
         self.pid, self.limits, self.end_all = pid, limits, end_all
@@ -30,13 +31,13 @@ class Watched:
         self._most_files, self._just_ended = limits.files, False
 
     def why(self) -> Ended:
-        """Return why its processes were last ended, and clear the reason."""
+        """Return the limit because of which the processes were last ended, and clear it."""
         reason, self._ended = self._ended, ""
         return reason
 
     def look(self) -> None:
-        """End the environment's processes if they exceed a limit. Files stay, because they belong
-        to the task."""
+        """End the environment's processes if they exceed a limit. The files are kept, because they
+        belong to the task."""
         processes = list(itertools.islice(below(self.pid), 4 * self.limits.processes + 2))
         too_much = sum(map(_private_mb, processes)) > self.limits.memory_mb
         if too_much:
@@ -60,15 +61,15 @@ class Watched:
 
 def below(pid: int) -> Iterator[int]:
     """Yield all descendants of a process."""
-    left = [pid]
-    while left:
-        at = left.pop()
+    pending = [pid]
+    while pending:
+        at = pending.pop()
         with suppress(OSError):
             for thread in os.listdir(f"/proc/{at}/task"):
                 with open(f"/proc/{at}/task/{thread}/children", encoding="ascii") as file:
                     children = [int(child) for child in file.read().split()]
                 yield from children
-                left += children
+                pending += children
 
 
 def _private_mb(pid: int) -> float:
@@ -129,7 +130,7 @@ _FOLDERS = (
 )
 _SHARED = ("/bin", "/lib", "/lib32", "/lib64", "/libx32", "/sbin")
 _UNDER = "/mnt"
-"""Where a root and the layer over it are mounted, invisible to others."""
+"""The folder where a given root is mounted with a layer over it, invisible to other processes."""
 _OVERLAY = f"""
 limits=$1
 shift
@@ -146,7 +147,8 @@ exec 2>/dev/null
 [ -e /etc/group ] || printf 'root:x:0:\n' >/etc/group
 [ -e /etc/hosts ] || printf '127.0.0.1 localhost\n' >/etc/hosts
 """
-# The kernel treats the end of the thread that started a process as the end of its parent.
+# The kernel treats the end of the thread that started a process as the end of its parent. So one
+# thread, which lasts as long as this process, starts all environments.
 _spawner = ThreadPoolExecutor(1, "environments")
 
 
@@ -167,7 +169,7 @@ def missing() -> str | None:
 
 
 def trial() -> list[str]:
-    """Return a command that tries an environment and prints which program its /usr lacks."""
+    """Return a command that starts an environment and prints the program that it lacks, if any."""
     return [*_start(), *_NAMESPACES, *_file_system(Made()), "--", "sh", "-c", _SHOW_MISSING]
 
 
@@ -176,7 +178,7 @@ def _not_there(program: str, package: str) -> str:
 
 
 _SHOW_MISSING = "for p in bash tar; do command -v $p >/dev/null || { echo $p; exit; }; done"
-"""A script for an environment that sees only the programs in /usr."""
+"""The script of `trial`. It prints the first program that is not in /usr."""
 
 
 _NAMESPACES = (
@@ -185,14 +187,14 @@ _NAMESPACES = (
 )
 
 
-# Until bubblewrap's own child has been told to continue, it does not end with bubblewrap. So both
-# run in a process namespace whose first process is bubblewrap, and which ends with it.
+# For a moment after its start, bubblewrap's child would outlive bubblewrap. So both run in a
+# process namespace whose first process is bubblewrap: the namespace ends with that process.
 _WITH_US = ("--user", "--map-current-user", "--pid", "--fork", "--kill-child=KILL", "--")
 
 
 def _start(over_root: Sequence[str] = ()) -> list[str]:
-    """Return the beginning of the command that starts an environment or tests whether environments
-    work. Programs are found on our PATH, since environments have a fixed one."""
+    """Return the beginning of the command that starts an environment. The programs in it are looked
+    up on our own PATH, since the command runs with a fixed one."""
     bwrap, nice, setpriv, unshare = (
         shutil.which(name) or name for name in ("bwrap", "nice", "setpriv", "unshare")
     )
@@ -231,12 +233,12 @@ class Bubblewrap(InShell):
             os.close(write)
         with os.fdopen(read, "rb") as pipe:
             info = b""
-            for line in pipe:  # Others hold the pipe too, so it has no end of file.
+            for line in pipe:  # Other processes hold the pipe open, so it has no end of file.
                 info += line
                 if line.strip() == b"}":
                     break
         try:
-            json.loads(info)  # This fails if bubblewrap did not get this far.
+            json.loads(info)  # This fails if bubblewrap ended before it wrote all of it.
             *_, pid = below(self._process.pid)  # bubblewrap, then its child
             self._first = os.pidfd_open(pid)
         except (ValueError, OSError):
@@ -298,9 +300,9 @@ class Bubblewrap(InShell):
 
 
 def _file_system(made: Made) -> list[str]:
-    """Return options for a file system in memory, with this machine's programs read-only. With a
-    given root, use that root under a writable layer. One limit holds for everything that is
-    written."""
+    """Return the options for the file system. It is in memory, with this machine's programs
+    read-only; or it is a given root under a writable layer in memory. One size limit applies to all
+    files that are written."""
     if made.root is not None:
         argv = ["--bind", f"{_UNDER}/merged", "/"]
     else:
@@ -321,9 +323,9 @@ def _file_system(made: Made) -> list[str]:
 
 
 def _over_root(made: Made) -> list[str]:
-    """Return the command before bubblewrap that mounts a layer in memory over a given root, in
-    separate namespaces. The root is this command's working folder, so it may be in a place that
-    only we can access."""
+    """Return the words before bubblewrap's command that mount a layer in memory over a given root,
+    in separate namespaces; empty without a given root. The root is the command's working folder, so
+    it may be in a folder that only we can access."""
     if made.root is None:
         return []
     limits = f"size={made.limits.storage_mb}m,nr_inodes={made.limits.files}"

@@ -1,5 +1,5 @@
-"""A container as an environment, with the command of podman or docker and no network. Its image is
-built from the task's Dockerfile, or named by the task. The image needs bash and tar."""
+"""Environments in containers of podman or docker, without a network. The image is built from the
+task's Dockerfile; without a Dockerfile, the task names an image. The image needs bash and tar."""
 
 import hashlib
 import os
@@ -16,8 +16,8 @@ from sweeper.environments.shell import InShell, Shell, close_pipes, last_error, 
 
 _ASK_SECONDS = 30.0
 _PROCESSES = 32_768
-"""The limit counts the processes of a user inside and outside containers. Each container also has
-its own limit."""
+"""Maximum number of processes of the user, inside and outside containers. Each container also has a
+limit of its own."""
 _FOLDERS = "/logs/agent /logs/verifier /solution /tests"
 _locks: dict[str, threading.Lock] = {}
 _locks_lock = threading.Lock()
@@ -52,8 +52,8 @@ def _last_line(process: "subprocess.CompletedProcess[str]") -> str:
 
 
 def system_limits(files: int) -> list[str]:
-    """Return the options that limit open files and processes, at most to this process's own limits,
-    since podman refuses its defaults if they are above these."""
+    """Return the options that limit open files and processes. The limits do not exceed this
+    process's own limits, since podman would refuse them."""
     argv: list[str] = []
     for name, kind, most in (
         ("nofile", resource.RLIMIT_NOFILE, files),
@@ -109,12 +109,12 @@ class Container(InShell):
         return [*argv, "--entrypoint", ""]
 
     def _image(self) -> list[str]:
-        """Return the options that name the image; build it if there is a Dockerfile. Raises
-        `NotThere`."""
+        """Return the arguments that name the image, and build it first if there is a Dockerfile.
+        Raises `NotThere`."""
         made = self._made
         if made.root is not None:
             if self._command != "podman":
-                raise NotThere(f"{made.root}: only podman and bubblewrap take a prepared root")
+                raise NotThere(f"{made.root}: only podman and bubblewrap support a prepared root")
             return ["--rootfs", f"{os.path.abspath(made.root)}:O"]
         folder = made.context or os.path.join(made.folder or "", "environment")
         if not os.path.exists(os.path.join(folder, "Dockerfile")):
@@ -148,7 +148,7 @@ class Container(InShell):
         return last_error(process)[:300]
 
     def _end_all(self) -> None:
-        """Make the first process end all others."""
+        """Make the container's first process end all others."""
         with suppress(subprocess.TimeoutExpired, OSError):
             _run([self._command, "kill", "--signal", "USR1", self._name], _ASK_SECONDS)
 
@@ -157,7 +157,7 @@ class Container(InShell):
         if process is None:
             return
         with suppress(subprocess.TimeoutExpired, OSError):
-            # `rm` alone would first ask the container to end, and wait.
+            # `rm -f` alone would first ask the container to end, and wait for that.
             _run([self._command, "kill", self._name], _ASK_SECONDS)
             _run([self._command, "rm", "-f", self._name], _ASK_SECONDS)
         try:

@@ -1,7 +1,7 @@
 # pyright: basic, reportMissingImports=false
-"""An environment of the package `harbor` (docker, daytona, e2b, ..., or a class by its import
-path), adapted to our protocol. harbor executes each command in a new process, so the shell's state
-is saved and loaded around it. Works only in an interpreter that has the package."""
+"""Environments of the package `harbor` (docker, daytona, e2b, ..., or a class by its import path),
+adapted to our protocol. harbor executes each command in a new process, so the shell's state is
+loaded before each command and saved after it. Works only in an interpreter that has the package."""
 
 import asyncio
 import importlib.util
@@ -36,7 +36,7 @@ exit $s
 
 
 def missing(which: str) -> str | None:
-    """Return why there can be no such environment in this interpreter, or None."""
+    """Return why such environments are not possible in this interpreter, or None."""
     if importlib.util.find_spec("harbor") is None:
         return (
             "the package harbor is not in this interpreter (pip install harbor, Python 3.12 or "
@@ -49,7 +49,7 @@ def missing(which: str) -> str | None:
     try:
         kind = None if by_path else EnvironmentType(which)
         EnvironmentFactory.run_preflight(kind, by_path)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - each provider has its own
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - each provider has its own errors
         return " ".join(str(error).split())[:300] or type(error).__name__
     return None
 
@@ -94,7 +94,7 @@ class Harbor:
         try:
             self._place = self._made_place()
         except (ImportError, ValueError, SystemExit) as error:
-            raise NotThere(f"harbor cannot make its environment on this machine: {error}") from None
+            raise NotThere(f"harbor cannot make an environment on this machine: {error}") from None
         self._wait(self._environment().start(force_build=False), self._made.build_seconds)
         at = shlex.quote(self._made.workdir)
         self._must(f"mkdir -p {at} {_KEEP} /logs/agent /logs/verifier /tests /solution")
@@ -137,7 +137,7 @@ class Harbor:
         except TimeoutError:
             future.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 - each provider has its own
+        except Exception as error:  # noqa: BLE001 - each provider has its own errors
             if "timed out" in str(error):
                 raise TimeoutError from None
             raise Died(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from None
@@ -170,7 +170,7 @@ class Harbor:
         return output.result(result.return_code)
 
     def reset(self) -> None:
-        with suppress(Died):  # The command kills its own process too.
+        with suppress(Died):  # `kill -1` also kills the process that executes it.
             self._must("kill -KILL -1 2>/dev/null; true")
         self._must(
             f"rm -f {_KEEP}/state; cd {shlex.quote(self._made.workdir)} && pwd >{_KEEP}/folder"
@@ -179,12 +179,12 @@ class Harbor:
     def put(self, files: Mapping[str, bytes], seconds: float = 60.0) -> None:
         with tempfile.TemporaryDirectory(dir=self._paths) as folder:
             for path, data in files.items():
-                own = os.path.join(folder, path.lstrip("/"))
-                os.makedirs(os.path.dirname(own), exist_ok=True)
-                with open(own, "wb") as file:
+                local = os.path.join(folder, path.lstrip("/"))
+                os.makedirs(os.path.dirname(local), exist_ok=True)
+                with open(local, "wb") as file:
                     file.write(data)
                 mode = 0o755 if data.startswith(b"#!") else 0o644
-                os.chmod(own, mode)
+                os.chmod(local, mode)
             try:
                 for name in sorted(os.listdir(folder)):
                     self._wait(
@@ -197,16 +197,16 @@ class Harbor:
     def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:
         quoted = shlex.quote(path)
         try:
-            there = self._wait(
+            check = self._wait(
                 self._environment().exec(f"test -f {quoted}", timeout_sec=10), seconds + 20
             )
-            if there.return_code != 0:
+            if check.return_code != 0:
                 return None
-            own = os.path.join(self._paths, "got")
-            self._wait(self._environment().download_file(path, own), seconds + _PATIENCE)
+            local = os.path.join(self._paths, "got")
+            self._wait(self._environment().download_file(path, local), seconds + _PATIENCE)
         except TimeoutError:
             raise Died("it does not answer") from None
-        with open(own, "rb") as file:
+        with open(local, "rb") as file:
             return file.read(most)
 
     def stop(self) -> None:

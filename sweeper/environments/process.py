@@ -1,5 +1,5 @@
-"""A temporary folder in place of an environment, without isolation, for trusted tasks. Paths
-(`/app/x`) are below that folder. Commands find it in `SWEEPER_TASK_ROOT`."""
+"""Environments without isolation, for trusted tasks. Each is a temporary folder, to which its paths
+(`/app/x`) are relative. Commands find the folder's path in `SWEEPER_TASK_ROOT`."""
 
 import os
 import secrets
@@ -14,9 +14,9 @@ from sweeper.environments.shell import InShell, Shell, close_pipes, on_cpus, sup
 ROOT = "SWEEPER_TASK_ROOT"
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ")
 _FOLDERS = ("app", "logs/agent", "logs/verifier", "solution", "tests", "tmp")
-# Nothing is written to the cleaner's input, which ends with the process that started it, however
-# that happens. Processes of the environment are recognized by their variable, whatever they do. The
-# cleaner repeats its search, since a killed process may have started another one meanwhile.
+# The cleaner waits for the end of its input. The input ends when the process that started the
+# cleaner closes it, or ends for any reason. The cleaner recognizes processes of the environment by
+# their variable. It repeats the search, since a killed process may have started another one.
 _CLEANER = r"""
 trap '' HUP INT QUIT TERM
 IFS= read -r _
@@ -70,15 +70,15 @@ class Process(InShell):
     def stop(self) -> None:
         cleaner, self._cleaner = self._cleaner, None
         process, self._process = self._process, None
-        for each in (cleaner, process):  # The end of the first ends the second.
-            if each is None:
+        for child in (cleaner, process):  # The cleaner kills the other process.
+            if child is None:
                 continue
-            close_pipes(each)
+            close_pipes(child)
             try:
-                each.wait(10.0)
+                child.wait(10.0)
             except subprocess.TimeoutExpired:
-                each.kill()
-                each.wait()
+                child.kill()
+                child.wait()
 
 
 def _passed_on() -> dict[str, str]:
@@ -86,9 +86,9 @@ def _passed_on() -> dict[str, str]:
 
 
 def start_cleaner(folder: str, also: Sequence[str] = ()) -> "subprocess.Popen[bytes]":
-    """Start a process that cleans up when its standard input is closed or this process ends: it
-    kills all processes with `ROOT=folder` in their environment, runs the command `also`, and
-    removes the folder. Raises OSError."""
+    """Start a process that cleans up when its standard input is closed or this process ends. It
+    kills all processes with `SWEEPER_TASK_ROOT=folder` in their environment, runs the command
+    `also` if given, and removes the folder. Raises OSError."""
     env = dict(os.environ) if also else _passed_on()
     return _begin(["sh", "-c", _CLEANER, "cleaner", folder, *also], env, None)
 

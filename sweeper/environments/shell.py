@@ -20,11 +20,11 @@ _SHELLS = 64
 """The most shells in one environment."""
 _PIECE = 1 << 18
 _PATIENCE = (0.5, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before the supervisor is signalled again."""
+"""Seconds to wait after each signal to the supervisor."""
 _START_SECONDS = 30.0
 _LOOKS, _LOOKS_IN_SESSION = 100, 10
-"""How often to check, every 10 ms, whether killed processes are gone. Outside a namespace there are
-fewer checks, since the machine's first process may reap them slowly or never."""
+"""Number of checks, 10 ms apart, whether killed processes are gone. In a session (without a
+namespace) there are fewer, since the machine's first process may reap them slowly or never."""
 
 _LOOP = r"""
 while IFS= read -r -d '' n && IFS= read -r -d '' k && IFS= read -r -d '' c; do
@@ -33,12 +33,13 @@ while IFS= read -r -d '' n && IFS= read -r -d '' k && IFS= read -r -d '' c; do
 done
 """
 
-# Signals with a handler interrupt `wait`, are reset to the default in children, and do not end the
-# supervisor. Signals without a handler do not reach the first process of a namespace from inside. A
-# killed process may still finish a write, whose output must not count for the next command. So the
-# end of a shell is reported when the others that were killed with it are gone. At the end of its
-# input the supervisor ends everything and exits, because the process that started it is gone. `u`
-# is set when it was told to end everything: a shell that starts at that moment ends too.
+# The supervisor has handlers for signals. They keep it alive, interrupt its `wait`, and do not
+# apply to its children. (As the first process of a namespace, it receives no signal without a
+# handler from inside.) A killed process may still finish a write, and its output must not count for
+# the next command. So the supervisor reports the end of a shell when all processes that were killed
+# with it are gone. At the end of its input, the process that started the supervisor is gone: the
+# supervisor ends everything and exits. `u` is set by the signal to end everything, so that a shell
+# that starts at that moment is ended too.
 _SUPERVISOR = r"""
 IFS= read -r -d '' words
 %(limits)s
@@ -70,8 +71,8 @@ done
 def supervisor(
     processes: str, prepare: str = "", limits: Limits | None = None, *, session: bool = False
 ) -> str:
-    """Return the supervisor's script. `processes` are the arguments of `kill` that mean all
-    processes except the supervisor. `prepare` is executed first. With `session`, each shell gets
+    """Return the supervisor's script. `processes` are arguments of `kill` that name all processes
+    except the supervisor. The supervisor first executes `prepare`. With `session`, each shell gets
     its own session."""
     end_all = f"kill -KILL {processes}"
     lines = ["ulimit -c 0"]
@@ -96,14 +97,15 @@ _turn = itertools.count()
 
 
 def on_cpus(cpus: int | None) -> list[str]:
-    """Return the start of a command that confines it to `cpus` of the CPUs that we may use.
-    Environments take turns with the CPUs. A program can still choose others."""
+    """Return the words before a command that confine it to `cpus` of this process's CPUs; empty if
+    it may use them all. Each environment gets the next CPUs in turn. A program can still choose
+    other CPUs."""
     ours = sorted(os.sched_getaffinity(0))
     if cpus is None or cpus >= len(ours):
         return []
     first = next(_turn) * cpus
-    own = {ours[(first + number) % len(ours)] for number in range(cpus)}
-    return [shutil.which("taskset") or "taskset", "--cpu-list", ",".join(map(str, sorted(own)))]
+    chosen = {ours[(first + number) % len(ours)] for number in range(cpus)}
+    return [shutil.which("taskset") or "taskset", "--cpu-list", ",".join(map(str, sorted(chosen)))]
 
 
 class Output:
@@ -126,7 +128,7 @@ class Output:
         del self._tail[: len(self._tail) - self._most_tail]
 
     def result(self, code: int | None, ended: Ended = "") -> Result:
-        """Return the result with all of the output, or with its beginning and end."""
+        """Return the result of the command, with its output as far as it was kept."""
         if len(self._tail) > self._most_tail:
             self._cut()
         data = bytes(self._head + self._tail)
@@ -134,9 +136,9 @@ class Output:
 
 
 class Shell:
-    """The controller of a new environment's supervisor, a child process of ours. `end_all` makes it
-    end all other processes. `why` returns the reason if something else has ended them. `root` is
-    the prefix of the environment's paths."""
+    """The controller of a new environment's supervisor, the child `process`. `end_all` signals the
+    supervisor to end all other processes. `why` returns the limit because of which they were ended,
+    if any. `root` is the prefix of the environment's paths."""
 
     def __init__(
         self,
@@ -156,7 +158,7 @@ class Shell:
         self._first = "".join(self._words).encode() + b"\0"
 
     def await_ready(self) -> None:
-        """Wait for the first answer."""
+        """Wait until the shell answers."""
         self.run(":", _START_SECONDS)
 
     def run(
@@ -175,12 +177,12 @@ class Shell:
         if result is None:
             self._end_shell(output)
             return output.result(None, "timeout")
-        own, code = result
-        return output.result(code) if own else output.result(None, self._why() or "shell")
+        finished, code = result
+        return output.result(code) if finished else output.result(None, self._why() or "shell")
 
     def reset(self) -> None:
         """End all processes, and wait for a new shell."""
-        for _ in range(_SHELLS):  # shells that have ended by themselves
+        for _ in range(_SHELLS):  # Skip the reports about shells that have ended by themselves.
             if select.select([self._stdout], [], [], 0)[0]:
                 self._read_more()
             if self._look(self._words[:1], Output(0)) is not None:
@@ -190,8 +192,8 @@ class Shell:
         self._end_shell(Output(0))
 
     def _end_shell(self, output: Output) -> None:
-        """End all processes, and repeat that until the supervisor reports the end of its shell. A
-        bash that gets many signals sometimes misses one."""
+        """End all processes. The signal is repeated until the supervisor reports the end of its
+        shell, since a bash that gets many signals sometimes misses one."""
         for number, seconds in enumerate(_PATIENCE):
             self._end_all()
             if self._exchange(b"", "", output, seconds, no_word=True) is not None:
@@ -201,7 +203,7 @@ class Shell:
         raise Died("the shell of the environment does not end")
 
     def _shell_answers(self) -> bool:
-        """Return whether a shell answers. Return False if one has ended instead."""
+        """Return True if the shell answers, and False if it has ended instead."""
         word = secrets.token_hex(_WORD // 2)
         request = "\0".join((word, "run", ":", "")).encode()
         result = self._exchange(request, word, Output(0), sum(_PATIENCE))
@@ -216,32 +218,32 @@ class Shell:
         code), or (False, code) if the shell has ended, or None when time is up. With `no_word`,
         wait only for the end of the shell."""
         deadline = time.monotonic() + seconds
-        left = memoryview(request)
+        unsent = memoryview(request)
         while True:
             ends = ([] if no_word else [word]) + self._words[:1]
             if (result := self._look(ends, output)) is not None:
-                own = result[0] == word
-                if not own:
+                finished = result[0] == word
+                if not finished:
                     del self._words[0]
-                return own, result[1]
+                return finished, result[1]
             wait = deadline - time.monotonic()
             poll = select.poll()
             poll.register(self._stdout, select.POLLIN)
-            if left:
+            if unsent:
                 poll.register(self._stdin, select.POLLOUT)
             ready = dict(poll.poll(max(wait, 0.0) * 1000))
             if not ready or wait <= 0:
                 return None
             if self._stdin in ready:
-                left = self._write(left)
+                unsent = self._write(unsent)
             if self._stdout in ready:
                 self._read_more()
 
-    def _write(self, left: memoryview) -> memoryview:
+    def _write(self, unsent: memoryview) -> memoryview:
         try:
-            return left[os.write(self._stdin, left[:_PIECE]) :]
+            return unsent[os.write(self._stdin, unsent[:_PIECE]) :]
         except BlockingIOError:
-            return left
+            return unsent
         except OSError:
             raise Died("it has ended") from None
 
@@ -257,8 +259,8 @@ class Shell:
         self._read += piece
 
     def _look(self, ends: list[str], output: Output) -> tuple[str, int] | None:
-        """Return which of the words `ends` was read first, and its code. The text before it is
-        output."""
+        """Look for one of the words `ends` in the data read so far. Return the word and its exit
+        code, or None. Move the data before it to `output`."""
         for word in ends:
             mark = b"\0" + word.encode() + b" "
             at = self._read.find(mark)
@@ -280,13 +282,13 @@ class Shell:
     def put(self, files: Mapping[str, bytes], seconds: float) -> None:
         import tarfile
 
-        held = BytesIO()
-        with tarfile.open(fileobj=held, mode="w", format=tarfile.GNU_FORMAT) as archive:
+        buffer = BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT) as archive:
             for path, data in files.items():
                 entry = tarfile.TarInfo(path.lstrip("/"))
                 entry.size, entry.mode = len(data), 0o755 if data.startswith(b"#!") else 0o644
                 archive.addfile(entry, BytesIO(data))
-        packed = held.getvalue()
+        packed = buffer.getvalue()
         result = self.run(
             f"head -c {len(packed)} | tar -x -C {shlex.quote(self._root or '/')}"
             " --no-same-owner -m -f -",
@@ -306,8 +308,8 @@ class Shell:
 
 
 def last_error(process: "subprocess.Popen[bytes] | None") -> str:
-    """Return the last line of a process's standard error. Its children may hold the pipe open, so
-    only the data available now is read."""
+    """Return the last line that a process has written to standard error so far. Does not wait for
+    the end of the pipe, since the process's children may hold it open."""
     if process is None or process.stderr is None:
         return "it did not start"
     os.set_blocking(process.stderr.fileno(), False)
@@ -324,7 +326,7 @@ def close_pipes(process: "subprocess.Popen[bytes]") -> None:
 
 
 class InShell:
-    """The methods of an `Environment` that its shell implements."""
+    """The methods of an `Environment` that only need its shell."""
 
     _shell: Shell
     built = False

@@ -120,7 +120,7 @@ def test_a_prepared_root_is_left_as_it_is(opened, base):
     assert place.exec("touch /new /srv/x && pwd", 30).text == "/srv\n"
     place.stop()
     assert sorted(path.name for path in base.iterdir()) == before
-    with pytest.raises(NotThere, match="only podman and bubblewrap take a prepared root"):
+    with pytest.raises(NotThere, match="only podman and bubblewrap support a prepared root"):
         opened(Made(root=str(base)), "docker")
 
 
