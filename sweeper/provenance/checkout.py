@@ -31,8 +31,7 @@ _ANOTHER_REPOSITORY = frozenset(
         *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE"),
     }
 )
-"""Variables, set e.g. by git hooks, that make git use another repository than that of the
-folder."""
+"""Variables that make git use another repository than the folder's. Git hooks set some of them."""
 
 
 def git(folder: str, *arguments: str) -> bytes | None:
@@ -56,8 +55,8 @@ def git(folder: str, *arguments: str) -> bytes | None:
 
 
 def checkout_of(*folders: str | None) -> str | None:
-    """Return the top folder of the checkout that contains the first possible of `folders`, or
-    None."""
+    """Return the top folder of a checkout: the one that contains the first of `folders` that is in
+    a checkout. Return None if no folder is in one."""
     for folder in folders:
         root = git(folder, "rev-parse", "--show-toplevel") if folder else None
         if root and root.strip():
@@ -72,7 +71,8 @@ def commit_of(root: str) -> str | None:
 
 
 def sweep_folders(root: str, names: Iterable[str]) -> set[str]:
-    """Return the folders of sweeps, of any root, that contain some of these files of a checkout."""
+    """Return the folders of sweeps (of any root) that contain any of the files `names` of the
+    checkout `root`."""
     folders: set[str] = set()
     folders_of_sweeps: dict[str, bool] = {}
     for name in names:
@@ -124,7 +124,8 @@ class Tree:
         return written.getvalue()
 
     def _names(self) -> Iterator[tuple[str, int]]:
-        """Yield the paths below the root, sorted, each with its maximum size in bytes."""
+        """Yield the paths of the files to copy, sorted, each with the maximum size in bytes up to
+        which it is copied."""
         names, nested = self._repository("")
         while nested:
             folder = nested.pop(0)
@@ -142,8 +143,8 @@ class Tree:
         yield from sorted(names.items())
 
     def _repository(self, folder: str) -> tuple[dict[str, int], list[str]]:
-        """Return the files of a repository, which is the checkout ("") or one inside it, and the
-        folders of repositories inside that. Raises `UnlistedError`."""
+        """Return the files of a repository with their maximum sizes, and the folders of the
+        repositories inside it. `folder` is "" for the checkout itself. Raises `UnlistedError`."""
         tracked, others = (
             self._list(folder, "--cached"),
             self._list(folder, "--others", "--exclude-standard"),
@@ -157,8 +158,7 @@ class Tree:
             sources.setdefault(name, _UNTRACKED_BYTES)
         self._untracked += len(files)
         if len(files) > room:
-            left = f"... and {plural(len(files) - room, 'other untracked file')}"
-            self.linked.append(left)
+            self.linked.append(f"... and {plural(len(files) - room, 'other untracked file')}")
             self.live.append(f"{plural(len(files) - room, 'untracked file')}, as {files[room]}")
         return {name: most for name, most in sources.items() if name not in nested}, nested
 
@@ -167,8 +167,8 @@ class Tree:
         self.live.append(f"{folder}/ ({why})")
 
     def _is_repository(self, name: str) -> bool:
-        """Return whether a folder is a submodule or another repository. A worktree of this one is
-        only another checkout of it."""
+        """Return whether a folder is a submodule or another repository. A worktree of this
+        repository does not count."""
         path = os.path.join(self._root, name, ".git")
         if os.path.isdir(path):
             return True
@@ -185,8 +185,9 @@ class Tree:
         return sorted(name for name in names if not name.startswith(sweeps) and self._ours(name))
 
     def _ours(self, name: str) -> bool:
-        """Return whether a file belongs to the checkout: it is not a result in a store inside it,
-        not in `__pycache__`, and, as for git, not behind a symbolic link."""
+        """Return whether a file belongs to the code of the checkout. Results in a store inside the
+        checkout do not, nor files in `__pycache__`, nor files below a symbolic link to a folder
+        (which git does not follow either)."""
         if not LEFT_OUT.isdisjoint(name.split("/")):
             return False
         folder = os.path.dirname(name)

@@ -22,15 +22,15 @@ from sweeper.sweep.plan import Carried, Plan
 _TOP = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FIRST = """import sys
 if sys.version_info < (3, 11):
-    told = (sys.executable, sys.version.split()[0])
-    sys.exit("sweeper: needs Python 3.11, and %%s is %%s" %% told)
+    python = (sys.executable, sys.version.split()[0])
+    sys.exit("sweeper: needs Python 3.11, and %%s is %%s" %% python)
 sys.path[:] = [path for path in sys.path if path]
 import base64, zlib
 exec(zlib.decompress(base64.b64decode("%s")))
 """
-"""Code that every Python version can parse. The rest is compressed and encoded, because AWS Batch
-limits the description of a job to 8 KB, and Kubernetes interprets `$`. The working folder is
-removed from the path, since its modules are the recipe's."""
+"""The first code of a job, which every Python version can parse. The other code is compressed and
+encoded, because AWS Batch limits the description of a job to 8 KB, and Kubernetes interprets `$`.
+The working folder is removed from the path, since its modules belong to the recipe."""
 
 
 def carry(folder: SweepFolder, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:
@@ -87,20 +87,20 @@ def pinned(packages: Sequence[str]) -> list[str]:
     from importlib.metadata import PackageNotFoundError, distribution
 
     versions: dict[str, str] = {}
-    left = list(packages)
-    while left:
-        name = re.sub(r"[-_.]+", "-", left.pop()).lower()
+    pending = list(packages)
+    while pending:
+        name = re.sub(r"[-_.]+", "-", pending.pop()).lower()
         if name in versions:
             continue
         try:
-            there = distribution(name)
+            installed = distribution(name)
         except PackageNotFoundError:  # for other systems or other versions of Python
             continue
-        versions[name] = there.version
-        for text in there.requires or ():
+        versions[name] = installed.version
+        for text in installed.requires or ():
             needed = re.match(r"[A-Za-z0-9._-]+", text)
             if needed and not re.search(r";.*\bextra\s*==", text):
-                left.append(needed[0])
+                pending.append(needed[0])
     return [f"{name}=={version}" for name, version in sorted(versions.items())]
 
 
@@ -124,8 +124,9 @@ def _source() -> bytes:
 
 def bare_command(python: str, root: str, carried: Carried) -> list[str]:
     """Return the start of a command line that runs sweeper on a machine with only Python. The
-    caller appends a module of sweeper and its arguments. Environments and source are cached on that
-    machine below the home folder, under a hash of their inputs. Each is made once, under a lock."""
+    caller appends a module of sweeper and its arguments. The command caches the environment and the
+    source in the machine's home folder, by a hash of their inputs. A lock ensures that each is made
+    only once."""
     setup = {
         "requirements": "\n".join([*carried.packages, ""]),
         "source": f"{root}/{carried.archive}",
@@ -137,9 +138,9 @@ def bare_command(python: str, root: str, carried: Carried) -> list[str]:
 
 @functools.cache
 def _text() -> str:
-    """Return the source of `worker/bare_machine.py` without imports of sweeper: the functions that
-    it imports are copied into it. `ast.unparse` is not used, since it writes syntax that older
-    versions of Python cannot parse."""
+    """Return the source of `worker/bare_machine.py` without its imports of sweeper: the imported
+    functions are copied into the source. `ast.unparse` is not used, since it writes syntax that
+    older versions of Python cannot parse."""
     tree, lines = _parsed("sweeper.worker.bare_machine")
     for node in reversed(tree.body):
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sweeper"):
@@ -151,7 +152,7 @@ def _text() -> str:
                 if isinstance(f, ast.FunctionDef) and f.name in names
                 for line in module_text[f.lineno - 1 : f.end_lineno]
             ]
-    # The types that those functions use are not imported.
+    # Annotations are not evaluated, since the types in the copied functions are not imported.
     return "\n".join(["from __future__ import annotations", *lines, ""])
 
 

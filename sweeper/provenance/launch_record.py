@@ -1,6 +1,5 @@
-"""Records what the attempts of a launch run, as `<sweep>/code/<id>.launch.json`: provenance,
-service, variables, and digests of the data and the program. So runs of different launches can be
-compared."""
+"""Records each launch in `<sweep>/code/<id>.launch.json`: its provenance, service, variables, and
+digests of its data and its program. Runs of different launches are compared by these records."""
 
 import hashlib
 import os
@@ -24,22 +23,23 @@ _ALSO_GRID = re.compile(
 _GRID_BYTES = 100_000
 _DATA_FILES = 200
 _WHOLE_BYTES = 50_000_000
-"""Larger data files are identified by their size and the `_END_BYTES` at both ends."""
+"""Maximum size of a data file that is hashed as a whole. Of a larger file, the size and the
+`_END_BYTES` at both ends are hashed."""
 _END_BYTES = 1_000_000
 
 
 def keep(
     folder: SweepFolder, plan: Plan, origin: Mapping[str, object], code: CodeCopy
 ) -> dict[str, object]:
-    """Store the record of a launch. Return the provenance `origin` with its id, `launch`, and the
-    digest of the program. Raises `StoreError`."""
+    """Store the record of a launch. Return the provenance `origin`, with two more entries: the
+    record's id as `launch`, and the digest of the program as `program`. Raises `StoreError`."""
     files = program_files(folder, plan, code)
     listed = encode(files)
     path = folder.code(f"{hashlib.sha256(listed).hexdigest()[:16]}.files.json")
     _create(folder.store, path, listed)
-    known = {**origin, "program": live_code.digest(files)}
+    provenance = {**origin, "program": live_code.digest(files)}
     record: dict[str, object] = {
-        **known,
+        **provenance,
         "files": path if files else None,
         "service": plan.service,
         "address": os.environ.get("TINKER_BASE_URL") if plan.service == "tinker" else None,
@@ -49,12 +49,12 @@ def keep(
     data = encode(record)
     identity = hashlib.sha256(data).hexdigest()[:16]
     _create(folder.store, folder.launch(identity), data)
-    return {**known, "launch": identity}
+    return {**provenance, "launch": identity}
 
 
 def has_changed(folder: SweepFolder, plan: Plan, secrets: Collection[str]) -> bool:
-    """Return whether the program in the checkout has changed since the launch of a recorded plan
-    that has a copy of it."""
+    """Return whether the program in the checkout differs from the copy in a recorded plan. Return
+    True if this cannot be determined."""
     now = (
         None
         if plan.snapshot is None
@@ -62,8 +62,8 @@ def has_changed(folder: SweepFolder, plan: Plan, secrets: Collection[str]) -> bo
     )
     if now is None or now.snapshot == plan.snapshot:
         return now is None
-    known = (plan.provenance or {}).get("program")
-    return known is None or known != live_code.digest(program_files(folder, plan, now))
+    recorded = (plan.provenance or {}).get("program")
+    return recorded is None or recorded != live_code.digest(program_files(folder, plan, now))
 
 
 def _create(store: Store, path: str, data: bytes) -> None:
@@ -73,8 +73,8 @@ def _create(store: Store, path: str, data: bytes) -> None:
 
 
 def program_files(folder: SweepFolder, plan: Plan, code: CodeCopy) -> dict[str, str]:
-    """Return the files of the program with their digests: those of the copy of the code, or,
-    without a copy, the source files that runs execute."""
+    """Return the digests of the program's files, by path. The files are those in the copy of the
+    code, or, without a copy, the source files that runs execute."""
     if code.snapshot is None:
         return live_code.files((part.recipe for part in plan.parts), folder.store.local_path(""))
     root = code.snapshot.root
@@ -100,8 +100,8 @@ def _is_grid(path: str, grids: Iterable[str]) -> bool:
 
 
 def _data(plan: Plan) -> dict[str, str]:
-    """Return the files and folders outside the program that configurations name, with their
-    digests."""
+    """Return the digests of the data files that configurations and commands name, by the name that
+    is written there."""
     hashes: dict[str, str] = {}
     for cwd, word in _words(plan):
         path = os.path.join(cwd, os.path.expanduser(word))
@@ -114,7 +114,8 @@ def _data(plan: Plan) -> dict[str, str]:
 
 
 def _words(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the texts that may be paths, each with the folder that it is relative to."""
+    """Yield the texts in configurations and commands that may be paths. Each comes second in a
+    pair, after the folder that it is relative to."""
     for part in plan.parts:
         cwd = part.recipe.cwd
         seen: set[str] = set()

@@ -1,5 +1,5 @@
-"""Finds the source files of a recipe that runs without a copy of its code, and makes a digest of
-them, so that runs of different code can be told apart. Uses only the standard library."""
+"""Finds the source files of a recipe that runs without a copy of its code, and hashes them, so that
+runs of different code can be distinguished. Uses only the standard library."""
 
 import hashlib
 import os
@@ -11,26 +11,27 @@ SOURCES = (".py", ".sh", ".bash", ".R", ".jl", ".pl", ".lua", ".js")
 _MOST_FOLDERS = 2_000
 _MOST_FILES = 2_000
 _MOST_BYTES = 1_000_000
-"""Limits of a search below a folder, which may be a home folder, and of one file. Beyond the first
-two limits, only the folder itself counts."""
+"""Limits of a search below a folder, which may be a home folder, and of the size of a file. If one
+of the first two limits is exceeded, only files directly in the folder count. Only the first bytes
+of a larger file are hashed."""
 
 
 def program(recipes: Iterable[Recipe], results: str | None) -> str | None:
-    """Return the digest of the files, or None if there are none."""
+    """Return one digest of all source files (see `files`), or None if there are none."""
     return digest(files(recipes, results))
 
 
 def digest(hashes: Mapping[str, str]) -> str | None:
-    """Return one digest for files with these digests, or None for no files."""
+    """Combine the digests of files into one. Return None if there are no files."""
     if not hashes:
         return None
-    text = "".join(f"{name}\0{known}\n" for name, known in sorted(hashes.items()))
+    text = "".join(f"{name}\0{value}\n" for name, value in sorted(hashes.items()))
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
 def files(recipes: Iterable[Recipe], results: str | None) -> dict[str, str]:
-    """Return the source files of recipes that run without a copy, with a digest each. Paths are
-    relative to the recipe's folder. `results` is a folder of results, which is left out."""
+    """Return the digests of the source files of recipes that run without a copy, by path relative
+    to the recipe's folder. `results` is a folder of results, which is left out."""
     hashes: dict[str, str] = {}
     for recipe in recipes:
         folders, named = _program(recipe)
@@ -70,27 +71,28 @@ def _source(cwd: str, word: str) -> str | None:
 def _below(top: str, results: str | None) -> list[str]:
     """Return the Python modules in a folder and below, or only those in the folder itself if it has
     too many files."""
-    left = [_MOST_FOLDERS]
+    remaining = [_MOST_FOLDERS]
     paths: list[str] = []
-    for path in _walk(top, results, left):
+    for path in _walk(top, results, remaining):
         paths.append(path)
         if len(paths) > _MOST_FILES:
-            left[0] = 0
-    if left[0] > 0:
+            remaining[0] = 0
+    if remaining[0] > 0:
         return sorted(paths)
     return sorted(path for path in paths if os.path.dirname(path) == top.rstrip("/"))
 
 
-def _walk(top: str, results: str | None, left: list[int]) -> Iterator[str]:
-    """Yield the Python modules, those of `top` first, until `left` folders were searched. Hidden
-    folders, environments and results are skipped."""
+def _walk(top: str, results: str | None, remaining: list[int]) -> Iterator[str]:
+    """Yield the Python modules in `top`, then those in folders below it. `remaining[0]` is the
+    number of folders that may still be searched. Hidden folders, environments and results are
+    skipped."""
     pending = [top.rstrip("/")]
-    while pending and left[0] > 0:
+    while pending and remaining[0] > 0:
         try:
             entries = list(os.scandir(pending.pop(0)))
         except OSError:
             continue
-        left[0] -= 1
+        remaining[0] -= 1
         if any(entry.name in ("pyvenv.cfg", "conda-meta") for entry in entries):
             continue
         for entry in entries:

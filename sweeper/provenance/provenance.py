@@ -1,5 +1,5 @@
-"""Collects the provenance of a sweep: enough to know later what ran, and to run it again. Long
-parts are files in `<sweep>/code/`. Secrets are removed."""
+"""Collects the provenance of a sweep: the facts that are needed to know later what ran, and to run
+it again. Long parts are stored as files in `<sweep>/code/`. Secrets are removed."""
 
 import hashlib
 import json
@@ -41,8 +41,9 @@ def collect(
     code: Mapping[str, object],
 ) -> dict[str, object]:
     """Collect the command line, the host, the recipe's interpreter and its packages, the commit of
-    `cwd`, and the differences of its files from the commit. `secrets` are names of variables.
-    `code` has the fields about the copy of the code, or why there is none. Raises `StoreError`."""
+    the checkout that contains `cwd`, and its uncommitted changes. `secrets` are names of variables.
+    `code` has fields about the copy of the code, or the reason why there is none. Raises
+    `StoreError`."""
     import platform  # imported late: planning imports this module but does not need it
 
     redactor = Redactor(secret_values(os.environ, secrets))
@@ -73,9 +74,8 @@ def collect(
 def earlier(
     provenance: Mapping[str, object], before: Sequence[Mapping[str, object]]
 ) -> list[Mapping[str, object]]:
-    """Return the previous launches, the latest first, each with its command line, host and code.
-    `provenance` is that of the latest launch, and `before` the result of this function for the
-    launches before it."""
+    """Return a summary of each previous launch (its command line, host and code), newest first.
+    `provenance` belongs to the newest one, and `before` has the summaries of the older ones."""
     essence = {key: provenance.get(key) for key in _ESSENCE}
     return [essence, *before][:_EARLIER]
 
@@ -101,8 +101,7 @@ def _changes(
     folder: SweepFolder, root: str, commit: str | None, redactor: Redactor
 ) -> dict[str, object]:
     """Return the differences of the working tree from the commit: `dirty`, `diff`, `untracked`. If
-    git does not answer in time, `dirty` is not False, since that would mean that there is no
-    difference."""
+    git does not answer in time and no difference was found, `dirty` is None, not False."""
     options = ("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=diff")
     results = results_in(folder.store, root, folder.name)
     changed = _split(git(root, "diff", "--name-only", "-z", "HEAD")) if commit else []
@@ -151,8 +150,8 @@ def _keep(folder: SweepFolder, data: bytes, ending: str) -> str:
 
 
 def _packages(python: str) -> tuple[str | None, dict[str, str]]:
-    """Return the version of an interpreter, and of each package on its path, read from folder
-    names, which is quick. Return None and no packages if the interpreter does not answer."""
+    """Return the version of an interpreter, and of each package on its path. Versions are read from
+    folder names, which is quick. Return None and no packages if the interpreter does not answer."""
     try:
         result = subprocess.run(
             [python, "-c", _LIST],

@@ -1,6 +1,6 @@
-"""Removes the values of secrets from output, also in the forms that JSON, `repr` and
-percent-encoding write. Values in pieces, reversed or in base64 are not recognised. Uses only the
-standard library."""
+"""Removes the values of secrets from output, including the forms that JSON, `repr` and
+percent-encoding give them. Values that are split, reversed or in base64 are not recognised. Uses
+only the standard library."""
 
 import json
 import re
@@ -8,23 +8,24 @@ from collections.abc import Collection, Mapping, Sequence
 
 MASK = b"***"
 SHORTEST_NAMED = 4
-"""Shortest value of a declared secret that is replaced."""
+"""Minimum length of a value that is replaced if its variable is declared as a secret."""
 SHORTEST_GUESSED = 8
-"""Shortest value that is replaced if only its variable's name suggests a secret."""
+"""Minimum length of a value that is replaced if only its variable's name suggests a secret."""
 
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
-# The patterns are strings: `re` compiles one when it is first used, and a worker needs few. This
-# one splits names into words: `OPENAI_APIKEY`, `openai.api_key`, `openaiApiKey`.
+# The patterns below are strings, so that `re` compiles each only when it is first used: a worker
+# needs few. The first one splits names into words: `OPENAI_APIKEY`, `openai.api_key`,
+# `openaiApiKey`.
 _WORD = r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])"
-# A name with one of these is a secret's, even at the end of a word: PGPASSWORD.
+# A name that contains one of these belongs to a secret, even at the end of a word: PGPASSWORD.
 _ANYWHERE = (
     r"(PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|SSHPASS"
     r"|(API|ACCESS|SECRET|PRIVATE|ACCOUNT|ENCRYPTION|SIGNING)_?KEY"
     r"|(ACCESS|AUTH|API|BEARER|REFRESH|SESSION)_?TOKEN|CONNECTION_?STRING|WEBHOOK(_URL)?)S?(_|$)"
 )
-# These count only at the end of a name, since many other names have them: TOKENIZERS_PARALLELISM,
-# KEY_REPEAT.
+# These count only as the last word, since many names of no secrets contain them:
+# TOKENIZERS_PARALLELISM, KEY_REPEAT.
 _AT_THE_END = frozenset({"KEY", "PASS", "AUTH", "JWT"})
 _AT_THE_END_OF_MORE = frozenset({"PWD", "PAT"})  # PWD itself is a folder.
 _QUALIFIED = "READ|WRITE|R[OW]|PROD|DEV|STAGING|TEST|MAIN|OLD|NEW|BACKUP|DEFAULT"
@@ -34,7 +35,8 @@ _ABOUT = (
     "FILE|PATH|DIR|DIRECTORY|FOLDER|IDS?|NAME|TYPE|LEN|LENGTH|SIZE|COUNT|TTL|EXPIRY|EXPIRES|TIMEOUT"
     "|URI|HOST|ENDPOINT|PROVIDER|MANAGER|BACKEND|ARN|REGION|SOCK|PROMPT|POLICY"
 )
-# Tokens and keys that are public: a tokenizer's special tokens, a column, a public key.
+# After one of these words, a token or key is public: a tokenizer's special token, a column, a
+# public key.
 _KNOWN_TO_ALL = (
     "BOS|EOS|PAD|UNK|MASK|SEP|CLS|STOP|START|END|IMAGE|SPECIAL"
     "|PUBLIC|METRIC|REWARD|SORT|GROUP|PARTITION|FOREIGN|HOT"
@@ -43,8 +45,8 @@ _IN_ADDRESS = r"://(?:[^/@\s:]*:([^/@\s]+)|([^/@\s:]{20,}))@"
 
 
 def secret_values(environment: Mapping[str, str], names: Collection[str]) -> list[str]:
-    """Return the secret values in an environment: those of the variables in `names`, those of
-    variables with a secret's name, and passwords within addresses
+    """Return the secret values in an environment: the values of the variables `names`, the values
+    of variables whose names suggest a secret, and passwords in addresses
     (`postgres://me:password@host`)."""
     values: list[str] = []
     for name, value in environment.items():
@@ -98,7 +100,7 @@ class Redactor:
     def __init__(self, values: Sequence[str]) -> None:
         self._needles = sorted({form for value in values for form in _forms(value)})
         self._held = b""
-        # bytes at the start of `_held` of a secret whose mask was already returned
+        # The number of bytes at the start of `_held` whose mask was already returned.
         self._covered = 0
 
     def feed(self, data: bytes) -> bytes:
@@ -120,8 +122,8 @@ class Redactor:
         return (fresh.feed(data) + fresh.end()).decode("utf-8", "surrogateescape")
 
     def _open(self, data: bytes) -> int:
-        """Return the first position of a secret that may begin in `data` and continue after its
-        end."""
+        """Return the first position where a secret may begin that continues after the end of
+        `data`. Return the length of `data` if there is none."""
         first = len(data)
         for needle in self._needles:
             at = max(0, len(data) - len(needle) + 1)

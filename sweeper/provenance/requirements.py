@@ -1,5 +1,5 @@
-"""Reads the requirements file that jobs use on other machines (`launch.requirements`): finds lines
-that do not work there, and the options that name package sources."""
+"""Reads the requirements file that jobs use on other machines (`launch.requirements`). Finds lines
+that do not work there, and options that name package sources."""
 
 import os
 import re
@@ -18,15 +18,15 @@ _FOLDERS = ("-f", "--find-links")
 _INCLUDES = ("-r", "--requirement", "-c", "--constraint")
 _EDITABLE = ("-e", "--editable")
 _PASSWORD = re.compile(r"://[^/@\s]*:(?!\$\{|\d+/)\S+@|(?<!ssh)://(?!\$\{)[^/@:\s]+@")
-"""A password in an address, up to the last `@`, since a password may contain `/`. A user name alone
-also counts, since it is a token except with ssh. Digits before a `/` are a port."""
+"""A password in an address, up to the last `@`, since a password may contain `/`. Except with ssh,
+a user name without a password also counts, since it is a token. Digits before a `/` are a port."""
 _PATH = re.compile(r"\.{0,2}/|\.{1,2}(\[|$)|.*\.(whl|zip|tgz|tar\.(gz|bz2|xz))$|~")
 _BELOW = re.compile(r"[^\s;@]*/")
 
 
 class Requirements(NamedTuple):
-    """A requirements file: its options that name sources of packages, and its mistakes for jobs on
-    other machines, one line each."""
+    """A requirements file: its options that name sources of packages, and a message for each line
+    that does not work for jobs on other machines."""
 
     options: tuple[str, ...]
     mistakes: tuple[str, ...]
@@ -56,19 +56,20 @@ def read(path: str) -> Requirements:
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield the non-empty lines without comments, with their numbers. Lines that end with a
     backslash are joined with the next."""
-    begun, held = 0, ""
+    first, joined = 0, ""
     for number, line in enumerate(text.splitlines(), 1):
-        begun = begun if held else number
+        first = first if joined else number
         plain = re.sub(r"(^|\s)#.*", "", line).strip()
-        held += plain.removesuffix("\\")
+        joined += plain.removesuffix("\\")
         if not plain.endswith("\\"):
-            if held.strip():
-                yield begun, held.strip()
-            held = ""
+            if joined.strip():
+                yield first, joined.strip()
+            joined = ""
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Return the name and value of an option; a requirement has an empty name."""
+    """Return the name and value of the option in a line. If the line is a requirement, the name is
+    empty and the line is the value."""
     if not line.startswith("-"):
         return "", line
     if line[1] != "-" and len(line) > 2 and line[2] not in " =":
@@ -78,12 +79,12 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def _wrong(name: str, value: str) -> str | None:
-    """Return the mistake in a line for jobs on other machines, or None."""
+    """Return why a line does not work for jobs on other machines, or None."""
     shown = f"`{f'{name} {value}'.strip()[:80]}`"
     if _PASSWORD.search(value):
         return (
-            "a password in an address would be stored in many places: write ${NAME} "
-            "instead, a variable that the backend sets (its secrets)"
+            "a password in an address would be stored in many places: write ${NAME} instead, "
+            "and let the backend set that variable (as one of its secrets)"
         )
     if name in _INCLUDES:
         return f"{shown}: only one file is sent to jobs: copy the lines of the other file into it"
@@ -99,13 +100,13 @@ def _wrong(name: str, value: str) -> str | None:
 
 
 def outside(path: str, *folders: str | None) -> str | None:
-    """Return why a file is not in the copy of the checkout, or None. The checkout is that of the
-    first of `folders` that is in one."""
+    """Return why a file is not in the copy of the code that jobs get, or None. The copied checkout
+    is that of the first of `folders` that is in a checkout."""
     root = checkout.checkout_of(*folders)
     if root is None:
         return (
-            f"{path} must be in a git checkout, of which jobs get a copy, but there "
-            "is none: `git init`"
+            f"{path} must be in a git checkout, since jobs get a copy of the checkout: run `git "
+            "init`"
         )
     below = os.path.relpath(os.path.realpath(path), root)
     if below.startswith(".."):

@@ -40,7 +40,8 @@ class CodeCopy(NamedTuple):
     why: str | None
     linked: tuple[str, ...] = ()
     live: tuple[str, ...] = ()
-    """The code among the linked files, for people. A later edit of it reaches the runs."""
+    """Descriptions of the linked files that are code. Later edits of these files affect the
+    runs."""
     in_checkout: bool = True
     """Whether there is a checkout to copy."""
     files: Mapping[str, str] = _NO_FILES
@@ -50,8 +51,8 @@ class CodeCopy(NamedTuple):
 def make(
     folder: SweepFolder, cwd: str, file: str | None = None, *, secrets: Collection[str] = ()
 ) -> CodeCopy:
-    """Copy the checkout that contains `cwd`, or else the recipe's `file`, into the store. `secrets`
-    are values that must not get into the store. Raises `StoreError`."""
+    """Copy the checkout that contains `cwd`, or else the one that contains the recipe's `file`,
+    into the store. Files that contain a value in `secrets` are not copied. Raises `StoreError`."""
     root = checkout_of(cwd, os.path.dirname(file) if file else None)
     if root is None:
         return CodeCopy(None, "not in a git checkout", in_checkout=False)
@@ -83,8 +84,8 @@ def make(
 
 
 def look(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> CodeCopy | None:
-    """Return what a copy of a snapshot's checkout would contain now, or None if it cannot be
-    copied. Stores nothing."""
+    """Return the copy that a snapshot's checkout would give now, or None if it cannot be copied.
+    Its `snapshot` equals the given one if the code is the same. Stores nothing."""
     tree = Tree(
         snapshot.root, results_in(store, snapshot.root, snapshot.archive.partition("/")[0]), secrets
     )
@@ -97,20 +98,21 @@ def look(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> 
 
 
 def relink(snapshot: Snapshot) -> None:
-    """Add links to files that are new in the checkout, such as data whose absence made a run fail,
-    if this machine has extracted the snapshot before and the code has not changed."""
+    """Link files that are new in the checkout into the extracted copy, if this machine has one. So
+    a run that failed because of missing data finds the data at its next attempt."""
     from sweeper.paths import home
 
     top = _top(snapshot, home())
     if os.path.isdir(top):
         with suppress(OSError):
             _link_rest(snapshot.root, top)
-        _give_history(snapshot, top)  # The same code may have been committed.
+        _give_history(snapshot, top)  # The code may have been committed since.
 
 
 def results_in(store: Store, root: str, sweep: str) -> list[str]:
-    """Return the folders in the checkout `root` that hold results and no code: the store (or its
-    sweeps, if the checkout is inside the store) and sweeper's home."""
+    """Return the folders in the checkout `root` that contain results and no code: the store, and
+    sweeper's home. If the checkout is inside the store, return the folders of the sweeps instead of
+    the store."""
     from sweeper.paths import home
 
     top = store.local_path("")
@@ -124,8 +126,8 @@ def results_in(store: Store, root: str, sweep: str) -> list[str]:
 
 
 def extract(store: Store, snapshot: Snapshot, home: str) -> str:
-    """Extract a job's snapshot on this machine, unless that was done before. Return the folder. Of
-    several processes that call this at once, the first extracts. This process holds the folder
+    """Extract a job's snapshot on this machine, unless that was done before. Return the folder. If
+    several processes call this at once, only the first one extracts. This process holds the folder
     until it ends, so that `gc` does not remove it. Raises `StoreError`.
 
     The recipe's own folder is `os.path.join(<returned folder>, snapshot.cwd)`.
@@ -187,7 +189,7 @@ def _unpacked(archive: bytes, digest: str) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise StoreError(f"the code of this run is damaged: {error}") from error
     if not hashlib.sha256(data).hexdigest().startswith(digest):
-        raise StoreError(f"the code of this run is damaged: it is not {digest}")
+        raise StoreError(f"the code of this run is damaged: its hash is not {digest}")
     return data
 
 
@@ -201,7 +203,9 @@ def _unpack(data: bytes, folder: str) -> None:
             path = os.path.normpath(os.path.join(folder, member.name))
             parent = os.path.dirname(path)
             if not path.startswith(folder + os.sep):
-                raise StoreError(f"the code of this run is damaged: it has {member.name!r}")
+                raise StoreError(
+                    f"the code of this run is damaged: {member.name!r} is outside the copy"
+                )
             os.makedirs(parent, exist_ok=True)
             if os.path.realpath(parent) != os.path.join(os.path.realpath(folder), *_below(member)):
                 raise StoreError(
@@ -226,8 +230,8 @@ def _write(path: str, source: IO[bytes], mode: int) -> None:
 
 
 def _give_history(snapshot: Snapshot, copy: str) -> None:
-    """Make a git repository for the copy, if git and the checkout are available. Many recipes
-    record their commit and fail without a repository. Changes to it do not affect the checkout's
+    """Make a git repository for the copy, if git and the checkout are available, since many recipes
+    record their commit and fail without a repository. It is separate from the checkout's
     repository."""
     commit = snapshot.commit
     objects = git(snapshot.root, "rev-parse", "--git-path", "objects") if commit else None

@@ -1,5 +1,5 @@
-"""Episodes as traces for an OpenTelemetry collector: of a run while it trains, or of recorded
-ones."""
+"""Sends episodes as traces to an OpenTelemetry collector, while a run trains or after it was
+recorded."""
 
 from sweeper.telemetry.live import Telemetry, check_collector
 

@@ -13,8 +13,8 @@ _SECONDS = 30.0
 
 
 def address_of(collector: str, setting: str = "--otlp ") -> str:
-    """Return the collector's address; without a path, add OTLP's path for traces. Raises
-    `UsageError`, which names the setting."""
+    """Return the collector's URL. OTLP's path for traces is added if it has no path. Raises
+    `UsageError` for an invalid URL; `setting` is the prefix of the message."""
     if "@" in collector:
         raise UsageError(
             f"{setting.strip()} takes no user or password: set $OTEL_EXPORTER_OTLP_HEADERS"
@@ -29,10 +29,11 @@ def address_of(collector: str, setting: str = "--otlp ") -> str:
 
 
 def send(url: str, body: Mapping[str, object], seconds: float = _SECONDS) -> None:
-    """Send one request. Raises `EnvironmentFailure` if the collector does not accept it."""
+    """Send `body` to the collector. Raises `EnvironmentFailure` if the collector does not accept
+    it."""
     headers = {"Content-Type": "application/json", "User-Agent": "sweeper", **_headers()}
     data = json.dumps(body).encode()
-    request = urllib.request.Request(url, data, headers)  # noqa: S310 - http, as was seen before
+    request = urllib.request.Request(url, data, headers)  # noqa: S310 - `address_of` checks the URL
     try:
         with urllib.request.urlopen(request, timeout=seconds) as answer:  # noqa: S310
             answer.read()
@@ -45,8 +46,8 @@ def send(url: str, body: Mapping[str, object], seconds: float = _SECONDS) -> Non
 
 
 def _headers() -> dict[str, str]:
-    """Return the headers in $OTEL_EXPORTER_OTLP_HEADERS, `k=v,k=v`, as OpenTelemetry's own
-    exporters do."""
-    given = os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
-    pairs = (part.partition("=") for part in given.split(",") if "=" in part)
+    """Return the HTTP headers in $OTEL_EXPORTER_OTLP_HEADERS (`k=v,k=v`), a variable that
+    OpenTelemetry's own exporters also use."""
+    text = os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
+    pairs = (part.partition("=") for part in text.split(",") if "=" in part)
     return {key.strip(): urllib.parse.unquote(value.strip()) for key, _, value in pairs}

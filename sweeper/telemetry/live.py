@@ -1,5 +1,5 @@
-"""Sends the episodes of a run to an OpenTelemetry collector while it trains, as `sweeper rollouts
---otlp` does later: with the same traces, labelled with sweep, run and step."""
+"""Sends the episodes of a run to an OpenTelemetry collector while it trains. `sweeper rollouts
+--otlp` can send the same traces later. They are labelled with sweep, run and step."""
 
 import atexit
 import json
@@ -16,12 +16,13 @@ from sweeper.telemetry.traces import batches, trace_of
 
 _SECONDS = 10.0
 _LAST_SECONDS = 5.0
-"""Seconds to send the rest at the end. W&B may have used half of the grace period before."""
+"""Timeout for sending the remaining episodes at the end. W&B may already have used half of the
+grace period."""
 _MOST_WAITING = 64
 
 
 def check_collector(collector: str) -> None:
-    """Raise ValueError if `collector` is not an address."""
+    """Raise ValueError if `collector` is not a valid address."""
     try:
         address_of(collector, "otlp=")
     except SweeperError as error:
@@ -29,7 +30,7 @@ def check_collector(collector: str) -> None:
 
 
 def run_labels(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the sweep and the run of this process, from the worker's variables."""
+    """Return the labels of this process's run, from the variables that the worker has set."""
     sweep, name = environment.get("SWEEPER_SWEEP", ""), environment.get("SWEEPER_NAME", "")
     name = name.removeprefix(f"{sweep}/")
     attempt = environment.get("SWEEPER_ATTEMPT", "1")
@@ -38,8 +39,8 @@ def run_labels(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Telemetry:
-    """A sender in a thread of its own. Problems with the collector never harm the run: a failure is
-    printed once, and episodes are dropped if the collector is too slow."""
+    """A sender of episodes with its own thread. Problems with the collector never harm the run: a
+    failure is printed once, and episodes are dropped if the collector is too slow."""
 
     def __init__(self, collector: str | None) -> None:
         self._url = None if collector is None else address_of(collector, "otlp=")
@@ -54,7 +55,7 @@ class Telemetry:
             atexit.register(self._finish)
 
     def episodes(self, name: str, summaries: str) -> None:
-        """Send the episodes of rollout summaries, whose file has this name."""
+        """Send the episodes of rollout summaries: `summaries` is the content of the file `name`."""
         if self._url is None:
             return
         if self._waiting.qsize() >= _MOST_WAITING:
@@ -81,6 +82,6 @@ class Telemetry:
         self._failed = True
 
     def _finish(self) -> None:
-        """Wait a little for what was not sent yet."""
+        """Wait at most `_LAST_SECONDS` for the episodes that are not sent yet."""
         self._waiting.put(None)
         self._sender.join(_LAST_SECONDS)

@@ -1,5 +1,6 @@
-"""Rollouts as traces: a trajectory is a trace, and each turn a step with labels. Written as lines
-of JSON, or as OpenTelemetry spans with its names for generative AI. Does no I/O."""
+"""Rollouts as traces: each trajectory is a trace, and each of its turns a step with labels. A trace
+becomes rows for JSON Lines, or OpenTelemetry spans with that project's attribute names for
+generative AI. Does no I/O."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +17,8 @@ _TOKENS = ("prompt_tokens", "sampled_tokens", "logprobs")
 
 
 class Trace(NamedTuple):
-    """A trajectory: its identity, its subject, its turns, and when it ended (in seconds since
-    1970). `tokens` has those of each turn, if they were captured."""
+    """A trajectory: its identity (`key`), its run, task and outcome (`about`), its turns (`steps`),
+    and its end in Unix seconds. `tokens` has the tokens of each turn, if they were captured."""
 
     key: tuple[str, ...]
     about: Mapping[str, object]
@@ -27,8 +28,8 @@ class Trace(NamedTuple):
 
 
 def trace_of(record: Mapping[str, object], about: Mapping[str, object], now: float) -> Trace:
-    """Return the trace of a rollout summary. `about` describes its run. Without recorded times it
-    ends `now`, and each turn counts as a second."""
+    """Return the trace of a rollout summary. `about` describes its run. Without recorded times, the
+    trace ends at `now`, and each turn takes one second."""
     trajectory = table_of(record.get("trajectory_metrics"))
     place = {
         "iteration": record.get("iteration"),
@@ -84,7 +85,7 @@ def _step(
 
 
 def rows(trace: Trace) -> Iterator[dict[str, object]]:
-    """Yield a row per step. Each has the subject and the outcome of the whole trajectory."""
+    """Yield a row per step. Each row also has the run, task and outcome of the trajectory."""
     for step, tokens in zip(trace.steps, trace.tokens, strict=True):
         yield {"schema": 1, "trace": _hash(trace.key)[:32], **trace.about, **step, **tokens}
 
@@ -99,7 +100,7 @@ def spans(trace: Trace) -> list[dict[str, object]]:
     root = _hash(trace.key)[:16]
     about = {f"sweeper.{key}": value for key, value in trace.about.items()}
     name = f"episode {trace.about['task'] or ''}".strip()
-    made = [_span(trace, root, "", name, _Stretch(begun, trace.ended), about)]
+    episode = [_span(trace, root, "", name, _Stretch(begun, trace.ended), about)]
     at = begun
     for step, length in zip(trace.steps, lengths, strict=True):
         until = at + (rest if length is None else length)
@@ -109,9 +110,9 @@ def spans(trace: Trace) -> list[dict[str, object]]:
         step_about |= {"gen_ai.usage.output_tokens": _whole(as_float(step["tokens_written"]))}
         inner = _hash((*trace.key, str(step["step"])))[:16]
         name = f"turn {step['step']}"
-        made.append(_span(trace, inner, root, name, _Stretch(at, until), step_about))
+        episode.append(_span(trace, inner, root, name, _Stretch(at, until), step_about))
         at = until
-    return made
+    return episode
 
 
 class _Stretch(NamedTuple):
@@ -147,7 +148,7 @@ def _span(
 
 
 def batches(traces: Sequence[Trace]) -> Iterator[dict[str, object]]:
-    """Yield bodies of requests to a collector (`/v1/traces`), each of whole traces."""
+    """Yield the bodies of requests to a collector (`/v1/traces`). No trace is split."""
     batch: list[dict[str, object]] = []
     for trace in traces:
         more = spans(trace)
