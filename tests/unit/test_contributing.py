@@ -6,7 +6,7 @@ import re
 from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from sweeper.alarms.history import History
 from sweeper.analysis.findings.study import study
 from sweeper.analysis.page.html import render
 from sweeper.analysis.reading.frames import load
+from sweeper.cli import main
 from sweeper.results.registry import Registry
 from sweeper.terminal import duration
 
@@ -90,6 +91,16 @@ def test_a_column_of_ls() -> None:
     exec(PASTED["with the import"], names)  # noqa: S102
     ((header, cell),) = eval(f"[{line}]", names)  # noqa: S307
     assert header == "age" and cell(SimpleNamespace(last_event=None), {}) == "-"
+
+
+def test_the_test_of_a_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path))
+    where = next(where for where in PASTED if where.startswith("tests/unit/test_commands.py"))
+    names: dict[str, Any] = {"Path": Path, "ModuleType": ModuleType, "pytest": pytest, "main": main}
+    exec(PASTED[where].replace('"age"', '"seed"'), names)  # noqa: S102 - no such column yet
+    names["test_ls_prints_ages"](tmp_path, written, capsys)
 
 
 def test_an_alarm() -> None:
