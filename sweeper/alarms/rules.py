@@ -387,7 +387,7 @@ def _paused(history: History, thresholds: Mapping[str, float]) -> Evidence | Non
     vitals = history.vitals
     if vitals.paused is None or vitals.paused_s <= thresholds["after"]:
         return None
-    text = f"the service has held it back for {_words(vitals.paused_s)}: {vitals.paused}"
+    text = f"the service has delayed the run for {_words(vitals.paused_s)}: {vitals.paused}"
     return Evidence(None, history.step, vitals.paused_s, thresholds["after"], text)
 
 
