@@ -116,17 +116,6 @@ def test_why_it_does_not_start_is_one_line(tmp_path, engine):
         lifecycle.wait(str(tmp_path), timeout=0)
 
 
-def test_a_model_that_cannot_be_read_is_one_line(tmp_path):
-    run = subprocess.run(
-        [*lifecycle.command(str(tmp_path / "home")), "--model", f"mine={tmp_path}"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 6
-    assert "model mine in" in run.stderr and "Traceback" not in run.stderr
-
-
 def verb(home, name, *more):
     command = [sys.executable, "-P", "-m", "sweeper.engine", name, "--home", str(home), *more]
     return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -1,6 +1,5 @@
 """The unmodified SDK against engines with limits, a token, and other names for their models."""
 
-import concurrent.futures
 import contextlib
 import gc
 import http.client
@@ -108,20 +107,6 @@ def test_a_session_beyond_the_limit_is_paused_and_then_served(tmp_path, monkeypa
     assert report["total"]["paused"] == 1
     assert report["sessions"][-1]["user_metadata"] == {"sweep": "s"}
     assert report["sessions"][-1]["trained_tokens"] == 3
-
-
-def test_many_more_sessions_than_the_limit_all_finish(tmp_path):
-    def train_alone(info):
-        with connected(info) as service:
-            return train(service, 2)[0]
-
-    with serving(tmp_path, Settings(limits=Limits(max_sessions=3))) as info:
-        with concurrent.futures.ThreadPoolExecutor(16) as pool:
-            results = list(pool.map(train_alone, [info] * 16))
-        report = lifecycle.meter(info)
-    assert results == [results[0]] * 16
-    assert report["total"]["steps"] == 32 and report["total"]["paused"] > 0
-    assert all(line["ended"] for line in report["sessions"])
 
 
 def test_samples_beyond_the_limit_arrive_later(tmp_path):

@@ -12,6 +12,7 @@ from scipy import stats
 from support import written
 
 from sweeper import analysis
+from sweeper.analysis.comparison.items import level
 from sweeper.analysis.figures.gallery import gallery
 from sweeper.analysis.findings.study import Study, study
 from sweeper.analysis.reading.frames import load
@@ -187,3 +188,12 @@ def test_two_axes_that_depend_on_each_other_are_reported(tmp_path: Path):
 )
 def test_numbers_lie_on_the_scale_on_which_they_are_even(values: list[float], log: bool):
     assert log_spread(values) == log
+
+
+def test_errors_clustered_by_item_are_statsmodels():
+    rng = np.random.default_rng(8)
+    clusters = [i // 4 for i in range(40)]
+    scores = rng.normal(0, 1, 40) + rng.normal(0, 1, 10)[clusters]
+    interval = level(scores[np.newaxis], None, clusters)
+    fitted = sm.OLS(scores, np.ones(40)).fit(cov_type="cluster", cov_kwds={"groups": clusters})
+    assert interval.items == pytest.approx(float(fitted.bse[0]) ** 2, abs=1e-9)

@@ -1,4 +1,4 @@
-"""Tests and intervals against scipy and brute force (statsmodels: tests/e2e)."""
+"""Tests and intervals against scipy and brute force."""
 
 import itertools
 import math
