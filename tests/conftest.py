@@ -1,7 +1,6 @@
 """Fixtures for several kinds of tests."""
 
 import gc
-import importlib
 import os
 import shutil
 import signal
@@ -69,24 +68,6 @@ def pytest_collection_finish() -> None:
     """Freeze existing objects: scanning them in garbage collections takes a tenth of the time."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture(scope="session")
-def load_support() -> Callable[[str], ModuleType]:
-    """Return a function that imports the module `tests/support/<name>.py`."""
-    return lambda name: importlib.import_module(f"support.{name}")
-
-
-@pytest.fixture(scope="session")
-def written() -> ModuleType:
-    """`tests/support/written.py`: writes sweeps straight into a store, with a known truth."""
-    return importlib.import_module("support.written")
-
-
-@pytest.fixture(scope="session")
-def receivers() -> ModuleType:
-    """`tests/support/receivers.py`: web and mail servers that receive messages."""
-    return importlib.import_module("support.receivers")
 
 
 @pytest.fixture
@@ -325,19 +306,11 @@ def ray(ray_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> An
 
 
 @pytest.fixture(scope="session")
-def kubernetes_support() -> ModuleType:
-    """`tests/support/kubernetes.py`: `Kubernetes(folder)`, a stand-in with real processes."""
-    from support import kubernetes
+def kubernetes_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A stand-in with real processes, for the whole session."""
+    from support.kubernetes import Kubernetes
 
-    return kubernetes
-
-
-@pytest.fixture(scope="session")
-def kubernetes_cluster(
-    kubernetes_support: ModuleType, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Any]:
-    """A stand-in for the whole session."""
-    with kubernetes_support.Kubernetes(tmp_path_factory.mktemp("kubernetes")) as cluster:
+    with Kubernetes(tmp_path_factory.mktemp("kubernetes")) as cluster:
         yield cluster
 
 
@@ -351,19 +324,11 @@ def kube(kubernetes_cluster: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.fixture(scope="session")
-def modal_support() -> ModuleType:
-    """`tests/support/modal.py`: `Modal(folder)`, a stand-in with real processes."""
-    from support import modal
+def modal_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A stand-in with real processes, for the whole session."""
+    from support.modal import Modal
 
-    return modal
-
-
-@pytest.fixture(scope="session")
-def modal_service(
-    modal_support: ModuleType, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Any]:
-    """A stand-in for the whole session."""
-    with modal_support.Modal(tmp_path_factory.mktemp("modal")) as service:
+    with Modal(tmp_path_factory.mktemp("modal")) as service:
         yield service
 
 
@@ -380,21 +345,14 @@ def modal(modal_service: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 
 @pytest.fixture(scope="session")
-def beaker_support() -> ModuleType:
-    """`tests/support/beaker.py`: `Beaker(folder, certificate)`, a stand-in with real processes."""
-    from support import beaker
-
-    return beaker
-
-
-@pytest.fixture(scope="session")
 def beaker_service(
-    beaker_support: ModuleType,
-    certificate: tuple[bytes, bytes],
-    tmp_path_factory: pytest.TempPathFactory,
+    certificate: tuple[bytes, bytes], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
-    """A stand-in for the whole session: gRPC reads a process's trusted roots only once."""
-    with beaker_support.Beaker(tmp_path_factory.mktemp("beaker"), certificate) as service:
+    """A stand-in with real processes, for the whole session: gRPC reads a process's trusted roots
+    only once."""
+    from support.beaker import Beaker
+
+    with Beaker(tmp_path_factory.mktemp("beaker"), certificate) as service:
         roots = "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"
         os.environ[roots] = service.environment_of_launchers[roots]
         yield service

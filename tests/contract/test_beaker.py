@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from harness.single_jobs import a_job, judge_earlier_sweep, until, until_state
+from support.beaker import Fault
 
 from sweeper.backends import capabilities_of, open_backend
 from sweeper.backends.base import Backend, JobState
@@ -117,14 +118,11 @@ def test_an_unusable_login_is_refused(
         _open(beaker, tmp_path)
 
 
-def test_an_expired_token_is_a_passing_error(
-    beaker: Any, tmp_path: Path, beaker_support: Any
-) -> None:
+def test_an_expired_token_is_a_passing_error(beaker: Any, tmp_path: Path) -> None:
     backend = _open(beaker, tmp_path)
     backend.submit([a_job(1)])
     until_state(backend, a_job(1).token, JobState.RUNNING)
-    fault = beaker_support.Fault
-    beaker.faults += [fault("ListWorkloads", "UNAUTHENTICATED"), fault("create", 401)]
+    beaker.faults += [Fault("ListWorkloads", "UNAUTHENTICATED"), Fault("create", 401)]
     with pytest.raises(Unreachable, match="running jobs continue"):
         backend.find([a_job(1).token])
     with pytest.raises(Unreachable, match="running jobs continue"):
@@ -224,13 +222,12 @@ def test_beaker_does_not_restart_preempted_jobs(
     assert len(beaker.experiments[experiment].jobs) == 1
 
 
-def test_lost_answers_and_a_busy_service(beaker: Any, tmp_path: Path, beaker_support: Any) -> None:
+def test_lost_answers_and_a_busy_service(beaker: Any, tmp_path: Path) -> None:
     """An experiment is made once, whatever becomes of the answers."""
-    fault = beaker_support.Fault
     backend, jobs = _open(beaker, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     for status in (500, 0):
-        beaker.faults.append(fault("create", status, after=True))
+        beaker.faults.append(Fault("create", status, after=True))
         with pytest.raises(Unreachable, match="does not answer"):
             _open(beaker, tmp_path).submit([a_job(status)])
     backend = _open(beaker, tmp_path)
@@ -240,9 +237,9 @@ def test_lost_answers_and_a_busy_service(beaker: Any, tmp_path: Path, beaker_sup
     backend.submit([a_job(500)])  # and nothing happens
     assert set(beaker.experiments) == before
     backend.submit(jobs[1:])
-    beaker.faults += [fault("ListWorkloads", "INTERNAL", times=2), fault("GetNode", "UNAVAILABLE")]
+    beaker.faults += [Fault("ListWorkloads", "INTERNAL", times=2), Fault("GetNode", "UNAVAILABLE")]
     assert len(_open(beaker, tmp_path).find(tokens)) == 3
-    beaker.faults.append(fault("ListWorkloads", "INTERNAL", times=99))
+    beaker.faults.append(Fault("ListWorkloads", "INTERNAL", times=99))
     with pytest.raises(Unreachable, match="does not answer: the stand-in was told to"):
         backend.find(tokens)
     beaker.recover()
@@ -271,15 +268,13 @@ def test_a_hanging_service_is_given_up(
     until(answers)
 
 
-def test_a_new_connection_leaves_others_open(
-    beaker: Any, tmp_path: Path, beaker_support: Any
-) -> None:
+def test_a_new_connection_leaves_others_open(beaker: Any, tmp_path: Path) -> None:
     backend, job = _open(beaker, tmp_path), a_job(1, "printf", "%s\\n", "one", "two", "three")
     backend.submit([job])
     until_state(backend, job.token, JobState.ENDED)
     lines = backend.logs(job.token)
     assert next(lines) == "one"
-    beaker.faults.append(beaker_support.Fault("ListWorkloads", "UNAVAILABLE", times=3))
+    beaker.faults.append(Fault("ListWorkloads", "UNAVAILABLE", times=3))
     with pytest.raises(Unreachable, match="does not answer"):
         backend.find([job.token])
     assert list(lines) == ["two", "three"]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from harness.single_jobs import a_job, judge_earlier_sweep, until, until_state
+from support.kubernetes import Fault
 
 from sweeper.backends import capabilities_of, open_backend
 from sweeper.backends.base import Backend, JobState, JobStatus
@@ -175,27 +176,26 @@ def test_how_jobs_end(kube: Any, tmp_path: Path) -> None:
     assert printed == LITERAL  # which Kubernetes would have replaced
 
 
-def test_lost_answers_and_a_busy_server(kube: Any, tmp_path: Path, kubernetes_support: Any) -> None:
+def test_lost_answers_and_a_busy_server(kube: Any, tmp_path: Path) -> None:
     """A job is made once, and a listing starts again if its next page is forgotten."""
-    fault = kubernetes_support.Fault
     backend, jobs = _open(kube, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     kube.faults += [
-        fault("POST", "jobs", 500, after=True),
-        fault("POST", "jobs", 429),
-        fault("POST", "jobs", 503),
+        Fault("POST", "jobs", 500, after=True),
+        Fault("POST", "jobs", 429),
+        Fault("POST", "jobs", 503),
     ]
     backend.submit(jobs)
     made = {name: job["metadata"]["uid"] for name, job in kube.things["jobs"].items()}
-    kube.faults.append(fault("POST", "jobs", 0, after=True))
+    kube.faults.append(Fault("POST", "jobs", 0, after=True))
     with pytest.raises(Unreachable):
         backend.submit([a_job(8)])
     assert set(backend.find([*tokens, a_job(8).token])) == {*tokens, a_job(8).token}
     backend.submit([a_job(8)])  # and nothing happens
     assert {n: j["metadata"]["uid"] for n, j in kube.things["jobs"].items()}.items() >= made.items()
-    kube.faults += [fault("GET", "jobs", 500, times=3), fault("GET", "pods", 429)]
+    kube.faults += [Fault("GET", "jobs", 500, times=3), Fault("GET", "pods", 429)]
     assert len(_open(kube, tmp_path).find(tokens)) == 3
-    kube.faults.append(fault("GET", "jobs", 500, times=99))
+    kube.faults.append(Fault("GET", "jobs", 500, times=99))
     with pytest.raises(Unreachable, match="the API server: 500"):
         backend.find(tokens)
     kube.recover()

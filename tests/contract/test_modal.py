@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from harness.single_jobs import a_job, judge_earlier_sweep, until, until_state
+from support.modal import Fault
 
 from sweeper.backends import backend_type, capabilities_of, open_backend
 from sweeper.backends.base import Backend, JobSpec, JobState
@@ -151,15 +152,14 @@ def _left_alone_by(clock: FakeClock, module: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_revoked_token_is_a_passing_error(
-    modal: Any, tmp_path: Path, modal_support: Any, monkeypatch: pytest.MonkeyPatch
+    modal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = FakeClock()
     _left_alone_by(clock, "client", monkeypatch)
     backend = _open(modal, tmp_path)
     backend.submit([a_job(1)])
-    fault = modal_support.Fault
-    modal.faults += [fault("SandboxListV2", "UNAUTHENTICATED")]
-    modal.faults += [fault("SandboxCreateV2", "UNAUTHENTICATED")]
+    modal.faults += [Fault("SandboxListV2", "UNAUTHENTICATED")]
+    modal.faults += [Fault("SandboxCreateV2", "UNAUTHENTICATED")]
     with pytest.raises(Unreachable, match="running jobs continue"):
         backend.find([a_job(1).token])
     requests = len(modal.requests)
@@ -304,11 +304,11 @@ def test_a_sandbox_missing_in_a_late_listing_is_cancelled(modal: Any, tmp_path: 
 
 @pytest.mark.parametrize("status", ["FAILED_PRECONDITION", "ABORTED", "NOT_FOUND"])
 def test_a_refused_command_does_not_mean_that_the_sandbox_ended(
-    modal: Any, tmp_path: Path, modal_support: Any, status: str
+    modal: Any, tmp_path: Path, status: str
 ) -> None:
     backend, job = _open(modal, tmp_path), _as_worker(tmp_path, 1)
     backend.submit([job])
-    modal.faults.append(modal_support.Fault("SandboxGetCommandRouterAccess", status))
+    modal.faults.append(Fault("SandboxGetCommandRouterAccess", status))
 
     def refused() -> bool:
         assert backend.cancel([job.token]) == [job.token]
@@ -360,16 +360,15 @@ def test_a_forgotten_sandbox_is_absent(modal: Any, tmp_path: Path) -> None:
     assert list(backend.logs(job.token)) == []
 
 
-def test_lost_answers_and_a_busy_service(modal: Any, tmp_path: Path, modal_support: Any) -> None:
+def test_lost_answers_and_a_busy_service(modal: Any, tmp_path: Path) -> None:
     """A sandbox is made once, whatever becomes of the answers."""
-    fault = modal_support.Fault
     jobs = [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
-    modal.faults.append(fault("SandboxCreateV2", "UNAVAILABLE", after=True))
+    modal.faults.append(Fault("SandboxCreateV2", "UNAVAILABLE", after=True))
     _open(modal, tmp_path).submit(jobs[:1])  # the client asks again, and hears that it is there
     before = len(modal.sandboxes)
-    modal.faults.append(fault("SandboxCreateV2", "UNAVAILABLE", after=True))
-    modal.faults.append(fault("SandboxGetFromNameV2", "UNAVAILABLE", times=9))
+    modal.faults.append(Fault("SandboxCreateV2", "UNAVAILABLE", after=True))
+    modal.faults.append(Fault("SandboxGetFromNameV2", "UNAVAILABLE", times=9))
     with pytest.raises(Unreachable, match="does not answer"):
         _open(modal, tmp_path).submit(jobs[1:2])
     modal.recover()
@@ -378,7 +377,7 @@ def test_lost_answers_and_a_busy_service(modal: Any, tmp_path: Path, modal_suppo
     backend.submit(jobs[1:2])  # and nothing happens
     assert len(modal.sandboxes) == before + 1
     backend.submit(jobs[2:])
-    modal.faults.append(fault("SandboxListV2", "UNAVAILABLE", times=2))
+    modal.faults.append(Fault("SandboxListV2", "UNAVAILABLE", times=2))
     assert set(_open(modal, tmp_path).find(tokens)) == {*tokens}
 
 

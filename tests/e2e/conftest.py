@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -215,22 +214,6 @@ def recipes(engine: lifecycle.EngineInfo) -> Iterator[Recipes]:
     made = Recipes(engine.url, lifecycle.client_key(home), lifecycle.hub_environment(home))
     yield made
     made.close()
-
-
-@pytest.fixture(scope="session")
-def podmans() -> ModuleType:
-    """`tests/support/podman.py`: a podman of the tests', and roots with programs."""
-    from support import podman
-
-    return podman
-
-
-@pytest.fixture(scope="session")
-def shells() -> ModuleType:
-    """`tests/support/shell.py`: `Shell(folder, backend)`, the command line with a toy recipe."""
-    from support import shell
-
-    return shell
 
 
 @pytest.fixture

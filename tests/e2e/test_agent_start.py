@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import psutil
 import pytest
 from harness.real import until
 from support import podman as podmans
+from support.modal import Modal
 
 from sweeper.engine import lifecycle
 from sweeper.results.registry import Registry
@@ -109,7 +109,6 @@ def bench(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     engine: lifecycle.EngineInfo,
-    modal_support: ModuleType,
 ) -> Iterator[Bench]:
     place = ["--in", request.param]
     if request.param == "podman":
@@ -121,7 +120,7 @@ def bench(
     with ExitStack() as stack:
         if request.param == "modal":
             (tmp_path / "modal").mkdir()
-            made.modal = stack.enter_context(modal_support.Modal(tmp_path / "modal"))
+            made.modal = stack.enter_context(Modal(tmp_path / "modal"))
             made.env |= made.modal.environment_of_launchers
         yield made
         assert made.left() == []

@@ -26,7 +26,7 @@ def kinds(result: Study) -> dict[str, Any]:
 
 
 def test_a_winner_of_training_is_not_called_one_of_what_was_held_out(tmp_path: Path):
-    examples.make(tmp_path, "grpo", written)
+    examples.make(tmp_path, "grpo")
     result = studied(tmp_path, "grpo")
     verdict, findings = result.verdict, kinds(result)
     assert verdict.label.startswith("clear winner in training, tied held out")
@@ -97,7 +97,7 @@ def test_no_interval_of_a_share_leaves_0_to_1(tmp_path: Path):
 
 
 def test_cells_over_several_tasks_have_rliables_figures(tmp_path: Path):
-    examples.make(tmp_path, "tasks", written)
+    examples.make(tmp_path, "tasks")
     result = studied(tmp_path, "tasks")
     assert result.tasks.tasks == ("gpqa", "gsm8k", "ifeval", "math500", "mbpp")
     first, *others = result.tasks.cells

@@ -5,10 +5,10 @@ import math
 import random
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper import analysis
 from sweeper.analysis.comparison.behaviour import Behaviour
@@ -33,7 +33,7 @@ def kinds(result: Study) -> dict[str, Any]:
     return {finding.kind: finding for finding in result.findings}
 
 
-def test_a_sweep_with_a_known_truth_is_reported_exactly(tmp_path: Path, written: ModuleType):
+def test_a_sweep_with_a_known_truth_is_reported_exactly(tmp_path: Path):
     written.truth(tmp_path)
     result = studied(tmp_path, "truth")
     ranking, findings = result.ranking, kinds(result)
@@ -66,7 +66,7 @@ def test_a_sweep_with_a_known_truth_is_reported_exactly(tmp_path: Path, written:
     assert following.overrides == ()
 
 
-def test_ties_are_confirmed_on_fresh_seeds(tmp_path: Path, written: ModuleType):
+def test_ties_are_confirmed_on_fresh_seeds(tmp_path: Path):
     means = {(1e-4, 8): 2.0, (1e-3, 8): 0.30, (1e-2, 8): 0.301, (1e-1, 8): 3.0}
     grid = "recipe: sft\nbase: {max_steps: 5}\ngrid: {learning_rate: [1e-3, 1e-2]}\nseeds: 3\n"
     overrides = ["max_steps=9", "learning_rate=[1,2]", "~warmup"]
@@ -85,14 +85,14 @@ def test_ties_are_confirmed_on_fresh_seeds(tmp_path: Path, written: ModuleType):
     assert "6 seeds of each find a lead of 0.042 or more in 4 of 5 sweeps." in step
 
 
-def test_cells_with_one_and_the_same_mean_ask_for_no_more_runs(tmp_path: Path, written: ModuleType):
+def test_cells_with_one_and_the_same_mean_ask_for_no_more_runs(tmp_path: Path):
     cells = [({"lr": lr}, [1.0, 1.0]) for lr in (1, 2)] + [({"lr": 4}, [3.0, 3.1])]
     written.measured(tmp_path, cells, grid="recipe: sft\ngrid: {lr: [1, 2, 4]}\nseeds: 2\n")
     result = studied(tmp_path)
     assert result.verdict.kind == "tied" and result.next is None and result.no_next is None
 
 
-def test_cells_that_an_axis_is_judged_without_are_named(tmp_path: Path, written: ModuleType):
+def test_cells_that_an_axis_is_judged_without_are_named(tmp_path: Path):
     cells = [({"lr": lr}, [1.0 / lr, 1.1 / lr]) for lr in (1, 2, 4)] + [
         ({"lr": 8}, [0.1, math.nan])
     ]
@@ -104,7 +104,7 @@ def test_cells_that_an_axis_is_judged_without_are_named(tmp_path: Path, written:
     )
 
 
-def test_of_many_cells_with_one_run_the_first_get_more_seeds(tmp_path: Path, written: ModuleType):
+def test_of_many_cells_with_one_run_the_first_get_more_seeds(tmp_path: Path):
     means = {(10.0**-rate, 8): rate / 10 for rate in range(1, 11)}
     grid = "recipe: sft\ngrid: {learning_rate: [1e-3, 1e-2]}\nseeds: 1\n"
     written.grid_of_means(tmp_path, {**means, (2e-2, 8): 0.0}, seeds=1, grid=grid)
@@ -118,7 +118,7 @@ def test_of_many_cells_with_one_run_the_first_get_more_seeds(tmp_path: Path, wri
     assert "Launch next.yaml: the first 8 cells on fresh seeds (24 runs)." in result.verdict.steps
 
 
-def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path, written: ModuleType):
+def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path):
     cells = [({"lr": lr}, [1.0 / lr, 1.05 / lr]) for lr in (1, 2, 4)]
     written.measured(tmp_path, cells)
     result = studied(tmp_path)
@@ -141,7 +141,7 @@ def test_a_grid_that_cannot_be_read_has_no_next_one(tmp_path: Path, written: Mod
     assert isinstance(proposed("grid: {lr: [1, 2, 4]}"), NextGrid)
 
 
-def test_what_a_grid_extends_is_written_out_in_the_next_one(tmp_path: Path, written: ModuleType):
+def test_what_a_grid_extends_is_written_out_in_the_next_one(tmp_path: Path):
     """It need not be found from where that lies, nor be as it was."""
     cells = [({"lr": lr}, [1.0 / lr, 1.05 / lr]) for lr in (1, 2, 4)]
     extends = [
@@ -159,9 +159,7 @@ def test_what_a_grid_extends_is_written_out_in_the_next_one(tmp_path: Path, writ
     assert "lr: [1, 2, 4, 8]" in following.yaml or "- 8" in following.yaml
 
 
-def test_marginal_means_use_only_what_was_measured_at_every_value(
-    tmp_path: Path, written: ModuleType
-):
+def test_marginal_means_use_only_what_was_measured_at_every_value(tmp_path: Path):
     # x: 1 with y 1, 2; x: 2 with y 1 only. The hole at (2, 2) must not move the mean of x = 1.
     cells = [
         ({"x": 1, "y": 1}, [1.0, 1.2]),
@@ -177,7 +175,7 @@ def test_marginal_means_use_only_what_was_measured_at_every_value(
     assert [entry.mean for entry in axes["y"].levels] == pytest.approx([1.1, 9.1])
 
 
-def test_an_interaction_is_reported(tmp_path: Path, written: ModuleType):
+def test_an_interaction_is_reported(tmp_path: Path):
     cells = [
         ({"x": x, "y": y}, [abs(x - y) + 1.0, abs(x - y) + 1.1]) for x in (1, 2) for y in (1, 2)
     ]
@@ -187,7 +185,7 @@ def test_an_interaction_is_reported(tmp_path: Path, written: ModuleType):
     assert set(kinds(result)["no_effect"].evidence) == {"x", "y"}
 
 
-def test_means_of_equal_cells_depend_on_nothing(tmp_path: Path, written: ModuleType):
+def test_means_of_equal_cells_depend_on_nothing(tmp_path: Path):
     noise = random.Random(3)
     cells = [
         ({"x": x, "y": y}, [noise.gauss(1, 0.1) for _ in range(3)])
@@ -201,9 +199,7 @@ def test_means_of_equal_cells_depend_on_nothing(tmp_path: Path, written: ModuleT
     assert len(set(result.pairs[0].best_x)) > 1
 
 
-def test_a_random_search_has_no_trend_by_the_means_of_its_values(
-    tmp_path: Path, written: ModuleType
-):
+def test_a_random_search_has_no_trend_by_the_means_of_its_values(tmp_path: Path):
     noise = random.Random(1)
     cells = [
         ({"x": x, "y": noise.random()}, [x + noise.gauss(0, 0.01) for _ in range(2)])
@@ -215,7 +211,7 @@ def test_a_random_search_has_no_trend_by_the_means_of_its_values(
     assert {axis.effect.p for axis in result.axes} == {None} and result.trends == ()
 
 
-def test_noise_that_comes_back_is_not_called_lost(tmp_path: Path, written: ModuleType):
+def test_noise_that_comes_back_is_not_called_lost(tmp_path: Path):
     noise = random.Random(5)
     sweep = written.Written(tmp_path, axes={"lr": [1, 2, 3]})
     for lr in (1, 2, 3):
@@ -226,9 +222,7 @@ def test_noise_that_comes_back_is_not_called_lost(tmp_path: Path, written: Modul
     assert studied(tmp_path).stability.unstable == ()
 
 
-def test_a_run_that_ends_worse_than_it_began_is_reported_without_a_nan(
-    tmp_path: Path, written: ModuleType
-):
+def test_a_run_that_ends_worse_than_it_began_is_reported_without_a_nan(tmp_path: Path):
     noise = random.Random(5)
     sweep = written.Written(tmp_path, axes={"lr": [1, 2, 3]})
     for lr in (1, 2, 3):
@@ -242,7 +236,7 @@ def test_a_run_that_ends_worse_than_it_began_is_reported_without_a_nan(
     assert "2 runs of 1 cell ended worse than at the start" in kinds(result)["unstable"].text
 
 
-def test_a_run_that_loses_what_it_learned_is_unstable(tmp_path: Path, written: ModuleType):
+def test_a_run_that_loses_what_it_learned_is_unstable(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"lr": [1, 2]})
     for lr in (1, 2):
         for seed in range(2):
@@ -257,7 +251,7 @@ def test_a_run_that_loses_what_it_learned_is_unstable(tmp_path: Path, written: M
     assert kinds(result)["unstable"].level == "note"
 
 
-def test_an_axis_that_does_not_reach_the_recipe(tmp_path: Path, written: ModuleType):
+def test_an_axis_that_does_not_reach_the_recipe(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"lr": [1, 2], "dead": [1, 2]})
     for lr in (1, 2):
         for dead in (1, 2):
@@ -269,7 +263,7 @@ def test_an_axis_that_does_not_reach_the_recipe(tmp_path: Path, written: ModuleT
     assert finding.evidence["keys"] == ["dead"] and "dead may not reach" in finding.text
 
 
-def test_what_counts_may_decide_the_winner(tmp_path: Path, written: ModuleType):
+def test_what_counts_may_decide_the_winner(tmp_path: Path):
     sweep = written.Written(tmp_path, axes={"lr": [1, 2]})
     for lr, values in ((1, [3.0, 2.0, 1.0]), (2, [3.0, 0.2, 1.5])):
         for seed in range(2):
@@ -280,20 +274,20 @@ def test_what_counts_may_decide_the_winner(tmp_path: Path, written: ModuleType):
     assert finding.evidence["winners"] == {"last": "lr=1", "best": "lr=2", "smoothed": "lr=1"}
 
 
-def test_equal_cells_have_no_winner(tmp_path: Path, written: ModuleType):
+def test_equal_cells_have_no_winner(tmp_path: Path):
     written.measured(tmp_path, [({"lr": lr}, [0.5, 0.5]) for lr in (1, 2, 3)])
     result = studied(tmp_path)
     assert result.ranking.best is None and result.verdict.kind == "none"
     assert "all_equal" in kinds(result) and "edge" not in kinds(result)
 
 
-def test_keys_that_no_axis_declares_are_reported(tmp_path: Path, written: ModuleType):
+def test_keys_that_no_axis_declares_are_reported(tmp_path: Path):
     cells = [({"lr": 1}, [0.1, 0.2]), ({"lr": 2, "warmup": 3}, [0.3, 0.4])]
     written.measured(tmp_path, cells)
     assert kinds(studied(tmp_path))["undeclared"].evidence == {"keys": ["warmup"]}
 
 
-def test_several_sweeps_are_one_with_an_axis_of_sweeps(tmp_path: Path, written: ModuleType):
+def test_several_sweeps_are_one_with_an_axis_of_sweeps(tmp_path: Path):
     written.measured(tmp_path, [({"lr": 1}, [0.5, 0.6])], name="one")
     written.measured(tmp_path, [({"lr": 1}, [0.1, 0.2])], name="two")
     data = load(Registry(str(tmp_path)), ["one", "two"], None, None)
@@ -331,7 +325,7 @@ def test_roles_are_found_by_name():
 
 
 @pytest.fixture
-def graded(tmp_path: Path, written: ModuleType) -> Any:
+def graded(tmp_path: Path) -> Any:
     """Two cells with rollouts: the first rows of rewards at iteration 0, the others at the last."""
 
     def made(first: Any, last: Any, **more: Any) -> Behaviour:
@@ -396,7 +390,7 @@ def test_reward_without_success_is_flagged(graded: Any):
     ] * 2
 
 
-def test_questions_are_joined_by_what_they_say(tmp_path: Path, written: ModuleType):
+def test_questions_are_joined_by_what_they_say(tmp_path: Path):
     sweep = written.Written(
         tmp_path, axes={"lr": [1, 2]}, metric={"name": "reward", "goal": "maximize"}
     )
@@ -412,7 +406,7 @@ def test_questions_are_joined_by_what_they_say(tmp_path: Path, written: ModuleTy
     }
 
 
-def test_of_two_attempts_the_later_counts(tmp_path: Path, written: ModuleType):
+def test_of_two_attempts_the_later_counts(tmp_path: Path):
     sweep = written.Written(tmp_path, metric={"name": "reward", "goal": "maximize"})
     run = sweep.run({}, 0, [{"step": 0, "reward": 1.0}], "lost")
     sweep.run({}, 0, [{"step": 0, "reward": 1.0}], attempt=2)
@@ -423,7 +417,7 @@ def test_of_two_attempts_the_later_counts(tmp_path: Path, written: ModuleType):
     assert [rollout.reward for rollout in rollouts] == [1.0, 1.0]
 
 
-def test_damaged_summaries_are_passed_over(tmp_path: Path, written: ModuleType):
+def test_damaged_summaries_are_passed_over(tmp_path: Path):
     sweep = written.Written(tmp_path, metric={"name": "reward", "goal": "maximize"})
     run = sweep.run({}, 0, [{"step": 0, "reward": 1.0}])
     written.rollouts(sweep, run, 0, [[1.0, math.nan]])
@@ -455,7 +449,7 @@ def test_a_folder_with_runs_of_other_programs(tmp_path: Path):
 
 @pytest.mark.parametrize("place", ["below a root", "by its path", "a run alone"])
 def test_a_foreign_folder_is_analysed_as_ls_reads_it(
-    tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch, place: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ):
     for rate in (0.1, 0.2):
         folder = tmp_path / "logs" / "mine" / f"rate-{rate}"

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import shell as shells
+from support import wheels
 
 from sweeper.provenance import job_bundle
 from sweeper.store.opening import open_store
@@ -44,8 +46,8 @@ class Node:
 
 
 @pytest.fixture(scope="session")
-def node(load_support: Any, tmp_path_factory: pytest.TempPathFactory) -> Node:
-    return Node(tmp_path_factory.mktemp("node"), load_support("wheels"))
+def node(tmp_path_factory: pytest.TempPathFactory) -> Node:
+    return Node(tmp_path_factory.mktemp("node"), wheels)
 
 
 def _grid(shell: Any, options: dict[str, Any], requirements: str, **more: Any) -> None:
@@ -133,9 +135,7 @@ def _details(shell: Any) -> list[str]:
     ]
 
 
-def test_in_an_array_on_aws_batch(
-    shells: Any, tmp_path: Path, batch: Any, node: Node, monkeypatch: Any
-) -> None:
+def test_in_an_array_on_aws_batch(tmp_path: Path, batch: Any, node: Node, monkeypatch: Any) -> None:
     """A child finds its run by its index, and the request stays below Batch's limit of size."""
     monkeypatch.setenv("SWEEPER_ROOT", batch.root)
 
@@ -167,11 +167,11 @@ def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_pip_is_not_misled(pip: Path, load_support: Any) -> None:
+def test_pip_is_not_misled(pip: Path) -> None:
     """By modules of the working folder, and by variables of the image."""
     (pip / "work" / "types.py").write_text("raise SystemExit('of the working folder')\n")
     (pip / "work" / "sitecustomize.py").write_text("raise SystemExit('of the image')\n")
-    load_support("wheels").made(pip / "wheels", "dependency", "1.0", dependency="VERSION = '1.0'")
+    wheels.made(pip / "wheels", "dependency", "1.0", dependency="VERSION = '1.0'")
     misled = {"PYTHONPATH": str(pip / "work"), "PIP_TARGET": str(pip / "there"), "PIP_USER": "1"}
     text = f"--no-index\n--find-links {pip}/${{WHERE}}\ndependency==1.0\n"
     environ = {**os.environ, **misled, "WHERE": "wheels"}

@@ -4,14 +4,14 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from support import hub as hubs
 from support.environments import environment, needs
 
 from sweeper import paths
@@ -93,11 +93,10 @@ LARGE = "adapter_model.safetensors"
 
 
 @pytest.fixture
-def hub(load_support: Callable[[str], ModuleType]) -> Iterator[Any]:
+def hub() -> Iterator[Any]:
     """The stand-in for the hub, `Hub` of `tests/support/hub.py`: `good` is the token of `me`."""
-    module = load_support("hub")
-    made = module.Hub({"good": "me", "other": "you"})
-    with module.serve(made):
+    made = hubs.Hub({"good": "me", "other": "you"})
+    with hubs.serve(made):
         yield made
 
 

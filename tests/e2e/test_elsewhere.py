@@ -1,6 +1,7 @@
 """Sweeps on stand-ins with real processes: Kubernetes, Beaker and Modal. Their store is on S3."""
 
 import copy
+import importlib
 import json
 import os
 import signal
@@ -28,7 +29,6 @@ class Place:
     """What differs between the stand-ins; this class is right for Kubernetes."""
 
     fixture = "kube"
-    fault_module = "kubernetes_support"
     lost_answers: tuple[tuple[Any, ...], ...] = (("POST", "jobs", 500), ("POST", "jobs", 0))
     submission: Any = ("POST", "jobs")
     """A submission among the requests of the service."""
@@ -100,7 +100,7 @@ class Place:
 
 
 class Beaker(Place):
-    fixture, fault_module = "beaker", "beaker_support"
+    fixture = "beaker"
     lost_answers = (("create", 500), ("create", 0))
     submission = "create"
     broken = (("ListJobs", "RESOURCE_EXHAUSTED"), ("ListWorkloads", "INTERNAL"))
@@ -149,7 +149,7 @@ class Beaker(Place):
 
 
 class Modal(Beaker):
-    fixture, fault_module = "modal", "modal_support"
+    fixture = "modal"
     lost_answers = (("SandboxCreateV2", "UNAVAILABLE"),)
     submission = None  # its client repeats some by itself
     broken = (("SandboxListV2", "INTERNAL"),) * 6  # its client asks a few times by itself
@@ -212,15 +212,13 @@ def sweep(
     return elsewhere(name, request.getfixturevalue(place.fixture))
 
 
-def test_a_sweep_from_start_to_end(
-    sweep: Any, place: Place, request: pytest.FixtureRequest
-) -> None:
+def _fault(name: str, *about: Any, **more: Any) -> Any:
+    return importlib.import_module(f"support.{name}").Fault(*about, **more)
+
+
+def test_a_sweep_from_start_to_end(sweep: Any, name: str, place: Place) -> None:
     """Requests fail, the checkout is gone: jobs bring their code, and a secret that no file has."""
-    fault, shell, service = (
-        request.getfixturevalue(place.fault_module).Fault,
-        sweep.shell,
-        sweep.service,
-    )
+    shell, service = sweep.shell, sweep.service
     place.add_secret(service)
     sweep.write("secrets: [WANDB_API_KEY]\n", secrets={"WANDB_API_KEY": place.secret})
     command = 'command: [sh, -c, \'echo the key is $WANDB_API_KEY && exec "$0" "$@"\', '
@@ -235,7 +233,7 @@ def test_a_sweep_from_start_to_end(
         shell.until(lambda: sweep.waits_for(place.reason))
         assert place.reason in shell.run("status", "toys", code=4)
     shell.folder = shell.folder.rename(shell.folder.with_name("elsewhere"))
-    faults = [fault(*about) for about in place.broken]
+    faults = [_fault(name, *about) for about in place.broken]
     service.faults += faults
     shell.until(lambda: not any(fault.times for fault in faults))
     place.hold(service, held=False)
@@ -285,11 +283,8 @@ def test_the_doctor(sweep: Any, name: str, place: Place) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_whatever_is_killed_or_lost(
-    sweep: Any, name: str, place: Place, request: pytest.FixtureRequest
-) -> None:
+def test_whatever_is_killed_or_lost(sweep: Any, name: str, place: Place) -> None:
     """A preemption, a lost node, lost answers, killed launchers and an outage cost no run."""
-    fault = request.getfixturevalue(place.fault_module).Fault
     shell, service = sweep.shell, sweep.service
     launcher = sweep.start(*HELD)
     shell.until(lambda: sweep.at_step(2) == 3)
@@ -305,7 +300,7 @@ def test_whatever_is_killed_or_lost(
     assert launcher.returncode == 6 and "does not answer" in errors, output + errors
     assert "Traceback" not in errors
     service.silent = False
-    faults = [fault(*about, after=True) for about in place.lost_answers]
+    faults = [_fault(name, *about, after=True) for about in place.lost_answers]
     service.faults += faults
     taken = ids[:2] if place.has_nodes else ids[:1]
     place.preempt(service, jobs[f"{taken[0]}-a1"])

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import pytest
 from harness.real import until
+from support import podman as podmans
 
 from sweeper import environments
 from sweeper.environments import Died, Limits, Made, NotThere, Result, open_environment
@@ -179,7 +180,7 @@ def test_hostile_commands_do_no_harm(opened, tmp_path, monkeypatch, request):
 
 
 @needs_bubblewrap
-def test_a_root_of_its_own_lies_below_what_is_written(opened, tmp_path, podmans):
+def test_a_root_of_its_own_lies_below_what_is_written(opened, tmp_path):
     """And is the same for the next one, wherever it lies."""
     root = tmp_path / "rootfs"
     programs = ["bash", "cat", "chmod", "env", "head", "ls", "mkdir", "rm", "tar", "touch"]

@@ -7,11 +7,11 @@ import pty
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from libtmux import Server
+from support import written
 
 from sweeper.cli import main
 from sweeper.common.sanitize import sanitize
@@ -32,7 +32,7 @@ OURS = re.compile(r"\x1b\[[0-9;]*[mHKJ]|\x1b\[\?25[hl]|\r")
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, written: ModuleType) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("hostile") / "root"
     for name in ("evil", "b\x1b[2J\u202e"):
         sweep = written.Written(
@@ -49,7 +49,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, written: ModuleType) -> Path:
         )
         for value in (HOSTILE, "2"):
             for seed, state in ((0, "failed"), (1, "succeeded")):
-                _run(sweep, f"k{HOSTILE}", value, seed, state, written)
+                _run(sweep, f"k{HOSTILE}", value, seed, state)
         sweep.save()
         ids = [run["id"] for run in sweep.document["runs"]]
         _launcher_told(sweep.folder, ids)
@@ -59,7 +59,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, written: ModuleType) -> Path:
     return root
 
 
-def _run(sweep: Any, key: str, value: str, seed: int, state: str, written: ModuleType) -> None:
+def _run(sweep: Any, key: str, value: str, seed: int, state: str) -> None:
     rows = [{"step": n, f"m{HOSTILE}": n + seed, f"t{HOSTILE}": HOSTILE} for n in range(4)]
     observed = {"reason": HOSTILE, "detail": HOSTILE, "host": HOSTILE}
     marks = written.checkpoint(HOSTILE, name=f"final{HOSTILE}")

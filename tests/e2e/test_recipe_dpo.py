@@ -10,6 +10,7 @@ import chz
 import numpy as np
 import pytest
 import tinker
+from support import small_torch
 
 from sweeper.recipes import dpo, pairs, rundir, service
 
@@ -79,12 +80,9 @@ def by_differences(rendered, baseline, beta, total):
     return loss
 
 
-def test_its_gradient_is_that_of_the_sdks_own_custom_loss(
-    connection, warm, tmp_path, load_support, monkeypatch
-):
+def test_its_gradient_is_that_of_the_sdks_own_custom_loss(connection, warm, tmp_path, monkeypatch):
     from tinker.lib.public_interfaces import training_client
 
-    small_torch = load_support("small_torch")
     monkeypatch.setattr(training_client, "torch", small_torch.Torch)
     config = dpo.Config(**TASK, load_checkpoint_path=str(warm), batch_size=6, dpo_beta=0.7)
 

@@ -1,14 +1,14 @@
 """Sweeps that are several in one: each part judged by itself, also of tinker-cookbook's own."""
 
-import importlib.util
 import random
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import cookbook_sweep as cookbook
+from support import written
 
 from sweeper import analysis
 from sweeper.analysis.comparison.blocks import find_blocks
@@ -21,7 +21,6 @@ from sweeper.grid import parse_grid
 from sweeper.results.registry import Registry
 
 pytestmark = pytest.mark.e2e
-SUPPORT = Path(__file__).parents[1] / "support" / "cookbook_sweep.py"
 COMMON = {"moonshotai/Kimi-K2-Thinking", "moonshotai/Kimi-K2.5", "Qwen/Qwen3-32B"} | {
     "openai/gpt-oss-120b"
 }
@@ -29,27 +28,16 @@ COMMON = {"moonshotai/Kimi-K2-Thinking", "moonshotai/Kimi-K2.5", "Qwen/Qwen3-32B
 
 
 @pytest.fixture(scope="module")
-def cookbook() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("cookbook_sweep", SUPPORT)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def judged(
-    cookbook: ModuleType, written: ModuleType, tmp_path_factory: pytest.TempPathFactory
-) -> Study:
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """The cookbook's sweep by model, with the noise of its repeated cells."""
     root = tmp_path_factory.mktemp("cookbook")
-    cookbook.write(root, written, cookbook.read())
+    cookbook.write(root, cookbook.read())
     data = load(Registry(str(root)), "sft-sweep", None, None)
     assert data.metric is not None
     return study(replace(data, metric=replace(data.metric, noise="pooled", by="model_name")))
 
 
-def expected(cookbook: ModuleType) -> dict[str, Any]:
+def expected() -> dict[str, Any]:
     """Return the means of each model, best first, computed from the numbers."""
     values: dict[str, dict[Any, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in cookbook.read():
@@ -61,12 +49,10 @@ def expected(cookbook: ModuleType) -> dict[str, Any]:
     }
 
 
-def test_each_model_of_the_cookbooks_sweep_has_its_winner_and_its_ends(
-    judged: Study, cookbook: ModuleType
-):
+def test_each_model_of_the_cookbooks_sweep_has_its_winner_and_its_ends(judged: Study):
     assert judged.blocks is not None and judged.blocks.ragged
     blocks = {block.value: block for block in judged.blocks.blocks}
-    want = expected(cookbook)
+    want = expected()
     assert blocks.keys() == want.keys() and len(blocks) == 35
     ranks, rates = set[str](), set[str]()
     for model, means in want.items():
@@ -108,19 +94,15 @@ def test_no_model_is_best_of_all_and_the_verdict_speaks_of_each(judged: Study):
     assert verdict.text("sft-sweep").count("\n    ") > 12
 
 
-def test_without_by_the_report_mentions_blocks(
-    cookbook: ModuleType, written: ModuleType, tmp_path: Path
-):
-    cookbook.write(tmp_path, written, cookbook.read())
+def test_without_by_the_report_mentions_blocks(tmp_path: Path):
+    cookbook.write(tmp_path, cookbook.read())
     result = study(load(Registry(str(tmp_path)), "sft-sweep", None, None))
     assert result.blocks is not None and not result.ranking.leaders
     (step,) = [step for step in result.verdict.steps if "--by" in step]
     assert step.endswith("sweeper analyze sft-sweep --by model_name.")
 
 
-def test_the_place_of_the_best_rate_is_counted_and_holds_that_of_33_models(
-    judged: Study, cookbook: ModuleType
-):
+def test_the_place_of_the_best_rate_is_counted_and_holds_that_of_33_models(judged: Study):
     """A curve fitted to these rates has its lowest point where no model has its best rate."""
     (place,) = [
         finding.evidence
@@ -128,7 +110,7 @@ def test_the_place_of_the_best_rate_is_counted_and_holds_that_of_33_models(
         if finding.kind == "optimum" and finding.evidence["axis"] == "learning_rate"
     ]
     assert place is not None and dict(place["counts"])[3e-4] == 22
-    rates = [means[0][1][0] for means in expected(cookbook).values()]
+    rates = [means[0][1][0] for means in expected().values()]
     assert (place["low"], place["high"]) == (3e-4, 1e-3)
     assert sum(place["low"] <= rate <= place["high"] for rate in rates) >= 33
 
@@ -147,9 +129,7 @@ def test_holes_are_what_other_models_have(judged: Study):
     assert judged.next.cells == len(missing) == judged.next.yaml.count("- {model_name: ")
 
 
-def test_what_blocks_lack_is_what_to_run_next_and_then_what_may_be_their_best(
-    tmp_path: Path, written: ModuleType
-):
+def test_what_blocks_lack_is_what_to_run_next_and_then_what_may_be_their_best(tmp_path: Path):
     """First the holes, then fresh seeds of the best and of what noise does not separate from it."""
     grid = (
         "recipe: sft  # as ever\ngrid: {model: [a, b], lr: [1, 2], rank: [1, 2]}\nseeds: 3\n"
@@ -184,9 +164,7 @@ def test_what_blocks_lack_is_what_to_run_next_and_then_what_may_be_their_best(
     assert proposal.next is None and proposal.no_next is None
 
 
-def test_a_block_of_single_runs_gets_fresh_seeds_of_its_first_two(
-    tmp_path: Path, written: ModuleType
-):
+def test_a_block_of_single_runs_gets_fresh_seeds_of_its_first_two(tmp_path: Path):
     cells = [({"model": m, "lr": lr}, [lr + len(m)]) for m in ("a", "bb") for lr in (1, 2, 4)]
     grid = "recipe: sft\ngrid: {model: [a, bb], lr: [1, 2, 4]}\nseeds: 1\n"
     written.measured(tmp_path, cells, axes=("model", "lr"), grid=grid)
@@ -225,7 +203,7 @@ def _two_models(seeds: int) -> list[tuple[dict[str, Any], list[float]]]:
     ]
 
 
-def test_blocks_are_found_where_the_optimum_moves(tmp_path: Path, written: ModuleType):
+def test_blocks_are_found_where_the_optimum_moves(tmp_path: Path):
     written.measured(tmp_path, _two_models(3), axes=("model", "lr"))
     result = study(load(Registry(str(tmp_path)), "demo", None, None))
     assert result.blocks is not None and not result.blocks.requested and result.blocks.by == "model"
@@ -233,7 +211,7 @@ def test_blocks_are_found_where_the_optimum_moves(tmp_path: Path, written: Modul
     assert ends == {"a": [(1, "smallest", True)], "b": [(8, "largest", True)]}
 
 
-def test_equal_models_make_no_blocks(tmp_path: Path, written: ModuleType):
+def test_equal_models_make_no_blocks(tmp_path: Path):
     noise = random.Random(4)
     cells = [
         ({"model": model, "lr": lr}, [noise.gauss(1, 0.1) for _ in range(3)])
@@ -244,7 +222,7 @@ def test_equal_models_make_no_blocks(tmp_path: Path, written: ModuleType):
     assert study(load(Registry(str(tmp_path)), "demo", None, None)).blocks is None
 
 
-def test_a_report_by_blocks(tmp_path: Path, written: ModuleType):
+def test_a_report_by_blocks(tmp_path: Path):
     written.measured(tmp_path, _two_models(1), axes=("model", "lr"))
     report = analysis.analyze(str(tmp_path), "demo", by="model")
     rows = {row["value"]: row for row in report.document["blocks"]["rows"]}
@@ -256,7 +234,7 @@ def test_a_report_by_blocks(tmp_path: Path, written: ModuleType):
     assert [line for line in report.verdict.splitlines() if line.startswith("    a: lr 1, 0.")]
 
 
-def test_blocks_are_made_by_a_setting_that_differs(tmp_path: Path, written: ModuleType):
+def test_blocks_are_made_by_a_setting_that_differs(tmp_path: Path):
     written.measured(tmp_path, _two_models(1), axes=("model", "lr"))
     ranking = rank(load(Registry(str(tmp_path)), "demo", None, None))
     with pytest.raises(
@@ -268,7 +246,7 @@ def test_blocks_are_made_by_a_setting_that_differs(tmp_path: Path, written: Modu
     assert metric is not None and metric.by == "model_name"
 
 
-def test_the_numbers_are_those_of_the_results_page(cookbook: ModuleType):
+def test_the_numbers_are_those_of_the_results_page():
     text = (
         "## org/M\n| 4e-05 | 1 | 0.6090 | 0.6195 | 331 |\n| 4e-05 | 1 | 0.61 | 0.62 | 3 |\n"
         "> **Note:** 2 run(s) diverged (test_nll > 2.0) at lr={3e-03} with rank={1, 2} and are\n"

@@ -35,7 +35,7 @@ def finding_text(result: Study, kind: str) -> str:
 def large(tmp_path_factory: pytest.TempPathFactory) -> Study:
     """23 rates by 8 ranks with three seeds."""
     root = tmp_path_factory.mktemp("large")
-    (name,) = example_sweeps.make(root, "cells184", written)
+    (name,) = example_sweeps.make(root, "cells184")
     return study(load(Registry(str(root)), name, None, None))
 
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 from support import example_sweeps as examples
-from support import written
 
 from sweeper import analysis
 
@@ -32,7 +31,7 @@ def test_no_example_is_left_out() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_narrow_page_never_scrolls_sideways(tmp_path: Path, browser: Any, name: str) -> None:
-    sweeps = examples.make(tmp_path, name, written)
+    sweeps = examples.make(tmp_path, name)
     report = analysis.analyze(str(tmp_path), sweeps, out=tmp_path / "report", pictures=False)
     with browser.opened(Path(report.html_path), width=NARROW) as page:
         assert page.evaluate("document.documentElement.scrollWidth") == NARROW
@@ -55,7 +54,7 @@ DRAWN_ANEW = """
 
 def test_many_cells_are_a_strip_and_what_is_asked_for(tmp_path: Path, browser: Any) -> None:
     """20 of 184 cells are shown first; a brushed range filters; curves take a setting's colour."""
-    sweeps = examples.make(tmp_path, "cells184", written)
+    sweeps = examples.make(tmp_path, "cells184")
     report = analysis.analyze(str(tmp_path), sweeps, out=tmp_path / "report", pictures=False)
     with browser.opened(Path(report.html_path)) as page:
         assert page.evaluate("document.querySelectorAll('.allstrip line').length") == 184

@@ -11,15 +11,17 @@ learning rate and a rank that occur twice are two runs of one cell.
 
 import argparse
 import csv
-import importlib.util
 import io
 import itertools
 import math
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from support import written
 
 CSV = Path(__file__).with_name("cookbook_sft_sweep.csv")
 RESULTS = "tinker_cookbook/recipes/chat_sl/results/sft_sweep.md"
@@ -89,8 +91,8 @@ def table(rows: list[Row]) -> str:
     return HEAD + out.getvalue()
 
 
-def write(root: Path, written: ModuleType, rows: list[Row], name: str = "sft-sweep") -> None:
-    """Write the sweep into `root`; `written` is `tests/support/written.py`."""
+def write(root: Path, rows: list[Row], name: str = "sft-sweep") -> None:
+    """Write the sweep into `root`."""
     axes = {
         "model_name": list(dict.fromkeys(row.model for row in rows)),
         "learning_rate": sorted({row.rate for row in rows}),
@@ -128,11 +130,7 @@ def main() -> None:
     rows = read() if given.cookbook is None else parse((given.cookbook / RESULTS).read_text())
     if given.csv is not None:
         given.csv.write_text(table(rows))
-    spec = importlib.util.spec_from_file_location("written", Path(__file__).with_name("written.py"))
-    assert spec is not None and spec.loader is not None
-    written = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(written)
-    write(given.out, written, rows)
+    write(given.out, rows)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,13 @@ import itertools
 import json
 import math
 import random
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+from support import written
 
 ACCURACY = {"name": "test/accuracy", "goal": "maximize", "at": "last"}
 REWARD = {"name": "env/all/reward/total", "goal": "maximize", "at": "best"}
@@ -33,7 +36,6 @@ def grid_text(
 
 def started(
     root: Path,
-    written: ModuleType,
     name: str,
     axes: Mapping[str, Sequence[Any]],
     seeds: int,
@@ -45,7 +47,7 @@ def started(
     return written.Written(root, name, axes, metric, grid=grid)
 
 
-def quickstart(root: Path, written: ModuleType) -> list[str]:
+def quickstart(root: Path) -> list[str]:
     """Learning rate by rank with three seeds, as `grids/quickstart.yaml`."""
     means = {
         (rate, rank): {2e-3: 1.10, 8e-3: 0.62, 3e-2: 0.80}[rate] - 0.004 * rank
@@ -58,11 +60,11 @@ def quickstart(root: Path, written: ModuleType) -> list[str]:
     return ["quickstart"]
 
 
-def grpo(root: Path, written: ModuleType) -> list[str]:
+def grpo(root: Path) -> list[str]:
     """RL judged by its training prompts, as `grids/grpo.yaml`: all of those are right, and half of
     the eight held-out questions."""
     rng = random.Random(1)
-    sweep = started(root, written, "grpo", {"entropy_coef": [0, 0.01, 0.03]}, 3, REWARD)
+    sweep = started(root, "grpo", {"entropy_coef": [0, 0.01, 0.03]}, 3, REWARD)
     tasks = [f"sort {a}{b}" for a in "abcd" for b in "abcd"]
     for coefficient, trained, held in ((0, 0.45, 2), (0.01, 0.93, 4), (0.03, 1.0, 4)):
         for seed in range(3):
@@ -104,7 +106,7 @@ def grpo(root: Path, written: ModuleType) -> list[str]:
     return ["grpo"]
 
 
-def random60(root: Path, written: ModuleType) -> list[str]:
+def random60(root: Path) -> list[str]:
     """Sixty random points of eight axes, of which three matter; one seed each."""
     rng = random.Random(2)
     names = ("learning_rate", "lora_rank", "warmup", "weight_decay", "beta2", "clip", "dropout")
@@ -137,12 +139,12 @@ def random60(root: Path, written: ModuleType) -> list[str]:
     return ["random60"]
 
 
-def cells184(root: Path, written: ModuleType) -> list[str]:
+def cells184(root: Path) -> list[str]:
     """23 learning rates by 8 ranks with three seeds."""
     rng = random.Random(3)
     rates = [float(f"{1e-5 * 1.35**i:.2g}") for i in range(23)]
     ranks = [1, 2, 4, 8, 16, 32, 64, 128]
-    sweep = started(root, written, "cells184", {"learning_rate": rates, "lora_rank": ranks}, 3)
+    sweep = started(root, "cells184", {"learning_rate": rates, "lora_rank": ranks}, 3)
     for (i, rate), (j, rank) in itertools.product(enumerate(rates), enumerate(ranks)):
         mean = 0.9 + 0.004 * (i - 14) ** 2 - 0.02 * min(j, 5)
         for seed in range(3):
@@ -152,14 +154,14 @@ def cells184(root: Path, written: ModuleType) -> list[str]:
     return ["cells184"]
 
 
-def blocks35(root: Path, written: ModuleType) -> list[str]:
+def blocks35(root: Path) -> list[str]:
     """35 models with a ragged grid each, one seed per cell: each model has its own optimum."""
     rng = random.Random(4)
     models = [LONG, *(f"org/Model-{size}B-{kind}" for size in range(1, 18) for kind in "ab")]
     rates, ranks = [3e-5, 1e-4, 3e-4, 1e-3], [1, 8, 32, 128]
     axes = {"model_name": models, "learning_rate": rates, "lora_rank": ranks}
     metric = written.METRIC | {"by": "model_name"}
-    sweep = started(root, written, "blocks35", axes, 1, metric)
+    sweep = started(root, "blocks35", axes, 1, metric)
     for number, model in enumerate(models):
         best = number % 4
         for (i, rate), (j, rank) in itertools.product(enumerate(rates), enumerate(ranks)):
@@ -172,7 +174,7 @@ def blocks35(root: Path, written: ModuleType) -> list[str]:
     return ["blocks35"]
 
 
-def saturated(root: Path, written: ModuleType) -> list[str]:
+def saturated(root: Path) -> list[str]:
     """An accuracy on 200 questions, all of which several cells answer."""
     rng = random.Random(5)
     sweep = started(
@@ -195,10 +197,10 @@ def saturated(root: Path, written: ModuleType) -> list[str]:
     return ["saturated"]
 
 
-def crashes(root: Path, written: ModuleType) -> list[str]:
+def crashes(root: Path) -> list[str]:
     """A cell that is best by the two of its five seeds that did not crash; one that diverges."""
     rng = random.Random(6)
-    sweep = started(root, written, "crashes", {"learning_rate": [1e-4, 3e-4, 1e-3, 3e-3]}, 5)
+    sweep = started(root, "crashes", {"learning_rate": [1e-4, 3e-4, 1e-3, 3e-3]}, 5)
     for rate, mean in ((1e-4, 0.70), (3e-4, 0.52), (1e-3, 0.45), (3e-3, 0.60)):
         for seed in range(5):
             rows = written.curve(mean + rng.gauss(0, 0.02), steps=40, every=10)
@@ -216,7 +218,7 @@ def crashes(root: Path, written: ModuleType) -> list[str]:
     return ["crashes"]
 
 
-def confirmation(root: Path, written: ModuleType) -> list[str]:
+def confirmation(root: Path) -> list[str]:
     """A sweep of eight cells, and its first two again on fresh seeds."""
     rng = random.Random(7)
     rates = [1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 1e-3, 3e-3, 1e-2]
@@ -225,7 +227,7 @@ def confirmation(root: Path, written: ModuleType) -> list[str]:
         ("first", rates, range(3)),
         ("first-confirm", rates[3:5], range(3, 11)),
     ):
-        sweep = started(root, written, name, {"learning_rate": tried}, len(seeds))
+        sweep = started(root, name, {"learning_rate": tried}, len(seeds))
         for rate in tried:
             for seed in seeds:
                 rows = written.curve(means[rate] + rng.gauss(0, 0.03), steps=40, every=10)
@@ -234,12 +236,12 @@ def confirmation(root: Path, written: ModuleType) -> list[str]:
     return ["first", "first-confirm"]
 
 
-def tasks(root: Path, written: ModuleType) -> list[str]:
+def tasks(root: Path) -> list[str]:
     """Five tasks with results by item, as in tinker-cookbook's EvalStore; one seed per cell."""
     rng = random.Random(8)
     metric = {"name": "eval/gsm8k/score", "goal": "maximize", "at": "last"}
     names = ("gsm8k", "ifeval", "math500", "mbpp", "gpqa")
-    sweep = started(root, written, "tasks", {"data": ["base", "filtered", "synthetic"]}, 2, metric)
+    sweep = started(root, "tasks", {"data": ["base", "filtered", "synthetic"]}, 2, metric)
     hard = {name: [rng.gauss(0, 1.6) for _ in range(120)] for name in names}
     for data, skill in (("base", 0.4), ("filtered", 0.9), ("synthetic", 1.1)):
         for seed in range(2):
@@ -267,11 +269,11 @@ def tasks(root: Path, written: ModuleType) -> list[str]:
     return ["tasks"]
 
 
-def terminal(root: Path, written: ModuleType) -> list[str]:
+def terminal(root: Path) -> list[str]:
     """Episodes in a shell on eight tasks: one always solved, one never, two that distinguish
     cells; failed environments, and an episode given up because of them."""
     rng = random.Random(9)
-    sweep = started(root, written, "terminal", {"learning_rate": [5e-4, 2e-3, 8e-3]}, 3, REWARD)
+    sweep = started(root, "terminal", {"learning_rate": [5e-4, 2e-3, 8e-3]}, 3, REWARD)
     hard = {
         **{"unpack-archive": 0.95, "count-words": 0.8, "sum-ledger": 0.6, "join-tables": 0.9},
         **{"fix-service": 0.8, "rotate-logs": 0.25, "sort-names": 0.7, "prove-the-theorem": 0.0},
@@ -370,7 +372,7 @@ def eval_store(folder: Path, benchmark: str, rewards: Sequence[float], run: str 
     (place / "result.json").write_text(json.dumps(result))
 
 
-MAKERS: Mapping[str, Callable[[Path, ModuleType], list[str]]] = {
+MAKERS: Mapping[str, Callable[[Path], list[str]]] = {
     maker.__name__: maker
     for maker in (
         *(quickstart, grpo, random60, cells184, blocks35),
@@ -379,15 +381,14 @@ MAKERS: Mapping[str, Callable[[Path, ModuleType], list[str]]] = {
 }
 
 
-def make(root: Path, name: str, written: ModuleType) -> list[str]:
+def make(root: Path, name: str) -> list[str]:
     """Write the sweep or sweeps of an example; returns the ones to analyze, in order."""
-    return MAKERS[name](root, written)
+    return MAKERS[name](root)
 
 
 def main() -> None:
     """Write the named examples, or all."""
-    import chromium
-    import written
+    from support import chromium
 
     from sweeper import analysis
 
@@ -400,7 +401,7 @@ def main() -> None:
     for name in given.names or MAKERS:
         root = given.out / name
         sweeps = root / "sweeps"
-        truth = make(sweeps, name, written) if not sweeps.exists() else None
+        truth = make(sweeps, name) if not sweeps.exists() else None
         names = truth or sorted((p.parent.name for p in sweeps.glob("*/sweep.json")), reverse=True)
         report = analysis.analyze(str(sweeps), names, out=root / "report", pictures=False)
         print(report.verdict, end="\n\n")

@@ -3,13 +3,13 @@
 import json
 import math
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pandas
 import plotly.graph_objects as go
 import pytest
 from scipy import stats
+from support import written
 
 from sweeper import analysis
 from sweeper.analysis.page.markdown import escape, fenced
@@ -71,7 +71,7 @@ def test_cells_are_what_the_columns_say():
 
 
 @pytest.fixture
-def two(tmp_path: Path, written: ModuleType) -> Registry:
+def two(tmp_path: Path) -> Registry:
     """Sweeps `a` and `b`, whose batch size differs throughout; `b` is better at lr 1 only."""
     for name, batch, shift in (("a", 32, 0.0), ("b", 64, -0.1)):
         sweep = written.Written(tmp_path, name, axes={"lr": [1, 2]})
@@ -125,7 +125,7 @@ def test_markdown_shows_text_as_it_is():
     assert fenced("a\n````\nb", "yaml") == "`````yaml\na\n````\nb\n`````"
 
 
-def test_sweeps_that_are_judged_at_different_values_compare_at_one(tmp_path, written, capsys):
+def test_sweeps_that_are_judged_at_different_values_compare_at_one(tmp_path, capsys):
     for name, at in (("one", "last"), ("two", "best")):
         metric = {"name": "test/nll", "goal": "minimize", "at": at}
         means = {(1e-4, 8): 0.9, (1e-3, 8): 0.2}

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import written
 
 from sweeper.analysis import labels
 from sweeper.analysis.comparison.edges import find_edges
@@ -72,7 +73,7 @@ AWKWARD: list[Any] = [1, 2.5, None, "3", "text", True, [1], {"a": 1}, 10**400, -
 
 
 @pytest.mark.parametrize("metric", [None, "key"])
-def test_columns_hold_what_the_registry_takes_for_numbers(tmp_path, written, metric):
+def test_columns_hold_what_the_registry_takes_for_numbers(tmp_path, metric):
     rows = [{"step": step, "key": value} for step, value in enumerate(AWKWARD)]
     histories = [rows, rows[:2], rows[:3], rows[3:8], rows[8:10], rows[10:], [{"step": 0, "b": 1}]]
     histories.append([{"key": 5.0}, {"key": 2.0}])
@@ -96,7 +97,7 @@ def test_columns_hold_what_the_registry_takes_for_numbers(tmp_path, written, met
             assert ("key" in columns.of(run.id).keys) == bool(expected)
 
 
-def test_tokens_are_counted_under_whichever_names_a_program_gives_them(tmp_path, written):
+def test_tokens_are_counted_under_whichever_names_a_program_gives_them(tmp_path):
     """tinker-cookbook counts what it is billed for, in all kinds, those that it has none of too."""
     billed = {"sampled": 5, "trained": 7, "prefill_cached": 2, "prefill_uncached": 3}
     none = dict.fromkeys(billed, 0) | {"trained": 9}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import stats
+from support import written
 
 from sweeper.analysis import analyze
 from sweeper.analysis.comparison.tasks import improvement, interquartile_mean, interval, profile
@@ -45,7 +46,7 @@ def test_the_interval_of_three_runs_holds_the_truth():
     assert held >= 178
 
 
-def test_the_report_has_a_table_of_checkpoints_by_benchmark(tmp_path, written):
+def test_the_report_has_a_table_of_checkpoints_by_benchmark(tmp_path):
     metric = {"name": "eval/gsm8k/score", "goal": "maximize"}
     sweep = written.Written(tmp_path, "m", {"rank": [4, 8]}, metric)
     for rank in (4, 8):

@@ -1,9 +1,9 @@
 """`sweeper best`, `analysis.best` and the order of `ls`: the same judgement as the report's."""
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support import written
 from support.verbs import ask
 
 import sweeper
@@ -13,7 +13,7 @@ from sweeper.errors import NotFound, UsageError
 
 
 @pytest.fixture
-def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A sweep whose last values are noisy, and one that is maximized."""
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path / "root"))
@@ -55,7 +55,7 @@ def test_best_prints_how_it_judges(root, capsys):
     assert not (root / "up" / "report").exists()
 
 
-def test_a_sweep_without_a_metric_or_values_has_no_best(root, written):
+def test_a_sweep_without_a_metric_or_values_has_no_best(root):
     bare = written.Written(root, "bare", {"x": [1]}, metric=None)
     bare.run({"x": 1}, 0, [{"step": 0, "loss": 1}])
     bare.save()
@@ -93,7 +93,7 @@ def test_ls_says_where_the_report_may_judge_otherwise(root, capsys):
     assert "`sweeper best SWEEP` uses the value of the report" in capsys.readouterr().out
 
 
-def test_status_lists_sweeps_by_their_time(root, written, capsys):
+def test_status_lists_sweeps_by_their_time(root, capsys):
     for name, created in (("aaa", "2027-01-01T00:00:00Z"), ("zzz", "2020-01-01T00:00:00Z")):
         late = written.Written(root, name, {"x": [1]}, created=created)
         late.run({"x": 1}, 0)

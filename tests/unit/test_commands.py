@@ -6,10 +6,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 from support.verbs import ask
 
 from sweeper.cli import main
@@ -17,7 +17,7 @@ from sweeper.commands.show import facts
 
 
 @pytest.fixture
-def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     folder = tmp_path / "root"
     monkeypatch.setenv("SWEEPER_ROOT", str(folder))
@@ -42,7 +42,7 @@ def test_ls_takes_selectors(capsys):
     assert "lr=1,seed=0" in (main(["ls"]), capsys.readouterr().out)[1]
 
 
-def test_nearby_values_are_printed_with_enough_digits(tmp_path, written, capsys):
+def test_nearby_values_are_printed_with_enough_digits(tmp_path, capsys):
     rates = [0.00012345, 0.00012346]
     sweep = written.Written(tmp_path, "s", {"lr": rates})
     for rate in rates:
@@ -53,7 +53,7 @@ def test_nearby_values_are_printed_with_enough_digits(tmp_path, written, capsys)
     assert all(f"\n{rate} " in printed and f"lr={rate}: oom" in printed for rate in rates)
 
 
-def scored(root: Path, written: ModuleType) -> None:
+def scored(root: Path) -> None:
     """Write a sweep of two models and two ranks with the scores of two checkpoints."""
     sweep = written.Written(root, "m", {"model": ["a", "b"], "rank": [4, 8]})
     for model, rank in ((model, rank) for model in ("a", "b") for rank in (8, 4)):
@@ -69,8 +69,8 @@ def scored(root: Path, written: ModuleType) -> None:
     sweep.save()
 
 
-def test_ls_by_several_keys_has_the_best_cell_of_each(tmp_path, written, capsys):
-    scored(tmp_path, written)
+def test_ls_by_several_keys_has_the_best_cell_of_each(tmp_path, capsys):
+    scored(tmp_path)
     table = ask(capsys, "ls", "m", "--by", "model,rank", "--root", str(tmp_path))
     assert [(row["value"], row["states"]["m"], row["best"]["value"]) for row in table["rows"]] == [
         ([model, rank], {"succeeded": 2}, rank + 1.5) for model in ("a", "b") for rank in (8, 4)
@@ -83,8 +83,8 @@ def test_ls_by_several_keys_has_the_best_cell_of_each(tmp_path, written, capsys)
     assert main(["ls", "m", "--by", "model,model", "--root", str(tmp_path)]) == 2
 
 
-def test_ls_by_checkpoint_and_suite_has_the_scores(tmp_path, written, capsys):
-    scored(tmp_path, written)
+def test_ls_by_checkpoint_and_suite_has_the_scores(tmp_path, capsys):
+    scored(tmp_path)
     table = ask(capsys, "ls", str(tmp_path / "m"), "--by", "checkpoint,suite")
     assert (table["by"], table["columns"]) == ("checkpoint,suite", ["gsm8k"])
     assert [row["value"] for row in table["rows"]] == ["step 0", "000010"] * 8
@@ -127,7 +127,7 @@ def test_show_has_everything(capsys):
     )
 
 
-def test_printed_configuration_values_work_as_conditions(root, written, capsys):
+def test_printed_configuration_values_work_as_conditions(root, capsys):
     """Also of what is nested, by the keys and the values that it prints."""
     sweep = written.Written(root, "nested", {"a": [1, 2]})
     kinds: dict[str, list[Any]] = {
@@ -230,7 +230,7 @@ def test_a_verb_for_one_run_lists_the_matching_runs(capsys, verb):
         ({"batch": 0, "epoch": 2}, "after 2 epochs"),
     ],
 )
-def test_where_in_the_training_a_checkpoint_was_made(root, written, capsys, record, step):
+def test_where_in_the_training_a_checkpoint_was_made(root, capsys, record, step):
     sweep = written.Written(root, "sl", {"lr": [1]})
     sweep.run({"lr": 1}, 0, [{"step": 0}], checkpoints=[{"name": "final", **record}])
     sweep.save()
@@ -239,7 +239,7 @@ def test_where_in_the_training_a_checkpoint_was_made(root, written, capsys, reco
     assert re.split(r"\s{3,}", shown[2])[:2] == ["final", step]
 
 
-def test_status_has_a_line_for_a_sweep_and_for_a_run(root, written, capsys):
+def test_status_has_a_line_for_a_sweep_and_for_a_run(root, capsys):
     """However long its command is, and what a run said last."""
     command = ["python", "train.py", *(f"--option{n} {{value{n}}}\n" for n in range(40))]
     recipe = {"reference": " ".join(command), "kind": "command", "command": command}
@@ -276,7 +276,7 @@ def test_tables_are_exported_as_csv_and_parquet(root, capsys):
     assert sorted(path.name for path in root.parent.iterdir() if ".tmp" in path.name) == []
 
 
-def test_exported_csv_contains_no_formulas(tmp_path, written, monkeypatch):
+def test_exported_csv_contains_no_formulas(tmp_path, monkeypatch):
     """A spreadsheet that opens the export must not execute what a metric or setting says."""
     import csv
 
@@ -300,7 +300,7 @@ def test_exported_csv_contains_no_formulas(tmp_path, written, monkeypatch):
     assert read("=key") == formulas + innocent
 
 
-def test_gc_removes_unneeded_files_only_with_delete(root, written, capsys):
+def test_gc_removes_unneeded_files_only_with_delete(root, capsys):
     sweep = written.Written(root, "again")
     run = sweep.run({"a": 1}, 0, [{"step": 0}], "preempted")
     sweep.run({"a": 1}, 0, [{"step": 0}], attempt=2)

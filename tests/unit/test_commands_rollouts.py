@@ -2,10 +2,10 @@
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 from support.verbs import ask
 
 import sweeper
@@ -14,7 +14,7 @@ from sweeper.results.conversations import groups_of, turns_logged
 
 
 @pytest.fixture
-def root(tmp_path: Path, written: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     folder = tmp_path / "root"
     monkeypatch.setenv("SWEEPER_ROOT", str(folder))
@@ -51,7 +51,7 @@ def tree() -> dict[str, Any]:
     return {"tag": "body", "children": ["text", section("Group Rollout", *episodes)]}
 
 
-def test_answers_to_items_are_a_table_and_those_that_failed_are_shown(root, written, capsys):
+def test_answers_to_items_are_a_table_and_those_that_failed_are_shown(root, capsys):
     place = next((root / "s" / "runs").iterdir())
     rows = [
         {"item": "k1", "sample": n, "score": n % 2, "task": "sums", "text": f"{n}\x1b[31m",
@@ -79,7 +79,7 @@ def test_answers_to_items_are_a_table_and_those_that_failed_are_shown(root, writ
     assert "user: 1+0=\nassistant: 0" in shown and "right: 1" in shown and "\x1b" not in shown
 
 
-def test_what_one_run_solves_and_another_fails_is_shown_with_both_answers(root, written, capsys):
+def test_what_one_run_solves_and_another_fails_is_shown_with_both_answers(root, capsys):
     scores = {"k1": (1, 0), "k2": (1, 1), "k3": (0, 0), "k4": (0, 1), "k5": (1, None)}
     for place, name in enumerate(("lr=1,seed=0", "lr=2,seed=0")):
         folder = root / "s" / "runs" / f"{sweeper.Registry(str(root)).run(f's/{name}').id}.1"
@@ -108,7 +108,7 @@ def test_what_one_run_solves_and_another_fails_is_shown_with_both_answers(root, 
     assert "lr=1,seed=0 says k1" in capsys.readouterr().out
 
 
-def test_ambiguous_rollout_texts_are_marked(root, written, capsys):
+def test_ambiguous_rollout_texts_are_marked(root, capsys):
     """Two equal rewards, nothing that tells whose text it is, and a single rollout."""
     sweep = written.Written(root, "rl", {"lr": [1]})
     run = sweep.run({"lr": 1}, 0)
@@ -172,7 +172,7 @@ def test_rollouts_are_chosen_and_read(capsys):
     assert "said 11\n" in shown and "\x1b" not in shown
 
 
-def test_iterations_of_a_run_are_shown_in_one_form(root, written, capsys):
+def test_iterations_of_a_run_are_shown_in_one_form(root, capsys):
     """Of the first there is a transcript, of the second only what its turns logged."""
     from datetime import UTC, datetime
 
@@ -201,7 +201,7 @@ def test_iterations_of_a_run_are_shown_in_one_form(root, written, capsys):
     assert second[1][1] == first[1][1] == "assistant: 5"
 
 
-def test_episodes_are_shown_turn_by_turn_and_found_by_task(root, written, capsys):
+def test_episodes_are_shown_turn_by_turn_and_found_by_task(root, capsys):
     from sweeper.recipes.rollouts import Group, Problem, Rollout, Turn, summaries
 
     turns = (
@@ -239,7 +239,7 @@ def test_an_invalid_transcript_is_skipped():
     assert turns_logged({"steps": [1, {"logs": 2}]}) == turns_logged({}) == []
 
 
-def test_a_trajectory_with_an_invalid_index_is_shown(root, written, capsys):
+def test_a_trajectory_with_an_invalid_index_is_shown(root, capsys):
     run = written.Written(root, "odd", {"lr": [1]})
     identity = run.run({"lr": 1}, 0, [{"step": 0, "test/nll": 3.0}])
     run.save()
@@ -252,7 +252,7 @@ def test_a_trajectory_with_an_invalid_index_is_shown(root, written, capsys):
     assert "still here" in capsys.readouterr().out
 
 
-def test_rollouts_of_a_sweep_include_all_its_runs(root, written, capsys):
+def test_rollouts_of_a_sweep_include_all_its_runs(root, capsys):
     unanswered = {"group_idx": 0, "traj_idx": 0, "total_reward": 9.0, "iteration": 0}
     unanswered |= {"trajectory_metrics": {"ended_at": 1796000000.0}, "steps": [{"ac_len": 1}]}
     (run,) = ask(capsys, "ls", "s/lr=1")["runs"]

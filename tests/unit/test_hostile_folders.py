@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper.cli import main
 from sweeper.errors import StoreError, UsageError
@@ -34,7 +35,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     "identity", ["../../victim/state/0123456789ab", "..", ".", "a/b", "", "x" * 65, "a\n", "a b"]
 )
 @pytest.mark.parametrize("verb", ["cancel", "retry", "status", "logs"])
-def test_an_id_that_is_a_path_is_refused(root, written, capsys, identity, verb):
+def test_an_id_that_is_a_path_is_refused(root, capsys, identity, verb):
     """`cancel evil` wrote a request into another sweep, whose run then was stopped."""
     for name in ("victim", "evil"):
         sweep = written.Written(root, name, {"x": [1]}, launch={"retries": 0, "grace_s": 1})
@@ -118,7 +119,7 @@ def test_no_lock_request_or_launcher_goes_through_a_link(root):
     assert os.listdir(outside) == ["keep"]
 
 
-def test_gc_removes_nothing_beyond_a_link(root, written, capsys):
+def test_gc_removes_nothing_beyond_a_link(root, capsys):
     """`gc --attempts --delete` went into an `iteration_*` folder that was a link."""
     outside = _outside(root)
     sweep = written.Written(root, "s", {"x": [1]})
@@ -136,7 +137,7 @@ def test_gc_removes_nothing_beyond_a_link(root, written, capsys):
     assert (outside / name).exists()
 
 
-def test_cancel_removes_no_file_that_is_not_the_runs_environment(root, written, tmp_path):
+def test_cancel_removes_no_file_that_is_not_the_runs_environment(root, tmp_path):
     """What a launcher's record calls the environment's file was removed, wherever that was."""
     sweep = written.Written(root, "s", {"x": [1]}, launch={"retries": 0, "grace_s": 1})
     sweep.run({"x": 1}, state="failed")

@@ -6,6 +6,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+from support import written
 
 from sweeper.backends import options_of
 from sweeper.cli import main
@@ -253,7 +254,7 @@ def test_a_root_that_cannot_be_written_is_told_by_plan(tmp_path, capsys):
         assert capsys.readouterr().err == stderr
 
 
-def test_a_metric_that_earlier_runs_did_not_record(tmp_path, written):
+def test_a_metric_that_earlier_runs_did_not_record(tmp_path):
     earlier = written.Written(tmp_path, "earlier", {"a": [1]})
     earlier.run({"a": 1}, 0, [{"step": 0, "loss": 1.0}, {"step": 1, "test/nll": 2.0}])
     earlier.save()

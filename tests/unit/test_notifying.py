@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import receivers, written
 
 from sweeper.alarms import delivery as receivers_module
 from sweeper.alarms.delivery import Sender, deliver
@@ -35,7 +35,7 @@ SECRET, PASSWORD = "s3cret-in-the-address", "the-password-of-a-person"
 
 
 @pytest.fixture
-def store(tmp_path: Path, written: ModuleType) -> LocalStore:
+def store(tmp_path: Path) -> LocalStore:
     made = written.Written(tmp_path, "s", {"lr": [1, 2]})
     for rate in (1, 2):
         made.run({"lr": rate}, 0, [{"step": 1, "test/nll": float(rate)}])
@@ -113,11 +113,7 @@ def mail_pem(certificate: tuple[bytes, bytes], tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("tls", ["starttls", "ssl"])
 def test_mail_is_sent_over_tls_with_a_login(
-    store: LocalStore,
-    receivers: ModuleType,
-    mail_pem: Path,
-    tls: str,
-    monkeypatch: pytest.MonkeyPatch,
+    store: LocalStore, mail_pem: Path, tls: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, "one")
     with receivers.mailbox(tls, mail_pem, login=True) as box:
@@ -137,7 +133,7 @@ def test_mail_is_sent_over_tls_with_a_login(
     assert mail["Subject"] == "s: a <b> & c" and mail["To"] == "me@example.org"
 
 
-def test_mail_refused_at_first_arrives_once(store: LocalStore, receivers: ModuleType) -> None:
+def test_mail_refused_at_first_arrives_once(store: LocalStore) -> None:
     for number in range(3):
         put(store, f"m{number}")
     with receivers.mailbox("none") as box:
@@ -148,9 +144,7 @@ def test_mail_refused_at_first_arrives_once(store: LocalStore, receivers: Module
     assert len(box.taken) == 3 == len({mail["Message-ID"] for mail in box.taken})
 
 
-def test_mail_and_commands_get_the_text_and_the_verdict(
-    store: LocalStore, receivers: ModuleType, tmp_path: Path
-) -> None:
+def test_mail_and_commands_get_the_text_and_the_verdict(store: LocalStore, tmp_path: Path) -> None:
     put(store, "end-1", "end", "has ended: 2 succeeded")
     put(store, "budget-1", "budget", "spent")
     file = tmp_path / "said"

@@ -5,10 +5,10 @@ import os
 import shutil
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
+from support import written
 
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import annotations
@@ -18,7 +18,7 @@ from sweeper.store.documents import seconds_since, timestamp
 
 
 @pytest.fixture
-def root(tmp_path: Path, written: ModuleType) -> Path:
+def root(tmp_path: Path) -> Path:
     """Two sweeps: `alpha` with one run of each kind, `beta` with a run that alpha has too."""
     alpha = written.Written(tmp_path, "alpha", {"lr": [1e-4, 1e-3]})
     rows = [{"step": 0, "test/nll": 2.0}, {"step": 1, "test/nll": 1.0, "text": "x"}]
@@ -114,7 +114,7 @@ def test_a_run_handle_gives_config_log_metrics_and_checkpoints(root: Path):
     assert (waiting.log(), waiting.log_tail(), len(waiting.metrics())) == ("", [], 0)
 
 
-def test_an_attempt_from_step_0_begins_a_new_history(tmp_path: Path, written: ModuleType):
+def test_an_attempt_from_step_0_begins_a_new_history(tmp_path: Path):
     """Rows of the attempt before are in no value, curve or table."""
     sweep = written.Written(tmp_path, "again")
     first = [{"step": s, "test/nll": float(s)} for s in range(4)]
@@ -145,7 +145,7 @@ def test_an_empty_root_gives_empty_frames(tmp_path: Path):
     assert len(registry.sweeps()) == len(registry.metrics()) == 0
 
 
-def test_an_unreadable_outcome_is_read_again_later(tmp_path: Path, written: ModuleType, home: Path):
+def test_an_unreadable_outcome_is_read_again_later(tmp_path: Path, home: Path):
     sweep = written.Written(tmp_path / "root", "s")
     run = sweep.run({"lr": 1}, 0, [{"step": 0}], "failed", reason="oom")
     sweep.save()
@@ -168,7 +168,7 @@ def trusting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("aged", [True, False])
 def test_a_sweep_made_anew_is_not_shown_from_the_cache(
-    tmp_path: Path, written: ModuleType, home: Path, trusting: None, aged: bool
+    tmp_path: Path, home: Path, trusting: None, aged: bool
 ):
     root = tmp_path / "root"
     for reason, wall in (("timeout", 3.0), ("started", 1.0)):
@@ -184,9 +184,7 @@ def test_a_sweep_made_anew_is_not_shown_from_the_cache(
         assert (record["reason"], record["wall_s"]) == (reason, 2 * wall)
 
 
-def test_a_malformed_event_is_not_cached(
-    tmp_path: Path, written: ModuleType, home: Path, trusting: None
-):
+def test_a_malformed_event_is_not_cached(tmp_path: Path, home: Path, trusting: None):
     sweep = written.Written(tmp_path / "root", "s")
     sweep.run({}, 0, [], "preempted", cell="")
     run = sweep.run({}, 0, [], "failed", cell="", reason="oom", attempt=2)
@@ -203,7 +201,7 @@ def test_a_malformed_event_is_not_cached(
         assert (record["reason"], record["wall_s"]) == ("oom", 120.0)
 
 
-def test_runs_that_have_not_started_have_no_rollouts(tmp_path: Path, written: ModuleType):
+def test_runs_that_have_not_started_have_no_rollouts(tmp_path: Path):
     sweep = written.Written(tmp_path, "s")
     sweep.run({}, 0, state="planned")
     sweep.save()
@@ -227,7 +225,7 @@ def test_an_empty_result_warns_and_suggests_a_key(root: Path):
         assert Registry(str(root)).metrics(keys=["test/nl"]).empty
 
 
-def test_the_last_event_of_a_run_and_of_a_sweep(root: Path, written: ModuleType):
+def test_the_last_event_of_a_run_and_of_a_sweep(root: Path):
     """By the times in the events: a request comes after an end, and counts."""
     registry = Registry(str(root))
     done, _, planned, running = registry.sweep("alpha").runs

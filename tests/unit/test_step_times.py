@@ -75,7 +75,7 @@ def test_a_report_has_a_row_of_shares_for_each_cell(tmp_path, capsys):
     assert [word for word in shown.split() if line not in word][:9] == words
 
 
-def test_the_newest_timelines_of_a_run_are_linked(tmp_path, written, capsys):
+def test_the_newest_timelines_of_a_run_are_linked(tmp_path, capsys):
     sweep = written.Written(tmp_path, "timed", {"lr": [1, 2]}, METRIC)
     row = {"loss": 1, "time/total": 2.0, "time/sampling": 1.0}
     first, _ = (sweep.run({"lr": lr}, 0, [{"step": 0, **row}]) for lr in (1, 2))
