@@ -1,4 +1,4 @@
-"""Detects problems of a run while it runs, by rules over its metrics, rollouts and heartbeats."""
+"""Detects problems of runs while they are running. Rules judge metrics, rollouts and heartbeats."""
 
 from sweeper.alarms.records import Alarm, Name, alarms, names, read, read_action
 

@@ -1,5 +1,5 @@
-"""Carries out the actions of `on_alarm`, once per alarm. Each result is a record, created
-exclusively, so that the next launcher can continue after a kill."""
+"""Carries out the actions of `on_alarm`, once per alarm. Each alarm's actions are recorded in a
+file that is created exclusively, so that the next launcher can continue after a kill."""
 
 import json
 import os
@@ -56,7 +56,8 @@ class Watched(NamedTuple):
 
 
 class AlarmActions:
-    """Executes the actions of a plan's `on_alarm`. `tell` gets a line about failures."""
+    """Executes the actions of a plan's `on_alarm`. `tell` is called with a line about each
+    failure."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class AlarmActions:
         return (*actions, *(["run"] if self._command else []))
 
     def add(self, alarm: Alarm) -> None:
-        """Queue the actions of an alarm, which begin at the next `look`."""
+        """Queue the actions of an alarm. They begin at the next `look`."""
         if alarm.actions:
             self._due.append(alarm)
 
@@ -119,7 +120,8 @@ class AlarmActions:
             self._due.popleft()
 
     def finish(self) -> None:
-        """Wait for the commands, up to their time limit. Raises `StoreError`."""
+        """Carry out the remaining actions, and wait for their commands until their time limit.
+        Raises `StoreError`."""
         deadline = self._clock() + _LAST_SECONDS
         self.look()
         while (self._commands or self._due) and self._clock() < deadline:
@@ -129,8 +131,8 @@ class AlarmActions:
             self.look()
 
     def _stopped(self, alarm: Alarm) -> bool:
-        """Request the stop of some of the runs that an alarm stops. Return False while others
-        remain."""
+        """Request to stop the next few of the runs that an alarm stops. Return False while some
+        of its runs remain."""
         if "stop run" not in alarm.actions and "stop sweep" not in alarm.actions:
             return True
         if self._stopping is None:
@@ -147,8 +149,8 @@ class AlarmActions:
         return False
 
     def _cancel(self, run: str, alarm: Alarm) -> None:
-        """Request that a run is stopped, as `sweeper cancel` does, unless the alarm's attempt has
-        ended."""
+        """Request to stop a run, as `sweeper cancel` does. Skip the alarm's own run if it has
+        already begun another attempt."""
         view = self._run_table.views.get(run)
         if view is None or (run in self._run_table.retired and view.state.state not in OPEN):
             return
@@ -219,15 +221,15 @@ class AlarmActions:
         self._commands.append(_Command(alarm, argv, process, output, self._clock()))
 
     def _environment(self) -> dict[str, str]:
-        """Return the environment in which the sweep was launched; this process may have that of a
-        tmux server."""
+        """Return the environment in which the sweep was launched. This process may have the
+        environment of a tmux server instead."""
         try:
             return read_environment(self._env_file)
         except SweeperError:
             return dict(os.environ)
 
     def _last_words(self, output: IO[bytes]) -> str:
-        """Return the last line that a command printed, without secrets, because the line is
+        """Return the last line that a command printed. Secrets are masked, because the line is
         recorded."""
         redactor = Redactor(secret_values(self._environment(), self._secrets))
         return last_line(redactor.feed(_tail(output)) + redactor.end())
@@ -278,8 +280,8 @@ def _who(alarm: Alarm) -> str:
 
 
 def _tail(output: IO[bytes]) -> bytes:
-    """Return the last complete lines of a file. A partial first line could begin within a secret,
-    where masking misses it."""
+    """Return the last complete lines of a file. A cut first line could begin inside a secret,
+    and masking would then miss the secret."""
     start = max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES)
     output.seek(start)
     data = output.read()

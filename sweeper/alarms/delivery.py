@@ -30,7 +30,8 @@ from sweeper.sweep.notify import Email, Message, Notify
 from sweeper.sweep.settled import changing
 
 SECONDS = 15.0
-"""The most seconds for the whole answer of a web server, or for each step of a mail server."""
+"""Time limit in seconds for the whole answer of a web server, or for each answer of a mail
+server."""
 _MAIL_SECONDS = 60.0
 _COMMAND_SECONDS = 60.0
 _SHOWN_BYTES = 65_536
@@ -38,12 +39,12 @@ _PORTS = {"ssl": 465, "starttls": 587, "none": 25}
 
 
 class Undelivered(Exception):
-    """The message was not delivered; the text of the error gives the reason."""
+    """The error for a message that was not delivered. Its text gives the reason."""
 
 
 class Letter(NamedTuple):
-    """A message to send. `identity` is unique, `lines` is the text with the subject first, and
-    `verdict` is the line of the verdict, if any."""
+    """A message to send. `identity` is unique. `lines` is the text; the first line is the
+    subject. `verdict` is the line with the sweep's verdict, if there is one."""
 
     identity: str
     sweep: str
@@ -62,8 +63,8 @@ class Letter(NamedTuple):
 def send(
     way: str, letter: Letter, notify: Notify, environment: Mapping[str, str], cwd: str | None = None
 ) -> None:
-    """Send a letter to the receiver `way`. `environment` has the variables that the settings name.
-    Raises `Undelivered`."""
+    """Send a letter by `way`: "command", "webhook", "slack" or "email". `environment` has the
+    variables that `notify` names. Raises `Undelivered`."""
     ways: Mapping[str, Callable[[], None]] = {
         "command": lambda: _by_command(letter, notify.command or (), environment, cwd),
         "webhook": lambda: _by_webhook(letter, _value(notify.webhook, environment)),
@@ -135,8 +136,9 @@ def _by_command(
 
 
 def _within(seconds: float, action: Callable[[], None]) -> None:
-    """Call `action` for at most `seconds`. The timeouts of sockets apply to each read, so a server
-    that sends a byte now and then never reaches them."""
+    """Call `action`, and raise `Undelivered` if it takes longer than `seconds`. A socket's
+    timeout is not enough: it applies to each read, so a server that sends a byte now and then
+    never reaches it."""
     errors: list[BaseException] = []
 
     def act() -> None:
@@ -222,13 +224,13 @@ def _by_email(letter: Letter, email: Email | None, environment: Mapping[str, str
 
 
 MOST_TRIES = 8
-"""The most tries per message and receiver in one call."""
+"""The largest number of tries per message and receiver, in one call of `deliver`."""
 _LONGEST_WAIT = 60.0
 
 
 class Delivery(NamedTuple):
-    """The delivery of a message to a receiver. `delivered` is None while unknown. With `sending`,
-    its sender may still be running."""
+    """The delivery of a message to a receiver. `delivered` is None while the result is unknown.
+    `sending`: the sending process may still be running."""
 
     key: str
     kind: str
@@ -240,8 +242,8 @@ class Delivery(NamedTuple):
 
 
 class Sender(NamedTuple):
-    """A sweep and the settings for sending its messages. `verdict` returns the line of its verdict;
-    `cwd` is the folder for commands."""
+    """A sweep and the settings for sending its messages. `verdict` returns the line with the
+    sweep's verdict. `cwd` is the folder in which commands run."""
 
     folder: SweepFolder
     notify: Notify
@@ -252,8 +254,8 @@ class Sender(NamedTuple):
 
 
 def deliver(sender: Sender, *, most: int = MOST_TRIES) -> list[Delivery]:
-    """Send unsent messages until all are delivered or were tried `most` times, with exponential
-    backoff. Returns the state of each delivery. Raises `StoreError`."""
+    """Send unsent messages, with exponential backoff, until each is delivered or was tried
+    `most` times. Return the state of each delivery. Raises `StoreError`."""
     counted: dict[tuple[str, str], int] = {}
     read: dict[str, Message] = {}
     identity = sender.folder.ensure_identity()

@@ -1,6 +1,6 @@
-"""The history of one attempt that the rules judge. Its memory use does not grow with the length of
-training. Rows are added one by one, so results do not depend on how many were read at once. Does no
-I/O."""
+"""The history of one attempt, which the rules judge. The memory that it takes does not grow with
+the length of training. Rows are added one by one, so results do not depend on how many rows a
+check reads. Does no I/O."""
 
 import math
 import re
@@ -59,10 +59,10 @@ ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "truncated": ((), r"truncat\w*[/_](?:ratio|rate|frac\w*|share)$|(?:length|s)/clip\w*_ratio$"),
 }
-"""The usual keys of each role, the likeliest first, and a pattern for other keys. `mixed` is the
-fraction of groups with different rewards, `same` of groups with equal rewards, `good` of groups
-that are all right, `bad` of groups that are all wrong, `truncated` of answers that were cut off,
-and `failed` of answers that could not be judged."""
+"""The usual keys of each role, the likeliest first, and a pattern for other keys. Some roles are
+fractions of groups: `mixed` have different rewards, `same` have equal rewards, `good` are all
+right, `bad` are all wrong. Others are fractions of answers: `truncated` were cut off, `failed`
+could not be judged."""
 
 _NOT_TRAINING = re.compile(r"(?:^|[/_])(?:test|eval|val|valid|validation|dev)(?:[/_]|$)")
 _NEGATED = re.compile(r"(?:^|[/_])(?:anti|minus|neg|negated|negative|non|not)[/_]")
@@ -73,8 +73,8 @@ _WORDS = {role: re.compile(words) for role, (_, words) in ROLES.items()}
 
 
 def role_of(role: str, keys: Iterable[str]) -> str | None:
-    """Return the key that most likely has a role. Keys of evaluations, of settings (`kl_coef`) and
-    of negated values (`neg_reward`) are excluded."""
+    """Return the key that most likely has the role `role`; None if no key fits. Keys of
+    evaluations, of settings (`kl_coef`) and of negated values (`neg_reward`) are excluded."""
     present = list(keys)
     for key in ROLES[role][0]:
         if key in present:
@@ -90,7 +90,7 @@ def role_of(role: str, keys: Iterable[str]) -> str | None:
 
 
 OF_SAMPLER = "sample_train"
-"""The prefix of tinker-cookbook's keys that compare the sampler with the trainer."""
+"""Part of the keys with which tinker-cookbook compares the sampler with the trainer."""
 
 _SMOOTH = 5
 _TEN = 10
@@ -99,8 +99,8 @@ _MOST_KEYS = 10_000
 
 
 class Evidence(NamedTuple):
-    """The evidence of a rule: `key` had `value` at `step`, and `bound` is the threshold. `message`
-    is a sentence."""
+    """The evidence of a rule: `key` had `value` at `step`, and `bound` is the threshold.
+    `message` describes the problem."""
 
     key: str | None
     step: float | None
@@ -110,23 +110,27 @@ class Evidence(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """The cause of a failed attempt: the reason in its outcome, and a line, which is the outcome's
-    detail or else the last line that the attempt printed."""
+    """The cause of an attempt's failure. `reason` is the reason in its outcome. `line` is the
+    detail in its outcome, or else the last line that the attempt printed."""
 
     reason: str | None
     line: str
 
 
 class Vitals(NamedTuple):
-    """The state of an attempt by the launcher's clock, in seconds; None is unknown.
+    """The state of an attempt at a check. Times are in seconds by the launcher's clock; None means
+    unknown.
 
-    `quiet` is the time since its last step, without its pauses; `longest` is its longest step.
-    `others` is the longest time that any other attempt of the sweep needed for its first step, or
-    has waited for it so far. `is_command`: it may record no step at all. `lacks_folder`: it does
-    not get the folder of its run. `paused` says why the service holds it back, `paused_s` for how
-    long. `beat_quiet` is the time since the last heartbeat. The bytes are those of the worker's
-    machine, `host`. `failed` says why it failed, once it has; `metric` is the grid's metric, once
-    it has succeeded."""
+    `quiet` is the time since the last step, without pauses; `longest` is the longest of the last
+    steps. `others` is the longest time to the first step of any attempt of the sweep; after the
+    attempt's own first step, `others` is the time to that step. `is_command`: the recipe is a
+    command without a step yet, and may never record one. `lacks_folder`: neither the command nor
+    its environment contains `{log_path}`. `paused` says why the service has paused the attempt,
+    `paused_s` for how long. `beat_quiet` is the time since the last heartbeat, `lease` the time
+    after which a worker counts as lost. `disk_free`, `memory_free` and `memory_total` are the
+    bytes of the worker's machine, `host`. `failed` is set only after a failure, and `metric`
+    (the grid's metric) only after a success.
+    """
 
     quiet: float = 0.0
     longest: float | None = None
@@ -146,7 +150,7 @@ class Vitals(NamedTuple):
 
 
 class Series:
-    """The finite values of one key: the last values, and what the rules need about earlier ones."""
+    """The finite values of one key: the last values, and summaries of the earlier values."""
 
     def __init__(self, key: str, *, rises: bool = False) -> None:
         self.key = key
@@ -154,9 +158,9 @@ class Series:
         self.first: list[float] = []
         self.values: deque[float] = deque(maxlen=WINDOW)
         self.step: float | None = None
-        # The number of rows since the last value; whether one of these rows had the key (for
-        # example with null), and its value there; the largest number of such rows between two
-        # values.
+        # `after`: the number of rows since the last number. `named`: whether one of these rows has
+        # the key, for example with null; `other` is then the value there. `gap`: the largest number
+        # of rows between two numbers.
         self.after = 0
         self.named = False
         self.other: object = None
@@ -191,12 +195,12 @@ class Series:
                 self.best_ten, self.since_best = mean, 0
 
     def record(self) -> None:
-        """Record that the row has a number, finite or not."""
+        """Note that the new row has a number under the key, finite or not."""
         self.gap = max(self.gap, self.after)
         self.after, self.named, self.recorded = 0, False, True
 
     def miss(self, row: Mapping[str, object]) -> None:
-        """Add a row without a number of the key."""
+        """Note that the new row has no number under the key."""
         self.after += 1
         if self.key in row:
             self.named, self.other = True, row[self.key]
@@ -212,18 +216,20 @@ class Series:
         return list(islice(self.values, max(0, size - count), size))
 
     def over(self, steps: float) -> list[float] | None:
-        """Return the last `steps` values; None while there are fewer."""
+        """Return the last `steps` values; None if there are fewer."""
         count = int(steps)
         return self.last(count) if len(self.values) >= count else None
 
 
 class History:
-    """The records of one attempt: a series for each role of its keys, and one for the `metric` that
-    runs are compared by.
+    """The values that one attempt has recorded: a series for each role of its keys, and a series
+    for `metric`, by which runs are compared.
 
-    `malformed` counts the lines of metrics that are not JSON objects, and `unlike` describes them.
-    `usual_mismatch` is the median of the first mismatches (sampler against trainer) of the sweep's
-    other runs of the same model, if any. `drifts` has the meaning of `Seen.drifts`."""
+    `malformed` counts the lines of metrics that are not JSON objects, and `unlike` describes the
+    first of them. `first_mismatch` is the first mismatch of sampler and trainer;
+    `usual_mismatch` is its median over the sweep's other runs of the same model, if any.
+    `drifts` is explained in `Seen`.
+    """
 
     def __init__(self, metric: str | None = None) -> None:
         self.series: dict[str, Series] = {}
@@ -238,8 +244,8 @@ class History:
         self._seen: set[str] = set()
 
     def add(self, row: Mapping[str, object], extra: Mapping[str, float] | None = None) -> None:
-        """Add a row of metrics. `extra` has values for roles that were computed from the rollouts
-        of its step."""
+        """Add a row of metrics. `extra` maps roles to values that were computed from the
+        rollouts of the row's step."""
         self.row = dict(row)
         unseen = [key for key in row if key not in self._seen]
         if unseen and len(self._seen) < _MOST_KEYS:
@@ -262,7 +268,7 @@ class History:
 
     @property
     def watched(self) -> list[Series]:
-        """Return the series of recorded keys."""
+        """Return the series of all roles, and of the metric."""
         return [*self.series.values(), *([] if self.metric is None else [self.metric])]
 
     @property
@@ -272,7 +278,7 @@ class History:
 
     @property
     def step(self) -> float | None:
-        """Return the step of the last row."""
+        """Return the step of the last row; None if the row has no step."""
         step = self.row.get("step")
         return step if is_number(step) else None
 
@@ -285,14 +291,14 @@ class History:
 
     @property
     def first_mismatch(self) -> float | None:
-        """Return the first mismatch of sampler and trainer."""
+        """Return the first recorded mismatch of sampler and trainer; None if none was recorded."""
         kl = self.series.get("kl")
         return kl.first[0] if kl is not None and kl.first and OF_SAMPLER in kl.key else None
 
     @property
     def solved(self) -> bool:
-        """Whether little is left to learn: most groups are all right, or the reward is close to its
-        maximum."""
+        """Return whether little is left to learn: at least half of the groups are all right, or
+        the reward is close to its maximum, 1."""
         good = self.series.get("good")
         if good is not None and (rewards := good.over(_SMOOTH)) and sum(rewards) / _SMOOTH >= 0.5:
             return True
@@ -303,7 +309,7 @@ class History:
 
 
 def _added(series: Series, step: float | None, row: Mapping[str, object]) -> bool:
-    """Add a row's value of a key. Return whether the value is finite."""
+    """Add a row to a series. Return whether the row has a finite value for the series."""
     value = as_number(row.get(series.key))
     if value is None:
         series.miss(row)
@@ -336,8 +342,8 @@ def median(values: Iterable[float]) -> float:
 
 
 def deviation(values: Iterable[float]) -> float:
-    """Return a standard deviation that is robust to outliers: 1.4826 times the median distance from
-    the median, which equals it for normal values (Rousseeuw and Croux 1993)."""
+    """Return an estimate of the standard deviation that is robust to outliers: 1.4826 times the
+    median distance from the median (Rousseeuw and Croux 1993)."""
     window = list(values)
     middle = median(window)
     return 1.4826 * median(abs(value - middle) for value in window)

@@ -1,5 +1,5 @@
-"""The launcher's part of alarms: checks running attempts periodically, and records each alarm once.
-Errors here never stop the launcher, and the cost of a check is bounded."""
+"""Checks running attempts periodically in the launcher, and records each alarm once. Errors in
+this module never stop the launcher, and the cost of a check is bounded."""
 
 from collections import deque
 from collections.abc import Callable
@@ -27,21 +27,22 @@ REMOTE_LOOK_SECONDS = 20.0
 _JUDGED_SECONDS = 10.0
 _MOST_ENDED = 100
 _UPDATES = ("substeps", "num_substeps")
-"""Fields for the number of updates in a step, in sweeper's recipes and in tinker-cookbook's."""
+"""The fields with the number of updates per step: in sweeper's recipes, and in
+tinker-cookbook's."""
 _MOST_LINES = 200
 _LONGEST = 500
 _LAST_LOOKS = 30
 _LAST_SECONDS = 20.0
 _OF_A_MACHINE = ("disk", "memory")
-"""Rules about a machine. One alarm covers all runs on it."""
+"""Rules about a machine. One alarm covers all runs on the machine."""
 
 _Machine = tuple[str, str | None]
-"""A rule about machines, and the host with the problem."""
+"""A rule about machines, and the name of the host that has the problem."""
 
 
 class _MachineAlarm(NamedTuple):
-    """The alarm about a machine: its attempt, as (run, attempt), and the other alarms that it
-    stands for, as (run, attempt, rule)."""
+    """An alarm about a machine. `attempt` is the (run, attempt) that raised it. `spared` has the
+    (run, attempt, rule) of later alarms about the same machine, which were not recorded."""
 
     attempt: tuple[str, int]
     spared: set[tuple[str, int, str]]
@@ -49,9 +50,9 @@ class _MachineAlarm(NamedTuple):
 
 class AlarmMonitor:
     """The part of a launcher that raises the alarms of one sweep. `lines` are messages for the
-    user: the newest alarms, and failures of `on_alarm`. `last_words` gives the last line that a
-    failed run printed. `raised` is called with each recorded alarm; at the first check, also with
-    those of earlier launchers."""
+    user: the newest alarms, and failures of `on_alarm`. `failed` returns why a run has failed,
+    if that is known. `raised` is called with each recorded alarm; at the first check, also with
+    the alarms of earlier launchers."""
 
     def __init__(
         self,
@@ -109,12 +110,12 @@ class AlarmMonitor:
         return self.lines
 
     def is_stalled(self, run: str, attempt: int) -> bool:
-        """Return whether an attempt made no progress at the last check, by the thresholds of the
-        grid."""
+        """Return whether the last check found that an attempt makes no progress, by the grid's
+        thresholds."""
         return (run, attempt) in self._watcher.stalled
 
     def finish(self) -> tuple[str, ...]:
-        """Check once more what was written since the last check, after all runs have ended. Return
+        """Check the rest of what the runs have written, after all runs have ended. Return
         `lines`."""
         deadline = self._clock() + _LAST_SECONDS
         for _ in range(_LAST_LOOKS):
@@ -149,8 +150,8 @@ class AlarmMonitor:
             return True
 
     def _begin(self) -> None:
-        """Read once which alarms earlier launchers raised and which attempts they judged, and
-        continue unfinished actions."""
+        """At the first call, read the alarms of earlier launchers and the attempts that they
+        have judged, and continue their unfinished actions."""
         if self._begun:
             return
         for name in names(self._folder):
@@ -189,9 +190,9 @@ class AlarmMonitor:
         return view.state.state is State.RUNNING and view.state.attempt == attempt
 
     def _stands(self, run: str, attempt: int) -> bool:
-        """Return whether an alarm about this attempt still applies to all runs on its machine:
-        while the attempt is running, and after it was stopped. Otherwise a full disk would stop the
-        runs there one after another."""
+        """Return whether an alarm that this attempt raised still covers all runs on its machine.
+        It does while the attempt is running, and after a request to stop the attempt: otherwise,
+        a full disk would stop the runs on the machine one after another."""
         if self._is_running(run, attempt):
             return True
         view = self._run_table.views.get(run)
@@ -207,15 +208,17 @@ class AlarmMonitor:
         return attempt <= cancelled <= retried
 
     def _forget(self) -> None:
-        """Forget alarms about machines whose attempt has ended by itself. Alarms are shown only for
-        running attempts: if the problem persists, another attempt on the machine reports it."""
+        """Forget each alarm about a machine if its attempt has ended without a request to stop.
+        Alarms are shown only for running attempts: if the problem persists, another attempt on
+        the machine reports it."""
         for machine, spoken in list(self._machines.items()):
             if not self._stands(*spoken.attempt):
                 self._reported.difference_update(spoken.spared)
                 del self._machines[machine]
 
     def _attempts(self) -> list[Seen]:
-        """Return the running attempts, and the ended attempts that were not read to the end."""
+        """Return the running attempts, and some of the ended attempts that were not yet read to
+        the end."""
         running: list[Seen] = []
         ended: list[Seen] = []
         for run, view in self._run_table.views.items():
@@ -240,13 +243,12 @@ class AlarmMonitor:
         return chosen
 
     def _metric(self, run: str) -> str | None:
-        """Return the metric of a run's stage."""
+        """Return the metric of a run's stage; None if there is none."""
         planned = self._run_table.runs.get(run)
         return None if planned is None else self._metrics.get(planned.stage)
 
     def _with_config(self, seen: Seen) -> Seen:
-        """Add the model of an attempt's run, and whether its steps have several updates, from its
-        configuration."""
+        """Set `model` and `drifts` of an attempt from the configuration of its run."""
         planned = self._run_table.runs.get(seen.run)
         config = {} if planned is None else planned.config
         name, counts = config.get("model_name"), [config.get(key) for key in _UPDATES]
@@ -256,8 +258,9 @@ class AlarmMonitor:
         )
 
     def _record_pending(self) -> None:
-        """Record the new alarms. An alarm that cannot be recorded is reported and skipped, so that
-        it does not delay others. Raises `StoreError`; the rest is then recorded later."""
+        """Record the new alarms. An alarm that cannot be recorded is reported and skipped, so
+        that it does not delay others. Raises `StoreError`; the remaining alarms are then
+        recorded at the next check."""
         while self._pending:
             try:
                 noticed, text = self._pending[0]
@@ -273,9 +276,9 @@ class AlarmMonitor:
             self._pending.popleft()
 
     def _record(self, noticed: Detection, stacks: str | None = None) -> None:
-        """Record an alarm, report it, and begin its actions. If the record exists already, this
-        launcher made it and the store's reply was lost, because only the holder of the lock records
-        alarms."""
+        """Record an alarm, report it, and begin its actions. If the alarm's file exists already,
+        this launcher has created it and the store's reply was lost: only the holder of the lock
+        records alarms."""
         machine = None
         if noticed.rule in _OF_A_MACHINE and noticed.host is not None:
             machine = (noticed.rule, noticed.host)
@@ -332,7 +335,7 @@ class AlarmMonitor:
 
 
 def _lacks_folder(plan: Plan) -> bool:
-    """Return whether a command does not get the folder of its run."""
+    """Return whether the recipe is a command that does not get the folder of its run."""
     command, env = plan.recipe.command, plan.launch.env
     words = None if command is None else [*command, *env.values()]
     return words is not None and not any("{log_path}" in word for word in words)

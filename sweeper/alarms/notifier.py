@@ -1,5 +1,5 @@
 """Records the messages of a sweep, once each, and starts the program that sends them (`sweeper
-doctor notify`). Nothing here stops or delays the launcher."""
+doctor notify`). Errors in this module do not stop or delay the launcher."""
 
 import hashlib
 import json
@@ -22,17 +22,17 @@ from sweeper.sweep.notify import Message, Notify
 from sweeper.sweep.plan import Budget, Plan
 
 _MOST_ALARMS = 20
-"""After this many messages about alarms, only one more is sent, which says that there are more
+"""The largest number of messages about alarms. One last message then says that there are more
 alarms."""
 _SECONDS = 5.0
-"""Seconds between checks whether the sending program must be started again."""
+"""Seconds between two checks whether the sending program must be started."""
 
 
 def notifier(
     folder: SweepFolder, plan: Plan, env_file: str | None, clock: Callable[[], float]
 ) -> "Notifier | None":
-    """Return the notifier of a sweep; None if there are no receivers. Raises `EnvironmentFailure`
-    for an invalid configuration."""
+    """Return the notifier of a sweep; None if no receivers are configured. Raises
+    `EnvironmentFailure` for an invalid configuration."""
     notify = notify_of(plan)
     if notify is None:
         return None
@@ -40,8 +40,9 @@ def notifier(
 
 
 class Notifier:
-    """The part of a launcher that sends notifications about one sweep. `start` runs a command next
-    to this process, and returns a function that returns whether it is still running."""
+    """The part of a launcher that sends notifications about one sweep. `start` starts a command
+    as a separate process. It returns a function that returns whether the command is still
+    running."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Notifier:
         self._begun = False
 
     def raised(self, alarm: Alarm) -> None:
-        """Add a recorded alarm of this or an earlier launcher."""
+        """Queue the message about a recorded alarm, unless it was queued before."""
         key = f"alarm-{alarm.run}-{alarm.attempt}-{alarm.rule}"
         muted = "alarm" not in self._notify.on or self._alarms > _MOST_ALARMS
         if muted or key in self._known:
@@ -80,7 +81,8 @@ class Notifier:
         self._add(key, "alarm", f"{alarm.name}: {alarm.rule}: {alarm.message}{advice}{stacks}")
 
     def look(self, reached: str | None) -> None:
-        """Record new messages. `reached` describes the spent budget."""
+        """Record new messages, and send them. `reached` says which limit of the budget is
+        reached (None: no limit)."""
         if reached is not None and "budget" in self._notify.on:
             limits = self._budget
             what = "" if limits is None else json.dumps(limits.document(), sort_keys=True)
@@ -92,8 +94,8 @@ class Notifier:
 
     def end(self, counts: str, held: str | None, states: Mapping[str, tuple[str, int]]) -> None:
         """Record the message about the end of the sweep. `counts` describes the outcomes of the
-        runs, and `held` why no more are started. `states` has the state and attempt of each run,
-        which distinguish this end from one after a retry."""
+        runs, and `held` says why no more runs are started. `states` maps each run to its state
+        and attempt, so that the end after a retry gets its own message."""
         if "end" in self._notify.on:
             why = f"; {held}" if held else ""
             key = f"end-{_digest(json.dumps(sorted(states.items())))}"
@@ -107,7 +109,8 @@ class Notifier:
             self._due.append(Message(key, kind, text, timestamp()))
 
     def _record(self) -> None:
-        """Record the messages that the store accepts."""
+        """Record the queued messages. If the store fails, the remaining messages stay in the
+        queue."""
         if not self._begun:
             self._begun = True
             self._wanted = True  # an earlier launcher may have left messages unsent
@@ -117,8 +120,9 @@ class Notifier:
                 self._due.pop(0)
 
     def _send(self, *, again: bool = False) -> None:
-        """Start the sending program if there are messages and it is not running. A running program
-        may have checked for messages for the last time, so `again` starts another."""
+        """Start the sending program if there are messages and the program is not running. With
+        `again`, start a second one even while the first is running, because the first may
+        already have looked for messages for the last time."""
         if not self._wanted or (self._runs() and not again):
             return
         folder = self._folder
@@ -145,7 +149,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> Callable
 
 
 def _with_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the launch with sweeper's own paths, because a launcher in a window
-    may have received these later."""
+    """Return `environment`, the environment of the launch, with sweeper's own variables from
+    this process. A launcher in a window may have received these variables later."""
     ours = {k: v for k, v in os.environ.items() if k.startswith(("SWEEPER_", "XDG_CONFIG_HOME"))}
     return {**environment, **ours}

@@ -21,7 +21,7 @@ _NUMBERS = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-
 
 
 class Name(NamedTuple):
-    """The run, attempt and rule of an alarm, as in its file name."""
+    """The parts of an alarm's file name: its run, attempt and rule."""
 
     run: str
     attempt: int
@@ -29,7 +29,7 @@ class Name(NamedTuple):
 
 
 def _number(value: Any) -> float:
-    """Read a number that a recipe recorded, which may be NaN or infinite."""
+    """Convert a stored number, which may be NaN or infinite, to a float."""
     number = _NUMBERS.get(value) if isinstance(value, str) else as_float(value)
     if number is None:
         raise Wrong("a number", value)
@@ -44,10 +44,11 @@ class Alarm(NamedTuple):
     """An alarm about a problem of a run. `run` is the run's id, `name` its name, and `time` when
     the alarm was raised (UTC, ISO 8601).
 
-    The evidence: `key` had `value` at `step`, and `bound` is the threshold; each may be None.
-    `message` is a sentence, and `advice` says what to do. `actions` are the actions of `on_alarm`
-    that the alarm triggers: "run", "stop run", "stop sweep". `stacks` has the Python stacks of a
-    stalled recipe's threads."""
+    The evidence: `key` had `value` at `step`, and `bound` is the threshold. Each of these may be
+    None. `message` describes the problem, and `advice` says what to do. `actions` are the
+    actions of `on_alarm` that the alarm triggers: "run", "stop run", "stop sweep". `stacks` has
+    the Python stacks of a stalled recipe's threads.
+    """
 
     run: Unstored[str]
     name: _Text
@@ -64,7 +65,7 @@ class Alarm(NamedTuple):
     stacks: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Return the alarm as in the store and in `--json`."""
+        """Return the JSON document of the alarm, for the store and for `--json`."""
         return strict(self._asdict() | {"actions": list(self.actions)})
 
 
@@ -78,22 +79,22 @@ def read(
     known: MutableMapping[str, Alarm] | None = None,
     on_error: Callable[[StoreError], None] | None = None,
 ) -> list[Alarm]:
-    """Read the alarms of a sweep, oldest first: one listing, and a read for each new alarm. Callers
-    that read repeatedly pass the same `known`, empty at first, which caches alarms. Damaged records
-    are skipped, and `on_error` gets their errors. Raises `StoreError` if the store does not answer
-    the listing."""
+    """Read the alarms of a sweep, oldest first. `known` is a cache: callers that read repeatedly
+    pass the same dict, empty at first, and only new alarms are then read. Damaged alarms are
+    skipped, and `on_error` gets their errors. Raises `StoreError` if the alarms cannot be
+    listed."""
     readers = {path: partial(_alarm, name) for path, name in _listed(folder)}
     documents = read_each(folder.store, readers, known, on_error)
     return sorted(documents, key=lambda alarm: (alarm.time, alarm.run, alarm.attempt, alarm.rule))
 
 
 def names(folder: SweepFolder) -> list[Name]:
-    """List the alarms of a sweep by their names, without reading them."""
+    """Return the run, attempt and rule of each alarm of a sweep, without reading the alarms."""
     return [name for _, name in _listed(folder)]
 
 
 def put(folder: SweepFolder, alarm: Alarm) -> bool:
-    """Record an alarm. Return whether it was new. Raises `StoreError`."""
+    """Record an alarm. Return False if it was recorded already. Raises `StoreError`."""
     path = folder.alarm(alarm.run, alarm.attempt, alarm.rule)
     try:
         folder.store.create(path, encode({"schema": SCHEMA} | alarm.document()))
@@ -112,7 +113,7 @@ def _listed(folder: SweepFolder) -> list[tuple[str, Name]]:
 
 
 def _alarm(name: Name, document: object, place: str) -> Alarm:
-    """Read an alarm from the document in the file `place`. Raises `StoreError`."""
+    """Convert `document` to an alarm. `place` is its file, for messages. Raises `StoreError`."""
     alarm = codec.read(Alarm, document, place)._replace(**name._asdict())
     return alarm._replace(
         name=alarm.name or name.run,
@@ -122,14 +123,14 @@ def _alarm(name: Name, document: object, place: str) -> Alarm:
 
 
 class Action(NamedTuple):
-    """The action on an alarm: its launcher, and the outcome as text, or None while it is
-    running."""
+    """The recorded reaction to an alarm. `by` identifies the launcher that began it. `outcome`
+    says how the command ended (None: there is no command, or it is still running)."""
 
     by: str | None
     outcome: str | None
 
 
 def read_action(folder: SweepFolder, alarm: Alarm) -> Action:
-    """Read the action on an alarm. Raises `NotFound`, `StoreError`."""
+    """Read the recorded reaction to an alarm. Raises `NotFound`, `StoreError`."""
     path = folder.action(alarm.run, alarm.attempt, alarm.rule)
     return read_as(folder.store, path, partial(codec.read, Action))

@@ -1,6 +1,6 @@
-"""The rules that detect problems of a run, by its rows, by the clock and by its machine. A rule is
-a pure function of the history so far, and returns its evidence or None. docs/alarms.md has the
-measurements."""
+"""The rules that detect problems of a run, from its rows, from the clock and from the state of
+its machine. A rule is a pure function of the history, and returns evidence or None.
+docs/alarms.md says how often each rule is right."""
 
 import math
 import re
@@ -16,24 +16,26 @@ from sweeper.sweep.labels import plural
 Thresholds = Mapping[str, float]
 
 JUDGE_FAILED = "judge_failed"
-"""The rule whose message is completed with the error of the failed function."""
+"""The rule whose message also contains the error of the function that failed."""
 
 _REAL_MISMATCH = 0.001
 """Nats per token. Smaller mismatches are rounding, as in healthy dense models."""
 _GRADIENTS = 10
-"""The least number of earlier norms that a gradient norm is compared with."""
+"""A gradient norm is compared with at least this many earlier norms."""
 _OF_FUNCTION = "reward_failed"
 """Part of the key of the fraction of answers for which a reward function raised an error."""
 _FALLEN = 0.1
 """A loss must have fallen by this fraction of its start to count as learning."""
 _FEW = 3
-"""After this many values, null is taken for NaN; with fewer, the value may only be rare."""
+"""After this many values, null is taken for NaN. With fewer values, the key may only be recorded
+rarely."""
 _NEAR_ZERO = 0.1
-"""A loss below this fraction of its start has come near zero."""
+"""A loss below this fraction of its start counts as near zero."""
 
 
 class RowRule(NamedTuple):
-    """A rule, and the roles of the keys that it watches. An empty tuple stands for every key."""
+    """A rule about rows. `watches` has the roles of the keys that the rule watches; an empty
+    tuple stands for every key."""
 
     name: str
     watches: tuple[str, ...]
@@ -43,8 +45,9 @@ class RowRule(NamedTuple):
 def judge(
     history: History, limits: Mapping[str, Thresholds], failed: Callable[[str, Exception], object]
 ) -> dict[str, Evidence]:
-    """Apply the active rules to the row just added. Return rule -> evidence. If a rule raises an
-    error, `failed` is called, and the others are still applied."""
+    """Apply the rules in `limits` to the row that was just added. Return a dict from rule to
+    evidence. If a rule raises an error, `failed` is called, and the other rules are still
+    applied."""
     by_rule: dict[str, Evidence] = {}
     for rule in ROW_RULES:
         thresholds = limits.get(rule.name)
@@ -63,7 +66,7 @@ def judge(
 def _nan(history: History, _: Thresholds) -> Evidence | None:
     numeric = {series.key for series in history.watched}
     for key, recorded in history.row.items():
-        # Texts under other keys have no known meaning.
+        # Strings under other keys have no known meaning.
         is_text = isinstance(recorded, str) and key in numeric
         value = as_number(recorded) if is_text or isinstance(recorded, float) else None
         if value is not None and not math.isfinite(value):
@@ -89,8 +92,8 @@ def _divergence(history: History, thresholds: Thresholds) -> Evidence | None:
     now, start = median(values), loss.start
     recent = loss.last(20)
     rough = 3 * deviation(after - before for before, after in pairwise(recent))
-    # If a loss is near zero, or has been as high before, its ratio to the start means little. It
-    # must also rise by more than it varies from step to step.
+    # If a loss is near zero, or has been as high before, its ratio to the start means little. The
+    # loss must then also rise by more than it varies from step to step.
     earlier = list(loss.values)[: -len(values)]
     is_new = now > max(earlier, default=now) and loss.least >= _NEAR_ZERO * start
     bound = thresholds["above"] * start
@@ -147,7 +150,7 @@ def _collapse(history: History, thresholds: Thresholds) -> Evidence | None:
     noise = 4 * spread * math.sqrt(1 / len(values) + 1 / len(long))
     if best <= floor or now > bound or best - now <= noise:
         return None
-    text = f"{reward.key} is {now:.4g} on average{_at(reward.step)}, after {best:.4g} before"
+    text = f"{reward.key} is {now:.4g} on average{_at(reward.step)}; it was {best:.4g} before"
     return Evidence(reward.key, reward.step, now, bound, text)
 
 
@@ -233,8 +236,8 @@ def _no_signal(history: History, thresholds: Thresholds) -> Evidence | None:
 
 
 def _all_alike(history: History, steps: float) -> str:
-    """Describe the shares of groups that were all wrong or all right, from which a model learns
-    nothing."""
+    """Describe the shares of groups whose answers were all wrong or all right. A model learns
+    nothing from these groups."""
     answers: list[str] = []
     for role, what in (("bad", "all wrong"), ("good", "all right")):
         series = history.series.get(role)
@@ -290,8 +293,8 @@ def _length(history: History, thresholds: Thresholds) -> Evidence | None:
         if median(reward.last(steps)) > median(then) + deviation(then):
             return None  # answers are longer, but rewards are better
     text = (
-        f"{length.key} is {now:.4g} tokens{_at(length.step)}, was {shortest:.4g} less than "
-        f"{len(values)} steps before; the reward is no better"
+        f"{length.key} is {now:.4g} tokens{_at(length.step)}; it was {shortest:.4g} within the "
+        f"last {len(values)} steps, and the reward is no better"
     )
     return Evidence(length.key, length.step, now, bound, text)
 
@@ -349,8 +352,8 @@ def judge_clock(
     limits: Mapping[str, Mapping[str, float]],
     failed: Callable[[str, Exception], object],
 ) -> dict[str, Evidence]:
-    """Apply the active rules about time. Return rule -> evidence. If a rule raises an error,
-    `failed` is called."""
+    """Apply the rules in `limits` that judge time. Return a dict from rule to evidence. If a
+    rule raises an error, `failed` is called, and the other rules are still applied."""
     by_rule: dict[str, Evidence] = {}
     for name, find in CLOCK_RULES.items():
         thresholds = limits.get(name)
@@ -365,8 +368,8 @@ def judge_clock(
 
 
 def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run makes no progress. Waiting for the service and a silent worker are
-    excluded, because other rules detect them."""
+    """Return evidence if a run makes no progress. Runs that the service has paused and runs
+    without heartbeats are excluded, because other rules detect them."""
     vitals = history.vitals
     if vitals.paused is not None or vitals.beat_quiet > max(vitals.lease, 30.0):
         return None
@@ -375,7 +378,7 @@ def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | No
         return None  # a command may record no step at all
     pace_text, bound = "", thresholds["first"]
     if pace is not None:
-        pace_text = f"; the longest so far took {_words(pace)}"
+        pace_text = f"; the longest step took {_words(pace)}"
         bound = max(thresholds["after"], thresholds["factor"] * pace)
     if vitals.quiet <= bound:
         return None
@@ -401,8 +404,8 @@ def _heartbeat(history: History, thresholds: Mapping[str, float]) -> Evidence | 
 
 
 def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run has failed because a service became unreachable, by the last line
-    that it printed."""
+    """Return evidence if a run has failed because a service became unreachable, according to the
+    reason or the line in `Failed`."""
     failed = history.vitals.failed
     if failed is None or (failed.reason != "service" and not _NO_ANSWER.search(failed.line)):
         return None
@@ -410,8 +413,8 @@ def _service(history: History, _: Mapping[str, float]) -> Evidence | None:
 
 
 def _metric(history: History, _: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run has succeeded without its metric, or without a value of it at the
-    end."""
+    """Return evidence if a run has succeeded without its metric, or if the metric has no value
+    at the end."""
     wanted, series = history.vitals.metric, history.metric
     if wanted is None:
         return None
@@ -439,7 +442,7 @@ def _not_recorded(wanted: str, history: History) -> str:
     unlike = f"; {lines} cannot be read: {history.unlike}" if history.malformed else ""
     if not recorded:
         if history.vitals.lacks_folder and not history.malformed:
-            unlike = ": the command has no {log_path}: sweeper cannot find its metrics"
+            unlike = "; the command has no {log_path}, so sweeper cannot find its metrics"
         return f"no {wanted!r} was recorded, and no other metric{unlike}"
     near = get_close_matches(wanted, recorded, n=1)
     shown = [*near, *(key for key in recorded if key not in near)][:_KEYS]

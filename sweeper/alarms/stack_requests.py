@@ -1,5 +1,5 @@
-"""Requests the Python stacks of stalled recipes from their workers. The alarm waits for a bounded
-time, so that it can include the stacks."""
+"""Requests the Python stacks of stalled recipes from workers. The alarm `stalled` waits for the
+stacks for a bounded time, and includes them."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,11 +12,11 @@ from sweeper.sweep import stacks
 from sweeper.sweep.folder import SweepFolder
 
 _SECONDS = 20.0
-"""Seconds to wait for an answer: workers look for requests every 5 s, and a recipe has 3 s to
+"""Seconds to wait for stacks. Workers look for requests every 5 s, and a recipe has 3 s to
 answer."""
 _MOST_WAITING = 20
-"""If more attempts than this stall at once, they probably wait for the same thing, and only these
-are asked."""
+"""The largest number of requests at the same time. If more attempts stall, they probably wait
+for the same thing."""
 _MOST_CHARACTERS = 8_000
 _FRAMES = 4
 _LINES = 24
@@ -30,15 +30,15 @@ class _Waiting(NamedTuple):
 
 
 class StackRequests:
-    """The stalled attempts whose stacks have been requested. `clock` gives monotonic seconds."""
+    """The stalled attempts whose stacks have been requested. `clock` returns monotonic seconds."""
 
     def __init__(self, folder: SweepFolder, clock: Callable[[], float]) -> None:
         self._folder, self._clock = folder, clock
         self._waiting: list[_Waiting] = []
 
     def ask(self, noticed: Detection) -> bool:
-        """Request the stacks of an attempt. Return False if too many requests are waiting already.
-        Raises `StoreError`."""
+        """Request the stacks of an attempt. Return False, without a request, if too many
+        requests wait already. Raises `StoreError`."""
         if len(self._waiting) >= _MOST_WAITING:
             return False
         word = stacks.ask(self._folder, noticed.run, noticed.attempt)
@@ -46,8 +46,8 @@ class StackRequests:
         return True
 
     def answered(self, is_running: Callable[[str, int], bool]) -> Iterator[tuple[Detection, str]]:
-        """Yield the attempts that no longer wait, with their stacks: "" if the worker did not
-        answer in time, or the attempt has ended."""
+        """Yield each attempt whose request is over, with its stacks. The stacks are "" if the
+        worker did not answer in time, or if the attempt has ended."""
         for entry in list(self._waiting):
             run, attempt = entry.noticed.run, entry.noticed.attempt
             text = self._read(entry)
@@ -64,7 +64,7 @@ class StackRequests:
 
 
 def shortened(text: str) -> str:
-    """Return the innermost frames of each thread, for a message."""
+    """Shorten stacks for a message: keep only the innermost frames of each thread."""
     lines: list[str] = []
     for block in text.split("\n\n"):
         rows = block.splitlines()

@@ -1,5 +1,5 @@
-"""Applies the rules to the running attempts of a sweep, and reports new alarms. It stores little
-about each attempt, and reads a bounded number of bytes per check."""
+"""Applies the rules to the running attempts of a sweep, and reports new alarms. The watcher
+stores little about each attempt, and reads a bounded number of bytes per check."""
 
 import json
 import re
@@ -28,17 +28,20 @@ _GOOD = 0.5
 
 
 def path_of(folder: str, step: float) -> str:
-    """Return the file with the rollouts of a step, in the recipe's folder."""
+    """Return the path of the file with the rollouts of a step. `folder` is the attempt's folder
+    with metrics."""
     return f"{folder}/iteration_{int(step):06d}/train_rollout_summaries.jsonl"
 
 
 def failure_path(folder: str, step: float) -> str:
-    """Return the file with the answers of a step that could not be judged."""
+    """Return the path of the file with those answers of a step that could not be judged.
+    `folder` is the attempt's folder with metrics."""
     return f"{folder}/iteration_{int(step):06d}/reward_failures.jsonl"
 
 
 def first_error(data: bytes) -> str | None:
-    """Return the first error in such a file, of which only the beginning may have been read."""
+    """Return the first error in `data`, the beginning of a file of answers that could not be
+    judged."""
     match = _ERROR.match(data.decode(errors="replace"))
     try:
         return None if match is None else " ".join(str(json.loads(match[1])).split())[:_LONGEST]
@@ -47,8 +50,8 @@ def first_error(data: bytes) -> str | None:
 
 
 def summarise(data: bytes) -> dict[str, float]:
-    """Summarise the complete lines of `data`: role -> fraction or mean. If the data end within a
-    line, the last group is left out, because it may be incomplete."""
+    """Summarise the rollouts in `data`. Return a dict from role to fraction or mean. If the data
+    end inside a line, the last group is left out, because it may be incomplete."""
     whole = data[: data.rfind(b"\n") + 1]
     groups: dict[object, list[float]] = {}
     cut = known = 0
@@ -99,33 +102,36 @@ def _was_cut(turn: dict[str, object]) -> bool:
 
 
 MOST_BYTES = 1_000_000
-"""The most bytes of metrics that one check reads for all attempts together: a few thousand rows,
-which take some tens of milliseconds."""
+"""The limit on the bytes of metrics that one check reads, for all attempts together: a few
+thousand rows, which take some tens of milliseconds."""
 _ROW_BYTES = 200
 """The cost of judging a row, as the number of bytes that can be read in the same time."""
 _MOST_REMOTE = 64
 _REMOTE_BYTES = 100_000
-"""The most attempts whose metrics one check reads from a remote store, and the most bytes of
-each."""
+"""Limits on one check of a remote store: the number of attempts, and the bytes of metrics per
+attempt."""
 _ROLLOUT_BYTES = 262_144
 _ERROR_BYTES = 16_384
 _MOST_ROLLOUTS = 20
 _TRIES = 3
-"""After this many steps without rollouts, no more are expected."""
+"""After this many steps without rollouts, the watcher no longer looks for rollouts."""
 _STEPS = 50
 _FINAL_SECONDS = 600.0
-"""Seconds that an attempt may take after its last step, for evaluations and checkpoints."""
+"""Seconds that an attempt may take near its end for evaluations and checkpoints, in addition to
+other limits."""
 STALLED = "stalled"
-"""The rule that is judged at every check, because views show whether a run is stalled now."""
+"""The rule that is judged at every check, even after its alarm, because views show whether a run
+is stalled now."""
 
 
 class Seen(NamedTuple):
     """An attempt as the launcher sees it.
 
-    `running`: a worker executes it. `quiet`: seconds since its last heartbeat, whose contents are
-    `beat`. `stopping`: a user wants it to end. `failed`: the last line that it printed, if it has
-    failed. `succeeded`: it has succeeded. `metric`: its metric, unless all attempts have the same.
-    `model`: the name of its model. `drifts`: it changes the policy several times within a step.
+    `running`: a worker executes the attempt. `quiet`: seconds since the last heartbeat. `beat`:
+    the contents of that heartbeat. `stopping`: a user has requested the end of the attempt.
+    `failed`: why the attempt failed, if it did. `succeeded`: the attempt has succeeded.
+    `metric`: the metric of the run's stage, if the sweep has stages. `model`: the name of the
+    model. `drifts`: each step updates the policy several times.
     """
 
     run: str
@@ -142,9 +148,10 @@ class Seen(NamedTuple):
 
 
 class Criteria(NamedTuple):
-    """The plan's criteria for attempts: the thresholds of its rules, the seconds of its lease, how
-    many seconds late metrics may arrive (0 for not late), and the metric. `lacks_folder`: its
-    command has no `{log_path}`."""
+    """The plan's criteria for attempts. `limits` has the thresholds of each active rule. `lease`
+    is in seconds. `sync_s` is how many seconds late metrics may reach the store. `is_command`:
+    all recipes are commands. `lacks_folder`: these do not get the folder of their run. `metric`:
+    the metric of a sweep without stages."""
 
     limits: Limits
     lease: float
@@ -155,7 +162,7 @@ class Criteria(NamedTuple):
 
 
 class Detection(NamedTuple):
-    """Evidence of a rule about an attempt."""
+    """The evidence of a rule about an attempt, whose worker is on `host`."""
 
     run: str
     attempt: int
@@ -181,15 +188,16 @@ class _Watch:
 
     @property
     def longest(self) -> float | None:
-        """Return the longest of the last steps, by the launcher's clock or the recipe's."""
+        """Return the seconds of the longest of the last steps, measured by the launcher or by
+        the recipe."""
         return max(self.took, default=None)
 
 
 class Watcher:
-    """The watcher of the attempts of one sweep. `clock` gives monotonic seconds; `tell` gets a line
-    about a rule that fails. `said` has the recorded alarms, as (run, attempt, rule), which are not
-    raised again. `stalled` has the attempts, as (run, attempt), that made no progress at the last
-    check, even if no alarm was raised."""
+    """The watcher of the attempts of one sweep. `clock` returns monotonic seconds. `tell` is
+    called with a line about each rule that raises an error. `reported` has the alarms, as (run,
+    attempt, rule), that are not raised again. `stalled` has the attempts, as (run, attempt),
+    that made no progress at the last check, even if no alarm was raised."""
 
     def __init__(
         self,
@@ -216,9 +224,9 @@ class Watcher:
         self._mismatches: dict[str | None, dict[str, float]] = {}  # model -> run -> first value
 
     def look(self, attempts: Sequence[Seen]) -> tuple[list[Detection], set[tuple[str, int]]]:
-        """Check these attempts, and forget all others. Return new evidence, and the ended attempts
-        that have been read to the end. If a store does not answer, it is asked again at the next
-        check."""
+        """Check these attempts, and forget all others. Return the new detections, and the ended
+        attempts that have been read to the end. Data that the store does not return now are read
+        at the next check."""
         now = self._clock()
         keys = {(seen.run, seen.attempt) for seen in attempts}
         self._watches = {key: watch for key, watch in self._watches.items() if key in keys}
@@ -263,8 +271,9 @@ class Watcher:
         return alarms, over
 
     def _read_ahead(self, attempts: Sequence[Seen]) -> dict[tuple[str, int], Fresh | None] | None:
-        """Read the next attempts' new data in parallel; an attempt gets None if its store did not
-        answer. Return None if the store is on this machine, where attempts are read one by one."""
+        """Read the new data of the next attempts in parallel. Return a dict from (run, attempt)
+        to data, or to None if the store did not answer. Return None if the store is on this
+        machine, where attempts are read one by one."""
         if not self._folder.store.is_remote:
             return None
 
@@ -315,7 +324,8 @@ class Watcher:
         return fresh.more
 
     def _compare_mismatch(self, seen: Seen, history: History) -> None:
-        """Exchange the first mismatches of sampler and trainer among the runs of a model."""
+        """Remember this run's first mismatch of sampler and trainer, and set `usual_mismatch`
+        from the other runs of its model."""
         first = history.first_mismatch
         if first is None or seen.drifts:
             return
@@ -333,8 +343,8 @@ class Watcher:
             self._tell(f"alarms: the rule {rule} failed: {type(error).__name__}: {error}")
 
     def _open(self, seen: Seen) -> Limits:
-        """Return the rules to apply to an attempt: those without evidence so far, and `stalled`,
-        whose current state is needed."""
+        """Return the rules to apply to an attempt, with their thresholds: the rules without an
+        alarm yet, and `stalled`, whose current state is needed."""
         return {
             rule: thresholds
             for rule, thresholds in self._criteria.limits.items()
@@ -349,8 +359,8 @@ class Watcher:
                 alarms.append(Detection(seen.run, seen.attempt, rule, what, host))
 
     def _time(self, watch: _Watch, rows: list[Row], now: float) -> None:
-        """Update the durations of steps. Rows that existed at the first check do not count, because
-        they were written before."""
+        """Update the durations of steps. Rows that existed at the first check were written
+        earlier, so only the times that the recipe recorded count for them."""
         took = [
             as_float(row.get("time/total", row.get("time/step"))) or 0.0 for row in rows[-_STEPS:]
         ]
@@ -414,8 +424,8 @@ class Watcher:
 
 
 def _nearly_done(row: Mapping[str, object]) -> bool:
-    """Return whether the attempt is in its last steps, by the progress that it records. A progress
-    above 1 is a percentage or a count, and is ignored."""
+    """Return whether the attempt is in its last steps, by the progress in its metrics. A
+    progress above 1 is a percentage or a count, and is ignored."""
     shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]
     return any(0.95 <= share <= 1 for share in shares)
 

@@ -114,8 +114,8 @@ def test_the_alarm_explains_a_command_without_log_path(scene):
     scene.step(2.5)
     [alarm] = alarms(scene.folder)
     assert alarm.message == (
-        "no 'loss' was recorded, and no other metric: the command has no {log_path}: sweeper cannot"
-        " find its metrics"
+        "no 'loss' was recorded, and no other metric; the command has no {log_path}, so sweeper "
+        "cannot find its metrics"
     )
 
 
