@@ -20,13 +20,12 @@ from sweeper.sweep.states import fold as fold_events
 MOST_CHARACTERS = 100_000
 """Maximum number of characters of a note."""
 _LAST = ("state", "sweep.json", "launcher")
-"""Parts that are deleted last, in this order. Until then a partly deleted sweep is still readable,
-and `delete` can continue."""
+"""Parts that are deleted last, in this order. While they exist, the sweep can be read, and
+`delete` can be repeated."""
 
 
 class Subject(NamedTuple):
-    """The subject of a note: a sweep, or one of its runs. `run` is the run's id, `name` is for
-    people."""
+    """The sweep or run that a note is about. `run` is the run's id, `name` the name to print."""
 
     store: Store
     sweep: str
@@ -35,7 +34,8 @@ class Subject(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """Changes to a sweep or run: a note, tags to add and remove, a star (None: unchanged)."""
+    """Changes to the marks of a sweep or run: the note, tags to add, tags to remove, the star.
+    None changes nothing."""
 
     text: str | None = None
     tag: Sequence[str] = ()
@@ -44,8 +44,9 @@ class Noted(NamedTuple):
 
 
 def find_subject(target: str, root: str | None = None) -> Subject:
-    """Find the sweep named `target`, or else the one run that it selects. Raises `NotFound`, and
-    `UsageError` if several runs match or the run is in no sweep."""
+    """Find the sweep with the name `target`. If there is none, find the run that `target`
+    selects. Raises `NotFound`, and `UsageError` if several runs match or the run belongs to no
+    sweep."""
     from sweeper.results.registry import Registry
     from sweeper.results.sweeps import SweepRun
 
@@ -68,13 +69,13 @@ def note(
     untag: Sequence[str] = (),
     star: bool | None = None,
 ) -> Marks:
-    """Write a note about a sweep or a run, add and remove tags, set or remove its star. Returns the
-    resulting marks. Raises `NotFound`, and `UsageError` for an invalid text or tag."""
+    """Write a note about a sweep or run, add or remove tags, and set or remove the star. Returns
+    the resulting marks. Raises `NotFound`, and `UsageError` for an invalid note or tag."""
     return mark(target, Noted(text, tag, untag, star), root=root)
 
 
 def mark(target: str, noted: Noted, *, root: str | None = None, by: str = "") -> Marks:
-    """Make changes in the name of `by` (default: this user). Otherwise like `note`."""
+    """Change marks as `note` does, and record `by` as their author (default: this user)."""
     _check(noted.text, [*noted.tag, *noted.untag])
     store, sweep, run, _ = find_subject(target, root)
     folder = SweepFolder(store, sweep)
@@ -105,8 +106,8 @@ def _check(text: str | None, tags: Sequence[str]) -> None:
 
 
 def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
-    """Archive a sweep, so that commands without a sweep's name leave it out. `on=False` restores
-    it. Returns whether that changed anything. Raises `NotFound`, `StoreError`."""
+    """Archive a sweep: commands leave it out unless it is named. `on=False` restores the sweep.
+    Returns whether anything changed. Raises `NotFound`, `StoreError`."""
     folder = _existing(sweep, root)
     if fold(mark for mark in read_marks(folder) if mark.run is None).archived == on:
         return False
@@ -115,9 +116,9 @@ def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
 
 
 def rename(sweep: str, name: str, *, root: str | None = None) -> None:
-    """Rename a sweep that has no launcher and no running jobs. To continue it, a grid must have the
-    new name. Raises `NotFound`, `UsageError` if the name is invalid or taken, `EnvironmentFailure`
-    if something is running or the store cannot move folders."""
+    """Rename a sweep that has no launcher and no running jobs. To continue the sweep, change the
+    name in its grid too. Raises `NotFound`, `UsageError` if the name is invalid or taken, and
+    `EnvironmentFailure` if something is running or the store cannot move folders."""
     from sweeper.sweep.names import is_sweep_name
 
     folder = _existing(sweep, root)
@@ -155,9 +156,9 @@ def size_of(sweep: str, *, root: str | None = None) -> tuple[int, int]:
 
 
 def delete(sweep: str, *, root: str | None = None) -> None:
-    """Delete a sweep that has no launcher and no running jobs, with everything that its runs
-    recorded. Checkpoints at a service stay there. If the process is killed, repeat the call: a
-    partly deleted sweep has no other use. Raises `NotFound`, `EnvironmentFailure`."""
+    """Delete a sweep that has no launcher and no running jobs, and all records of its runs.
+    Checkpoints at a model service are not deleted. If the process is killed, repeat the call to
+    delete the rest. Raises `NotFound`, `EnvironmentFailure`."""
     folder = _existing(sweep, root)
     with holding_sweep(folder, existing=True, deletes=True):
         _require_rest(folder)
@@ -203,8 +204,8 @@ def _require_rest(folder: SweepFolder) -> None:
 
 
 def _forget_environment(folder: str) -> None:
-    """Remove the environment that the last launch stored for the runs of a deleted sweep. Otherwise
-    the next launch under that name would assume that the sweep is on an unmounted disk."""
+    """Remove the environment file of a deleted sweep's runs. If the file stayed, the next launch
+    with the sweep's name would assume that the sweep lies on an unmounted disk."""
     from sweeper.sweep import environment_file
 
     environment_file.forget(environment_file.env_file(folder), folder)
@@ -212,7 +213,7 @@ def _forget_environment(folder: str) -> None:
 
 def _remove_folders(top: str) -> None:
     """Remove the empty folders below `top`, and `top` itself if it is empty. Temporary files of
-    killed writers do not count: no listing has them."""
+    killed writers, which no listing shows, are removed with their folder."""
     for folder, _, names in os.walk(top, topdown=False):
         for name in names:
             if name.startswith(TEMPORARY):

@@ -1,5 +1,5 @@
-"""Launchers in the background: starts one that outlives the command, passes a new plan to a running
-one, and uploads files that dead workers left on this machine."""
+"""Starts launchers that outlive the command, passes new plans to running launchers, and uploads
+the files that dead workers left on this machine."""
 
 import fcntl
 import hashlib
@@ -42,8 +42,9 @@ from sweeper.sweep.sweep_requests import asked_plan, asked_stop, forget, propose
 
 
 def check(folder: SweepFolder) -> None:
-    """Check that a sweep can be launched in a store. Raises `UsageError` for a store in this
-    process's memory, `StoreError` for one that does not answer or fails the probe."""
+    """Check that the store of a sweep can be used for a launch. Raises `UsageError` if the store
+    is in this process's memory, and `StoreError` if it does not answer or fails the test of its
+    writes."""
     if folder.store.root.startswith("memory://"):
         raise UsageError(
             f"{folder.store.root} is in the memory of this process, which jobs cannot "
@@ -54,8 +55,8 @@ def check(folder: SweepFolder) -> None:
 
 def recover(folder: SweepFolder, *, over: bool) -> None:
     """Upload the files that dead workers of the sweep left on this machine. If the sweep is
-    `over`, also remove local copies of stored files. If the store does not answer, the next call
-    does this."""
+    `over`, also remove local copies of stored files. If the store does not answer, a later call
+    uploads the files."""
     from sweeper.worker import spool
 
     local = folder.at(spool.place(folder.store.root, home()))
@@ -73,7 +74,7 @@ def messages_file(folder: SweepFolder) -> str:
 
 @contextmanager
 def logging_of(folder: SweepFolder) -> Generator[None]:
-    """Log what a launcher does during the block, without secrets."""
+    """Write log messages of the `with` block to the launcher's log file. Secrets are redacted."""
     environment = dict(os.environ)
     secrets: Sequence[str] = ()
     with suppress(SweeperError):
@@ -96,8 +97,8 @@ def launcher_log(folder: SweepFolder) -> str:
 
 
 _START_SECONDS = 60.0
-"""Time limit for a detached launcher to take its sweep's lock, which is slow on a busy machine. A
-launcher that fails earlier is reported at once."""
+"""Time limit for a detached launcher to take its sweep's lock. It is long because a busy machine
+starts programs slowly. A launcher that fails earlier is reported at once."""
 _FIRST_SECONDS = 3.0
 """Seconds that a detached launcher has for its first step, in which a backend may refuse the
 sweep."""
@@ -106,8 +107,9 @@ _ENDS = (0, 3, 4)
 
 
 def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = False) -> None:
-    """Start a launcher that outlives this process, and wait until it drives the sweep. Raises
-    `EnvironmentFailure` if it failed or gave up, `StoreError` if it did not start."""
+    """Start a launcher that outlives this process, and wait until the launcher has begun its
+    work. Raises `EnvironmentFailure` if the launcher failed or gave up, and `StoreError` if it
+    did not start."""
     before = published(folder)
     command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", folder.address]
     command += ["--smoke"] if smoke else []
@@ -140,8 +142,9 @@ def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = F
 
 
 def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], object]:
-    """Start the launcher in a tmux window. Returns a function that starts it again, which is needed
-    if the window still belonged to an earlier launcher that was about to exit."""
+    """Start the launcher in a tmux window. Returns a function that starts the launcher again:
+    the caller needs it if the window still belonged to an earlier launcher that was about to
+    exit."""
     from sweeper.backends.tmux.backend import ensure_view
     from sweeper.backends.tmux.server import TmuxServer
 
@@ -156,8 +159,8 @@ def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], ob
 
 
 def start_with_log(command: Sequence[str], where: str) -> Callable[[], object]:
-    """Start the launcher with a log file. Returns a function that raises `EnvironmentFailure` with
-    the log's last line if the launcher has failed."""
+    """Start the launcher, with its output in a log file. Returns a function that raises
+    `EnvironmentFailure` with the log's last line if the launcher has failed."""
     with open(where, "ab") as log:
         with suppress(OSError):  # This disk has no locks.
             # The launcher inherits the lock, which keeps `sweeper store gc` from removing its log.
@@ -182,16 +185,16 @@ def start_with_log(command: Sequence[str], where: str) -> Callable[[], object]:
 
 
 def published(folder: SweepFolder) -> object:
-    """Return the observations that the last launcher published. They change when another launcher
-    starts."""
+    """Return the status document that the last launcher published. A new launcher publishes a
+    new document."""
     with suppress(NotFound):
         return folder.store.read(folder.observations)
     return None
 
 
 def has_begun(folder: SweepFolder, before: object) -> bool:
-    """Return whether the published observations differ from `before`. Raises `EnvironmentFailure`
-    if they say why the launcher gave up."""
+    """Return whether the published status document differs from `before`. Raises
+    `EnvironmentFailure` if the document says why the launcher gave up."""
     if published(folder) == before:
         return False
     seen = folder.read_observations()
@@ -210,9 +213,9 @@ _OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_p
 
 
 def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> bool:
-    """Give a plan to the running launcher, unless it already has the same, and wait until it uses
-    the plan. Returns False if the launcher ended instead. Raises `AnotherLauncher` if the launcher
-    cannot continue with the plan."""
+    """Give a plan to the running launcher, and wait until the launcher uses the plan. If the
+    launcher already has this plan, return at once. Returns False if the launcher ended instead.
+    Raises `AnotherLauncher` if the launcher cannot continue with the plan."""
     try:
         before = folder.read_plan()
     except NotFound as error:  # Another launch is about to write the plan.
@@ -253,7 +256,7 @@ def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str],
 
 
 def _code_of(plan: Plan) -> str | None:
-    """Return the hash of the copy of the code that the plan's runs execute."""
+    """Return the hash of the code that the plan's runs execute."""
     return None if plan.snapshot is None else plan.snapshot.hash
 
 
@@ -290,8 +293,8 @@ def _refuse(folder: SweepFolder, plan: Plan, before: Plan, offered: Offer) -> No
 
 
 def take_up(folder: SweepFolder) -> None:
-    """Replace the sweep's plan by the offered plan, if this user offered one. The caller holds the
-    sweep's lock. Raises `StoreError`."""
+    """Replace the sweep's plan with the plan that this user offered, if any. The caller holds
+    the sweep's lock. Raises `StoreError`."""
     proposed = asked_plan(folder)
     if proposed is not None and proposed.name == folder.name and is_ours(proposed.recorded):
         before = folder.read_plan()

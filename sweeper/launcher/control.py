@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 _FAILED = (State.FAILED, State.LOST, State.PREEMPTED)
 _POLL_SECONDS = 0.5
 _STOP_SECONDS = 75.0
-"""Seconds added to a run's grace, in which the launcher notices the request (it may wait a minute
-for sbatch) and the worker ends."""
+"""Seconds added to a run's grace. In this time the launcher notices the request (it may wait a
+minute for sbatch), and the worker ends."""
 _TAKE_OVER_SECONDS = 3.0
 _HELD_SECONDS = 15.0
-"""Seconds that a launcher which is held back has to notice the request to continue."""
+"""Seconds in which a launcher that starts no runs must notice the request to continue."""
 
 
 def cancel(
@@ -51,11 +51,11 @@ def cancel(
     where: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Stop runs of a sweep permanently, and return when none of them is running, with the request
+    """Stop runs of a sweep permanently, wait until none of them is running, and return the request
     for each run.
 
-    `runs` are selectors (default: all runs); `state` and `where` filter them. Progress is reported
-    to `tell`. Raises `NotFound`, `UsageError` for an invalid state or condition, and as
+    `runs` are selectors (default: all runs); `state` and `where` filter them. Progress is
+    reported to `tell`. Raises `NotFound`, `UsageError` for an invalid state or condition, and as
     `cancel_runs` does.
     """
     opened = find_sweep(sweep, root)
@@ -73,11 +73,11 @@ def retry(
     where: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Start runs of a sweep again: the selected `runs`, or those in one of the states `state`, or
-    else all that failed; filtered by `where`. `state=["succeeded"]` trains finished runs again from
-    the start. The running launcher starts them, or a new detached one; use `wait` to wait for them.
-    Raises as `launch` does, and `UsageError` for a selected run that has succeeded, unless `state`
-    names that state."""
+    """Start runs of a sweep again: the selected `runs`, or the runs in one of the states
+    `state`. Without both, start all failed runs again. `where` filters them.
+    `state=["succeeded"]` trains finished runs again from the start. The running launcher starts
+    them, or a new detached one; use `wait` to wait for them. Raises as `launch` does, and
+    `UsageError` for a selected run that has succeeded, unless `state` names that state."""
     opened = find_sweep(sweep, root)
     chosen = to_retry(opened, runs, state, where)
     succeeded = State.SUCCEEDED in (state or ())
@@ -92,10 +92,10 @@ def cancel_runs(
     tell: Callable[[str], None] = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Requested]:
-    """Cancel these runs (ids), and wait until none is running. `whole`: they are the whole
-    sweep, so no runs are chosen for later stages either, until a launch or a retry. Raises
-    `EnvironmentFailure` if some are still running after their `grace`; the requests stay on
-    record."""
+    """Cancel runs (given by ids), and wait until none of them is running. Set `whole` if they
+    are all runs of the sweep: then later stages do not start either, until a launch or a retry.
+    Raises `EnvironmentFailure` if some are still running after their `grace`; the requests stay
+    on record."""
     folder.read_plan()  # Its error lists the existing sweeps.
     with changing(folder):
         return _cancel_runs(folder, runs, whole, tell, sleep)
@@ -174,7 +174,7 @@ def _stop(
     tell: Callable[[str], None],
     sleep: Callable[[float], None],
 ) -> None:
-    """Act as a launcher that stops runs and starts no others."""
+    """Act as a launcher that only stops runs."""
     from sweeper.backends import open_places
     from sweeper.launcher.placement_guard import located, moved_from
     from sweeper.scheduler.context import Context
@@ -202,8 +202,8 @@ def _stop(
 
 
 def _refuse_addresses(plan: Plan, folder: str) -> None:
-    """Raise `UsageError` if another user's plan names the address of a server, since that server
-    would get our credentials."""
+    """Raise `UsageError` if another user's plan names the address of a server: that server would
+    get this user's credentials."""
     from sweeper.backends import options_of
     from sweeper.launcher.trust import is_ours
 
@@ -217,8 +217,8 @@ def _refuse_addresses(plan: Plan, folder: str) -> None:
 
 
 def _forget_environment(folder: SweepFolder) -> None:
-    """Remove the stored environment of runs if it is not needed: no run is running, and no launcher
-    will start one, not even one that is just starting."""
+    """Remove the environment file of the sweep's runs if no run is running or left to start, and
+    the backend starts none of them again."""
     from sweeper.launcher import environment_cleanup
     from sweeper.sweep import environment_file
 
@@ -235,8 +235,8 @@ def _forget_environment(folder: SweepFolder) -> None:
 
 
 def _at_work(folder: SweepFolder, runs: Iterable[str], retries: Mapping[str, int]) -> list[str]:
-    """Return those of `runs` that may be running. Repeat the requests to cancel, since a launcher
-    may have started another attempt at the same time."""
+    """Return the `runs` that may be running. Repeat the requests to cancel them, since a
+    launcher may have started another attempt in the meantime."""
     events = folder.read_events()
     left: list[str] = []
     for run in runs:
@@ -264,9 +264,9 @@ def to_retry(
     *,
     failed: bool = False,
 ) -> "list[RecordedRun]":
-    """Select runs to retry. Without selectors and states, or with `failed`, only runs that failed,
-    were lost or were preempted. Raises `UsageError` for a selected run that has succeeded, unless
-    `state` names that state, so that no run is trained again by mistake."""
+    """Select runs to retry. Without selectors and states, or with `failed`, select only runs
+    that failed, were lost or were preempted. Raises `UsageError` for a selected run that has
+    succeeded, unless `state` contains `succeeded`: no run is trained again by mistake."""
     chosen = pick(sweep.runs, runs, state, where)
     if failed or not (runs or state):
         chosen = [run for run in chosen if run.state in _FAILED]
@@ -286,8 +286,9 @@ def retry_runs(
     succeeded: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Request another attempt of these runs (ids), of succeeded ones only with `succeeded`. The
-    running launcher starts them, or else a new detached one. Raises as `launch` does."""
+    """Request another attempt of each of the runs (given by ids). Runs that succeeded are left
+    out unless `succeeded` is set. The running launcher starts the attempts; if there is none, a
+    new detached launcher does. Raises as `launch` does."""
     from sweeper.launcher.launching import resume
 
     requests = request_retries(sweep, runs, succeeded=succeeded)
@@ -297,7 +298,8 @@ def retry_runs(
 
 
 class RetryRequests(NamedTuple):
-    """Recorded retry requests. `ready` is set if no launcher was running to see them."""
+    """Recorded requests to retry runs. `ready` is set if no launcher was running that could see
+    them."""
 
     done: list[Requested]
     ready: "Ready | None"
@@ -315,9 +317,9 @@ def request_retries(
     *,
     succeeded: bool = False,
 ) -> RetryRequests:
-    """Record requests to start these runs again, succeeded ones only with `succeeded`. If no
-    launcher is running, first check that one could work, e.g. that the backends accept the jobs.
-    Raises as `launch` does."""
+    """Record requests to start runs again. Runs that succeeded are left out unless `succeeded`
+    is set. If no launcher is running, first check that a new one could do its work, e.g. that
+    the backends accept the jobs. Raises as `launch` does."""
     from sweeper.launcher.launching import ready
     from sweeper.launcher.trust import refuse
     from sweeper.sweep.lock import is_held
@@ -349,8 +351,8 @@ def take_up(
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
     """Return whether a running launcher of the sweep sees the requests. If not, the caller must
-    start one. Report to `tell` if the code has changed, and what the call waits for. Raises
-    `EnvironmentFailure` for a launcher that stays held back."""
+    start a launcher. Tell the user if the code has changed, and what the call waits for. Raises
+    `EnvironmentFailure` if the launcher keeps starting no runs."""
     _tell_code(sweep, tell)
     return _taken_up(sweep.folder, tell, clock, sleep)
 
@@ -383,10 +385,10 @@ def _taken_up(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> bool:
-    """Return whether a running launcher will see the recorded requests. A launcher that is about to
-    end may not look again. With a remote store the launcher may also be dead while its lease lasts,
-    so only a heartbeat shows that it is running. Wait for a launcher that starts nothing, i.e. a
-    `cancel`. Raises `EnvironmentFailure` for one that stays held back."""
+    """Return whether a running launcher will see the recorded requests. A launcher that is about
+    to end may not read them. On a remote store, a dead launcher's lease lasts for a while, so
+    only a heartbeat shows that the launcher is running. If a `cancel` holds the lock, wait until
+    it ends. Raises `EnvironmentFailure` if a launcher keeps starting no runs."""
     from sweeper.sweep.lock import is_alive, is_held
 
     began, is_told = clock(), False

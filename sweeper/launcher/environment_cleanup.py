@@ -1,5 +1,5 @@
-"""Manages the environment files that launches left on this machine: which are still needed, and by
-which sweeps."""
+"""Finds the environment files that launches left on this machine, and removes those that no
+sweep needs."""
 
 import json
 import os
@@ -26,7 +26,8 @@ _AGAIN = frozenset({State.PREEMPTED, State.LOST})
 
 
 class _Environment(NamedTuple):
-    """A file that `write` left: its path, its time, and its contents ({} if it cannot be read)."""
+    """An environment file: its path, the time when it was written, and its contents ({} if it
+    cannot be read)."""
 
     path: str
     written: float
@@ -34,12 +35,12 @@ class _Environment(NamedTuple):
 
     @property
     def folder(self) -> str:
-        """Return the folder of its sweep; "" if the file does not name it."""
+        """The folder of the file's sweep; "" if the file does not name it."""
         return str(self.document.get(OWNER, ""))
 
 
 def _environments(where: str) -> Iterator[_Environment]:
-    """Yield the files that `write` left in the home `where`."""
+    """Yield the environment files in the home folder `where`."""
     try:
         entries = sorted(os.scandir(environments(where)), key=lambda e: e.name)
     except OSError:
@@ -58,8 +59,8 @@ def _environments(where: str) -> Iterator[_Environment]:
 
 
 def _old() -> Iterator[_Environment]:
-    """Yield the files that `write` left an hour ago or more. A file may be a note that points to
-    another file, which is yielded instead."""
+    """Yield the environment files that are at least an hour old. A file may only name the path
+    of the actual environment file, which is yielded instead."""
     for environment in _environments(home()):
         place = environment.document.get(PLACE)
         if time.time() - environment.written < _YOUNG_SECONDS:
@@ -73,7 +74,7 @@ def _old() -> Iterator[_Environment]:
 
 
 def sweeps_using(info: EngineInfo) -> list[str]:
-    """Return the folders of sweeps that use an engine of this home and may be running. A sweep that
+    """Return the folders of sweeps that may be running and use the engine `info`. A sweep that
     cannot be read counts as running."""
     sweeps: list[str] = []
     for entry in _environments(info.home):
@@ -95,10 +96,10 @@ def sweeps_using(info: EngineInfo) -> list[str]:
 def unused_files(
     but: str = "", unknown: Callable[[str, str], object] = lambda path, _: path
 ) -> Iterator[str]:
-    """Yield the files that `write` left an hour ago or more for sweeps without running jobs, whose
-    launcher was killed and which were not launched again. The file of the sweep at `but` is
-    skipped. So are those of sweeps that cannot be read or are missing (removed, or on an unmounted
-    disk): `unknown` is called with such a file and its sweep's folder."""
+    """Yield the environment files that no sweep uses: they are at least an hour old, and their
+    sweep has no running jobs and no launcher. The file of the sweep at `but` is skipped. If a
+    file's sweep cannot be read or is missing (removed, or on an unmounted disk), call `unknown`
+    with the file and the sweep's folder instead."""
     for entry in _old():
         if entry.folder == but:
             continue
@@ -112,9 +113,9 @@ def unused_files(
 
 
 def refuse_if_folder_missing(folder: SweepFolder) -> None:
-    """Raise `StoreError` if a sweep that was launched from here, and was not over, is missing from
-    the store. Its disk may be unmounted while its jobs are running, and a launch would start them
-    again."""
+    """Raise `StoreError` if a sweep that was launched from this machine, and had not finished,
+    is missing from the store. Its disk may be unmounted while its jobs are running, and a launch
+    would start them again."""
     path = env_file(folder.address)
     if os.path.exists(path) and not _has_anything(folder):
         raise StoreError(
@@ -124,8 +125,8 @@ def refuse_if_folder_missing(folder: SweepFolder) -> None:
 
 
 def _has_anything(folder: SweepFolder) -> bool:
-    """Return whether the store has any file of a sweep. A launch that died early leaves at least a
-    lock."""
+    """Return whether the store has any file of a sweep. A launch that was killed early leaves at
+    least a lock."""
     return next(iter(folder.store.names(folder.name)), None) is not None
 
 
@@ -145,8 +146,7 @@ def _in_use(folder: SweepFolder) -> bool:
 
 
 def is_needed_later(folder: SweepFolder) -> bool:
-    """Return whether the backend may start a run of the sweep again by itself, without a
-    launcher."""
+    """Return whether the backend may start a run of the sweep again without a launcher."""
     return _may_restart(folder, folder.read_events())
 
 
@@ -160,8 +160,8 @@ def _may_restart(folder: SweepFolder, events: Events) -> bool:
 
 
 _WAIT_SECONDS = 60.0
-"""Seconds that jobs have to start. If one takes longer, `gc` or the next launch from here removes
-the file."""
+"""Seconds that jobs have to start. If a job takes longer, `gc` or the next launch from this
+machine removes the file."""
 _LOOK_SECONDS = 1.0
 _AT_WORK = (JobState.PENDING, JobState.RUNNING, JobState.STOPPING)
 
@@ -174,10 +174,10 @@ def remove_unneeded_environment(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Remove the environment file of the runs of `folder`'s sweep on this machine once no job
-    started from here needs it: each has sent a heartbeat or has ended. The file stays if a new
-    launcher runs on this machine, which may use it, or if it was written by another launch (`mark`
-    identifies ours: see `mark_of`)."""
+    """Wait until each job that was started from this machine has sent a heartbeat or has ended,
+    and then remove this machine's environment file of the sweep. The file stays if a new
+    launcher runs on this machine, or if another launch wrote it: `mark` identifies this launch
+    (see `mark_of`)."""
     path = env_file(folder.address)
     deadline = clock() + _WAIT_SECONDS
     while mark is not None and mark_of(path) == mark:
@@ -196,8 +196,8 @@ def remove_unneeded_environment(
 
 
 def _is_needed(folder: SweepFolder, backends: Iterable[Backend]) -> bool:
-    """Return whether a job that the backends here know has not sent a heartbeat yet. A worker reads
-    its environment before its first heartbeat."""
+    """Return whether some job at `backends` has not sent a heartbeat yet. A worker reads its
+    environment before its first heartbeat."""
     jobs = dict[str, str]()
     for run, happened in folder.read_events().items():
         state = fold(happened)

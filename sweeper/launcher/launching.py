@@ -60,12 +60,10 @@ _TAKE_OVER_SECONDS = 120.0
 
 
 class LaunchRequest(NamedTuple):
-    """The plan to launch, the root of its store, and options.
-
-    With `wait` this process is the launcher until the sweep ends. With `smoke` one run goes first,
-    and the others start only if it succeeds. Runs execute a copy of the current checkout (see
-    `snapshot.py`). With `live` they execute the checkout itself, as it is when each starts.
-    """
+    """The plan to launch, the root of its store, and options. With `wait`, this process is the
+    launcher until the sweep ends. With `smoke`, one run goes first, and the other runs start
+    only if it succeeds. Runs execute a copy of the current checkout (see `snapshot.py`). With
+    `live`, each run executes the checkout itself, in its state when the run starts."""
 
     plan: Plan
     root: str | None = None
@@ -75,13 +73,10 @@ class LaunchRequest(NamedTuple):
 
 
 class User(NamedTuple):
-    """Callbacks to the user of a launch.
-
-    `agree` is called before continuing a sweep that this user did not launch from here (see
-    `trust.py`). `drop` is called before finished runs leave a sweep because the grid no longer has
-    them. `notify` gets each changed summary. `tell` gets sentences for the user, such as how this
-    launch changes the sweep.
-    """
+    """Callbacks to the user of a launch. `agree` is asked before a sweep continues that this
+    user did not launch from here (see `trust.py`). `drop` is asked before finished runs leave a
+    sweep because the grid no longer has them. `notify` gets each changed summary. `tell` gets
+    sentences for the user, for example about how this launch changes the sweep."""
 
     agree: Agree = refuse
     drop: Agree = refuse
@@ -90,8 +85,8 @@ class User(NamedTuple):
 
 
 class Launched(NamedTuple):
-    """A launched sweep. `summary` is None if the launcher is detached. `taken_up`: a running
-    launcher continues with the new plan."""
+    """A launched sweep. `summary` is None if the launcher is detached. `taken_up` is set if a
+    running launcher continues with the new plan."""
 
     name: str
     root: str
@@ -121,13 +116,13 @@ def launch(  # noqa: PLR0913  (the options of the command)
     """Launch a grid, or continue its sweep: finished runs are skipped, running ones adopted, new
     ones added, and failed ones left alone unless `launch.retries` allows more attempts.
 
-    `source` is a grid's path, its mapping, a plan, or with `main` a list of configs (chz objects or
-    dataclasses), each a run of `main(config)`; the sweep is then called `name`, by default like the
-    module of `main`. For the other arguments see `LaunchRequest`.
-    With `drop`, finished runs that the grid no longer has leave the sweep. Raises `GridError` for a
-    grid that cannot run, `UsageError` for another user's sweep (see `launch_plan`) and for finished
-    runs that would be dropped, `EnvironmentFailure` if something it needs is missing,
-    `AnotherLauncher` if the sweep already has a launcher.
+    `source` is the path of a grid, a grid as a mapping, or a plan. With `main`, it is a list of
+    configs (chz objects or dataclasses), and each run calls `main(config)`; `name` is then the
+    sweep's name (default: the name of `main`'s module). For the other arguments see
+    `LaunchRequest`. With `drop`, finished runs that the grid no longer has leave the sweep.
+    Raises `GridError` for a grid that cannot run, `UsageError` for another user's sweep (see
+    `launch_plan`) and for finished runs that would be dropped, `EnvironmentFailure` if something
+    that the launch needs is missing, and `AnotherLauncher` if the sweep already has a launcher.
     """
     from sweeper.planner.plan import plan
 
@@ -151,8 +146,8 @@ def launch(  # noqa: PLR0913  (the options of the command)
 
 
 def launch_plan(request: LaunchRequest, user: User) -> Launched:
-    """Launch a plan, or continue its sweep; `user` has the callbacks. Raises as `launch` does, and
-    `UsageError` if the sweep is another user's and `user.agree` refuses."""
+    """Launch a plan, or continue its sweep. Raises as `launch` does, and `UsageError` if the
+    sweep is another user's and `user.agree` refuses."""
     planned, root, wait, smoke, live = request
     logs.level()  # Refuse a wrong value before anything is written.
     store = open_store(root or default_root())
@@ -212,7 +207,7 @@ def _check_account(plan: Plan) -> None:
 
 
 def _tell_joined(folder: SweepFolder, tell: Callable[[str], None], *, smoke: bool) -> None:
-    """Tell the user if the running launcher cannot do what this launch asks for."""
+    """Tell the user which options of this launch the running launcher ignores."""
     held = folder.read_observations().held
     if held is not None:
         tell(f"the running launcher starts no runs now: {held}")
@@ -228,7 +223,7 @@ def _tell_pause(folder: SweepFolder, tell: Callable[[str], None]) -> None:
 
 
 class Ready(NamedTuple):
-    """A recorded sweep that may be launched again, as checked by `ready`."""
+    """A recorded sweep that `ready` has checked, and that may be launched again."""
 
     plan: Plan
     capabilities: Capabilities
@@ -236,8 +231,8 @@ class Ready(NamedTuple):
 
 
 def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
-    """Check that the rest of a sweep can be launched from its recorded plan with this process's
-    environment. Records and starts nothing. Raises as `launch` does."""
+    """Check that the unfinished runs of a sweep can be launched from its recorded plan with this
+    process's environment. Write and start nothing. Raises as `launch` does."""
     plan = folder.read_plan()
     _check_account(plan)
     file = file_of(folder.store, folder.plan)
@@ -261,9 +256,9 @@ def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
 def _open(
     folder: SweepFolder, plan: Plan, tell: Callable[[str], None]
 ) -> tuple[dict[str, Backend], Located]:
-    """Open the places of a plan to launch, and return them with the recorded places of its sweep.
-    If one of several places does not answer, tell the user; the place is tried again later. Raises
-    `EnvironmentFailure` if a place cannot be used or none answers."""
+    """Open the backends of a plan to launch. Returns them, and the locations to record. If one
+    of several backends does not answer, tell the user; the launcher tries it again later. Raises
+    `EnvironmentFailure` if a backend cannot be used or none answers."""
     opened = open_places(plan.launch, plan.name, folder.address, quiet=True)
     for place, backend in opened.items():
         if isinstance(backend, Away):
@@ -279,8 +274,9 @@ def _places_on_record(folder: SweepFolder) -> Located:
 
 
 def _open_again(folder: SweepFolder, plan: Plan) -> tuple[dict[str, Backend], Located]:
-    """Open the places of a sweep that was launched before, and return them with their records.
-    Places that do not answer are tried again later. Raises `EnvironmentFailure` if none answers."""
+    """Open the backends of a sweep that was launched before. Returns them, and the locations to
+    record. The launcher tries backends that do not answer again later. Raises
+    `EnvironmentFailure` if none answers."""
     before = _places_on_record(folder)
     accept = partial(refuse_another, before)
     opened = open_places(plan.launch, folder.name, folder.address, some=True, accept=accept)
@@ -298,9 +294,9 @@ def resume(
     checked: Ready | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Launched:
-    """Launch the rest of a sweep. `checked` is the result of `ready`. `tell` is called if the
-    record of the last launch is damaged. Raises as `launch` does, and `AnotherLauncher` if a
-    launcher is already running."""
+    """Launch the unfinished runs of a sweep. `checked` is the result of `ready`. `tell` is
+    called if the record of the last launch is damaged. Raises as `launch` does, and
+    `AnotherLauncher` if a launcher is already running."""
     plan, capabilities, places = checked or ready(folder)
     url = None
     if plan.service == "local":
@@ -321,8 +317,8 @@ def drive(
     smoke: bool = False,
     patience: float = lock.PATIENCE_SECONDS,
 ) -> Summary:
-    """Run as the launcher of the sweep at `address` until the sweep ends, after waiting at most
-    `patience` seconds for its lock."""
+    """Wait at most `patience` seconds for the lock of the sweep at `address`, and run as its
+    launcher until the sweep ends."""
     folder = SweepFolder.at_address(address)
     folder.read_plan()  # Its error lists the existing sweeps.
     with lock.holding_sweep(folder, patience, existing=True) as check:
@@ -351,7 +347,7 @@ def _drive_plan(
     smoke: bool,
     check: Callable[[], None],
 ) -> Summary:
-    """Drive the recorded plan until all runs are over or the launcher is to end."""
+    """Run the scheduler on the recorded plan until all runs are over or the launcher must end."""
     plan = folder.read_plan()
     launched = plan.launch
     env_file = folder.read_service().env_file
@@ -386,9 +382,9 @@ def _drive_plan(
 
 
 def pack_results(folder: SweepFolder, outcomes: Mapping[str, bytes] | None = None) -> None:
-    """On a remote store, pack the outcomes, alarms and small metrics files of an ended sweep, so
-    that readers open it with few requests. `outcomes`: the files that were read already. If the
-    store does not answer, readers need more requests."""
+    """Pack the outcomes, alarms and small metrics files of a finished sweep on a remote store,
+    so that readers need few requests. `outcomes` has the outcome files that were read already.
+    If the store does not answer, nothing is packed."""
     if not isinstance(folder.store, FarStore):
         return
     from sweeper.store.packed import pack
@@ -412,7 +408,7 @@ def _is_result(folder: SweepFolder, entry: Entry) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run as a detached launcher, which prints a line for each change."""
+    """Run as a detached launcher, and print a line for each change."""
     from sweeper.common.sanitize import guarded
     from sweeper.terminal import complain
 
@@ -447,9 +443,9 @@ _SECRETS_LINE = re.compile(
 
 
 def load_secrets(grid_path: str, names: Sequence[str], tell: Callable[[str], None]) -> None:
-    """Set those of the secrets `names` that this process's environment lacks and the file .env
-    beside the grid has. Tell the user which, without values. Raises `UsageError` for a file or a
-    line that cannot be read."""
+    """Read secrets that this process's environment lacks from the file .env beside the grid, and
+    set them in the environment. `names` are all secrets of the launch. Tell the user the names
+    that were set. Raises `UsageError` for a file or a line that cannot be read."""
     path = os.path.join(os.path.dirname(os.path.abspath(grid_path)), _SECRETS_FILE)
     missing = {name for name in names if not os.environ.get(name)}
     if not grid_path or not missing or not os.path.isfile(path):
@@ -461,7 +457,7 @@ def load_secrets(grid_path: str, names: Sequence[str], tell: Callable[[str], Non
 
 
 def _values(path: str, wanted: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield the wanted names with their values."""
+    """Yield (name, value) for each wanted name in a file .env."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = file.read(_LARGEST_SECRETS).splitlines()

@@ -1,5 +1,5 @@
-"""Records a launch: its runs' environment, their code, and the plan. Reports what differs from the
-previous launch. Removes stored secrets after a launcher has lost its sweep."""
+"""Records a launch: the environment of its runs, their code, and the plan. Reports the
+differences from the previous launch."""
 
 import json
 import os
@@ -30,13 +30,13 @@ from sweeper.sweep.states import OPEN, RunState, State
 from sweeper.sweep.sweep_requests import asked_parallel, forget
 
 _SHORTEST = 8
-"""Shortest length of a secret's value that is searched for: shorter values may occur in any text by
-chance."""
+"""The shortest value of a secret that texts are searched for. Any text may contain a shorter one
+by chance."""
 
 
 class Offer(NamedTuple):
-    """The properties of a launch: its engine's address, the capabilities and locations of its
-    places, and whether it is `--live`."""
+    """The properties of a launch: the address of its engine, the capabilities and locations of
+    its backends, and whether it is `--live`."""
 
     url: str | None
     capabilities: Capabilities
@@ -50,9 +50,10 @@ def record(
     offered: Offer,
     tell: Callable[[str], None],
 ) -> None:
-    """Save the environment and the code, and write the plan with the runs that earlier choices
-    added. The caller holds the sweep's lock. Raises `UsageError` for a plan that contains a
-    secret's value, and if the sweep may have jobs at other places than those of the launch."""
+    """Save the environment and the code, and write the plan, including the runs that finished
+    stages have added to it. The caller holds the sweep's lock. Raises `UsageError` if the plan
+    contains a secret's value, or if the sweep may have jobs at a backend that the launch does
+    not use."""
     plan = folder.with_chosen(plan)
     refuse_secrets(plan, secret_names(plan.secrets, plan.service))
     write_environment(folder, plan, offered.url, offered.capabilities, offered.places, tell)
@@ -76,9 +77,9 @@ def record(
 
 
 def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> Plan:
-    """Save the code that the plan's runs will execute. Returns the plan with the fields that only a
-    launch knows. Raises `UsageError` for a plan that contains a secret's value, or whose jobs do
-    not get their code."""
+    """Save the code that the plan's runs will execute. Returns the plan, with the fields that
+    only a launch can fill in. Raises `UsageError` if the plan contains a secret's value, or if
+    jobs would not get their code."""
     names = secret_names(plan.secrets, plan.service)
     refuse_secrets(plan, names)
     capabilities, live = offered.capabilities, offered.live
@@ -139,9 +140,10 @@ def write_environment(
     places: Located,
     tell: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Save this process's environment for the workers of a sweep. Record its path, the engine's
-    `url`, and the `places` of the sweep's jobs from now on. Tell the user if an earlier record is
-    damaged. Raises `UsageError` if some jobs may be elsewhere."""
+    """Save this process's environment for the workers of a sweep. Record the path of the
+    environment file, the engine's `url`, and the `places` where the sweep's jobs run from now
+    on. Tell the user if an earlier record is damaged. Raises `UsageError` if some jobs may be at
+    other places."""
     refuse_moved_sweep(folder, places, tell)
     is_first = not folder.store.exists(folder.plan)
     path = keep_environment(folder, plan, url, capabilities)
@@ -178,15 +180,15 @@ def secret_names(secrets: Sequence[str], service: str) -> list[str]:
 
 
 def secret_values(names: Sequence[str]) -> list[str]:
-    """Return the values of the secrets in this environment, except those too short to distinguish
-    from other text."""
+    """Return the values of the secrets in this environment. Leave out values so short that any
+    text may contain them by chance."""
     values = (os.environ.get(name, "") for name in names)
     return [value for value in values if len(value) >= _SHORTEST]
 
 
 def hidden_values(names: Sequence[str]) -> list[str]:
-    """Return the values that must not get into a copy of the code: the secrets, and variables of
-    this environment that look like secrets."""
+    """Return the values that no copy of the code may contain: those of the secrets `names`, and
+    those of variables of this environment whose names look like secrets."""
     return redaction.secret_values(os.environ, names)
 
 
@@ -216,15 +218,15 @@ def _seeds(plan: Plan) -> int:
 
 
 def _is_nothing(state: RunState | None) -> bool:
-    """Return whether a run has no result, and no job that could still produce one."""
+    """Return whether a run has no result and no job that could still produce a result."""
     return state is None or state.state in (State.PLANNED, State.FAILED, State.CANCELLED)
 
 
 def merge(old: Plan, new: Plan, free: Collection[str] = ()) -> Plan:
     """Merge the recorded plan of a sweep with a new one. Runs are matched by id and keep their
-    recorded names. Runs that the grid no longer has stay on record as retired. `free` are the ids
-    of recorded runs without a result. If the grid no longer has one of them, a new run may take its
-    name, so that fixing a mistake in a command does not change all names for good."""
+    recorded names. Runs that the grid no longer has stay on record as retired. `free` are the
+    ids of recorded runs without a result. If the grid no longer has such a run, a new run may
+    take its name: a corrected command keeps the names of its runs."""
     names = {run.id: run.name for run in old.runs}
     holders = {name: run for run, name in names.items()}
     planned = {run.id for run in new.runs}
@@ -332,9 +334,10 @@ def _shown(value: object) -> str:
 def _service_environment(
     service: str, engine_url: str | None, key: str, grids: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables with which the tinker SDK reaches `service`, with the engine's `key`,
-    and `transformers` finds the tokenizers of the engine's models. `grids` are the variables that
-    the grid sets, of which `HF_HOME` counts. Raises `EngineError`."""
+    """Return the environment variables for the model `service`: its address and `key` for the
+    tinker SDK, and for the local engine also the tokenizers of its models for `transformers`.
+    `grids` has the variables that the grid sets; a `HF_HOME` in it is respected. Raises
+    `EngineError`."""
     if service == "local" and engine_url is not None:
         variables = hub_environment(environ={**os.environ, **grids})
         return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": key, **variables}

@@ -1,7 +1,6 @@
-"""Pauses and resumes a sweep, changes its number of parallel jobs, and stops its launcher.
-
-These are requests to the running launcher, or to the next. A killed command can be repeated.
-"""
+"""Pauses and resumes a sweep, changes its number of parallel jobs, and stops its launcher. Each
+is a recorded request, which the running launcher or the next one reads. A killed command can be
+repeated."""
 
 import time
 from collections.abc import Callable
@@ -26,9 +25,9 @@ _MOST = 1_000_000
 
 
 class Steered(NamedTuple):
-    """The result of a request. `launcher`: a running launcher sees the request within a round.
-    `started`: a launcher was started for this request. `changed`: the request is not a
-    repetition."""
+    """The result of a request. `launcher`: a running launcher reads the request in its next
+    round. `started`: a launcher was started for this request. `changed`: the request differs
+    from the previous one."""
 
     sweep: str
     launcher: bool
@@ -37,10 +36,10 @@ class Steered(NamedTuple):
 
 
 def pause(sweep: str, *, root: str | None = None, runs: bool = False) -> Steered:
-    """Start no new runs of a sweep until `resume`. Running runs continue. With `runs` they are
-    asked to stop, with a checkpoint if they can, and continue from it later; a launcher is started
-    for that if none is running. A pause outlives its launcher. Raises `NotFound`, `StoreError`,
-    and, if it starts a launcher, as `launch` does."""
+    """Start no new runs of a sweep until `resume`. Running runs continue. With `runs`, they are
+    asked to save a checkpoint and stop, and continue from it later; if no launcher is running,
+    one is started to stop them. The pause stays when the launcher ends. Raises `NotFound` and
+    `StoreError`, and as `launch` does if it starts a launcher."""
     folder = _existing(sweep, root)
     before = sweep_requests.asked_pause(folder)
     sweep_requests.ask_pause(folder, on=True, runs=runs)
@@ -76,8 +75,8 @@ def resume(
 
 
 def parallel(sweep: str, jobs: int, *, root: str | None = None) -> Steered:
-    """Set the number of parallel jobs of a sweep, until it is launched again. Does not stop
-    running jobs, even if there are more. Raises `UsageError` for an invalid number, `NotFound`,
+    """Set the number of parallel jobs of a sweep until its next launch. Running jobs continue,
+    even if there are more of them. Raises `UsageError` for an invalid number, `NotFound`,
     `StoreError`."""
     if not 1 <= jobs <= _MOST:
         raise UsageError(f"cannot run {jobs} jobs at once: use a number from 1 to {_MOST}")
@@ -96,9 +95,9 @@ def stop(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Steered:
-    """Stop the launcher of a sweep, and wait until it has ended. Running runs continue, and no new
-    ones start until the next launch. Raises `NotFound`, `StoreError`, and `EnvironmentFailure` if
-    the launcher does not end."""
+    """Stop the launcher of a sweep, and wait until it has ended. Running runs continue. No new
+    runs start until the next launch. Raises `NotFound`, `StoreError`, and `EnvironmentFailure`
+    if the launcher does not end."""
     folder = _existing(sweep, root)
     if not _has_launcher(folder):
         return Steered(sweep, False, changed=False)
@@ -148,7 +147,7 @@ def _start_launcher(
     *,
     goes_on: bool = False,
 ) -> Steered:
-    """Check that a launcher can work, and start it. `goes_on` ends a pause."""
+    """Check that a launcher can do its work, and start it. `goes_on` ends a pause first."""
     from sweeper.launcher import launching
     from sweeper.launcher.trust import refuse
 

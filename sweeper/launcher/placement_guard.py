@@ -1,6 +1,6 @@
-"""Refuses to launch a sweep away from the place of its jobs. A launcher that looked in another
-queue or cluster would find no jobs. It would count the waiting ones as lost, and start each a
-second time."""
+"""Refuses to launch a sweep at another place (queue or cluster) while it has jobs at the first
+place. A launcher at the other place would not find these jobs, count them as lost, and start
+each a second time."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,18 +30,19 @@ Located: TypeAlias = Sequence[Mapping[str, str]]
 
 _NAMED = 3
 _ANSWER_SECONDS = 20.0
-"""Seconds to wait for a backend's answer. Some check for 15 s before they report a job as gone."""
+"""Seconds to wait for a backend's answer. Some backends check for 15 s before they report a job
+as missing."""
 _CANCEL = "`sweeper cancel` them, launch, and `sweeper retry` them"
 
 
 def place_of(backend: Backend) -> dict[str, str]:
-    """Return the fields that identify the place of a backend's jobs."""
+    """Return the fields that identify the place where a backend's jobs run."""
     return {"backend": backend.name, **backend.location()}
 
 
 def located(backends: Mapping[str, Backend], before: Located = ()) -> list[dict[str, str]]:
-    """Return the places of all backends of a sweep. A backend that could not be opened keeps its
-    place from `before`, if there is one."""
+    """Return the places of all backends of a sweep. For a backend that could not be opened,
+    return its place in `before`, if any."""
     recorded = {place["backend"]: dict(place) for place in before}
     return [
         recorded.get(name, place_of(backend)) if isinstance(backend, Away) else place_of(backend)
@@ -68,13 +69,10 @@ def refuse_moved_sweep(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Refuse a launch to `places` while jobs of the sweep may be elsewhere.
-
-    Cancelled jobs may be elsewhere: if one starts, its worker sees the request. If it is unknown
-    whether runs were submitted, the earlier place is queried. Raises `UsageError` to refuse, and
-    `StoreError` if the record of the earlier places is needed but damaged. Calls `tell` if it is
-    damaged but not needed.
-    """
+    """Raise `UsageError` if jobs of the sweep may be at another place than `places`. Cancelled
+    jobs are ignored: if one starts, its worker sees the request and ends. If it is unknown
+    whether runs were submitted, ask the earlier place. A damaged record of the earlier places
+    raises `StoreError` if it is needed; otherwise the user is told."""
     try:
         plan = folder.read_plan()
     except NotFound:
@@ -91,7 +89,7 @@ def refuse_moved_sweep(
 
 
 class _Left(NamedTuple):
-    """An attempt that is not over. If `submitted` is false, it is unknown whether it was
+    """An unfinished attempt. If `submitted` is false, the attempt may or may not have been
     submitted."""
 
     run: str
@@ -103,8 +101,8 @@ class _Left(NamedTuple):
 def _was_at(
     folder: SweepFolder, attempt: _Left, before: Located, places: Located
 ) -> Mapping[str, str] | None:
-    """Return the place among `before` that has the attempt, if a launch to `places` would not look
-    there, else None."""
+    """Return the place in `before` where the attempt is, if `places` do not include it, else
+    None."""
     at = None
     if len(before) > 1 or len(places) > 1:
         try:
@@ -128,8 +126,9 @@ def _refuse_unless_none(
     places: Located,
     find: Callable[[Backend, Sequence[str]], Mapping[str, str]],
 ) -> None:
-    """Raise `UsageError` if attempts would be left behind at a place, unless the place reports that
-    it has none of them."""
+    """Raise `UsageError` for unfinished attempts at the place `before`, which a launch at
+    `places` would not find. If it is unknown whether attempts were submitted, look for their
+    jobs there."""
     sweep, there, here = plan.name, _shown(before), " and ".join(map(_shown, places))
     submitted = [attempt.name for attempt in left if attempt.submitted]
     opened = {
@@ -159,8 +158,8 @@ def _refuse_unless_none(
 
 
 def moved_from(folder: SweepFolder, plan: Plan, places: Located) -> str | None:
-    """Return the place that the sweep was submitted to, in words, if it is not among `places`, else
-    None."""
+    """Return a description of the place that the sweep was submitted to, or None if it is one of
+    `places`."""
     for before in _places_before(folder, plan):
         if not any(_is_part(before, place) for place in places):
             return _shown(before)
@@ -174,9 +173,9 @@ def _places_before(
     needed: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Located:
-    """Return the places that the sweep was submitted to. If the record cannot be read, raise
-    `StoreError` if it is `needed`, since there may be jobs. Otherwise tell the user that the record
-    will be rewritten, and return the plan's places."""
+    """Return the places that the sweep was submitted to. If their record cannot be read and is
+    `needed`, raise `StoreError`, since there may be jobs. If it is not needed, tell the user
+    that the record will be rewritten, and return the plan's places."""
     before = [{"backend": place} for place in plan.launch.places]
     try:
         return folder.read_service().places or before
@@ -194,8 +193,8 @@ def _places_before(
 
 
 def is_same(before: Located, places: Located) -> bool:
-    """Return whether `places` are the earlier places in the same order. A place that was away
-    earlier has no recorded location, and is compared by name."""
+    """Return whether `places` are the earlier places, in the same order. A backend that did not
+    answer earlier has no recorded location, and is compared by name."""
     pairs = zip(before, places, strict=False)
     return len(before) == len(places) and all(_is_part(*pair) for pair in pairs)
 
@@ -221,7 +220,8 @@ def _find(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> Mapping[str, str]:
-    """Ask a backend which of the jobs it has, until it is sure of its answer."""
+    """Ask a backend which of the jobs it has. Repeat this until the backend is certain of its
+    answer."""
     deadline = clock() + _ANSWER_SECONDS
     while True:
         try:
@@ -233,7 +233,7 @@ def _find(
 
 
 def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
-    """Return the attempts that are not over, except those of runs that are being cancelled."""
+    """Return the unfinished attempts of runs that nobody has cancelled."""
     launch = plan.launch
     # A backend that restarts jobs by itself has preempted jobs in its queue again.
     restarted = may_restart(launch)
@@ -253,8 +253,9 @@ def _left(folder: SweepFolder, plan: Plan) -> list[_Left]:
 
 
 def _is_requeued(folder: SweepFolder, plan: Plan, run: str, state: RunState) -> bool:
-    """Return whether the job of a preempted attempt may be queued again at its place. A withdrawn
-    attempt has no job left: a job of it that still starts sees the withdrawal and ends."""
+    """Return whether the backend may have put the job of a preempted attempt back into its
+    queue. For a withdrawn attempt this is false: if its job starts after all, the job sees the
+    withdrawal and ends."""
     launch = plan.launch
     try:
         if folder.read_outcome(run, state).reason == WITHDRAWN:
@@ -267,6 +268,6 @@ def _is_requeued(folder: SweepFolder, plan: Plan, run: str, state: RunState) -> 
 
 
 def _shown(place: Mapping[str, str]) -> str:
-    """Return a place for people: `slurm (cluster a)`."""
+    """Format a place for messages: `slurm (cluster a)`."""
     about = ", ".join(f"{key} {value}" for key, value in place.items() if key != "backend")
     return f"{place.get('backend')} ({about})" if about else str(place.get("backend"))

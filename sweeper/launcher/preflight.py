@@ -1,5 +1,5 @@
-"""Checks before a launch is recorded that its jobs can reach the store, the engine, their secrets
-and their code, and that the service has their models. Finds or starts the engine of the runs."""
+"""Checks a launch before it is recorded: can its jobs reach the store, the engine, their secrets
+and their code, and does the service have their models? Finds or starts the engine of the runs."""
 
 import os
 import re
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 ENGINE_URL = "SWEEPER_ENGINE_URL"
-"""The variable with the engine's address for jobs that run on other machines."""
+"""The environment variable with the engine's address for jobs that run on other machines."""
 _SERVICE_KEY = "TINKER_API_KEY"
 _TRIALS = 20
 _MODELS_SECONDS = 10.0
 _NO_NAME = re.compile(r"://|\$\{|^[./~]")
-"""Characters at the start of a value that is not a model's name but a checkpoint, a folder, or not
+"""Matches values that are not names of models: checkpoints, folders, and values that are not
 known yet."""
 
 
@@ -105,7 +105,8 @@ def engine_key(capabilities: Capabilities) -> str:
 
 
 def kept_here(capabilities: Capabilities, secrets: Sequence[str]) -> list[str]:
-    """Return the names of the secrets that jobs get from this process's environment."""
+    """Return the names of the secrets that jobs get from this process's environment, not from
+    the backend's own secrets."""
     return [name for name in secrets if name not in capabilities.secrets]
 
 
@@ -116,8 +117,9 @@ def has_code(
     code: "CodeCopy",
     tell: Callable[[str], None],
 ) -> None:
-    """Check that jobs without access to this machine's folders get the recipe, and tell the user
-    what they do not get. `kind` and `file` are the recipe's. Raises `UsageError`."""
+    """Check that jobs without access to this machine's folders get the recipe's code, and tell
+    the user which files they do not get. `kind` and `file` describe the recipe. Raises
+    `UsageError`."""
     if capabilities.files:
         return
     if code.snapshot is None:
@@ -136,7 +138,8 @@ def try_out(
     backends: Mapping[str, Backend], plan: Plan, runs: Iterable[Run], *, some: bool = False
 ) -> None:
     """Ask each backend whether it would accept the jobs of a plan's runs. Raises
-    `EnvironmentFailure` if a backend refuses or none answers; with `some`, only if none accepts."""
+    `EnvironmentFailure` if a backend refuses or none answers. With `some`, raise only if no
+    backend accepts them."""
     from sweeper.scheduler.submitter import asked_by  # imported late, since `plan` does not use it
 
     launches = {name: plan.launch_of(name) for name in (None, *(s.name for s in plan.stages))}
@@ -154,17 +157,17 @@ def try_out(
 
 
 def shared_environment(capabilities: Capabilities, folder: SweepFolder) -> str | None:
-    """Return the path of the runs' environment file in the sweep's folder, for jobs on other
-    machines that see this folder. Return None if the file belongs in this machine's private
-    folder."""
+    """Return the path of the runs' environment file in the sweep's folder, if jobs run on other
+    machines that see this folder. Return None if jobs run on this machine, where the file lies
+    in a private folder."""
     if capabilities.here or not capabilities.files:
         return None
     return environment_in_store(folder)
 
 
 def environment_in_store(folder: SweepFolder) -> str | None:
-    """Return the runs' environment file in the sweep's folder, or None if the store has no local
-    folders."""
+    """Return the path of the runs' environment file in the sweep's folder, or None if the store
+    has no local folders."""
     return folder.store.local_path(f"{folder.name}/launcher/environment.json")
 
 
@@ -174,8 +177,8 @@ _CREDENTIALS = ("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD", "TINKER_BASE_URL")
 
 def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None]) -> str:
     """Find or start the engine for a plan, and return its address. Tell the user which models of
-    the plan the engine replaces by others or does not have. Raises as `ensure_engine` does, and
-    `GridError` for models that it does not have."""
+    the plan the engine replaces by other models or lacks. Raises as `ensure_engine` does, and
+    `GridError` for models that the engine lacks."""
     url = engine_url(capabilities)
     if url is not None:
         return url
@@ -191,9 +194,9 @@ def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], Non
 
 
 def service_warnings(plan: Plan) -> list[str]:
-    """Return warnings about the model service of a plan: that it is missing, or that it lacks a
-    model. Starts no engine. Raises `GridError` for models that it lacks, unless the grid says
-    otherwise."""
+    """Return warnings about the model service of a plan: there is no key for it, or it lacks a
+    model. Starts no engine. Raises `GridError` for models that the service lacks, unless the
+    grid says `check_models: false`."""
     if plan.service == "tinker":
         return missing_at_service(plan)
     if not capabilities_together(plan.launch).here:
@@ -223,8 +226,9 @@ def _needs_service(plan: Plan) -> bool:
 
 
 def ensure_engine(places: Collection[str]) -> "EngineInfo":
-    """Find this user's engine, or start one, in a tmux window if jobs execute in tmux. Raises
-    `EngineError` if it does not start, `EnvironmentFailure` if its home cannot be written."""
+    """Find this user's engine, or start it. If jobs run in tmux, the engine gets a window there.
+    Raises `EngineError` if it does not start, and `EnvironmentFailure` if its home folder cannot
+    be written."""
     from sweeper import paths
     from sweeper.engine import lifecycle
 
@@ -268,7 +272,7 @@ def models_of(plan: Plan) -> set[str]:
 
 
 def texts_of(plan: Plan) -> set[str]:
-    """Return all texts in the configurations of a plan, and in the defaults of its recipes."""
+    """Return all strings in the configurations of a plan and in the defaults of its recipes."""
     return {text for _, text in _model_texts(plan)}
 
 
@@ -290,8 +294,8 @@ def missing_at_engine(plan: Plan, offered: Collection[str]) -> list[str]:
 
 
 def missing_at_service(plan: Plan) -> list[str]:
-    """Return a warning for each model that the hosted service does not list, or one warning if its
-    list is unknown. Raises `GridError` as `missing_at_engine` does."""
+    """Return a warning for each model that the hosted service does not list, or a single warning
+    if its list cannot be read. Raises `GridError` as `missing_at_engine` does."""
     from sweeper.fields.kinds import nearest
     from sweeper.results.service_models import offered
     from sweeper.results.service_requests import hosted
@@ -314,9 +318,9 @@ def missing_at_service(plan: Plan) -> list[str]:
 
 
 def _refuse_models(plan: Plan, missing: Mapping[str, str]) -> list[str]:
-    """Raise `GridError` with a line for each missing model, with its place in the grid. Return the
-    lines as warnings if the runs may work all the same, since a command may not use the model of
-    its config."""
+    """Raise `GridError` with a line for each missing model and its place in the grid. If the
+    recipe is a command or the grid says `check_models: false`, return these lines as warnings
+    instead."""
     if not missing or not plan.launch.check_models or plan.has_commands:
         return list(missing.values())
     places = plan.model_places
@@ -330,8 +334,8 @@ def _refuse_models(plan: Plan, missing: Mapping[str, str]) -> list[str]:
 
 
 def _model_texts(plan: Plan) -> set[tuple[str, str]]:
-    """Return the texts in the configurations of a plan, with their keys, and in the defaults of
-    its recipes."""
+    """Return (key, string) for each string in the configurations of a plan and in the defaults
+    of its recipes."""
     given = {
         (key, value)
         for run in plan.runs

@@ -1,5 +1,5 @@
-"""Previews a launch: its plan with overrides from the command line, the jobs that it would submit
-(also in the backend's own format) and the results already stored. Writes nothing."""
+"""Previews a launch: its plan, the jobs that it would submit (also in the backend's own format)
+and the runs that have results already. Writes nothing."""
 
 import os
 import re
@@ -37,7 +37,7 @@ GIVEN = (
         "TINKER_TAGS",
     ),
 )
-"""Variables that every run gets besides the environment of `launch`."""
+"""Environment variables that every run gets in addition to `launch.env`."""
 
 _SERVICE = {
     "local": ("HF_HUB_CACHE", "HF_HUB_OFFLINE", "TINKER_API_KEY", "TINKER_BASE_URL"),
@@ -47,11 +47,9 @@ _SERVICE = {
 
 
 class RunPreview(NamedTuple):
-    """What a launch would do with a run.
-
-    `run` has its recorded name, or the name that it would get. `attempt` is the number of the
-    attempt that would be submitted, or 0 if none would be.
-    """
+    """The effect of a launch on a run. `run` has its recorded name, or the name that it would
+    get. `attempt` is the number of the attempt that would be submitted, or 0 if none would be
+    submitted."""
 
     run: Run
     state: RunState
@@ -59,11 +57,11 @@ class RunPreview(NamedTuple):
 
 
 class LaunchPreview(NamedTuple):
-    """A plan, and what a launch of it would do with each of its runs in `folder`. `retired` counts
-    the recorded runs that the grid no longer has; `dropped` counts those of them that have finished
-    and are still in the sweep. `estimate` is the expected usage of the runs that start, if it can
-    be estimated. For a race it is the most, and `least` leaves out the runs that only later rounds
-    may start."""
+    """A plan, and the effect of its launch on each run of the sweep at `folder`. `retired`
+    counts the recorded runs that the grid no longer has; `dropped` counts the finished runs that
+    this launch would retire. `estimate` is the expected usage of the runs that start, if it can
+    be estimated. For a race, `estimate` is an upper limit, and `least` leaves out runs that only
+    later rounds may start."""
 
     plan: Plan
     folder: SweepFolder
@@ -75,7 +73,8 @@ class LaunchPreview(NamedTuple):
 
 
 def survey(planned: Plan, store: Store) -> LaunchPreview:
-    """Compare a plan with the store. Add warnings to the plan that follow from earlier records."""
+    """Compare a plan with the store. Add warnings to the plan that depend on the sweep's
+    records."""
     folder = SweepFolder(store, planned.name)
     planned = folder.with_chosen(planned)
     events: Events = {}
@@ -118,8 +117,8 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
 
 
 def estimate_of(preview: LaunchPreview) -> str | None:
-    """Describe the expected usage of the runs that would start, or return None if none starts or
-    they use no service."""
+    """Describe the expected usage of the runs that would start. Return None if no run would
+    start or the runs use no service."""
     starting = any(preview.attempt for preview in preview.previews)
     if not starting:
         return None
@@ -130,12 +129,14 @@ def estimate_of(preview: LaunchPreview) -> str | None:
 
 
 def later_warnings(planned: Plan, store: Store) -> list[str]:
-    """Return the warnings that follow from the store and the configuration, not from the grid."""
+    """Return the warnings that depend on the store and the user's configuration, not on the
+    grid."""
     return [*gone_baselines(planned, store), *_uncounted(planned)]
 
 
 def _uncounted(planned: Plan) -> list[str]:
-    """Return a warning if a budget depends on the tokens that commands record."""
+    """Return a warning if a budget can only count tokens that the commands of runs record
+    themselves."""
     if not planned.has_commands:
         return []
     from sweeper.scheduler.budgets import configured_budget  # slow to import
@@ -178,10 +179,10 @@ def gone_baselines(planned: Plan, store: Store) -> list[str]:
 
 
 def document(launch: LaunchPreview) -> dict[str, object]:
-    """Return the preview as a JSON object: the plan as in `sweep.json`, and each run with its state
-    and its `job`, the job that a launch would submit if it went to the first place (null: none).
-    `bare` is the common start of the command lines of the jobs that are marked `bare`. It is given
-    once because it is long."""
+    """Return the preview as a JSON object: the plan as in `sweep.json`, and each run with its
+    state and its `job`, the job that a launch would submit to the first backend (null if it
+    would submit none). `bare` is the beginning of the command lines of all jobs that are marked
+    `bare`; it is long, so it is given once."""
     runs: list[dict[str, object]] = []
     place, builder = launch.plan.launch.places[0], job_builder(launch)
     specs = jobs(launch, builder, place)
@@ -259,7 +260,8 @@ def job_builder(preview: LaunchPreview) -> "JobBuilder | None":
 
 
 def jobs(preview: LaunchPreview, builder: "JobBuilder | None", place: str) -> dict[str, JobSpec]:
-    """Return the jobs that a launch would submit if all went to `place`, by run id."""
+    """Return a dict from run id to the job that a launch would submit, if all jobs went to
+    `place`."""
     if builder is None:
         return {}
     starting = (preview for preview in preview.previews if preview.attempt)
@@ -269,9 +271,9 @@ def jobs(preview: LaunchPreview, builder: "JobBuilder | None", place: str) -> di
 def _job(
     launch: LaunchPreview, preview: RunPreview, spec: JobSpec, bare: Sequence[str]
 ) -> dict[str, object]:
-    """Return the job that would be submitted for a run: `argv` is its command line (without the
-    common start if `bare`), `log_path` the folder, and `command` the argv that the worker gives to
-    a recipe that is a command."""
+    """Return the job that would be submitted for a run, as a JSON object. `argv` is its command
+    line, without the common beginning if the job is marked `bare`. `log_path` is the run's
+    folder. `command` is the argv of a recipe that is a command."""
     folder = log_path(launch.folder, preview.run.id, preview.attempt)
     is_bare = bool(bare) and list(spec.argv[: len(bare)]) == bare
     return {
@@ -324,10 +326,10 @@ _PLAIN = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)\Z)[A-Za-z][A-Za-z
 
 
 def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
-    """Yield the manifests of all runs that a launch would start, in the batches in which they would
-    be submitted. If there are several places, each is shown after a remark, as if all runs went
-    there, because the place of a run is chosen only when it starts. Raises `UsageError` if no place
-    has a format of its own, or if offline checks would refuse the launch."""
+    """Yield the manifests of all runs that a launch would start, in the batches in which they
+    would be submitted. For several backends, yield a remark and all manifests for each of them,
+    since a run's backend is chosen only when the run starts. Raises `UsageError` if no backend
+    has a format of its own, or if a check that needs no network refuses the launch."""
     from sweeper.launcher.manifest import secret_names  # slow to import
 
     plan = preview.plan
@@ -359,8 +361,8 @@ def manifests(preview: LaunchPreview) -> Iterator[Manifest | str]:
 
 
 def text(manifest: Manifest | str) -> Iterator[str]:
-    """Yield the lines of a manifest (a document becomes YAML that starts with `---`) or of a
-    remark."""
+    """Yield the lines of a manifest or of a remark. A manifest that is a document is printed as
+    YAML that starts with `---`."""
     if isinstance(manifest, str):
         yield f"# {manifest}"
         return

@@ -1,5 +1,5 @@
-"""Ensures that users execute only sweeps that they trust, and lose finished runs only knowingly.
-Plans written from this home carry a seal, a keyed hash of the document."""
+"""Asks users before they execute a sweep of another user, or lose finished runs. A plan written
+from this home folder contains a seal: a keyed hash of the document."""
 
 import hashlib
 import hmac
@@ -20,8 +20,8 @@ from sweeper.sweep.plan import Plan, Run
 from sweeper.sweep.states import State
 
 Agree = Callable[[Sequence[str]], bool]
-"""A function that gets lines about what would be executed, and returns whether the user allows
-it."""
+"""A function that shows the user what would be executed, in lines, and returns whether the user
+allows it."""
 
 _SEAL = "seal"
 _VARIABLE = "SWEEPER_IDENTITY"
@@ -29,20 +29,20 @@ _SHORTEST = 16
 
 
 def refuse(lines: Sequence[str]) -> bool:
-    """Agree to nothing. Used where no user can be asked."""
+    """Return False: an `Agree` for callers without a user to ask."""
     del lines
     return False
 
 
 def sealed(document: Mapping[str, object]) -> dict[str, object]:
-    """Add this home's seal to the document of a plan. Raises `EnvironmentFailure`."""
+    """Add the seal of this home folder to the document of a plan. Raises `EnvironmentFailure`."""
     plain = {key: value for key, value in document.items() if key != _SEAL}
     return plain | {_SEAL: _seal(_key(make=True), plain)}
 
 
 def is_ours(document: Mapping[str, object]) -> bool:
-    """Return whether a document was written from this home, or its user agreed to exactly this
-    one."""
+    """Return whether a document was written from this home folder, or its user has agreed to
+    exactly this document."""
     key, seal = _key(make=False), str(document.get(_SEAL)).encode("utf-8", "replace")
     if key and hmac.compare_digest(seal, _seal(key, document).encode()):
         return True
@@ -92,7 +92,8 @@ def _executed(document: Mapping[str, object]) -> Iterator[str]:
 
 
 def _receivers(notify: Mapping[str, object]) -> Iterator[object]:
-    """Yield the receivers of a sweep's notifications, and the user's variables that they use."""
+    """Yield the receivers of a sweep's notifications, and the names of environment variables
+    that the receivers use."""
     yield from filter(None, (_argv(notify.get("command")), notify.get("webhook")))
     email = table_of(notify.get("email"))
     yield from filter(None, (notify.get("slack"), email.get("server"), email.get("password")))
@@ -103,14 +104,14 @@ def _argv(command: object) -> str:
 
 
 def _shown(variables: Iterable[tuple[str, object]]) -> Iterator[str]:
-    """Yield the variables with their values, since values can cause execution too (LD_PRELOAD). The
-    values of secrets are left out."""
+    """Yield environment variables with their values, since a value can also start a program
+    (LD_PRELOAD). The values of secrets are left out."""
     for name, value in variables:
         yield name if is_secret_name(str(name)) else f"{name}={value}"
 
 
 def _text(document: Mapping[str, object]) -> bytes:
-    """Return a canonical encoding of a document, the same before writing and after reading."""
+    """Return an encoding of a document that is the same before writing and after reading."""
     plain = {key: value for key, value in document.items() if key != _SEAL}
     return json.dumps(json.loads(json.dumps(plain)), sort_keys=True, separators=(",", ":")).encode()
 
@@ -124,7 +125,8 @@ def _digest(document: Mapping[str, object]) -> str:
 
 
 def _key(*, make: bool) -> bytes:
-    """Return this user's secret key. Return an empty text if there is none and `make` is false."""
+    """Return this user's secret key. If there is none, create it; with `make=False`, return an
+    empty value."""
     given = os.environ.get(_VARIABLE, "")
     if given:
         if len(given) < _SHORTEST:
@@ -160,7 +162,7 @@ def _agreed() -> set[str]:
 
 
 def _remember(document: Mapping[str, object]) -> None:
-    """Remember that the user agreed to a document. The line is appended in one write, so that the
+    """Record that the user agreed to a document. The line is appended in one write, so that the
     lines of two processes do not mix."""
     with suppress(OSError):  # The user is asked again then.
         os.makedirs(home(), mode=0o700, exist_ok=True)
@@ -169,14 +171,14 @@ def _remember(document: Mapping[str, object]) -> None:
 
 
 def dropped(folder: SweepFolder, old: Plan, remaining: Container[str]) -> list[Run]:
-    """Return the runs of a recorded plan that succeeded and are not among the ids `remaining`."""
+    """Return the runs of a recorded plan that succeeded and whose ids are not in `remaining`."""
     left = [run for run in old.runs if not run.retired and run.id not in remaining]
     states = folder.read_states() if left else {}
     return [r for r in left if r.id in states and states[r.id].state is State.SUCCEEDED]
 
 
 def sentence(count: int) -> str:
-    """Say that a launch would drop finished runs."""
+    """Return the sentence that a launch would drop `count` finished runs."""
     return (
         f"{plural(count, 'finished run')} no longer in the grid, which a launch "
         "removes from the sweep's status and report"
