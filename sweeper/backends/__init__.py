@@ -1,5 +1,5 @@
 """Looks up backends by name and loads them on demand: built-in ones, and entry points of the group
-`sweeper.backends`."""
+`sweeper.backends`. A place is one of the backends that a plan may use."""
 
 import functools
 import importlib
@@ -45,7 +45,7 @@ _BUILT_IN = {
 }
 _REGISTERED: dict[str, BackendType] = {}
 _AGAIN_SECONDS = 30.0
-"""How long to wait before opening an unavailable place again."""
+"""Seconds to wait before opening an unavailable place again."""
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
 
@@ -101,7 +101,7 @@ def with_key(key: str) -> BackendType | None:
 
 @contextmanager
 def registered(kind: BackendType) -> Generator[None]:
-    """Offer a backend under its name in this process, for tests of backends and of sweeps."""
+    """Make a backend available under its name in this process while the block runs. For tests."""
     before = dict(_REGISTERED)
     _REGISTERED[kind.name] = kind
     try:
@@ -112,7 +112,7 @@ def registered(kind: BackendType) -> Generator[None]:
 
 
 def options_of(launch: Launch, place: str) -> Mapping[str, object]:
-    """Return the options of a plan for one of its places (the backends that it may use)."""
+    """Return the options of a plan for one of its places."""
     options = launch.options.get(place.replace("-", "_"), _NO_OPTIONS)
     if not launch.gpus:
         return options
@@ -141,10 +141,10 @@ def open_places(
 ) -> dict[str, Backend]:
     """Open the backends of a plan and return them by the names of their places.
 
-    With `some`, a place that cannot be opened, or for which `accept` raises `EnvironmentFailure`,
-    is returned as `Away`, provided that the plan lists its places. With `quiet`, only places that
-    do not answer are returned as `Away`, and `Unreachable` is raised if no place answers. Otherwise
-    raises as `open_backend` does.
+    A place fails if it cannot be opened, or if `accept` raises `EnvironmentFailure` for it. By
+    default the failure is raised. If the plan lists its places, `some` returns each failed place as
+    `Away`. `quiet` does so only for places that do not answer, and raises `Unreachable` if no place
+    answers.
     """
     backends: dict[str, Backend] = {}
     for place in launch.places:
@@ -172,8 +172,9 @@ def open_places(
 
 
 class Away(Backend):
-    """A place that could not be opened, with the reason. Calls try to open it again, at most once
-    per interval. Until that succeeds, every call raises `Unreachable`."""
+    """A place that could not be opened. `why` is the reason. A call tries to open the place again
+    if enough time has passed since the last try. Until the place is open, calls raise
+    `Unreachable`."""
 
     def __init__(
         self,
@@ -255,14 +256,14 @@ def capabilities_together(launch: Launch) -> Capabilities:
 
 
 def may_restart(launch: Launch) -> bool:
-    """Return whether a backend may restart jobs of a plan with this `launch` without the launcher.
-    True if a backend is unknown here."""
+    """Return whether any backend of this plan may restart jobs by itself. True if a backend is
+    unknown on this machine."""
     return any(restarts_at(launch, place) for place in launch.places)
 
 
 def restarts_at(launch: Launch, place: str) -> bool:
-    """Return whether the backend of this place may restart jobs by itself. True if it is
-    unknown."""
+    """Return whether the backend of this place may restart jobs by itself. True if the backend is
+    unknown on this machine."""
     try:
         return capabilities_at(launch, place).restarts is not None
     except UsageError:

@@ -1,5 +1,5 @@
-"""The interface of backends: `Backend` runs the jobs of one sweep, and `BackendType` describes it.
-A backend stores no state: it finds its jobs by their tokens."""
+"""The interface of backends. A `Backend` runs the jobs of one sweep. A `BackendType` describes a
+kind of backend and opens it. A backend keeps no list of its jobs: it finds them by their tokens."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
@@ -32,9 +32,10 @@ _NOTHING = Section()
 
 class JobSpec(NamedTuple):
     """A job to start. `argv` is executed directly, never by a shell; its last element is the token.
-    `title` is for people. `resources` are requests to a scheduler (local and tmux ignore them).
-    Backends that show jobs put those with the same `window` together, at most `window_panes` of
-    them. A job that is stopped gives its recipe `grace_s` seconds to save."""
+    `title` is for people. `resources` are the backend's options for this job, such as its memory. A
+    backend that displays its jobs shows those with the same `window` side by side, at most
+    `window_panes` in a window. When the job is stopped, its recipe has `grace_s` seconds to
+    save."""
 
     token: str
     title: str
@@ -75,16 +76,16 @@ class JobStatus(NamedTuple):
 
 
 class Backend(ABC):
-    """The interface that runs the jobs of a sweep.
+    """A backend that is open for one sweep and runs its jobs.
 
     Every method raises `sweeper.errors.Unreachable` if the backend does not answer. Callers must
-    never read that as ABSENT. The first five methods are required. A backend implements the others
+    never treat that as ABSENT. The first five methods are required. A backend implements the others
     where they make sense.
     """
 
     name: str
     shows = False
-    """Whether people watch the jobs, so that `show` is useful."""
+    """Whether the backend displays its jobs to users. If so, `show` is called."""
 
     @abstractmethod
     def submit(self, jobs: Sequence[JobSpec]) -> None:
@@ -93,18 +94,18 @@ class Backend(ABC):
 
     @abstractmethod
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        """Return token -> the backend's own id, for those of `tokens` that it has accepted and
-        still remembers."""
+        """Return token -> the backend's own id of the job. Tokens without a job, or whose job the
+        backend has forgotten, are left out."""
 
     @abstractmethod
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        """Return the status of every one of `tokens`, in one call for any number of them."""
+        """Return the status of each token's job. One call may have any number of tokens."""
 
     @abstractmethod
     def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
         """Ask the jobs to stop: send SIGTERM to the workers of running jobs and withdraw waiting
         jobs. Ignore unknown tokens. Return the tokens of jobs that cannot be stopped yet
-        (suspended, about to start), for which the caller repeats the call, or None."""
+        (suspended, or about to start), or None. The caller repeats the call for these."""
 
     @abstractmethod
     def logs(self, token: str) -> Iterator[str]:
@@ -112,34 +113,35 @@ class Backend(ABC):
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Check, before anything is recorded, that the backend would accept jobs with these
-        resources. Raises `EnvironmentFailure` if it never will."""
+        resources. Raises `EnvironmentFailure` if it never would."""
         del resources
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Remove the backend's records of those of these jobs that have ended. They are not queried
-        again."""
+        """Remove the backend's records of these jobs, except jobs that have not ended. The jobs are
+        not queried again."""
         del tokens
 
     def room(self, resources: Mapping[str, object] | None = None) -> int | None:
         """Return how many more jobs can start now, or None if the backend has a queue. The launcher
-        submits no more than that. With `resources`, count only jobs that request these."""
+        submits no more than that. With `resources`, return how many more jobs with these resources
+        can start."""
         del resources
         return None
 
     def location(self) -> Mapping[str, str]:
-        """Return fields that distinguish this queue from others of the same backend, such as
-        `{"cluster": "a"}`. They never change."""
+        """Return fields that tell this queue from other queues of the same kind of backend, such as
+        `{"cluster": "a"}`. Their values never change."""
         return {}
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """Show one line about the sweep, and labels of jobs by token: a state, `stale`, `paused:
-        <why>`. Called after changes, with only the labels that changed."""
+        """Display `status`, a line about the sweep, and the labels of its jobs. `words` maps tokens
+        to labels: a state, `stale` or `paused: <why>`. It has only the labels that have changed."""
         del status, words
 
 
 class Counter(NamedTuple):
-    """An environment variable in which a job finds how often its backend has restarted it; `first`
-    is its value at the first start."""
+    """The environment variable that tells a job how often its backend has restarted it. `first` is
+    the variable's value at the first start."""
 
     variable: str
     first: int = 0
@@ -167,8 +169,9 @@ class Capabilities(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A check of `doctor`. `look` returns its result, or raises `SweeperError` or `LookupError`
-    with the problem. `needed`: a launch requires the check to pass."""
+    """A check of `doctor`. `look` makes the check and returns the result as text, or raises
+    `SweeperError` or `LookupError` with the problem. `needed`: a launch requires the check to
+    pass."""
 
     name: str
     needed: bool
@@ -187,9 +190,9 @@ def require(checks: Iterable[Check], backend: str) -> None:
 
 
 class Leftover(NamedTuple):
-    """Files that belong together and are no longer needed, with the reason. On a remote store they
-    are addresses. `release` is called with the paths before they are removed; if it raises
-    `EnvironmentFailure`, they stay."""
+    """Files that are no longer needed and are removed together. `why` is the reason. In a remote
+    store, `paths` are addresses. `release` is called with the paths before the files are removed.
+    If it raises `EnvironmentFailure`, the files stay."""
 
     paths: Sequence[str]
     why: str
@@ -201,9 +204,8 @@ Batches = Sequence[Sequence[JobSpec]]
 
 
 class Manifest(NamedTuple):
-    """What a backend would send for a job, or for several that are submitted together: a document
-    or a text in its own format. `about` names the jobs in one line. It contains no secret's value.
-    """
+    """A preview of one submission: the document or the text that the backend would send. `about`
+    names the jobs in one line. The preview contains no values of secrets."""
 
     about: str
     content: Mapping[str, object] | str
@@ -229,21 +231,21 @@ def _over(defaults: Options, given: Options) -> dict[str, object]:
 
 
 class BackendType(NamedTuple):
-    """The description of a backend. It must load quickly, so its functions import the backend's
-    code when they are called.
+    """The description of a backend. Its module must load quickly, so these functions import the
+    backend's code only when they are called.
 
     `open` takes the sweep's name, its folder (or URL) and the options. It raises
-    `EnvironmentFailure` if the backend cannot be used. `section` declares the options, which are in
-    a grid's `launch.<name>` and in a table of the user's configuration file. `doc` describes the
-    backend in one line. `by_run`: options may have `overrides` for some runs. `pins_gpus`: options
-    may have `gpus` and `per_gpu` of `launch`, and jobs get such devices. `records_defaults`:
-    defaults from the configuration file are recorded with the plan, by `merge`; otherwise the
-    backend reads them when it is opened (`configuration.defaults_of`). `capabilities` and `checks`
-    take the options of a plan; `capabilities` raises `UsageError` if they are incomplete.
-    `leftovers` takes a sweep's folder, the ids of its runs that are over, and the ids of those that
-    succeeded. `manifests` takes the arguments of `open` and the jobs, grouped by submission, and
-    returns what submitting them would send; it does not query the backend. None: jobs have no
-    format of their own.
+    `EnvironmentFailure` if the backend cannot be used. `section` declares the options. Users set
+    them in a grid (`launch.<name>`) and in a table of their configuration file. `doc` describes the
+    backend in one line. `by_run`: options may have `overrides` for some runs. `pins_gpus`: jobs can
+    have GPUs of their own, so options may have `gpus` and `per_gpu` of `launch`.
+    `records_defaults`: the defaults from the configuration file become part of the plan, by
+    `merge`. Otherwise the backend reads them when it is opened (`configuration.configured`).
+    `capabilities` and `checks` take the options of a plan; `capabilities` raises `UsageError` if
+    they are incomplete. `leftovers` takes a sweep's folder, the ids of its runs that are over, and
+    the ids of its runs that succeeded. `manifests` takes the arguments of `open` and the jobs,
+    grouped by submission. It returns a preview of each submission without querying the backend. It
+    is None for a backend that has no format of its own for jobs.
     """
 
     name: str

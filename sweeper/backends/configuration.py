@@ -15,7 +15,8 @@ def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
     others = document.keys() - {kind.key}
     tables = [name.replace("-", "_") for name in backend_names()] if others else []
     tables += config_file.TABLES
-    # The table may belong to a backend that is not installed here.
+    # Another table may belong to a backend that is not installed here, so only a name that looks
+    # misspelled is reported.
     for key in sorted(others - set(tables)):
         if meant := nearest(key, tables):
             problems.add(Place(path), f"unknown table [{key[:60]}]{meant}")

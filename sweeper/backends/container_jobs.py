@@ -33,8 +33,8 @@ def image_option(doc: str) -> Option:
 
 
 def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
-    """Return a kind of list whose strings match `pattern`. Messages say that a text "is not a"
-    `called`."""
+    """Return the kind of an option that is a list of strings. Each must match `pattern`; messages
+    say that another string "is not a" `called`."""
 
     def wrong_with(text: str) -> str | None:
         return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is not a {called}"
@@ -56,8 +56,8 @@ def options_with_image(
     example: str = "IMAGE",
     other_key: str = "",
 ) -> T:
-    """Read the options as a value of `options`. The image is in `image` or in `other_key`. Raises
-    `UsageError` if there is none."""
+    """Read options into the type `options`. Raises `UsageError` if they have no image, by the key
+    `image` or `other_key`."""
     if given.get("image") is None and given.get(other_key) is None:
         other = f" (or {other_key})" if other_key else ""
         raise UsageError(

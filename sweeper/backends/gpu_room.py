@@ -13,9 +13,9 @@ _STARTING_SECONDS = 5.0
 
 
 class GpuRoom:
-    """Counts how many jobs can get GPUs now. `options` are those of a backend, for all its jobs;
-    `resources` are those of one stage's jobs. There is no limit without `gpus`. A job that was just
-    submitted counts as if it had its devices."""
+    """The number of jobs that can get GPUs now. `options` are the backend's options for all of its
+    jobs; the `resources` of a call are those of one stage's jobs. Without `gpus` there is no limit.
+    A job that was just submitted counts as using its devices already."""
 
     def __init__(self, options: Mapping[str, object], backend: str) -> None:
         self._backend, self._options = backend, options
@@ -31,7 +31,7 @@ class GpuRoom:
         return self._known[key]
 
     def submitted(self, jobs: Sequence[JobSpec]) -> None:
-        """Count these jobs as submitted now, if they get GPUs."""
+        """Record that these jobs were submitted now. Only jobs that get GPUs count."""
         with_gpus = [job for job in jobs if self._of(self._options) or self._of(job.resources)]
         self._submitted += [time.monotonic()] * len(with_gpus)
 
@@ -49,7 +49,7 @@ class GpuRoom:
             raise Unreachable(f"{self._backend}: {error}") from error
 
     def check(self, resources: Iterable[Mapping[str, object]]) -> None:
-        """Raise `EnvironmentFailure` if this machine does not have the GPUs of one job."""
+        """Raise `EnvironmentFailure` if this machine has fewer GPUs than one job needs."""
         try:
             for options in (self._options, *resources):
                 if (gpus := self._of(options)) is not None:

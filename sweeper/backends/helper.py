@@ -1,5 +1,5 @@
-"""Runs a platform's client in a separate process, because some clients load slowly or end their
-process. Requests and answers are lines of JSON."""
+"""Runs a platform's client in a separate process, because some clients load slowly or end the
+process that uses them. Requests and answers are lines of JSON."""
 
 import json
 import os
@@ -40,8 +40,8 @@ class Helper:
         self._rest = b""
 
     def ask(self, do: str, **about: object) -> object:
-        """Return the answer, decoded from JSON. Raises `Unreachable` if there is none, and
-        `EnvironmentFailure` for a permanent refusal."""
+        """Send a request and return its answer, decoded from JSON. Raises `Unreachable` if there is
+        no answer, and `EnvironmentFailure` for a permanent refusal."""
         if self._process is None:
             self._backoff.check()
             self._start()
@@ -111,8 +111,8 @@ class Helper:
 
 
 def serve(opened: Callable[..., object]) -> None:
-    """Serve requests on standard input until it ends, then exit the process. `opened` makes the
-    object whose methods the requests call."""
+    """Serve requests on standard input until it ends, then exit the process. The request `open`
+    calls `opened`, which returns an object. Later requests call methods of that object."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # Output of the client must not mix with the answers.
     at_work: object = None
@@ -128,7 +128,7 @@ def serve(opened: Callable[..., object]) -> None:
                 answer = {"answer": getattr(at_work, verb)(**request)}
         except (ValueError, TypeError) as error:
             answer = {"refused": _line(error)}
-        except Exception as error:  # noqa: BLE001 - of the client's, whose kinds change
+        except Exception as error:  # noqa: BLE001 - the client's error types change between versions
             answer = {"silent": _line(error)}
         print(json.dumps(answer), file=answers, flush=True)
     os._exit(0)  # Exit even if threads of the client still run.

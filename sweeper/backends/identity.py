@@ -1,12 +1,12 @@
-"""Identifies the sweep in a folder. A platform remembers jobs long after their sweep was removed,
-and their folder may belong to another sweep by then."""
+"""Identifies the sweep in a folder. The folder's address is not enough: a platform remembers jobs
+long after their sweep was removed, and another sweep may use the folder by then."""
 
 import hashlib
 
 from sweeper.sweep.folder import SweepFolder
 
 NOT_YET = "made-at-launch"
-"""Replaces values in a manifest that are made at submission."""
+"""The placeholder in a manifest for a value that is created at submission."""
 
 
 class Identity:

@@ -24,7 +24,7 @@ class Workers:
         self._known: dict[str, psutil.Process] = {}
 
     def find(self, tokens: Iterable[str]) -> dict[str, psutil.Process]:
-        """Return token -> process of the live workers that are visible from here. Raises
+        """Return token -> process, for each live worker that is visible from here. Raises
         `Unreachable` if the process table cannot be read."""
         wanted = set(tokens)
         self._known = {t: p for t, p in self._known.items() if t not in wanted or _lives(p)}
@@ -34,7 +34,7 @@ class Workers:
         return {token: self._known[token] for token in wanted & self._known.keys()}
 
     def holding(self, tokens: Iterable[str]) -> set[str]:
-        """Return the tokens whose worker is alive, visible from here or not. Raises
+        """Return the tokens whose worker is alive, even if it is not visible from here. Raises
         `Unreachable`."""
         wanted = set(tokens)
         held = {token for token in wanted if worker_lock.is_held(self._job(token))}

@@ -13,9 +13,9 @@ T = TypeVar("T")
 def for_each(
     things: Sequence[T], deed: Callable[[T], None], of_one: type[EnvironmentFailure]
 ) -> None:
-    """Apply `deed` to each of `things`, several at a time. After a failure that is not an `of_one`,
-    the class of failures that concern a single thing, start no more. Raises one of the failures,
-    permanent ones first."""
+    """Call `deed` with each of `things`, several in parallel. `of_one` is the class of failures
+    that concern a single thing. After any other failure, no further call is started. Raises one of
+    the failures, a permanent one if there is any."""
     failures: list[EnvironmentFailure] = []
 
     def attempt(thing: T) -> None:

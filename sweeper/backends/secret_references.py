@@ -14,8 +14,8 @@ the name of a secret can look like a value."""
 
 def secrets_option(doc: str, reference: Matching, example: str) -> Option:
     """Return the option `secrets` of a backend. `reference` matches the platform's references to
-    secrets; `example` is one of them. Messages do not repeat other text, since it may be a secret's
-    value."""
+    secrets; `example` is one of them. Messages never repeat a text that does not match, since it
+    may be a secret's value."""
     return Option(
         Names(
             "a mapping of variables to references, never to values",
@@ -28,8 +28,8 @@ def secrets_option(doc: str, reference: Matching, example: str) -> Option:
 
 
 def where_to_say(backend: BackendType, name: str) -> str:
-    """Return where a grid names the source of the secret `name` for jobs; "" if the backend has no
-    references."""
+    """Return the option with which a grid passes the secret `name` to jobs, in parentheses for a
+    message. Empty if the backend has no such option."""
     field = backend.section.fields.get(_FIELD)
     if field is None or not field.examples:
         return ""

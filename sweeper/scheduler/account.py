@@ -1,6 +1,6 @@
-"""The record that the launchers of an account share: the learned limit of jobs at once, and how its
-slots are divided. It consists of numbered pages, each made from the one before and created
-exclusively. The newest page counts."""
+"""The record that the launchers of an account share: the learned limit of jobs at once, and the
+slots below it that each sweep holds. The record consists of numbered pages. Each page is made from
+the page before it and created exclusively. Only the newest page counts."""
 
 import hashlib
 import math
@@ -40,7 +40,8 @@ _SECTION = Section(
 
 
 class Quota(NamedTuple):
-    """The quota settings in the user's configuration: where quotas are shared, and their sizes."""
+    """The quota settings in the user's configuration. `place` is the folder or store where quotas
+    are shared, `slots` the number of jobs that the service runs at once, if known."""
 
     place: str
     slots: int | None = None
@@ -68,8 +69,8 @@ def handed_on() -> dict[str, str]:
 
 
 def _absolute(place: str, base: str) -> str:
-    """Return the address of a store unchanged, and a folder as an absolute path: a relative one
-    starts at `base`."""
+    """Return a folder as an absolute path; a relative path starts at `base`. The address of a store
+    is returned unchanged."""
     if "://" in place:
         return place
     return os.path.normpath(os.path.join(base, os.path.expanduser(place)))
@@ -97,8 +98,8 @@ def _source() -> str:
 
 
 def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:
-    """Return the account of a plan's runs as 16 hexadecimal digits, or None without a known
-    service."""
+    """Return the id of the account that a plan's runs use, as 16 hexadecimal digits, or None if
+    they use no service."""
     if plan.service == "none":
         return None
     if settings.account is not None:
@@ -120,7 +121,8 @@ def _environment_of(service: Service) -> Mapping[str, str]:
 
 
 def _handed_over(plan: Plan) -> str:
-    """Return the source of the API key that a backend gives to its jobs."""
+    """Return the reference to the API key that a backend gives to its jobs; empty if there is
+    none."""
     for options in plan.launch.options.values():
         secrets = options.get("secrets")
         if isinstance(secrets, Mapping) and _KEY in secrets:
@@ -133,12 +135,13 @@ def _hash(key: str, address: str) -> str:
 
 
 _WINDOW_SECONDS = 15.0
-"""Three heartbeats of a worker. After this time the effect of a changed limit is known."""
+"""Seconds after which the effect of a changed limit is known: three heartbeats of a worker."""
 
 
 class Load(NamedTuple):
     """The observed load: `busy` jobs run, the service holds back `paused` of them, and `wanted`
-    more could start. `refused` is why a job was rejected, a key of `labels.LOWERED`."""
+    more could start. `refused` says what has rejected a job (a key of `labels.LOWERED`); None if
+    nothing has."""
 
     busy: int
     paused: int = 0
@@ -147,20 +150,22 @@ class Load(NamedTuple):
 
 
 class Limiter:
-    """Learns the limit for one launcher. `clock` returns monotonic seconds.
+    """A learner of the limit of jobs at once, for one launcher. `clock` returns monotonic seconds.
 
-    While some jobs are held back (the service pauses a recipe, a run fails by its quota, the
-    machine has no process left), the limit is lowered, once per window, to the number of running
-    jobs that are not held back, or to half of all running jobs if that is less. Running jobs are
-    not stopped, so more of them may be held back for a while without lowering the limit again. If
-    nothing was held back for a window and more jobs are wanted, the limit grows by 1, then by 2, 4
-    and so on, until something is held back again. So it stays within one or two of a constant
-    limit, and follows a changing one within a few windows. (Chiu and Jain 1989, "Analysis of the
-    increase and decrease algorithms for congestion avoidance in computer networks", explain why
-    several limiters converge to equal shares.)
+    When the service pauses recipes, the limit falls to the number of running jobs that are not
+    paused, but not below half of the running jobs. When a job is rejected, the limit falls to half
+    of the running jobs. (A job is rejected if its run fails because of the service's quota, or if
+    the machine cannot start its process.) The limit falls at most once per window, and running jobs
+    are not stopped. So jobs beyond the new limit may stay paused for a while; these do not lower
+    the limit again. If no job was paused or rejected for a window and more jobs are wanted, the
+    limit grows by 1, then by 2, 4 and so on, until a job is paused or rejected again. So the
+    learned limit stays within one or two of a constant real limit, and follows a changing one
+    within a few windows. (Chiu and Jain 1989, "Analysis of the increase and decrease algorithms for
+    congestion avoidance in computer networks", explain why several limiters converge to equal
+    shares.)
 
-    Launchers may share what they learn. Each measures time by its own clock, starting when it sees
-    a change."""
+    Launchers may share the learned state. Each measures time by its own clock, from the moment when
+    it sees a change."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -169,7 +174,7 @@ class Limiter:
         self._quiet_since = clock()
 
     def see(self, learned: Learned, load: Load) -> Learned:
-        """Return the state after an observation. To apply it, pass it to the next call."""
+        """Return the learned state after an observation. Pass it to the next call."""
         now = self._clock()
         self._note(learned, now)
         if load.paused or load.refused is not None:
@@ -177,7 +182,7 @@ class Limiter:
             return _cut(learned, load) if now - self._cut_at >= _WINDOW_SECONDS else learned
         limit = learned.limit
         if limit is None or not load.wanted or load.busy < limit:
-            return learned  # The limit keeps no job from starting.
+            return learned  # No job waits because of the limit.
         if now - self._quiet_since < _WINDOW_SECONDS:
             return learned
         step = min(learned.step, limit)
@@ -194,8 +199,8 @@ class Limiter:
 
 
 def _cut(learned: Learned, load: Load) -> Learned:
-    """Return the state after something was held back. Jobs beyond the limit (those that still
-    run after it was lowered) are expected to be held back, and do not lower it again."""
+    """Return the learned state after jobs were paused or rejected. Jobs beyond the limit, which
+    still run after it was lowered, are expected to be paused and do not lower it again."""
     limit = max(1, load.busy) if learned.limit is None else learned.limit
     half = max(1, min(limit, load.busy) // 2)
     expected = max(0, load.busy - limit)
@@ -210,7 +215,8 @@ _ALMOST = 1e-9
 
 
 class Claim(NamedTuple):
-    """The claim of a member of the account: it holds `held` slots and could use `wants` more."""
+    """The claim of a member of the account, which is a sweep: it holds `held` slots and could use
+    `wants` more. `weight` is its priority, `turn` its place in the rotation (see `grant`)."""
 
     weight: float
     held: int
@@ -246,10 +252,10 @@ def shares(limit: float, claims: Mapping[str, Claim]) -> dict[str, float]:
 def grant(limit: int | None, claims: Mapping[str, Claim], member: str) -> Grant:
     """Return how many of `limit` slots (None: unlimited) the member `member` may take now.
 
-    Shares are weighted max-min fair. Each member gets the whole part of its share. The remaining
-    slots rotate: the member with the lowest `turn` gets the next one, and its turn rises by one
-    divided by its missing fraction (stride scheduling, Waldspurger 1995). Over time each member
-    gets its share.
+    Shares are weighted max-min fair. Each member gets its share, rounded down. The remaining slots
+    rotate: the member with the lowest `turn` gets the next one, and its turn rises by one divided
+    by the fraction that was rounded off (stride scheduling, Waldspurger 1995). Over time each
+    member gets its share.
     """
     mine = claims[member]
     if limit is None:
@@ -291,7 +297,7 @@ collided do not collide again."""
 
 
 class AccountRecord(Protocol):
-    """The pages of an account."""
+    """The record of an account, as its pages."""
 
     is_remote: bool
     is_shared: bool
@@ -320,7 +326,7 @@ class AccountRecord(Protocol):
 
 
 class PrivateRecord:
-    """The record of a launcher that shares its quota with no others."""
+    """The record of a launcher that shares its quota with no other launcher."""
 
     is_remote = False
     is_shared = False
@@ -346,6 +352,8 @@ class PrivateRecord:
 
 
 class StoredRecord:
+    """The record of an account in a store."""
+
     is_shared = True
 
     def __init__(self, store: Store, account: str) -> None:
@@ -371,8 +379,8 @@ class StoredRecord:
         return sorted(filter(None, map(_number, names)))
 
     def _newest(self, numbers: list[int]) -> Page:
-        """Return the newest readable page, but with the number of the newest page, so that the next
-        page replaces damaged ones. If no page is readable, the account starts anew: each launcher
+        """Return the newest readable page. It gets the number of the newest page, so that the next
+        page supersedes damaged ones. If no page is readable, the account starts anew: each launcher
         adds itself again, and the limit is learned again."""
         for number in reversed(numbers):
             if number == self._page.number:
@@ -394,7 +402,7 @@ class StoredRecord:
                 return page
         raise StoreError(
             f"{place_of(self._store, self._pages)}: too many launchers write at once; "
-            "repeated later"
+            "trying again later"
         )
 
     def _add(self, page: Page) -> bool:
@@ -403,7 +411,7 @@ class StoredRecord:
         try:
             self._store.create(self._path(page.number), encode(page.document()))
         except AlreadyExists:
-            # else the page is ours, and only the reply was lost
+            # If the marks are equal, the page is ours and only the reply was lost.
             if self._mark_of(page.number) != page.mark:
                 return False
         # If this process slept for long, the page with this number may have been removed.

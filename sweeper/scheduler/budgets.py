@@ -141,8 +141,8 @@ class AttemptUsage:
         return _of(read_heartbeat(self._context.store, self._context.folder.heartbeat(*key)))
 
     def _counted(self, key: Attempt, recorded: Used) -> Used:
-        """Return the recipe's own counts if its files can be read here. They are newer than the
-        heartbeat."""
+        """Return the recipe's own counts if its files can be read here, since they are newer than
+        the heartbeat. Otherwise return `recorded`."""
         files = self._files.get(key)
         if files is None:
             folder = self._context.store.local_path(self._context.folder.attempt(*key))
@@ -168,8 +168,8 @@ class SweepUsageWatch:
         self._known: SweepUsage | None = None
 
     def look(self, plan: Plan) -> SweepUsage | None:
-        """Return the sum. It may be some seconds old. None if nothing was counted yet, or if the
-        usage of an attempt is unknown."""
+        """Return the sweep's usage, which may be some seconds old. None if nothing was counted yet,
+        or if the usage of an attempt is unknown."""
         now, views = self._context.clock(), self._run_table.views.values()
         events = sum(view.size for view in views)
         happened = events != self._events or self._known is None
@@ -207,7 +207,7 @@ _REMOTE_SECONDS = 5.0
 
 
 class Limits(NamedTuple):
-    """The limits and their period: `day`, `month` or `all`."""
+    """The limits of an account's budget and their period: `day`, `month` or `all`."""
 
     budget: Budget
     per: str = "all"
@@ -241,8 +241,8 @@ def _tokens(spent: Spent) -> int:
 
 
 class AccountBudget:
-    """A launcher's knowledge of its account's spending. `trouble` says why it may be incomplete.
-    Raises `StoreError`."""
+    """The spending of an account, as one launcher knows it. `trouble` says why it may be
+    incomplete. Raises `StoreError`."""
 
     def __init__(self, context: Context, store: Store, folder: str, limits: Limits) -> None:
         self.limits = limits
@@ -259,8 +259,8 @@ class AccountBudget:
         self.trouble: str | None = None
 
     def look(self, now: Spent) -> Spent:
-        """Return what all sweeps used in the period. `now` is what this sweep has used in total.
-        The result may be incomplete (`trouble`)."""
+        """Return the usage of all sweeps of the account in the period. `now` is the total usage of
+        this sweep. The result may be incomplete (`trouble`)."""
         if self._context.clock() >= self._next:
             self._next = self._context.clock() + self._seconds
             self.exchange(now)
@@ -271,7 +271,7 @@ class AccountBudget:
         return self.spent
 
     def exchange(self, now: Spent) -> None:
-        """Write the usage of this sweep and read that of the others."""
+        """Write the usage of this sweep, and read the usage of the others."""
         self.trouble = None
         try:
             self._write(now)
@@ -315,8 +315,8 @@ class AccountBudget:
         ]
         if not lines:
             return fresh
-        # If several copies of the sweep continued separately, this one comes from a copy with less
-        # usage.
+        # Several copies of the sweep may have continued separately. The copy that this one comes
+        # from had no more usage than this one has now.
         before = [record for record in lines if _tokens(record) <= _tokens(now)] or lines
         counted = daily_spending.least(now, max(before, key=_tokens))
         return fresh._replace(created=self._created, counted=counted)
@@ -356,8 +356,8 @@ _RAISED = "raise it in {} and launch again"
 
 
 class Spending:
-    """The usage of all attempts of a sweep, compared with the `budget` of the sweep and that of its
-    `account`. Raises `UsageError` for a budget in dollars if the prices cannot be read."""
+    """The usage of all attempts of a sweep, compared with the budgets of the sweep and of its
+    account. Raises `UsageError` for a budget in dollars if the prices cannot be read."""
 
     def __init__(
         self,
@@ -408,8 +408,8 @@ class Spending:
         self.reached = f"{why}: no more runs are started{stopped}; {how} to continue"
 
     def _over(self, limits: Budget, used: Spent, name: str) -> str | None:
-        """Return a message about the limit that is reached, or None. `name` is the budget's name in
-        it."""
+        """Return a message about a limit that is reached, or None. The message calls the budget
+        `name`."""
         hours, tokens = used.seconds / _SECONDS_AN_HOUR, used.usage.counts.tokens
         if limits.tokens is not None and tokens >= limits.tokens:
             return f"{name} is spent ({tokens:,} of {limits.tokens:,.0f} tokens)"

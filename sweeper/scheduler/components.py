@@ -1,4 +1,4 @@
-"""The parts of a scheduler. Each is made once and gets the parts that it uses."""
+"""The parts of a scheduler. Each part is created once and gets the other parts that it uses."""
 
 import math
 from collections import Counter
@@ -46,8 +46,8 @@ class _Results(NamedTuple):
 
 
 class Racing(Stages):
-    """The race of one sweep (rounds that drop the worst cells), as of the last `look`. A race has
-    no stages."""
+    """The race of one sweep (rounds that drop the worst cells), as of the last `look`. It takes the
+    place of `Stages`, since a sweep with a race has no stages."""
 
     def __init__(self, context: Context, run_table: RunTable) -> None:
         super().__init__(context, run_table)
@@ -55,18 +55,19 @@ class Racing(Stages):
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """Return why the race waits for the user."""
+        """The reason why the race waits for the user, as a message; empty if it does not wait."""
         runs = sum(self._plan.unknown.values())
         return () if self._why_not is None else (f"race: {self._why_not} (up to {runs} runs)",)
 
     @property
     def to_come(self) -> int:
-        """Return the largest number of runs that the race may still start."""
+        """The largest number of runs that the race may still start."""
         return 0 if self._why_not is not None else sum(self._plan.unknown.values())
 
     @property
     def held_back(self) -> int:
-        """Return the largest number of runs that the race would start if it continued."""
+        """The largest number of runs that the race would start if it continued; 0 if it does
+        continue."""
         return 0 if self._why_not is None else sum(self._plan.unknown.values())
 
     def look(self, cancelled: Request | None = None) -> None:
@@ -117,7 +118,8 @@ class Racing(Stages):
 
     def _next_runs(self, race: Race, alive: set[str], seeds: int) -> tuple[int, tuple[str, ...]]:
         """Return the number of seeds that all cells in `alive` have after the next round, and the
-        runs that are missing. A cell that left out earlier rounds gets their seeds too."""
+        runs that are missing. A cell that was not in earlier rounds also gets the seeds of those
+        rounds."""
         counts = Counter(run.cell for run in self._planned())
         started = {run.id for run in self._planned()}
         while True:
@@ -149,7 +151,8 @@ class Racing(Stages):
         )
 
     def _record(self, decision: Round) -> None:
-        """Record a round, unless an earlier launcher has, and continue from the record."""
+        """Record the next round, unless an earlier launcher has recorded it. Continue with the
+        recorded round."""
         path = self._context.folder.race_round(len(self._plan.rounds) + 1)
         with suppress(AlreadyExists):
             self._context.store.create(path, encode(decision.document()))
@@ -164,8 +167,8 @@ _NAMES = ("pause", "parallel", "stop", "plan", "cancel")
 
 class Requests:
     """The requests to a launcher, as of the last check. `stop`: a user wants it to end.
-    `replanned`: there is another plan. `parallel`: the requested number of jobs at once. `cancel`:
-    a user has cancelled the whole sweep."""
+    `replanned`: the sweep has a new plan. `parallel`: the requested number of jobs at once.
+    `cancel`: a user has cancelled the whole sweep."""
 
     def __init__(self, context: Context) -> None:
         self._folder = context.folder
@@ -179,11 +182,11 @@ class Requests:
 
     @property
     def held(self) -> str | None:
-        """Return a message about the request that keeps runs from starting, or None."""
+        """A message about the pause that keeps runs from starting, or None."""
         return None if self.pause is None else self.pause.reason(self._folder.name)
 
     def look(self) -> None:
-        """Read what has changed since the last check. Raises `StoreError`."""
+        """Read the requests again if any has changed since the last check. Raises `StoreError`."""
         names = {self._folder.request(name): name for name in _NAMES}
         listed = self._folder.store.list(self._folder.launcher)
         stamps = {names[entry.path]: entry.stamp for entry in listed if entry.path in names}
@@ -227,9 +230,9 @@ class Cancellations:
         self.stopping: set[str] = set()
 
     def look(self, try_call: TryCall, *, away: bool) -> None:
-        """Tell the backends which jobs to stop. Each job is asked once, except those that could not
-        be stopped yet; their workers check for the request as well. While the engine is `away`, it
-        is unknown which jobs have lost it."""
+        """Tell the backends which jobs to stop, once for each job. A job that cannot be stopped yet
+        is tried again later; its worker checks for the request as well. While the engine is `away`,
+        it is unknown which jobs have lost it."""
         opened = self._run_table.open()
         tokens = {token(run, n) for run, n in opened.items() if self._run_table.views[run].cancel}
         if self._engine is not None and not away:
@@ -279,7 +282,7 @@ class Backlog:
 
     @property
     def held(self) -> str | None:
-        """Return why no runs are started; None if nothing prevents it or no runs are left."""
+        """The reason why no runs are started; None if nothing prevents it or no runs are left."""
         spent = None if self._spending is None else self._spending.reached
         if self._policy.held is not None:
             return self._policy.held
@@ -287,8 +290,8 @@ class Backlog:
         return held if held is not None and self.wanting() else None
 
     def left(self, unsubmitted: Collection[str]) -> int:
-        """Count the runs that still have to be started, including those that may have been
-        submitted already. `unsubmitted` are runs with an opened attempt that no backend has."""
+        """Count the runs that this launcher still has to start or to look up: a backend may already
+        have their job. `unsubmitted` are runs whose opened attempt no backend has."""
         unknown = self._run_table.unacknowledged().keys()
         if not self._starting or (self.held is not None and self._requests.pause is None):
             return len(unknown - set(unsubmitted))

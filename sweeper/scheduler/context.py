@@ -14,8 +14,8 @@ from sweeper.sweep.plan import Plan
 
 @dataclass(frozen=True)
 class Context:
-    """The folder of a sweep and its backend, or its backends by the names of places. `clock`
-    returns monotonic seconds, `wall` seconds since 1970. `sleep` waits. Tests pass their own."""
+    """The folder of a sweep, and its backend, or several backends by place. `clock` returns
+    monotonic seconds, `wall` seconds since 1970. `sleep` waits. Tests pass their own."""
 
     folder: SweepFolder
     backend: Backend | Mapping[str, Backend]

@@ -14,20 +14,20 @@ from sweeper.sweep.job import Engine, read_engine
 from sweeper.sweep.launcher import Service
 
 SILENT_SECONDS = 5.0
-"""Seconds that an engine may be too busy to answer before users are told."""
+"""Seconds without an answer before users are told. An engine may be too busy to answer at once."""
 ORPHAN_SECONDS = 60.0
-"""Seconds that an attempt has to end by itself after its engine moved to another address. The
-attempt may no longer need the engine, or its program may give up, as many do after half a minute.
-The SDK alone would retry for ever."""
+"""Seconds that an attempt has to end by itself after its engine moved to another address. Some
+attempts no longer need the engine. Many programs give up after half a minute. The SDK alone would
+retry forever."""
 _ASK_SECONDS = 1.0
 
 
 class EngineWatch:
-    """Finds the engine of a sweep by `find`, and passes its address to later attempts. `url` is its
-    address at the launch.
+    """The watch of a sweep's engine. It finds the engine by `find` and passes its address to later
+    attempts. `url` is the address at the launch.
 
-    `fixed`: the address was given at the launch and never changes. Perhaps only jobs can reach it,
-    so it counts as gone only if it has answered here before.
+    `fixed`: the address was given at the launch and never changes. Perhaps only jobs can reach the
+    engine, so it counts as missing only if it has answered here before.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class EngineWatch:
 
 
 def watch(context: Context, service: Service) -> EngineWatch | None:
-    """Return the watch of a sweep, or None if its runs do not use an engine of ours. `service` is
-    what the launch recorded."""
+    """Return the engine watch of a sweep, or None if its runs do not use sweeper's engine.
+    `service` is the service record of the launch."""
     plan, url = context.plan, service.engine
     here_too = capabilities_together(plan.launch).here
     if plan.service != "local" or url is None:

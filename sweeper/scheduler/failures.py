@@ -26,7 +26,8 @@ from sweeper.worker.outcome import LIMIT
 _LOG = Log(__name__)
 
 EXCUSED = {"quota": "of the service's quota", "service": "its engine ended or restarted"}
-"""Reasons of failures that the service caused, with words for people. They use up no retry."""
+"""Reasons of failures that the service caused, each with its words in messages. Such failures use
+up no retry."""
 SERVICE_TRIES = 20
 """How often a run is restarted after such failures before it counts as failed."""
 
@@ -143,8 +144,8 @@ def normalised(line: str) -> str:
 
 
 def failure_of(outcome: Outcome, line: str) -> Failure:
-    """Make a `Failure` of the outcome of a failed attempt. `line`, the last line that it printed,
-    is used if the outcome has no details."""
+    """Return the `Failure` of a failed attempt. `line` is the last line that the attempt printed,
+    which is used if the outcome has no details."""
     return Failure(outcome.reason, outcome.code, outcome.detail or line)
 
 
@@ -155,8 +156,8 @@ _SET_SECONDS = 2.0
 
 
 def last_words(backend: Backend, token: str) -> str:
-    """Return the last line that a job printed, from its backend. It is the only log of a job whose
-    worker never started. Empty if there is none."""
+    """Return the last line that a job printed, from its backend; empty if there is none. A job
+    whose worker never started has no other log."""
     lines: deque[str] = deque(maxlen=_LAST_LINES)
     with suppress(EnvironmentFailure):
         lines.extend(backend.logs(token))
@@ -175,7 +176,7 @@ class End(NamedTuple):
 
 
 class Outcomes:
-    """Reads outcomes, each once.
+    """The outcomes of ended attempts, each read once.
 
     The times in outcomes come from workers, whose clocks may be wrong by hours. So an attempt is
     assumed to have ended after the last check that saw it running.
@@ -204,7 +205,7 @@ class Outcomes:
             return False
         outcome = NOTHING
         if state.state in (State.FAILED, State.PREEMPTED, State.LOST):
-            # It cannot be read now, or is damaged. It is read again later.
+            # An outcome that is damaged or cannot be read now is read again later.
             with suppress(StoreError):
                 outcome = self._folder.read_outcome(run, state)
             tries = self._unread.pop(run, 0)
@@ -287,7 +288,7 @@ class Outcomes:
 
 
 class FailurePolicy:
-    """Judges the attempts that ended, once per step.
+    """The decisions about ended attempts, made once per step.
 
     `held` is the reason why no more runs are started, as one line, or None. With `smoke` only the
     run `first` may start until it succeeds; then `smoke` becomes false. Attempts that had ended
@@ -314,8 +315,9 @@ class FailurePolicy:
             self.first = runs[0]
 
     def look(self) -> str | None:
-        """Judge the attempts that ended since the last step. Return what stopped an attempt through
-        no fault of its own, as a key of `labels.LOWERED`, or None."""
+        """Judge the attempts that ended since the last step. If the service's quota or a full
+        machine stopped one of them, return `service` or `machine` (keys of `labels.LOWERED`), else
+        None."""
         refused: str | None = None
         self._outcomes.begin()
         for run, view in self._run_table.views.items():
@@ -392,10 +394,12 @@ class FailurePolicy:
             failure = self._outcomes.failure(run) if state is State.FAILED else None
             why = f" ({failure.line or _cause(failure)})" if failure else ""
             name = self._run_table.runs[run].name
-            self.held = f"the first run, {name}, is {state.value}{why}: no more runs are started"
+            verb = "failed" if failure else f"was {state.value}"
+            self.held = f"the first run, {name}, {verb}{why}: no more runs are started"
 
     def _go_on(self) -> None:
-        """Reset the judgement if a user has asked for a retry since the last look."""
+        """Forget the earlier failures and the hold if a user has asked for a retry since the last
+        step."""
         retried = {
             (run, attempt)
             for run, view in self._run_table.views.items()

@@ -77,7 +77,7 @@ class JobStarter:
         started."""
         self._engine_away, self._spending_unknown = engine_away, spending_unknown
         try_call(lambda: self._take_slots(observed, refused))
-        # Jobs that may be running count as running.
+        # So far, jobs that may be running count as running. Now ask the backends about these jobs.
         self._acknowledge(try_call)
         self._start(try_call, observed)
 
@@ -142,7 +142,8 @@ class JobStarter:
         opened = self._places.of_each(self._run_table.unacknowledged())
         for place, jobs in opened.items():
             if jobs and not try_call(partial(self._acknowledge_at, place, jobs)):
-                unknown = self._run_table.unacknowledged()  # Their jobs may have been found since.
+                # The call may have found some of these jobs before it failed.
+                unknown = self._run_table.unacknowledged()
                 runs = [run for run in jobs.values() if run in unknown]
                 self._withdrawals.look(place, runs, self.unsubmitted)
 
@@ -191,7 +192,8 @@ class JobStarter:
             elif end is not None:
                 observed[run] = Observation(Kind.LATER, None, timestamp(end.until))
             elif (attempt, Event.CANCEL) in self._run_table.events(run):
-                # This attempt was named by a cancel that was revoked, so the next one is started.
+                # A user has cancelled this attempt in advance and then revoked that. End the
+                # attempt, so that the next one is started.
                 self._run_table.add(run, attempt, Event.INTENT)
                 self._end_cancelled(run, attempt)
             elif wait is not None:

@@ -116,8 +116,8 @@ class Scheduler:
             self._wait()
 
     def _wait(self) -> None:
-        """Sleep until the next step, longer on a remote store. A job of this machine that ends cuts
-        the sleep short."""
+        """Sleep until the next step, longer on a remote store. Wake early if a job of this machine
+        ends."""
         interval_s = REMOTE_POLL_SECONDS if self._context.store.is_remote else POLL_SECONDS
         while interval_s > 0:
             wait = min(interval_s, POLL_SECONDS)
@@ -127,7 +127,7 @@ class Scheduler:
                 return
 
     def _log_changes(self, summary: Summary) -> None:
-        """Log what keeps this launcher waiting, when that changes."""
+        """Log the reasons why this launcher waits, whenever they change."""
         limit = None if summary.limit is None else f"{summary.limit} ({summary.limit_by})"
         values = {
             "unreachable": summary.unreachable,
@@ -142,8 +142,8 @@ class Scheduler:
             _LOG.info("runs: %s", ", ".join(f"{n} {state.value}" for state, n in counts if n))
 
     def _step_or_unreachable(self) -> Summary:
-        """Do a step. If the store or the machine fails after an earlier step worked, return the
-        last summary, with what is unreachable."""
+        """Do a step. If the store or the machine fails, and an earlier step has worked, return the
+        last summary with the failure as `unreachable`."""
         try:
             self._check()
             summary = self.step()
@@ -175,7 +175,7 @@ class Scheduler:
         return summary
 
     def _notify_people(self, summary: Summary) -> None:
-        """Send people their notifications, and another one at the end."""
+        """Send the notifications that are due, and a last one when the sweep has ended."""
         notifier, spending = self._parts.notifier, self._parts.spending
         if notifier is None:
             return
@@ -263,7 +263,8 @@ class Scheduler:
             except Unreachable as error:
                 _LOG.debug("no answer: %s", error)
                 missing.append(str(error))
-                # If there are other places, a full place gets no jobs.
+                # A full machine lowers the number of jobs at once. If the sweep has other places,
+                # they get the jobs instead.
                 self._machine_full |= isinstance(error, NoRoom) and not parts.places.several
                 return False
             return True

@@ -19,12 +19,14 @@ _LOG = Log(__name__)
 
 SETTLE_SECONDS = 12.0
 """Seconds after the end of a job, without any heartbeat of its attempt, before the launcher records
-that the worker died. The job that ended may be one of two copies, of which the other trains."""
+that the worker died. The job may have been one of two copies, and the other copy may still
+train."""
 _SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 class LostWorkers:
-    """Records outcomes that workers did not record, and observes the other attempts.
+    """The part of a launcher that records outcomes for workers that did not, and observes other
+    attempts.
 
     `withdrawn` is called with the attempts (run, attempt) whose withdrawal was interrupted.
     `stalled` returns whether an attempt makes no progress. With `starting=False` no worker is
@@ -77,8 +79,8 @@ class LostWorkers:
         was asked to stop. Return whether it was recorded."""
         view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
         if view.cancel and status.state in GONE:
-            # A worker checks for the request before it claims the attempt, so this one will not
-            # claim it.
+            # A worker checks for a cancellation before it claims its attempt, so no worker will
+            # claim this one.
             if view.state.state is State.SUBMITTED or quiet > SETTLE_SECONDS:
                 detail = "the worker ended before it could record the cancellation"
                 self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", detail)
@@ -148,8 +150,9 @@ class LostWorkers:
 
 
 class _KernelKills:
-    """The jobs that the kernel killed because memory was full: those that ended when it killed a
-    process of our control group, which usually contains the jobs of this machine."""
+    """The jobs that the kernel killed because memory was full. A job counts if it ended when the
+    kernel killed a process of our control group, which usually contains the jobs of this
+    machine."""
 
     def __init__(self) -> None:
         self._counter = MemoryKills()

@@ -34,7 +34,7 @@ from sweeper.sweep.states import fold
 
 BEAT_SECONDS = 5.0
 LEASE_SECONDS = 30.0
-"""Seconds after which a launcher on another machine that sends no heartbeat gets no more slots."""
+"""Seconds without a heartbeat after which a launcher on another machine gets no more slots."""
 _REMOTE_SECONDS = 2.0
 """Seconds between two reads of a remote record, where each costs money."""
 _SEEK_SECONDS = 5.0
@@ -47,9 +47,8 @@ _NEVER = "never"
 
 
 class Jobs(NamedTuple):
-    """The load of a sweep: `busy` running jobs, `wanted` more that could start now, and `most` at
-    once. The service holds back `paused` of the running jobs. `refused`: the service rejected a
-    job."""
+    """The load of a sweep: `busy` jobs run, the service holds back `paused` of them, and `wanted`
+    more could start now. At most `most` may run at once. `refused`: the service rejected a job."""
 
     busy: int
     wanted: int
@@ -75,9 +74,9 @@ def name_of(root: str, sweep: str, identity: str = "") -> str:
 
 
 class Governor:
-    """Decides how many slots a sweep holds. `member` is the first entry of the sweep in the record.
-    `most` is how many jobs the service runs at once, if the user knows it; with None the launchers
-    learn it."""
+    """The part of a launcher that decides how many slots its sweep holds. `member` is the first
+    entry of the sweep in the record. `most` is how many jobs the service runs at once, if the user
+    knows it. With None, the launchers learn it."""
 
     def __init__(
         self,
@@ -148,7 +147,7 @@ class Governor:
         return self._allowance
 
     def leave(self) -> None:
-        """Give all slots back when nothing of the sweep is running."""
+        """Give all slots back. Called when no job of the sweep is running."""
         self._joined = self._entered = False
         with suppress(StoreError):  # Other launchers notice that nothing runs.
             page = self._record.write(self._without_us)
@@ -322,8 +321,7 @@ class _Abandoned:
                 self.at_work = 0
 
     def _count(self) -> int:
-        """Count the attempts that send heartbeats or have sent one recently. Raises
-        `StoreError`."""
+        """Count the running attempts that have sent a heartbeat recently. Raises `StoreError`."""
         if self._folder is None:
             self._folder = SweepFolder.open(self.member.root, self.member.sweep)
         folder, store = self._folder, self._folder.store
@@ -423,7 +421,7 @@ class Parallelism:
                 Jobs(busy, wanted, self.most, paused, refused=refused == "service")
             )
         except StoreError as error:
-            raise Unreachable(f"the quota's place: {error}") from error
+            raise Unreachable(f"cannot read the account's quota: {error}") from error
         self._slots = share.slots
         if share.share < self.here:
             self.lowered = Lowered(share.share, share.why)
@@ -435,11 +433,11 @@ class Parallelism:
 
     @contextmanager
     def holding(self) -> Generator[None]:
-        """Hold the slots meanwhile, however long a step takes."""
+        """Hold the slots while the block runs, however long a step takes."""
         with nullcontext() if self._governor is None else self._governor.holding():
             yield
 
     def leave(self) -> None:
-        """Give the slots back when nothing of the sweep is running."""
+        """Give the slots back. Called when no job of the sweep is running."""
         if self._governor is not None:
             self._governor.leave()

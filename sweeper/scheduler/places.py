@@ -1,5 +1,6 @@
-"""The places of a sweep: the backend of each attempt, where the next attempts start, and which
-attempts leave a place that keeps them waiting. An attempt's intent names its place."""
+"""The places of a sweep, which are the backends that its plan may use. This module finds the place
+of each attempt, chooses the places of the next attempts, and withdraws attempts from a place that
+keeps them waiting. An attempt's intent names its place."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -35,7 +36,7 @@ _REFUSED_SECONDS = 15.0, 300.0
 """The first and the longest wait, in seconds, before a place that refused a job is tried again.
 Each refusal doubles the wait."""
 _AGAIN = (State.PREEMPTED, State.LOST)
-"""After these events a run moves to the next place if there is room."""
+"""After an attempt in one of these states, a run moves to the next place if there is room."""
 
 
 class Places:
@@ -65,10 +66,11 @@ class Places:
         self._gone: set[str] = set()
 
     def at(self, run: str, attempt: int) -> str | None:
-        """Return the place of an attempt. An attempt of a sweep that once had one place is at the
-        first place (`placement_guard.py`); so is an attempt whose place the grid no longer has,
-        which was cancelled. If the record is damaged, add it to `damaged` and return None; then no
-        place is queried for the attempt, since it may be at any. Raises `StoreError`."""
+        """Return the place of an attempt. If its intent names no place, the sweep had only one
+        place at that time, which is the first place now (`placement_guard.py`). If the grid no
+        longer has the named place, the attempt was cancelled; return the first place. If the intent
+        is damaged, add it to `damaged` and return None. The attempt may then be at any place, so no
+        place is queried for it. Raises `StoreError`."""
         if not self.several:
             return self.names[0]
         place = self._at.get((run, attempt))
@@ -114,9 +116,9 @@ class Places:
             raise Unreachable(str(error)) from error
 
     def look_where_nothing_is(self, place: str) -> None:
-        """Check a place that has no running attempts: let it forget the jobs that have ended. If
-        the place did not answer last time and is not queried otherwise, ask it about some job,
-        to learn whether it answers again. Raises `Unreachable` if it does not."""
+        """Poll a place that has no running attempts, so that it forgets the jobs that have ended.
+        If the place did not answer last time, and has no jobs to look up, query it about some job,
+        to learn whether it answers again. Raises `Unreachable` if it does not answer."""
         try:
             self._put(place, lambda backend: backend.poll([]))
         except Unreachable:  # like a place that could not be opened
@@ -179,9 +181,9 @@ class Places:
         return place not in self._closed and self._clock() >= self._until.get(place, 0.0)
 
     def room(self, unsubmitted: Collection[str]) -> dict[str, int]:
-        """Return how many more jobs each place may get, by its share and its answers. `unsubmitted`
-        are runs whose opened attempts no backend has. A place that refused the last job gets one
-        job as a test."""
+        """Return how many more jobs each place may get. This depends on the limit of the place and
+        on its answers. `unsubmitted` are runs whose opened attempts no backend has. A place that
+        refused the last job gets one job as a test."""
         opened, unknown = self._run_table.open(), self._run_table.unacknowledged()
         everywhere = len(self._run_table.runs)
         if not self.several:

@@ -1,6 +1,5 @@
-"""Shows the progress of a sweep: as a line, as a bar on a terminal, and as observations that
-readers of the store and a backend that shows jobs get. A failure to publish never affects the
-sweep."""
+"""Shows the progress of a sweep: as lines, as a bar on a terminal, as observations in the store,
+and on the display of a backend that shows jobs. A failure to show it never affects the sweep."""
 
 import os
 import sys
@@ -41,8 +40,8 @@ _OVER = (State.SUCCEEDED, State.FAILED, State.CANCELLED)
 
 
 class Summary(NamedTuple):
-    """The state of a sweep: `counts` of its runs by state, and how many the launcher will still
-    start.
+    """The state of a sweep. `counts` are its runs by state. `to_start` counts the runs that the
+    launcher will still start.
 
     `unreachable` says what does not answer. `held` says why no runs are started, and `held_back`
     counts the runs that therefore wait for another launch. `limit` is the number of jobs at once if
@@ -180,9 +179,9 @@ class Publisher:
         self._published: dict[str, object] | None = None
 
     def publish(self, observations: Observations) -> None:
-        """Write observations that are not states: runs whose worker is silent or waits, a backend
-        that does not answer, the reason why no runs are started. Add whether this launcher starts
-        runs, and its process."""
+        """Write observations, if they have changed: runs whose worker is silent or waits, a backend
+        that does not answer, the reason why no runs are started. Also write the launcher's process
+        id, and whether it starts runs."""
         observed = {run: seen.document() for run, seen in observations.observed.items()}
         usage = None if observations.usage is None else observations.usage.document()
         fields: dict[str, object] = {

@@ -58,8 +58,8 @@ def _of_best_cell(
     sign: float,
 ) -> tuple[tuple[str, float], ...]:
     """Return all runs of the cell with the best mean. Cells with runs whose last record lacks the
-    metric come after complete cells. Cells with runs without a value come last, unless failures are
-    ignored."""
+    metric come after complete cells. Cells in which a run lacks a value come last, unless failures
+    are ignored."""
     planned: dict[str, list[str]] = {}
     for run in choice.candidates:
         if run in runs:
@@ -98,8 +98,8 @@ class Pins:
         self._away = False
 
     def keep(self, path: str) -> Pinned:
-        """Ask the service to keep a checkpoint permanently. `gone`: the service has no such
-        checkpoint. `unknown`: the service cannot be called, or the path belongs to no service."""
+        """Ask the service to keep a checkpoint permanently. Return `gone` if the service has no
+        such checkpoint, and `unknown` if it cannot be called or the path belongs to no service."""
         if not path.startswith(_SCHEME):
             return "unknown"
         if path not in self._pins and not self._away:
@@ -130,8 +130,8 @@ class Missing(StoreError):
 
 
 class _Lack(NamedTuple):
-    """The missing values of `runs` that other runs need. The result stays valid until these runs
-    have more than `size` events."""
+    """A value that other runs need and that `runs` lack. This stays true until these runs have more
+    than `size` events."""
 
     runs: tuple[str, ...]
     size: int
@@ -163,8 +163,8 @@ class Stages:
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """Return a line for each reason why runs wait in vain, and for each checkpoint that may be
-        deleted before runs have started from it."""
+        """Messages about runs that wait in vain, one for each reason, and about checkpoints that
+        may be deleted before runs have started from them."""
         held = told_of(self._plan, self._runs, self._stages)
         return (*held, *dict.fromkeys(self._expiring.values()))
 
@@ -191,8 +191,8 @@ class Stages:
             return
         self._recorded = None
         trouble: list[str] = []
-        # Results that cannot have changed are kept, since checking them means reading the whole
-        # sweep.
+        # Earlier results that cannot have changed are not checked again, since a check reads the
+        # whole sweep.
         lacking = self._lacking.items()
         self._lacking = {key: lack for key, lack in lacking if lack.size == self._size(lack.runs)}
         self._away = {}
@@ -363,9 +363,8 @@ class Stages:
             return False
         path = self._context.folder.chosen(choice.take.stage, choice.key)
         document = Chosen(taken, timestamp()).document(choice)
-        with suppress(
-            AlreadyExists
-        ):  # Recorded by an earlier launcher, or by this one if the reply was lost.
+        # An earlier launcher may have recorded it, or this one if the reply was lost.
+        with suppress(AlreadyExists):
             self._context.store.create(path, encode(document))
         return True
 

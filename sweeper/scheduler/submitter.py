@@ -46,7 +46,8 @@ def job_for(capabilities: Capabilities, job: Job, engine: str | None) -> Job:
     """Adapt a job's description to the place where it runs. `engine` is the address of the engine,
     if runs use one."""
     settings = job.settings
-    # Under this scheduler a job may contain only processes that the scheduler started.
+    # On another machine a scheduler may own the job. Then the recipe must be a process of the job,
+    # and not be forked from a process outside it.
     if not capabilities.here:
         settings = settings._replace(warm=False)
     if capabilities.python is not None:

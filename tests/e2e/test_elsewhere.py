@@ -52,14 +52,14 @@ class Place:
         "secrets": {"A": "keys/wandb"},
     }
     checks = (
-        *("API server", "permissions", "permissions of use", "image", "nodes", "service account"),
+        *("API server", "permissions", "optional permissions", "image", "nodes", "service account"),
         *("Kueue's queue", "secret A"),
     )
     """What `doctor` checks of good options, and what it says of bad ones."""
     bad: Mapping[str, Any] = {"queue": "nobody", "secrets": {"A": "other/a"}}
     problems: Mapping[str, Any] = {
         "permissions": "delete jobs",
-        "permissions of use": "get pods/log",
+        "optional permissions": "get pods/log",
         "secret A": 'secrets "other" not found',
         "Kueue's queue": 'localqueues "nobody" not found',
     }

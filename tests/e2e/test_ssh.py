@@ -120,7 +120,7 @@ def test_records_of_finished_jobs_are_removed_here_and_on_their_hosts(
     gc = ("store", "gc", "--days", "0")
     listed = shell.run(*gc)
     for host in ("a", "b"):
-        assert listed.count(f"record of a job on {host}, of a run that succeeded") == 3
+        assert listed.count(f"record of a job on {host} whose run succeeded") == 3
     with ssh_hosts.unplugged("a"):
         output = shell.run(*gc, "--delete")
     assert "ssh a: " in output and "kept 3 records of its jobs" in output
@@ -178,7 +178,7 @@ def test_mistakes_are_one_line(shell: Any, ssh_hosts: Any) -> None:
     assert "is not a host" in typed({"hosts": ["-oProxyCommand=x"]}, "plan", code=2)
     good = ssh_hosts.options(3)
     away = {**good, "hosts": ["a"], "python": "/nowhere/python"}
-    assert "set launch.ssh.python to a Python there" in typed(away, "launch", code=6)
+    assert "set launch.ssh.python to a Python on that host" in typed(away, "launch", code=6)
     with ssh_hosts.unplugged():
         assert "Connection refused" in typed(good, "launch", code=6)
     shell.run("doctor", "--backend", "ssh", "--grid", "grid.yaml")

@@ -87,7 +87,7 @@ def test_without_waiting_a_retry_continues_by_itself(shell: Shell) -> None:
 
 def test_smoke(shell: Shell) -> None:
     output = shell.run("launch", "grid.yaml", "fail=true", "--smoke", "--wait", code=4)
-    assert "the first run, lr=0.1,seed=0, is failed" in output
+    assert "the first run, lr=0.1,seed=0, failed" in output
     assert len({run for run, _, _ in shell.executed()}) == 1
     shell.run("launch", "grid.yaml", "--smoke", "--wait")
     assert len({run for run, _, _ in shell.executed()}) == 7

@@ -357,9 +357,7 @@ def test_smoke_that_fails_starts_nothing_more(make_scene):
         _fail(scene, scene.ids[0], "KeyError: 'x'", attempt)
     summary = scene.step()
     assert summary.finished
-    assert summary.held == (
-        "the first run, x=0, is failed (KeyError: 'x'): no more runs are started"
-    )
+    assert summary.held == ("the first run, x=0, failed (KeyError: 'x'): no more runs are started")
 
 
 def test_a_smoke_run_that_is_cancelled_while_it_waits_ends_the_launch(make_scene):

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NotRequired, TypedDict
 
 Answer = Mapping[str, object]
-"""An answer of which only a few fields are read."""
+"""An answer without a declared type, of an operation whose answer is hardly used."""
 
 
 class EnvironmentOrder(TypedDict):
@@ -99,7 +99,7 @@ class Container(TypedDict, total=False):
 
 
 class Attempt(TypedDict, total=False):
-    """A start of a job that has ended."""
+    """An earlier start of a job, which has ended."""
 
     container: Container
 

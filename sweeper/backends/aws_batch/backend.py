@@ -26,9 +26,9 @@ _TERMINATE_AGAIN_SECONDS = 30.0, 300.0
 _OTHER_SWEEP_SECONDS = 5.0, 60.0
 """Backoff of a submission while a job of another sweep is running: first and longest wait."""
 _DOUBT_SECONDS = 15.0
-"""How long a listing may lack a job that Batch accepted without its reply reaching us. Batch does
-not promise that new jobs are listed at once. The time also counts from our start, since an earlier
-launcher may have been killed before it got a reply."""
+"""Seconds during which a listing may lack a job whose submission got no reply: Batch does not
+promise to list new jobs at once. These seconds also count from the start of this launcher, since an
+earlier launcher may have been killed before it got a reply."""
 
 
 class _Closed(EnvironmentFailure):
@@ -108,7 +108,8 @@ class AwsBatchBackend(Backend):
                 raise
 
     def _prepare(self) -> str:
-        """Return the job definition. Raises `_Closed`, and as `definition` does."""
+        """Check the queue, and return the name of the job definition. Raises `_Closed`, and as
+        `definition` does."""
         queue = self._queue()
         state, status = queue.get("state"), queue.get("status")
         message = (
@@ -166,19 +167,19 @@ class AwsBatchBackend(Backend):
         refused: Refused | None = None
         for job in self.jobs.to_terminate(tokens):
             if job in self._terminated:
-                continue  # The next call continues after a throttled cancellation.
+                continue  # An earlier call, which AWS then throttled, has terminated this job.
             try:
                 self._terminate(job)
             except Refused as error:
                 if not error.for_good:
                     raise
-                refused = refused or error  # This concerns only one job; others may be stopped.
+                refused = refused or error  # Only this job is refused; others may be stopped.
         if refused is not None:
             raise refused
 
     def _terminate(self, job: str) -> None:
-        """Terminate a job. Raises `Refused` if that is not permitted, without a new request until
-        the backoff has passed."""
+        """Terminate a job. Raises `Refused` if that is not permitted. Until the backoff has passed,
+        further calls raise the same error without a request."""
         backoff = self._refused.setdefault(job, Backoff(*_TERMINATE_AGAIN_SECONDS, self._clock))
         backoff.check()
         try:
@@ -186,8 +187,8 @@ class AwsBatchBackend(Backend):
         except Refused as error:
             if not error.for_good:
                 raise
-            # Batch answers ClientException if there is no such job, so that nothing is left to
-            # stop, and also if terminating it is not permitted.
+            # ClientException has two meanings: there is no such job, so nothing is left to stop; or
+            # terminating the job is not permitted.
             if error.code != "ClientException" or self.jobs.goes_on(job):
                 backoff.failed(error)
                 raise

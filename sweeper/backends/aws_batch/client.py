@@ -15,8 +15,8 @@ from sweeper.common.json_values import is_table, list_of, table_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 _TRIES = 4
-"""Tries of a request that may be repeated; after these the launcher repeats it. botocore also sends
-fewer requests after throttling ("adaptive")."""
+"""How often botocore tries a request that may be repeated. Later the launcher repeats it. After
+throttling, botocore also sends fewer requests ("adaptive")."""
 _THROTTLED_TRIES = 8
 _MOST_SECONDS = 20.0
 _EXPIRED = {
@@ -26,7 +26,7 @@ _EXPIRED = {
     *("RequestTimeTooSkewed", "RequestInTheFuture"),
 }
 _UNDECIDED = {"RequestTimeout", "RequestTimeoutException", "IDPCommunicationError"}
-"""Errors after which the outcome is unknown, though their HTTP status is that of a refusal."""
+"""Error codes that leave the outcome unknown, although their HTTP status is that of a refusal."""
 _DENIED = {"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"}
 _THROTTLED = {
     *("TooManyRequestsException", "Throttling", "ThrottlingException", "RequestLimitExceeded"),

@@ -1,6 +1,5 @@
-"""Finds or makes the job definition: the one that the options name, or one made from an image. A
-made definition is named by a hash of its content, so that later launches with the same content find
-it."""
+"""Finds the job definition that the options name, or makes a definition from an image. A definition
+made from an image is named by a hash of its content, so that later launches find it."""
 
 import hashlib
 import json
@@ -13,7 +12,7 @@ from sweeper.backends.aws_batch.options import INDEX, Options
 from sweeper.errors import EnvironmentFailure, UsageError
 
 INTERRUPTIONS = ("Host EC2*", "Your Spot Task was interrupted*")
-"""Status reasons with which Batch says that a job's machine was taken away or failed (EC2,
+"""Patterns of Batch's status reasons for a job whose machine was taken away or failed (EC2,
 Fargate)."""
 _VCPUS, _MEMORY = 1.0, 2048
 _LEAST_TIMEOUT = 60
@@ -83,7 +82,8 @@ def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
 
 
 def called(options: Options) -> str:
-    """Return the name of the definition: the one in the options, or the one that would be made."""
+    """Return the name of the definition: the name in the options, or that of the definition made
+    from the image."""
     if options.job_definition is not None:
         return options.job_definition
     text = json.dumps(_container(options), sort_keys=True)

@@ -1,5 +1,5 @@
 """Checks an AWS account before the first job: the identity, the queue and its machines, the job
-definition, the image, the roles, the secrets, the quota. Sends only reading requests. A missing
+definition, the image, the roles, the secrets, the quota. Changes nothing in the account. A missing
 permission for an optional check does not prevent a launch."""
 
 import re
@@ -150,7 +150,7 @@ def _image(aws: Aws, image: str) -> str:
         if error.code in ("RepositoryNotFoundException", "ImageNotFoundException"):
             raise LookupError(f"{image}: no such image") from error
         raise
-    return f"{repository}, pushed {images[0].get('imagePushedAt', 'at some time')}"
+    return f"{repository}, pushed {images[0].get('imagePushedAt', 'at an unknown time')}"
 
 
 def _role(aws: Aws, role: str) -> str:

@@ -29,7 +29,7 @@ class Submissions:
         self._root = os.path.dirname(folder)
 
     def together(self, jobs: Sequence[JobSpec]) -> Iterator[list[JobSpec]]:
-        """Group jobs into submissions: an array, or a single job."""
+        """Group jobs by submission. Each group is an array or a single job."""
         alike: dict[tuple[str, ...], list[JobSpec]] = {}
         for job in jobs:
             alike.setdefault(tuple(job.argv[:-1]), []).append(job)
@@ -73,8 +73,8 @@ class Submissions:
 def manifests(
     sweep: str, folder: str, given: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield the parameters of RegisterJobDefinition, if a definition is made from an image, and
-    those of each SubmitJob, without the definition's revision."""
+    """Yield the parameters of each request. RegisterJobDefinition comes first if a definition is
+    made from an image. Each SubmitJob names the definition without its revision."""
     options = read_options(given)
     region = Aws(options.region, options.profile).region
     names = Names(SweepFolder.at_address(folder))

@@ -1,9 +1,9 @@
 """Tracks the jobs of a sweep at AWS Batch with few calls: at most 20 per poll, for up to 100 jobs
 each."""
 
-# Jobs beyond that limit keep the status of the last query. It may be outdated, but only by
-# reporting a job as unfinished that has ended. An array needs only its parent's description while
-# the numbers of its children in each state are unchanged.
+# Jobs beyond that limit keep the status of their last query. At worst, a job that has ended still
+# counts as unfinished. An array needs only its parent's description while the numbers of its
+# children in each state are unchanged.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -21,10 +21,9 @@ from sweeper.sweep.folder import attempt_of
 A_CALL = 100
 MOST_CALLS = 20
 _LIST_SECONDS = 10.0
-"""Interval between new listings while tokens are polled that were in no listing."""
+"""Seconds between two listings while any polled token was in no listing."""
 _RESTART_SECONDS = 120.0
-"""The interval if each of those tokens may be a restart of a live job, since restarts are not
-listed."""
+"""The same if every such token may be a restart of a live job. Batch does not list restarts."""
 _WAITING = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING")
 _OVER = ("SUCCEEDED", "FAILED")
 _RANK = {
@@ -83,7 +82,7 @@ class Jobs:
         self.listed_at = -_RESTART_SECONDS
         self._ids: dict[str, list[str]] = {}  # by token, newest first
         self._newest: dict[str, list[int]] = {}  # by run: the attempts that have a job
-        self._others: dict[str, str] = {}  # by token: jobs of another sweep
+        self._others: dict[str, str] = {}  # by token: ids of jobs of earlier sweeps
         self._sizes: dict[str, int] = {}  # number of children, by array
         self._seen: dict[str, JobStatus] = {}
         self._restarts: dict[str, int] = {}
@@ -138,9 +137,9 @@ class Jobs:
         return going
 
     def others(self, tokens: Iterable[str]) -> dict[str, str]:
-        """Return the id of a running job of an earlier sweep in the same folder, for each of these
-        tokens that it blocks. An array of such a sweep blocks all tokens, since its tokens are not
-        known. Uses the last listing."""
+        """Return token -> id of the job that blocks it: an unfinished job of an earlier sweep in
+        the same folder. An array of such a sweep blocks all tokens, since its own tokens are
+        unknown. Uses the last listing."""
         if self.listed_at < 0:
             self.refresh()
         array = self._others.get("")
@@ -191,8 +190,8 @@ class Jobs:
         return list(chosen)
 
     def goes_on(self, job: str) -> bool:
-        """Query whether Batch has the job and it has not ended. A child that does not exist yet has
-        the state of its array."""
+        """Query Batch, and return whether the job exists and has not ended. A child that does not
+        exist yet has the state of its array."""
         for identity in dict.fromkeys((job, _array_of(job))):
             for described in self._describe([identity]):
                 return described["status"] not in _OVER
@@ -212,7 +211,8 @@ class Jobs:
         return self._ids[f"{run}-a{max(before)}"] if before else []
 
     def _merged(self, token: str, jobs: Sequence[str]) -> JobStatus:
-        """Merge the jobs of a token. An unfinished job counts; the others were copies of it."""
+        """Merge the statuses of a token's jobs. If one job has not ended, its status counts; the
+        others are copies."""
         submitted_ids = set(self._ids.get(token, ()))
         statuses: list[JobStatus] = []
         for job in jobs:
@@ -298,7 +298,7 @@ class Jobs:
             self._seen[job] = status_of(parent)
 
     def _count_restarts(self, jobs: Iterable[str]) -> None:
-        """Look up how often those of the jobs that have ended were restarted."""
+        """Query how often each of these jobs that has ended was restarted."""
         ended = (job for job in dict.fromkeys(jobs) if _ended(self._seen.get(job)))
         uncounted = [job for job in ended if job not in self._restarts]
         restarts = {job["jobId"]: _restarts(job) for job in self._describe(uncounted)}

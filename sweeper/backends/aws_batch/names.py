@@ -1,4 +1,4 @@
-"""Names jobs at AWS Batch, `sweeper-<mark of the folder>-<identity of the sweep>-<token>`, so that
+"""Names jobs at AWS Batch, `sweeper-<hash of the folder>-<identity of the sweep>-<token>`, so that
 one listing finds all jobs, including those whose submission got no reply."""
 
 import hashlib

@@ -59,11 +59,12 @@ _NONE: Mapping[str, Never] = MappingProxyType({})
 
 
 class Options(NamedTuple):
-    """Where and how jobs run. `memory` is in MiB, `timeout_s` in seconds. Either `job_definition`
-    names a job definition, or one is made from `image` and other options. `role` is the role of the
-    jobs. `execution_role` fetches their image and secrets and writes their logs. `secrets` maps a
-    variable to the ARN of a secret or parameter. `array` is the least number of jobs that become an
-    array job (0: never). `python` is the interpreter in the image that has sweeper."""
+    """Options of jobs at AWS Batch. `memory` is in MiB, `timeout_s` in seconds. Either
+    `job_definition` names a job definition, or one is made from `image` and other options. `role`
+    is the role of the jobs. `execution_role` fetches their image and secrets and writes their logs.
+    `secrets` maps a variable to the ARN of a secret or parameter. `array` is the least number of
+    jobs that become an array job (0: never). `python` is the interpreter in the image that has
+    sweeper."""
 
     queue: Annotated[str, Option(_QUEUE, "The job queue, by name or ARN.", "my-queue")]
     job_definition: Annotated[
@@ -119,7 +120,7 @@ SECTION = section_of(
 
 
 def read_options(given: Mapping[str, object]) -> Options:
-    """Return the options. Those that are missing are left to the job definition or to AWS. Raises
+    """Return the options. For a missing option, the job definition or AWS decides. Raises
     `UsageError` unless there are a queue and either a job definition or an image, and `Damaged` for
     an option of another type."""
     if given.get("queue") is None:

@@ -25,13 +25,14 @@ _MOST = 100
 _ROOM_SECONDS = 5.0, 60.0
 """Backoff of a submission for which there was no room: first and longest wait."""
 _ALONE = 20
-"""The most experiments that are queried by name. More are found by listing all."""
+"""The most missing experiments that are queried by name. If more are missing, all experiments are
+listed."""
 _NEWEST: Mapping[str, object] = {"sort_order": "SORT_ORDER_DESCENDING", "created": {}}
 
 
 class Detail(NamedTuple):
-    """The newest job of an experiment (None: it has no job yet), queried at the monotonic time
-    `at`, when the experiment's status was `status`."""
+    """The newest job of an experiment, or None if it has no job yet. `at` is the monotonic time of
+    the query, and `status` the status of the experiment at that time."""
 
     status: str
     at: float
@@ -67,7 +68,7 @@ class BeakerBackend(Backend):
         return {"server": self._service.host, "workspace": self._service.workspace}
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Check everything that jobs with these resources name, as `doctor` does."""
+        """Check every object that jobs with these resources refer to, as `doctor` does."""
         from sweeper.backends.beaker.doctor import checks
 
         for needs in resources:
@@ -123,15 +124,15 @@ class BeakerBackend(Backend):
         except Refused as error:
             if error.status != "ALREADY_EXISTS":
                 raise error.settled() from None
-            if self._is_in_the_way(job.token):
+            if self._make_way(job.token):
                 self._service.create(name, made)
 
-    def _is_in_the_way(self, token: str) -> bool:
-        """Return whether an ended experiment of an earlier sweep in the same folder had this name.
-        It is then renamed, so that the name is free. Return False if the experiment is ours: `find`
-        is called before a resubmission, so it has not ended. Raises `EnvironmentFailure` if the
-        experiment is in another workspace, and `Refused` if it belongs to an earlier sweep and has
-        not ended."""
+    def _make_way(self, token: str) -> bool:
+        """Free the experiment name of a token: rename an ended experiment that has it, which
+        belongs to an earlier sweep in the same folder. (`find` is called before a resubmission, so
+        it cannot be ours.) Return False if an unfinished experiment of this sweep has the name.
+        Raises `EnvironmentFailure` if the experiment is in another workspace, and `Refused` if it
+        belongs to an earlier sweep and has not ended."""
         there = self._listed(token, anyones=True).get(token)
         if there is None:
             reason = (

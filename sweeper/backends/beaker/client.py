@@ -258,8 +258,9 @@ class Service:
         if status not in _NOT_NOW:
             return Refused(f"beaker: {line}", status)
         with self._renewing:
-            # A new connection is tried at once, the old one only after a while. Other threads may
-            # still use the old one; it closes itself when it is no longer referenced.
+            # gRPC would retry the old connection only after a while, so make a new one. Other
+            # threads may still use the old connection. It closes itself when it is no longer
+            # referenced.
             if self._client is client:
                 self._client = self._made()
         return Unreachable(f"beaker: {self.host} does not answer: {line}")

@@ -1,6 +1,6 @@
 """Checks Beaker before the first job: the account, the workspace and its budget, the image, the
-clusters and their nodes, datasets, secrets. Sends only reading requests. A missing permission for
-an optional check does not prevent a launch."""
+clusters and their nodes, datasets, secrets. Changes nothing in the workspace. A missing permission
+for an optional check does not prevent a launch."""
 
 import functools
 from collections.abc import Callable, Sequence

@@ -38,13 +38,13 @@ _LEVELS = kinds.Choice("low", "normal", "high", "urgent", "immediate")
 _SECRET = Matching(NO_VALUE + _WORD, _NEVER_VALUES)
 _DATASETS, _WEKA = _mounts(_OWNED, "the datasets"), _mounts(_WORD, "Weka's buckets")
 _MINUTE = kinds.Duration(60)
-_SECRETS_DOC = "Variables, and the secrets with their values."
+_SECRETS_DOC = "Variables, and the secrets that contain their values."
 _NONE: Mapping[str, Never] = MappingProxyType({})
 
 
 class Options(NamedTuple):
     """Options of Beaker jobs. `secrets` maps variables to names of secrets. `datasets` and `weka`
-    map paths in the container to what is mounted there."""
+    map paths in the container to the datasets and buckets that are mounted there."""
 
     image: Annotated[
         str | None, Option(_OWN, "An image in Beaker that contains sweeper.", "lab/sweeper")

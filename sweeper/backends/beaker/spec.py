@@ -1,5 +1,6 @@
-"""Describes a job as a Beaker experiment. Its name consists of the sweep's folder and the token, so
-Beaker refuses to create it twice. Beaker must not restart it: the launcher does."""
+"""Describes a job as a Beaker experiment. Its name contains a hash of the sweep's folder and the
+token, so Beaker refuses to create it twice. Beaker must not restart it: the launcher submits the
+next attempt as another experiment."""
 
 import re
 
@@ -68,7 +69,8 @@ def _mounts(options: Options) -> list[dict[str, object]]:
 
 
 def _preemption(options: Options) -> dict[str, object]:
-    """Return the settings of preemption. Beaker accepts `preemptible` or the others, not both."""
+    """Return the settings of preemption. Beaker does not accept `preemptible` together with the
+    other two settings."""
     if options.preemptible is False:
         return {"preemptible": False}
     return {"minRuntime": _nanoseconds(options.min_runtime_s or 0), "autoResume": False}

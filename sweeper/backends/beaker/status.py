@@ -1,4 +1,5 @@
-"""Derives a job's status from the experiment's status and its job."""
+"""Derives a job's status from the status of its Beaker experiment and from the experiment's newest
+job."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +8,7 @@ from sweeper.backends.container_jobs import process_exit_code, reason_of
 
 if TYPE_CHECKING:
     from beaker.beaker_pb2 import Job
-    from beaker.beaker_pb2 import JobStatus as Told
+    from beaker.beaker_pb2 import JobStatus as BeakerStatus
     from google.protobuf.message import Message
 
 WAITS = ("STATUS_SUBMITTED", "STATUS_QUEUED", "STATUS_READY_TO_START", "STATUS_INITIALIZING")
@@ -49,7 +50,7 @@ def status_of(state: str, job: "Job | None", node: str | None) -> JobStatus:
     return JobStatus(JobState.RUNNING, node=node)
 
 
-def _ended(status: "Told") -> JobStatus:
+def _ended(status: "BeakerStatus") -> JobStatus:
     why = reason_of(status.canceled_for or status.message)
     cancelled = word(status, "canceled_code").removeprefix("CANCELATION_CODE_")
     if cancelled in _TAKEN:

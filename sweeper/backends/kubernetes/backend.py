@@ -65,7 +65,8 @@ def _ended(job: Job, pod: Pod | None, now: float) -> JobStatus | None:
     gone = pod["metadata"].get("deletionTimestamp") if pod else None
     if gone and now > _seconds(gone) + _LOST_SECONDS:
         return _ENDED._replace(reason="its node does not answer", preempted=True)
-    # The generation counts changes of a Job: the queue has admitted it and then suspended it again.
+    # A generation above 1 means that the Job was changed: its queue has admitted it, and then
+    # suspended it again.
     if job["spec"].get("suspend") and not pod and job["metadata"].get("generation", 1) > 1:
         return _ENDED._replace(reason="suspended by its queue", preempted=True)
     return None
@@ -104,8 +105,8 @@ def _stopping(job: Job, pod: Pod | None) -> JobStatus | None:
 
 
 def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | None:
-    """Return the status of a Job that waits, with the reason: a refused pod, a queue, a node, an
-    image or a secret."""
+    """Return the status of a Job that waits, or None. The reason may be a refused pod, a queue, a
+    node, an image or a secret."""
     meta, reason = job["metadata"], None
     if not pod:
         queue = (meta.get("labels") or {}).get("kueue.x-k8s.io/queue-name")
@@ -154,7 +155,7 @@ _WHY_SECONDS = 10.0
 _ROOM_SECONDS = 5.0, 60.0
 """Backoff of a submission that exceeded a quota: first and longest wait."""
 _ALONE = 20
-"""The most jobs that are queried by name. More are found by listing all."""
+"""The most missing jobs that are queried by name. If more are missing, all jobs are listed."""
 _EVENTS = Kind[Event]("/api/v1/namespaces/{}/events")
 _WORKLOADS = "/apis/kueue.x-k8s.io/{}/namespaces/{{}}/workloads"
 T = TypeVar("T", Job, Pod)
@@ -192,8 +193,8 @@ class KubernetesBackend(Backend):
         return {"server": self._cluster.host, "namespace": self._cluster.namespace}
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Let the server check a Job and its pod without creating them. Check everything that they
-        name, as `doctor` does."""
+        """Let the server check a Job and its pod without creating them. Also check every object
+        that they refer to, as `doctor` does."""
         from sweeper.backends.kubernetes.doctor import checks
 
         for needs in resources:
@@ -213,7 +214,8 @@ class KubernetesBackend(Backend):
             try:
                 self._cluster.call("POST", path, body, dryRun="All")
             except Refused as error:
-                # A quota frees up again, and the user may not be allowed to create pods directly.
+                # Accept two refusals: a quota will have room again, and users need no permission to
+                # create pods directly.
                 if "exceeded quota" not in str(error) and not (
                     path is PODS.path and "cannot create resource" in str(error)
                 ):
@@ -284,9 +286,10 @@ class KubernetesBackend(Backend):
                 self._cluster.call("POST", JOBS.path, made)
 
     def _make_way(self, name: str, submission: str) -> bool:
-        """Free the name for a new Job. Return False if our own Job has the name. Delete an ended
-        Job of this name. Raises `Unreachable` while it is being deleted, and `Refused` if it
-        belongs to an earlier sweep in the same folder and has not ended."""
+        """Free the name for a new Job: delete an ended Job that has it. Return False if a Job of
+        this sweep has the name, which then is the new Job. Raises `Unreachable` while a Job of that
+        name is being deleted, and `Refused` if an unfinished Job of an earlier sweep in the same
+        folder has the name."""
         there = self._get(name)
         if there is None:
             return True

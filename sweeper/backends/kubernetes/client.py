@@ -87,9 +87,9 @@ class _Client(Protocol):
 
 
 class Cluster:
-    """One context of the kubeconfig, or the service account of the pod that this process runs
-    in, and a namespace. Raises `EnvironmentFailure` if there is neither. `sleep` waits between
-    tries."""
+    """A connection to the API server, for one namespace. It uses a context of the kubeconfig, or
+    else the service account of the pod that this process runs in. Raises `EnvironmentFailure` if
+    there is neither. `sleep` waits between tries."""
 
     def __init__(
         self,
@@ -124,7 +124,8 @@ class Cluster:
         return self._answered("GET", path, None, "*/*", query).decode(errors="replace")
 
     def items(self, kind: Kind[T], **query: object) -> Iterator[T]:
-        """Yield the items of all pages of a listing. Start again if the server has forgotten it."""
+        """Yield the items of all pages of a listing. Start again if the server has forgotten the
+        listing."""
         pages: list[list[T]] = []
         again = ""
         while True:

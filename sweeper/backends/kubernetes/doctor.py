@@ -1,6 +1,6 @@
 """Checks a cluster before the first job: the account and its permissions, the image's address, the
-secrets, the service account, the priority class, the queue, the nodes. Sends only reading requests.
-A missing permission for an optional check does not prevent a launch."""
+secrets, the service account, the priority class, the queue, the nodes. Changes nothing in the
+cluster. A missing permission for an optional check does not prevent a launch."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ NEEDED = (
 """Permissions that a launcher requires: verb, group, resource."""
 OF_USE = (
     (("get", "", "pods/log"), "`logs` shows nothing for a job that never started"),
-    (("create", "", "pods"), "it is unknown why a pod is refused until a job lacks its pod"),
+    (("create", "", "pods"), "a pod that the cluster refuses is noticed only after the launch"),
     (("get", "", "secrets"), "a missing secret is noticed only when a job waits for it"),
     (("list", "", "events"), "it is unknown why a job has no pod"),
 )
@@ -44,7 +44,7 @@ def checks(options: Options, connected: Cluster | None = None) -> list[Check]:
     steps = [
         Check("API server", True, check(_server)),
         Check("permissions", True, check(_permissions)),
-        Check("permissions of use", False, check(_of_use)),
+        Check("optional permissions", False, check(_of_use)),
         Check("image", options.image is None, check(_image)),
         Check("nodes", False, check(_nodes)),
     ]
@@ -97,7 +97,7 @@ def _allowed(cluster: Cluster, permission: tuple[str, str, str]) -> bool:
     except Refused as error:
         if error.status != 403:
             raise
-        # Without permission to check it, a missing permission shows only when it is needed.
+        # This account may not query its permissions. A missing one shows when it is needed.
         return True
 
 
@@ -109,7 +109,7 @@ def _permissions(cluster: Cluster, options: Options) -> str:
             f"not allowed in namespace {cluster.namespace}: {', '.join(lacking)}: see the "
             "role in docs/kubernetes.md"
         )
-    # The server answers: the checks after this one show problems.
+    # List jobs, so that this check fails if the server does not answer.
     next(cluster.items(JOBS, labelSelector="sweeper/sweep=none"), None)
     return ", ".join(f"{verb} {resource}" for verb, _, resource in NEEDED)
 
@@ -137,7 +137,7 @@ def _nodes(cluster: Cluster, options: Options) -> str:
     nodes = list(cluster.items(_NODES, labelSelector=wanted))
     if not nodes:
         raise LookupError(
-            f"none has {wanted or 'joined the cluster'}: jobs wait until there is one"
+            f"no node has {wanted or 'joined the cluster'}: jobs wait until there is one"
         )
     return f"{len(nodes)} with {wanted}" if wanted else f"{len(nodes)}"
 

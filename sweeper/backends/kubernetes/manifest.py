@@ -1,5 +1,5 @@
-"""Describes a job as a Job of Kubernetes. Its name consists of the sweep's folder and the token.
-Its only pod is never restarted; the launcher submits the next attempt."""
+"""Describes a job as a Job of Kubernetes. Its name contains a hash of the sweep's folder and the
+token. Its only pod is never restarted: the launcher submits the next attempt as another Job."""
 
 import math
 from collections.abc import Mapping
@@ -40,7 +40,8 @@ class Names:
 
 
 def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> dict[str, object]:
-    """Return the Job. `options` are those of this run. `submission` identifies this try."""
+    """Return the Job for the API server. `options` are those of this run. `submission` identifies
+    the call that submits it."""
     ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.mark, TOKEN: job.token}
     labels = {**options.labels, **ours, IDENTITY: names.identity.current()}
     queue = options.queue

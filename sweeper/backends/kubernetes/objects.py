@@ -49,14 +49,14 @@ class Job(TypedDict):
 
 
 class Waiting(TypedDict, total=False):
-    """Why a container does not run yet."""
+    """The reason why a container does not run yet."""
 
     reason: str
     message: str
 
 
 class Terminated(TypedDict, total=False):
-    """How a container ended."""
+    """The end of a container."""
 
     exitCode: int
     reason: str

@@ -21,8 +21,8 @@ from sweeper.errors import NoRoom, Unreachable
 class LocalBackend(Backend):
     """A backend (see `sweeper.backends.base.Backend`).
 
-    Every call first reaps children that have ended. A child's exit code is stored while `poll` is
-    called for its token.
+    Every call first reaps children that have ended. A child's exit code is kept as long as `poll`
+    is called with its token.
     """
 
     name = "local"
@@ -36,9 +36,8 @@ class LocalBackend(Backend):
         self._reap()
         self._gpus.submitted(jobs)
         environment = dict(os.environ)
-        if (
-            "SLURM_JOB_ID" in environment
-        ):  # In a Slurm allocation, every process gets a signal at the end.
+        # At the end of a Slurm allocation, every process gets a signal.
+        if "SLURM_JOB_ID" in environment:
             environment["SWEEPER_SIGNALS"] = "everybody"
         for job in jobs:
             try:

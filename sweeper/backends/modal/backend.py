@@ -35,8 +35,8 @@ _SAYS = {
     "INIT_FAILURE": _ENDED._replace(reason="Modal could not start it"),
     "IDLE_TIMEOUT": _ENDED._replace(reason="Modal stopped it because it was idle"),
 }
-"""Status, reason and whether the machine was lost, by the name of Modal's status. For other
-statuses the exit code decides."""
+"""The status of an ended job, by the name of Modal's status. For other names the exit code
+decides."""
 _PREFIX = "GENERIC_STATUS_"
 
 
@@ -51,7 +51,7 @@ class Sandbox(Protocol):
 
 
 async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
-    """Return how a sandbox ended, or None if it has not."""
+    """Return the status of a sandbox that has ended, or None if it has not."""
     code = await sandbox.poll.aio()
     if code is None:
         return None
@@ -127,7 +127,7 @@ class ModalBackend(Backend):
         return {"app": self._app_id or self._service.app}
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Check everything that jobs with these resources name, as `doctor` does."""
+        """Check every object that jobs with these resources refer to, as `doctor` does."""
         from sweeper.backends.modal.doctor import checks
 
         for needs in resources:
@@ -155,9 +155,9 @@ class ModalBackend(Backend):
         return {token: self._status(token) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> list[str]:
-        """Ask the jobs to stop. Return those that got no signal, because the worker has not
-        started yet or time was up. Unlisted jobs also get a signal, since the listing may be out
-        of date."""
+        """Ask the jobs to stop. Return the tokens of jobs that got no signal, because their worker
+        has not started yet or the time for this call was up. Jobs that are not in the listing also
+        get a signal, since the listing may be out of date."""
         self._look(tokens)
         running = [t for t in tokens if t not in self._over and self._ids.get(t)]
         # Jobs that got no signal last time come last, so that they do not delay the others.
@@ -223,7 +223,7 @@ class ModalBackend(Backend):
             if error.kind != "AlreadyExistsError":
                 raise error.settled() from None
             self._ask_id(job.token)
-            # If it exists, our request created it, but the answer was lost.
+            # If the sandbox is ours, an earlier request has created it, but the answer was lost.
             if self._ids[job.token] is None:
                 reason = "the sandbox"
                 how = "of an earlier sweep in this folder is still running"
@@ -237,7 +237,8 @@ class ModalBackend(Backend):
         return self._over.get(token, _RUNS)
 
     def _ask_how(self, token: str) -> None:
-        """Query how an unlisted sandbox ended. It may also have started after the listing."""
+        """Query the status of a sandbox that is not in the last listing: it has ended, or has
+        started after the listing."""
         identity = self._ids[token]
 
         async def ask(client: "Client", app: "App") -> JobStatus | None:
@@ -256,9 +257,9 @@ class ModalBackend(Backend):
             self._over[token] = how
 
     def _signal(self, token: str, seconds: float) -> bool:
-        """Send SIGTERM to the worker in a sandbox. Return whether it got the signal within
-        `seconds`, or the sandbox has ended. The signal comes from a process in the sandbox, since
-        Modal's own termination kills everything at once."""
+        """Send SIGTERM to the worker in a sandbox. Return True if the worker got the signal within
+        `seconds`, or if the sandbox has ended. The signal comes from a process in the sandbox,
+        since Modal's own termination kills everything at once."""
         identity, python = self._ids[token], self._options.python
         argv = [python, "-P", "-c", _STOP, token, self._folder]
 
@@ -299,8 +300,8 @@ class ModalBackend(Backend):
         return self._service.ask(ask)
 
     def _ask_id(self, token: str) -> None:
-        """Query the id of a sandbox of the sweep, running or ended. It is None if there is no such
-        sandbox, or if it belongs to an earlier sweep in the same folder."""
+        """Query the id of a token's sandbox, which may have ended. The id is None if there is no
+        such sandbox, or if it belongs to an earlier sweep in the same folder."""
 
         async def ask(client: "Client", app: "App") -> tuple[str, dict[str, str]]:
             del app

@@ -38,8 +38,8 @@ _THEIRS = ("modal.", "grpclib.", "h2.", "asyncio.", "concurrent.")
 """Modules of the client's connection errors."""
 _PASSING = ("AuthError", "ResourceExhaustedError")
 _UNKNOWN = (
-    "the token is missing or not valid: `modal token new`, and restart the launcher, which "
-    "reads it once; running jobs continue"
+    "the token is missing or not valid: `modal token new`, then restart the launcher, which "
+    "reads the token only at its start; running jobs continue"
 )
 
 
@@ -81,7 +81,8 @@ class Service:
 
     def ask(self, question: "Question[T]", seconds: float = 0.0) -> T:
         """Return the answer to `question`, a function that gets the client and the app. Raises
-        `Unreachable` without an answer in `seconds` (0: the default), or `Refused`."""
+        `Unreachable` if there is no answer within `seconds` (0: the default), and `Refused` if
+        Modal refuses."""
         self._backoff.check()
         seconds = seconds or _SECONDS
         client = self._client
@@ -120,9 +121,9 @@ class Service:
             return await question(client, app)
 
     async def _connected(self) -> "Client":
-        """Return a new client if the configuration has a token. Other users of the process's client
-        may close it. Without a token, return the process's client, whose error says what is
-        missing."""
+        """Return a new client if the configuration has a token, since other code may close the
+        client that this process shares. Without a token, return the shared client, whose error says
+        what is missing."""
         given = self._modal.config.config
         token = given["token_id"], given["token_secret"]
         if all(token):
@@ -206,8 +207,8 @@ def _loop() -> asyncio.AbstractEventLoop:
     """Return the event loop of this process, which runs until the process ends."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="modal", daemon=True).start()
-    # This runs before the client ends its own loop, since the client was imported earlier. Calls
-    # that still use our loop then would print errors to the user.
+    # The client has registered its own exit handler before, so this one runs first. Calls that are
+    # still on our loop when the client ends would print errors to the user.
     atexit.register(_end, loop)
     return loop
 

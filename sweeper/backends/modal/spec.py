@@ -1,5 +1,5 @@
-"""Describes a job as a Modal sandbox: a command in an image, executed once. Its name consists of
-the sweep's folder and the token. Tags distinguish the sweeps that used the folder."""
+"""Describes a job as a Modal sandbox: a command in an image, executed once. Its name contains a
+hash of the sweep's folder and the token. Tags distinguish the sweeps that used the folder."""
 
 from collections.abc import Mapping
 from typing import Required, TypedDict, cast
@@ -35,8 +35,8 @@ class Names:
     @property
     def tags(self) -> dict[str, str]:
         """The tags of the sweep's sandboxes, which exclude those of earlier sweeps in the folder.
-        Without an identity, before the first submission, the tag for it is left out, since a tag
-        must have a value."""
+        Before the first submission the sweep has no identity. Then this tag is left out, since a
+        tag must have a value."""
         identity = self.identity.current()
         return {"sweeper": self.identity.mark, **({_IDENTITY: identity} if identity else {})}
 

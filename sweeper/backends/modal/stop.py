@@ -1,6 +1,6 @@
 """Runs inside a sandbox, as `python -c TEXT TOKEN FOLDER` with this file as TEXT, and sends SIGTERM
-to the worker of a job. From outside, a sandbox can only be killed. The text is sent because the
-image may lack sweeper. Imports only the standard library."""
+to the worker of a job. From outside, a sandbox can only be killed. The command contains this text
+because the image may lack sweeper. Imports only the standard library."""
 
 import os
 import signal
@@ -12,8 +12,9 @@ NOBODY = 3
 
 
 def main(token: str, folder: str) -> int:
-    """Send the worker SIGTERM, but not the processes that it has started. The command line of a
-    worker ends in its folder and its token; so does that of a process that it has forked."""
+    """Send SIGTERM to the worker, but not to processes that it has started. Return the exit code.
+    The command line of a worker ends with the sweep's folder and the token. A process that the
+    worker has forked has the same command line."""
     arguments = [os.fsencode(folder), os.fsencode(token)]
     processes = {
         int(n) for n in os.listdir("/proc") if n.isdecimal() and _words(n)[-2:] == arguments

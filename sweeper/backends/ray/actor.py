@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib import import_module
 
 ENDS = b"sweeper"
-"""The namespace of stored ends in Ray's key-value store."""
+"""The namespace in Ray's key-value store for the ends of workers."""
 _LINES = 50
 _GIVEN = (
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),

@@ -1,6 +1,7 @@
 """Runs jobs on a Ray cluster, each as a detached actor that is named by the sweep's folder, the
 sweep's identity and the token. Ray lists actors until long after their end. This module does not
-import Ray: it calls `driver.py`, a process that is restarted when it has lost the head."""
+import Ray: it calls `driver.py`, a process that is restarted when it has lost the connection to the
+head."""
 
 import importlib.util
 import os
@@ -155,7 +156,8 @@ def _options(resources: Mapping[str, object]) -> ActorOptions:
 
 
 def lacking(resources: Mapping[str, object], nodes: Sequence[Node]) -> str | None:
-    """Return which amounts of a job no node has; None if one node has all of them."""
+    """Return a message about the resources that a job asks for and no node has; None if one node
+    has them all."""
     options = _options(resources)
     wanted: dict[str, float] = {"CPU": options["num_cpus"]}
     if "num_gpus" in options:
@@ -181,8 +183,8 @@ def status_of(about: About) -> JobStatus:
     end = about.get("end")
     death: Death = about.get("death") or {}
     gone = death.get("reason") == "NODE_DIED"
-    # If its node goes down, the worker is killed before the actor. The actor's end then tells
-    # whether the node went down.
+    # If a node goes down, the worker is killed before the actor ends. So wait for the end of the
+    # actor, which says whether the node went down.
     killed = end is not None and end["code"] == -signal.SIGKILL and (gone or state != "DEAD")
     if end is not None and not killed:
         tail = [line for line in end["tail"] if line.strip()]

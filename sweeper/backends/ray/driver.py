@@ -1,5 +1,6 @@
 """The driver process, `python -m sweeper.backends.ray.driver`. It is the only process of a launcher
-that loads Ray (`backends/helper.py`), since Ray ends or blocks a process that has lost the head."""
+that loads Ray (`backends/helper.py`), since Ray ends or blocks a process that has lost the
+connection to the head."""
 
 import ipaddress
 import json
@@ -71,9 +72,9 @@ class Cluster:
         ]  # fmt: skip
 
     def submit(self, jobs: Sequence[Described]) -> None:
-        """Create an actor for each job, unless one with its name exists. Ray has recorded it when
-        this returns. Raises `RuntimeError` if an actor of an earlier sweep in the same folder is
-        running."""
+        """Create an actor for each job, unless one with its name exists. When this returns, Ray has
+        recorded the actors. Raises `RuntimeError` if an actor of an earlier sweep in the same
+        folder is running."""
         taken = self._at_work()
         waits = ""
         for job in jobs:
@@ -112,7 +113,7 @@ class Cluster:
         return self._state.actors().values()
 
     def poll(self, names: Sequence[str]) -> dict[str, About]:
-        """Return the descriptions of those jobs that Ray knows."""
+        """Return name -> description, for the jobs that Ray knows."""
         wanted = set(names)
         answers: dict[str, About] = {}
         for actor in self._actors():

@@ -43,7 +43,7 @@ class End(TypedDict):
 
 
 class Death(TypedDict, total=False):
-    """Why an actor is gone, in Ray's terms."""
+    """The reason why an actor is gone, in Ray's terms."""
 
     kind: str
     message: str
@@ -51,8 +51,8 @@ class Death(TypedDict, total=False):
 
 
 class About(TypedDict):
-    """The state of a job: Ray's state of its actor, its current or last node, how its worker ended,
-    and why the actor is gone."""
+    """The state of a job. `state` is Ray's state of its actor, `node` its current or last node,
+    `end` the end of its worker, and `death` the reason why the actor is gone."""
 
     state: str
     node: NotRequired[str | None]

@@ -41,7 +41,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 
 
 def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterator[Leftover]:
-    """Yield the files of jobs at Slurm whose runs are over, except the output of failed runs."""
+    """Yield the job files of runs that are over, except the output of failed runs."""
     from sweeper.backends.slurm.tables import Tables
 
     for paths in Tables(folder).spent(over, well):

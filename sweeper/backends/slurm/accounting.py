@@ -62,8 +62,8 @@ class Accounting:
         except EnvironmentFailure:
             return []  # There is no sacct on this machine.
         self._backoff.succeeded()
-        # The database says that the job runs, but slurmctld does not know it: the end was not
-        # recorded.
+        # Skip a job that runs according to the database. slurmctld does not know it, so its end was
+        # not recorded.
         self._jobs = [job for job in jobs if status_of(job).state is JobState.ENDED]
         self._queried = now
         self._missed |= missed

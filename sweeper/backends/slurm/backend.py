@@ -21,12 +21,12 @@ from sweeper.sweep.folder import attempt_of
 _ROOM_SECONDS = 30.0, 300.0
 """Backoff of sbatch after it had no room or did not answer: first and longest wait."""
 _LATER = re.compile("nodes are busy|Required node not available|eservation")
-"""Objections of a test submission after which a real job would only wait."""
+"""Matches objections to a test submission that would only make a real job wait."""
 _OWN = ("--signal=", "--requeue", "--no-requeue")
 """Options that are not about a job's resources."""
 _OVER_MEMORY = re.compile("slurmstepd.*: error: .*memory limit")
-"""Output of a job that exceeded its memory without a control group. Slurm then reports FAILED
-(OverMemoryKill)."""
+"""Matches the output of a job that exceeded its memory on a cluster without control groups. Slurm
+reports FAILED for such a job (OverMemoryKill)."""
 
 
 def open_backend(
@@ -68,10 +68,11 @@ class SlurmBackend(Backend):
         return {"cluster": self._slurm.configuration().get("ClusterName", "")}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """Submit jobs with the same resources as arrays. Skip tokens that already have a job
-        because Slurm restarted one, or because sbatch accepted it without an answer. If there is no
-        room for some jobs, submit the others and raise `Unreachable`; the backoff then applies to
-        those jobs. If sbatch does not answer, the backoff applies to all jobs."""
+        """Submit jobs; those with the same resources become arrays. Skip a token that already has a
+        job: Slurm restarted the job of an earlier attempt, or sbatch accepted the job but did not
+        answer. If Slurm has no room for some jobs, submit the others and raise `Unreachable`. A
+        backoff then delays further jobs with the rejected resources. If sbatch does not answer, a
+        backoff delays all jobs."""
         self._backoff.check()
         there = self._there([job.token for job in jobs])
         groups = alike(job for job in jobs if job.token not in there)
@@ -105,7 +106,8 @@ class SlurmBackend(Backend):
 
     def trial(self, resources: Mapping[str, object]) -> None:
         """Let Slurm check a job with these resources without submitting it. Raises
-        `EnvironmentFailure` if it objects; the message has the options of the check."""
+        `EnvironmentFailure` if Slurm objects. The message names the options of sbatch that were
+        checked."""
         given = arguments_of(asked_of(self._defaults, resources))
         try:
             self._slurm.submit(["--test-only", *given], script((), ""))
@@ -173,8 +175,9 @@ class SlurmBackend(Backend):
         try:
             self._slurm.submit(given, text)
         except EnvironmentFailure as error:
+            # After any other error sbatch may have accepted the job, which then needs its table.
             if isinstance(error, Closed) or not isinstance(error, Unreachable):
-                self._tables.discard(name)  # sbatch may have accepted it
+                self._tables.discard(name)
             raise
 
     def _status(self, job: Job) -> JobStatus:
@@ -193,8 +196,8 @@ class SlurmBackend(Backend):
         return status._replace(reason=f"start: its batch script ended before the worker: {message}")
 
     def _there(self, tokens: Sequence[str]) -> set[str]:
-        """Return those of `tokens` that need no submission: a job that Slurm restarted is queued or
-        running, or sbatch gave no answer and a job exists."""
+        """Return the tokens that need no submission because they already have a job: one that Slurm
+        restarted and that has not ended, or one that sbatch accepted without an answer."""
         doubted = self._doubted & set(tokens)
         again = {token for token in tokens if attempt_of(token)[1] > 1}
         if not doubted and not again:
@@ -207,7 +210,7 @@ class SlurmBackend(Backend):
         return there
 
     def _jobs(self, tokens: Sequence[str]) -> dict[str, Job]:
-        """Return token -> its job, from slurmctld or the accounting database."""
+        """Return token -> job, from slurmctld or the accounting database."""
         if not tokens:
             return {}
         wanted = set(tokens)
@@ -227,7 +230,7 @@ class SlurmBackend(Backend):
         return picked
 
     def _look(self) -> list[Job]:
-        """Return the sweep's jobs in the queue, at most as old as the interval of polls allows."""
+        """Return the sweep's jobs in the queue, from the last query if that is recent enough."""
         if self._queue is None or self._freshness.is_over():
             with self._freshness.renewed():
                 self._queue = self._slurm.queue(self._tables.mark)

@@ -27,11 +27,11 @@ _FORMAT = ",".join(f"{field}:|" for field in _FIELDS.split(","))
 _ACCOUNTED = "JobID,State,ExitCode,Comment"
 _COMMENT = re.compile(r"sweeper:([0-9a-f]{16}):([0-9a-f]{12}):([0-9a-f]+-a[0-9]+|array)")
 _PASSED_ON = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
-"""Variables with harmless defaults of the user. Others would change what a command does or how it
-answers."""
+"""Environment variables with the user's defaults that a command may have. Other variables would
+change the command's action or the format of its output."""
 _REACHING = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
-"""Variables that select the cluster. Others belong to the job in which a launcher may run, and its
-jobs would inherit them."""
+"""Environment variables that select the cluster. If the launcher runs in a Slurm job, other
+variables describe that job, and the submitted jobs would inherit them."""
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_", "SINFO_")
 
 _LIMIT = re.compile(r"\b(?:Assoc|QOS)\w+")
@@ -47,9 +47,9 @@ _PASSING = re.compile(
     r"|configuration is not available",
     re.IGNORECASE,
 )
-"""Refusals that may be temporary."""
+"""Matches refusals that may be temporary."""
 _CLOSED = re.compile("inactive or drain|configuration is not available")
-"""Temporary refusals after which slurmctld certainly has not accepted the job."""
+"""Matches temporary refusals with which slurmctld has certainly not accepted the job."""
 
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"}
 _HALTED = {"STOPPED", "SUSPENDED"}
@@ -76,9 +76,10 @@ class Full(Closed):
 
 
 class Job(NamedTuple):
-    """A job as Slurm reports it: its id for `scancel`, its array task (0 for a single job), its
-    state, its exit code (negative for a signal), how often it was restarted, why it waits, the
-    table that lists its tasks, its first token if it is a single job, its nodes, and when it was
+    """A job as Slurm reports it. `id` is for `scancel`. `task` is its index in an array (0 for a
+    single job). `code` is its exit code, negative for a signal. `restarts` is how often Slurm
+    restarted it. `reason` says why it waits. `table` names the table of its submission
+    (`tables.py`). `token` is the token that a single job was submitted for. `queued` is when it was
     submitted (UTC)."""
 
     id: str
@@ -99,7 +100,7 @@ class Job(NamedTuple):
 
 
 def status_of(job: Job) -> JobStatus:
-    """Return a job's status. A state that is unknown here does not count as an end."""
+    """Return a job's status. A job in an unknown state counts as running."""
     if job.state in _WAITING:
         return JobStatus(JobState.PENDING, None, _why(job.reason), since=job.queued)
     if job.state not in _ENDED:
@@ -123,8 +124,8 @@ def _utc(text: str) -> str | None:
 
 
 def _code(text: str) -> int | None:
-    """Parse an exit code from `3:0` or from a wait status (before Slurm 23). It is negative for a
-    signal."""
+    """Parse an exit code such as `3:0`, or a wait status (before Slurm 23). The result is negative
+    for a signal."""
     first, _, second = text.partition(":")
     if not first.isdecimal() or (second and not second.isdecimal()):
         return None
@@ -135,8 +136,9 @@ def _code(text: str) -> int | None:
 
 
 def queue_of(text: str, mark: str) -> list[Job]:
-    """Parse the jobs of the sweep with this mark from the output of squeue. Raises `Unreachable` if
-    a line cannot be parsed, since its job must not count as absent."""
+    """Parse the output of squeue. Return the jobs whose comment contains `mark`, the hash of a
+    sweep's folder. Raises `Unreachable` if a line cannot be parsed, since its job must not count as
+    absent."""
     jobs: list[Job] = []
     for line in text.splitlines():
         if mark not in line:
@@ -157,8 +159,8 @@ def queue_of(text: str, mark: str) -> list[Job]:
 
 
 def accounted_of(text: str, mark: str) -> list[Job]:
-    """Parse the output of sacct in the same way. It has a line for each start of a job, in
-    order."""
+    """Parse the output of sacct in the same way. sacct prints a line for each start of a job,
+    oldest first."""
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
         fields = line.split("|", 3)
@@ -211,7 +213,7 @@ class Slurm:
             )
         except FileNotFoundError as error:
             raise EnvironmentFailure(
-                f"there is no {argv[0]} on this machine: launch where Slurm's commands are "
+                f"there is no {argv[0]} on this machine: launch on a machine with Slurm's commands "
                 "(a login node), or use another backend"
             ) from error
         except subprocess.TimeoutExpired as error:
@@ -251,9 +253,9 @@ class Slurm:
         return answer.splitlines()[-1].partition(";")[0] if answer else ""
 
     def nodes_away(self, partition: str | None) -> bool:
-        """Return whether nodes of a job's partition are down or drained, since they may have the
-        resources that the other nodes lack. Without `partition`, use the one in $SBATCH_PARTITION
-        or the default partition. False if Slurm does not report nodes."""
+        """Return whether any nodes of a partition are down or drained. These may have the resources
+        that the other nodes lack. Without `partition`, use the one in $SBATCH_PARTITION or the
+        default partition. False if Slurm does not report nodes."""
         partition = partition or os.environ.get("SBATCH_PARTITION")
         chosen = ("-p", partition) if partition else ()
         try:
@@ -291,13 +293,14 @@ class Slurm:
         try:
             self.call("scancel", *options, *ids)
         except Unreachable as error:
+            # Jobs that have ended by themselves need no cancellation.
             if not any(words in str(error) for words in _OVER):
-                raise  # The others ended by themselves.
+                raise
 
 
 def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> EnvironmentFailure:
-    """Return the exception for a failed command. Only a refusal by sbatch can be permanent, since
-    failures of the others say nothing about a job."""
+    """Return the exception for a failed command. Only a refusal by sbatch can be permanent: a
+    failure of another command says nothing about a job."""
     message = _message(done.stderr).removeprefix(f"{name}: ") or f"exit code {done.returncode}"
     reason = f"slurm: {name}: {message}"
     # A command that was killed or printed nothing has not refused anything.
@@ -312,10 +315,10 @@ def _failure(name: str, done: "subprocess.CompletedProcess[str]") -> Environment
 
 
 def _message(errors: str) -> str:
-    """Return the line of a command's errors that has the reason, and the name of the limit if there
-    is one."""
+    """Return the line of a command's error output that gives the reason, with the name of the
+    exceeded limit if there is one."""
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    # the advice to run sbatch --help
+    # Skip the advice to run `sbatch --help`.
     lines = [line for line in lines if not line.startswith('Try "')] or lines
     messages = [line.partition("rror:")[2].strip() for line in lines if "rror:" in line] or lines
     limit = _LIMIT.search(errors)

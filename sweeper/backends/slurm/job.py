@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 RESUMABLE = 75
-"""EX_TEMPFAIL of sysexits.h: try again."""
+"""The exit code of a worker whose attempt can be resumed (EX_TEMPFAIL)."""
 
 _GIVEN = (
     *("SLURM_", "SLURMD_NODENAME"),
@@ -52,9 +52,10 @@ def main(path: str) -> int:
 
 
 def environment(ours: dict[str, str]) -> dict[str, str]:
-    """Return the worker's environment: the variables that are set in this job. The variables named
-    in SWEEPER_KEEP override the environment of `sweeper launch` for the recipe: those that Slurm
-    sets for a job, and those that lines of `setup` have changed."""
+    """Return the worker's environment: the variables of this job, and instructions for the recipe's
+    environment. A recipe gets the environment of `sweeper launch`, except for the variables that
+    SWEEPER_KEEP names. These have the values of this job. They are the variables that Slurm sets
+    and those that lines of `setup` have changed."""
     given = {name for name in ours if name.startswith(_GIVEN)}
     before = ours.get("SWEEPER_BEFORE")
     if before is not None:
@@ -76,8 +77,7 @@ def requeue(folder: str, token: str) -> None:
     if os.path.exists(os.path.join(folder, "state", run, f"{attempt + 1}.intent.json")):
         return
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
-    # SLURM_JOB_ID must not name a task: one task has the array's id, which would mean the whole
-    # array.
+    # For a task, SLURM_JOB_ID would be wrong: one task of each array has the id of the whole array.
     job = f"{array}_{task}" if array and task else os.environ["SLURM_JOB_ID"]
     shown = scontrol("show", "job", "--oneliner", job)
     if " JobState=RUNNING " not in shown.stdout:

@@ -1,5 +1,5 @@
-"""The options of Slurm (`launch.slurm`). A value cannot become an option of its own. Only `setup`
-has lines that run in the user's shell."""
+"""The options of Slurm (`launch.slurm`). No value of an option can add another option to the
+command line of sbatch. Only `setup` has lines that a shell runs."""
 
 import re
 from typing import Annotated, NamedTuple

@@ -13,12 +13,13 @@ _JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 
 
 def asked_of(defaults: Mapping[str, object], given: Mapping[str, object]) -> Options:
-    """Merge a job's own options over the defaults."""
+    """Merge a job's options with the defaults, which they override."""
     resources = {**defaults, **given}
     options = read_options(Options, resources, "launch.slurm")
     if options.time_s is None:
         return options
-    # The two come from different places, so their combination was not checked before.
+    # `time` and `signal` may come from different places, so their combination was not checked
+    # before.
     most = options.time_s / (2 if resources.get("signal_s") else 4)
     return options._replace(signal_s=min(options.signal_s, most))
 
@@ -46,7 +47,7 @@ def script(setup: Sequence[str], table: str) -> str:
     program = " ".join(shlex.quote(part) for part in (sys.executable, "-E", "-s", _JOB, table))
     before: list[str] = []
     if setup:
-        # The recipe also gets the variables that these lines change. The old values show which ones
-        # they are.
+        # The recipe also gets the variables that these lines change. The environment before them
+        # shows which variables have changed.
         before = ['export SWEEPER_BEFORE="$(base64 -w0 < "/proc/$$/environ")"', *setup, ""]
     return "\n".join(("#!/bin/bash", *before, f"exec {program}", ""))

@@ -9,7 +9,7 @@ from sweeper.backends.slurm.sbatch import arguments_of, asked_of, script
 from sweeper.backends.slurm.tables import Tables
 
 _TABLE = "TABLE"
-"""Replaces the name of a table that is not written."""
+"""The placeholder in a preview for the name of a table, since a preview writes no table."""
 _END = "END-OF-SCRIPT"
 
 

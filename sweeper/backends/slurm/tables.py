@@ -71,8 +71,8 @@ class Tables:
         return f"{os.path.join(self.place, name).replace('%', '%%')}{index}.out"
 
     def spent(self, over: Set[str], well: Set[str]) -> Iterator[list[str]]:
-        """Yield, for each table whose runs are all `over`, its path and the output files of those
-        runs that succeeded (`well`)."""
+        """Yield the paths that are no longer needed, for each table whose runs are all `over`: the
+        table itself, and the output files of its runs that succeeded (`well`)."""
         there = set(os.listdir(self.place)) if os.path.isdir(self.place) else set[str]()
         for name in sorted(name for name in there if name.endswith(".json")):
             table = name.removesuffix(".json")

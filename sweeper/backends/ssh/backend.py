@@ -61,7 +61,7 @@ class SshBackend(Backend):
         left = {job.token: job for job in jobs}
         problems: list[EnvironmentFailure] = []
         placed = self._recorded(left)
-        for _ in range(2):  # Hosts may have filled up meanwhile.
+        for _ in range(2):  # A host may have filled up meanwhile; then try others.
             for token in left.keys() - placed.keys():
                 if (host := self._free_host(placed)) is not None:
                     placed[token] = host
@@ -84,7 +84,9 @@ class SshBackend(Backend):
         if problems:
             raise sorted(problems, key=lambda error: isinstance(error, Unreachable))[0]
         if left:
-            raise NoRoom(f"ssh: no free slots for {len(left)} jobs; they start when there are")
+            raise NoRoom(
+                f"ssh: no free slots for {len(left)} jobs: they start when slots become free"
+            )
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         places: dict[str, str] = {}
@@ -153,7 +155,7 @@ class SshBackend(Backend):
     def _start(
         self, host: str, jobs: Sequence[JobSpec], environment: Mapping[str, str]
     ) -> list[str]:
-        """Start jobs on a host. Return the tokens of those for which there was no slot."""
+        """Start jobs on a host. Return the tokens of the jobs that got no slot."""
         makes = not self._options.shared
         described = [
             {
@@ -185,7 +187,8 @@ class SshBackend(Backend):
         *,
         every: bool,
     ) -> dict[str, T]:
-        """Send requests to hosts in parallel. Raises as `_look` does."""
+        """Call `ask` for each host, in parallel, and return the answers by host. Raises as `_look`
+        does."""
         if not hosts:
             return {}
         failures: list[EnvironmentFailure] = []
@@ -245,7 +248,7 @@ class SshBackend(Backend):
         self._hosts[token] = host
 
     def _recorded(self, tokens: Iterable[str]) -> dict[str, str]:
-        """Return the recorded hosts of the tokens, for those that have one."""
+        """Return token -> recorded host. Tokens without a record are left out."""
         for token in tokens:
             if token not in self._hosts:
                 try:
@@ -261,10 +264,11 @@ class SshBackend(Backend):
 def leftovers(
     folder: str, well: Set[str], open_backend: Callable[[str, str, Mapping[str, object]], Backend]
 ) -> Iterator[Leftover]:
-    """Yield the records of the jobs of the runs `well` in a sweep's folder. When a record is
-    removed, its host first forgets the job. Records stay if the host does not answer."""
+    """Yield the files in a sweep's folder that record the host of a job, for the runs `well`, which
+    succeeded. Before such a file is removed, the host is told to forget the job. If the host does
+    not answer, the file stays."""
     root, _, name = folder.rpartition("/")
-    # Few sweeps have records, so no client is loaded to look.
+    # Few sweeps have such files, so look for them without loading the store's client.
     sweep = SweepFolder(open_shared(root), name)
     tokens = _tokens(sweep.store.names(f"{sweep.name}/{_HOSTS}"))
     tokens = [token for token in tokens if token.rpartition("-a")[0] in well]
@@ -280,7 +284,7 @@ def leftovers(
         inside = f"{_HOSTS}/{token}.json"
         host = read_as(sweep.store, f"{sweep.name}/{inside}", _host_of)
         release = releases.setdefault(host, lambda paths: backend.forget(_tokens(paths)))
-        why = f"record of a job on {host}, of a run that succeeded"
+        why = f"record of a job on {host} whose run succeeded"
         yield Leftover([f"{sweep.address}/{inside}"], why, release)
 
 

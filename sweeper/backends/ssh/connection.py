@@ -72,7 +72,7 @@ class Connection:
         why = errors[-1][:300] if errors else f"exit code {done.returncode} and no answer"
         if done.returncode in _NOT_FOUND:
             raise EnvironmentFailure(
-                f"ssh {self.host}: {why}: set launch.ssh.python to a Python there"
+                f"ssh {self.host}: {why}: set launch.ssh.python to a Python on that host"
             )
         raise self._unreachable(why)
 

@@ -35,14 +35,14 @@ def _names(folder: str) -> list[str]:
 
 
 def _began(pid: int) -> str:
-    """Return when a process started, in clock ticks since the machine started; "" if it has
+    """Return when a process started, in clock ticks since the machine was started; "" if it has
     ended."""
     fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return "" if len(fields) < 20 or fields[0] in ("Z", "X") else fields[19]
 
 
 def _boot() -> str:
-    """Return an identity of this start of the machine or container."""
+    """Return an id that is new after each start of the machine or container."""
     return _text("/proc/sys/kernel/random/boot_id").strip() + " " + _began(1)
 
 
@@ -57,7 +57,8 @@ class Host:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
 
     def state(self, path: str) -> int | str | None:
-        """Return the pid of a live worker, `ended` or `lost`; None without a record."""
+        """Return the pid of the worker that the file `path` records if it lives, else `ended`, or
+        `lost` if the machine was restarted since. None if there is no record."""
         try:
             record: dict[str, Any] | None = json.loads(_text(path) or "null")
             if record is None:
@@ -91,8 +92,8 @@ class Host:
         return count
 
     def start(self, jobs: list[dict[str, Any]], slots: int) -> list[str]:
-        """Start jobs while there are free slots, and return the tokens of the others. Two launchers
-        together never start more jobs than there are slots."""
+        """Start jobs while there are free slots. Return the tokens of the jobs that got no slot. A
+        lock ensures that two launchers together start no more jobs than there are slots."""
         with open(os.path.join(self.top, "lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             os.makedirs(self.folder, mode=0o700, exist_ok=True)  # `forget` may have removed it
@@ -213,6 +214,6 @@ def main(text: str) -> None:
         document = {"answer": answer(json.loads(text))}
     except OSError as error:
         document = {"refused": str(error)}
-    except Exception:  # noqa: BLE001 - whatever it is, the launcher shows it
+    except Exception:  # noqa: BLE001 - the launcher shows any error
         document = {"refused": traceback.format_exc().strip().splitlines()[-1]}
     print("\nsweeper:" + json.dumps(document), flush=True)

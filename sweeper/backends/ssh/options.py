@@ -18,8 +18,8 @@ _EXPECTED = "a list of hosts: NAME, or {host: NAME, slots: 4, gpus: 2}"
 
 
 class Host(NamedTuple):
-    """A machine and the most jobs at once there. `gpus` is the number of GPUs that runs may use
-    (None: as many as its slots need)."""
+    """A machine. `slots` is the most jobs that it runs at once. `gpus` is the number of GPUs that
+    runs may use (None: as many as its slots need)."""
 
     host: str
     slots: int = 1
@@ -72,7 +72,7 @@ def _wrong_with_variable(name: str) -> str | None:
 _VARIABLES = Texts(Item({"pattern": r"^[A-Za-z_][A-Za-z0-9_]*$"}, _wrong_with_variable))
 _HOSTS_DOC = "The machines: names, or {host: NAME, slots: JOBS_AT_ONCE, gpus: GPUS}."
 _SHARED_DOC = "Whether the machines see this machine's folders at the same paths (NFS)."
-_PYTHON_DOC = "Python on the machines. Default with shared: true: the launcher's."
+_PYTHON_DOC = "The interpreter on the machines. With shared: true, the default is the launcher's."
 _SECRETS_DOC = (
     "Secrets that the launcher sends to jobs over the connection. Not needed with shared: true."
 )
@@ -81,7 +81,7 @@ _FOLDER_DOC = "The folder where a machine records its jobs."
 
 
 class Options(NamedTuple):
-    """Options of machines. `python` is an interpreter on the hosts."""
+    """Options of machines reached by SSH. `python` is an interpreter on the machines."""
 
     hosts: Annotated[tuple[Host, ...], Option(_Hosts(), _HOSTS_DOC, ["gpu1"])] = ()
     shared: Annotated[bool, Option(Flag(), _SHARED_DOC)] = False

@@ -32,7 +32,7 @@ MOST_ENDED = 50
 runs."""
 
 _OVER = re.compile("succeeded$|failed|cancelled$|preempted|lost|next attempt")
-"""Labels of panes of ended jobs."""
+"""Matches the labels of panes whose jobs have ended."""
 _TOKEN = re.compile(r"(?:^|\s)([0-9a-f]+-a[0-9]+)$")
 
 
@@ -46,8 +46,8 @@ def open_backend(
 
 
 def ensure_view(server: TmuxServer, sweep: str, folder: str) -> str:
-    """Ensure that a window shows the sweep, and return the session's id. Windows of jobs that are
-    opened later come after it."""
+    """Ensure that a window of the session shows the sweep, and return the session's id. The windows
+    of jobs are opened later and come after this window."""
     command = self_command("watch", sweep, "--root", os.path.dirname(folder), "--until-ended")
     return server.ensure_window(sweep, folder, "sweep", command)
 
@@ -133,8 +133,8 @@ class TmuxBackend(Backend):
             self._server.source(lines)
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """Show the texts: see `sweeper.backends.base.Backend`. They become options of the session
-        and its panes, which tmux's own status line and borders display, so nothing has to poll."""
+        """Show the texts (see `sweeper.backends.base.Backend`), as options of the session and its
+        panes. tmux displays these options in its status line and its borders."""
         session = self._server.session(self._folder)
         if session is None:
             return
@@ -157,7 +157,8 @@ class TmuxBackend(Backend):
             match = _TOKEN.search(pane.command)
             if match and match.group(1) in wanted:
                 before = panes.get(match.group(1))
-                # A session of an earlier sweep in the same folder, for example.
+                # Several panes may have the token, for example one of an earlier sweep in the same
+                # folder. A pane with a running job counts.
                 if before is None or before.dead:
                     panes[match.group(1)] = pane
         return panes
@@ -180,7 +181,8 @@ def _status(alive: bool, pane: Pane | None) -> JobStatus:
 
 
 def _own_window(session: str, job: JobSpec, name: str | None = None) -> str:
-    """Return the tmux command that opens a window for a job, named by its title or `name`."""
+    """Return the tmux command that opens a window for a job. The window is called `name`, by
+    default the job's title."""
     called = argument(as_shown(job.title) if name is None else name)
     return f"new-window -d -t {argument(session + ':')} -n {called} {_program(job)}"
 
@@ -229,8 +231,8 @@ def panes_in(width: int, height: int, wanted: int = MOST_PANES) -> int:
 
 
 def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> list[str]:
-    """Return the commands for a window with a pane for each job. The first token is the window's
-    name until it is complete, since tmux would misread a name with a dot or a colon."""
+    """Return the commands for a window with a pane for each job. Until the window is complete, its
+    name is the first token, since tmux would misread a name with a dot or a colon in a command."""
     target = f"{session}:={jobs[0].token}"
     lines = [
         _own_window(session, jobs[0], jobs[0].token),

@@ -56,10 +56,10 @@ def socket_name() -> str:
 
 class Pane(NamedTuple):
     """A pane of a session. `id` and `window` are tmux's ids. `dead`: its program has ended. `group`
-    is the group of jobs that its window shows, or empty. `own` is the title of a window that is not
-    a job's, or empty. `width` and `height` are the window's. `current`: the session shows this
-    window. `word` is the pane's label, or empty. `command` is the end of the command that it was
-    opened with."""
+    is the group of jobs that its window shows, or empty. `own` is the window's title if the window
+    shows no jobs, else empty. `width` and `height` are the size of the window. `current`: the
+    session shows this window. `word` is the pane's label, or empty. `command` is the end of the
+    command that it was opened with."""
 
     id: str
     window: str
@@ -110,7 +110,7 @@ class TmuxServer:
             if _NO_FORK in message:
                 raise NoRoom(f"tmux: {message}: the next job is started when there is room")
             raise Refusal(message)
-        # tmux answers, so the next failure is handled without a wait.
+        # tmux answers, so if its socket goes missing next, it is revived at once.
         self._looked = -_REVIVAL_SECONDS
         return result.stdout
 
@@ -150,8 +150,8 @@ class TmuxServer:
         return answer[0]
 
     def _revive(self, message: str) -> bool:
-        """Let a live server create its socket again if something, such as a cleaner of /tmp, has
-        removed it. Return whether it did."""
+        """Make a running server create its socket again. A cleaner of /tmp, for example, may have
+        removed the socket. Return whether the socket exists again."""
         if time.monotonic() - self._looked < _REVIVAL_SECONDS:
             return False
         self._looked = time.monotonic()
@@ -184,7 +184,8 @@ class TmuxServer:
 
     def check(self) -> None:
         """Raise `EnvironmentFailure` if there is no tmux, or its socket cannot be created. A
-        running launcher that loses its socket waits for it instead."""
+        launcher that already runs does not call this: if the socket is lost, the launcher waits for
+        it."""
         try:
             self._listing("list-sessions")
         except Refusal as error:
@@ -230,10 +231,10 @@ class TmuxServer:
         argv: Sequence[str],
         environment: Mapping[str, str] = _NO_MORE,
     ) -> str:
-        """Ensure that a window with this title runs `argv` in the session of `folder`, which is
-        created if needed. Return the session's id. A window whose program has ended is restarted.
-        The program gets SWEEPER_HOME of this process and `environment`, because the server has the
-        environment of the user who started it, and users with several homes share the server."""
+        """Ensure that a window with this title runs `argv` in the session of `folder`. Create the
+        session if needed. Return the session's id. A window whose program has ended is restarted.
+        The program gets `environment` and the SWEEPER_HOME of this process. The server's own
+        SWEEPER_HOME may be different, since several homes may share one server."""
         given = {"SWEEPER_HOME": home(), **environment}
         variables = (part for item in given.items() for part in ("-e", "=".join(item)))
         argv = (*variables, *argv)
@@ -243,7 +244,7 @@ class TmuxServer:
         for pane in self.panes(session):
             if pane.own == title:
                 if pane.dead:
-                    # Closing and reopening could close the session's last window.
+                    # Closing the window first would end the session if it has no other window.
                     self._run("respawn-pane", "-k", "-t", pane.id, *argv)
                 return session
         form = ("-d", "-P", "-F", "#{window_id}")
@@ -252,7 +253,8 @@ class TmuxServer:
         return session
 
     def _new_session(self, name: str, folder: str, title: str, argv: Sequence[str]) -> str:
-        # tmux replaces these by underscores. If another folder has the name, it gets a suffix.
+        # tmux would replace dots and colons by underscores. A name that the session of another
+        # folder has gets a suffix.
         name = name.replace(".", "_").replace(":", "_")
         if name in self._listing("list-sessions", "-F", "#{session_name}"):
             name = f"{name}-{_mark(folder)[:4]}"
@@ -260,9 +262,9 @@ class TmuxServer:
         named = ("-s", as_shown(name), "-n", as_shown(title))
         command = ["tmux", "-L", self._socket, "-f", _CONFIGURATION, "new-session", "-d"]
         command += [*named, *form, *map(_whole, argv)]
-        # The server keeps the environment of the client that starts it and shows it to anyone who
-        # asks. So it gets only what programs need to run at all. Runs get their environment from a
-        # file.
+        # The server keeps the environment of the client that starts it and shows it to every
+        # client. So pass on only the variables that programs need to run at all. Runs get their
+        # environment from a file.
         environment = {k: v for k, v in os.environ.items() if k in _INHERITED}
         try:
             result = subprocess.run(
@@ -278,7 +280,7 @@ class TmuxServer:
         if result.returncode:
             raise Refusal(result.stderr.strip())
         made = result.stdout.strip()
-        # The mark is set first: only a marked session can be found again.
+        # This option is set first, because the session is found again by it.
         self._run("set-option", "-t", made, "@sweeper_folder", _mark(folder))
         self._run("set-option", "-t", made, "@sweeper_place", _place(folder))
         self._run("set-option", "-w", "-t", f"{made}:", "@sweeper_token", title)
@@ -330,14 +332,15 @@ def _unreachable(error: Exception) -> Unreachable:
 
 
 def _mark(folder: str) -> str:
-    """Return the mark of a folder's session. It is a hash, because tmux shows only characters of
-    its locale."""
+    """Return the hash of a folder that identifies its session. The path itself would not do,
+    because tmux shows only characters of its locale."""
     return hashlib.sha256(folder.encode()).hexdigest()
 
 
 def _place(folder: str) -> str:
-    """Return the identity of a folder, the same for every path to it; empty if it is not on this
-    machine. It includes the name, since the inode of a removed folder may be reused soon."""
+    """Return a hash that is the same for every path to a folder; empty if the folder is not on this
+    machine. The hash includes the folder's name, since the inode of a removed folder may be reused
+    soon."""
     try:
         status = os.stat(folder)
     except OSError:
