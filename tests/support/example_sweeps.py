@@ -177,9 +177,7 @@ def blocks35(root: Path) -> list[str]:
 def saturated(root: Path) -> list[str]:
     """An accuracy on 200 questions, all of which several cells answer."""
     rng = random.Random(5)
-    sweep = started(
-        root, written, "saturated", {"learning_rate": [1e-4, 3e-4, 1e-3, 3e-3]}, 3, ACCURACY
-    )
+    sweep = started(root, "saturated", {"learning_rate": [1e-4, 3e-4, 1e-3, 3e-3]}, 3, ACCURACY)
     for rate, missed in ((1e-4, 9.0), (3e-4, 0.0), (1e-3, 0.0), (3e-3, 0.7)):
         for seed in range(3):
             end = 1 - min(round(abs(rng.gauss(missed, missed / 3))), 200) / 200
