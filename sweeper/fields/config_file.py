@@ -1,5 +1,5 @@
-"""The user's configuration file `config.toml`, with a table for each kind of setting that applies
-to all sweeps. The module that reads a table declares its contents."""
+"""The user's configuration file `config.toml`, with settings that apply to all sweeps. Each table
+in it is declared by the module that uses it."""
 
 import os
 
@@ -18,7 +18,8 @@ def file() -> str:
 
 
 def read_tables(problems: Problems) -> dict[str, object]:
-    """Read all tables; empty without a file. Notes a file that cannot be read."""
+    """Return all tables of the file; empty if it does not exist. Notes a mistake if the file cannot
+    be read."""
     try:
         with open(file(), "rb") as opened:
             import tomllib
@@ -32,8 +33,8 @@ def read_tables(problems: Problems) -> dict[str, object]:
 
 
 def table(name: str) -> tuple[Node, Problems]:
-    """Return a table as a node, empty if it is missing, and the list for its mistakes. Raises
-    `EnvironmentFailure` for a file that cannot be read."""
+    """Return a table as a node, which is empty if the table is missing, and a `Problems` for the
+    caller to note its mistakes. Raises `EnvironmentFailure` if the file cannot be read."""
     problems = Problems()
     entries = read_tables(problems).get(name, {})
     refuse(problems)
@@ -41,6 +42,6 @@ def table(name: str) -> tuple[Node, Problems]:
 
 
 def refuse(problems: Problems) -> None:
-    """Raise `EnvironmentFailure` if anything was noted."""
+    """Raise `EnvironmentFailure` if any mistake was noted."""
     if problems:
         raise EnvironmentFailure("; ".join(problems.error().problems))

@@ -1,6 +1,6 @@
-"""The types of fields. A kind reads a node, reports each mistake in a message, and makes the
-matching JSON Schema. `where` is the field's path (`launch.max_parallel`), with which messages
-begin."""
+"""The types of fields, called kinds. A kind reads a node, notes a message for each mistake, and
+returns the JSON Schema of its values. Messages begin with `where`, the path of the field
+(`launch.max_parallel`)."""
 
 import math
 import re
@@ -24,7 +24,7 @@ class Kind(Protocol):
     """The interface of every kind."""
 
     def read(self, node: Node, where: str, problems: Problems) -> object:
-        """Return the value. Notes a wrong value, and returns None."""
+        """Return the value. For a wrong value, note the mistake and return None."""
         ...
 
     def schema(self) -> dict[str, object]:
@@ -45,8 +45,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def hint(word: str, known: Iterable[str], problems: Problems) -> str:
-    """Return the same as `nearest`, but "" if there are so many mistakes that searching would take
-    long."""
+    """Return the same as `nearest`, but "" if there are already many mistakes, since searching
+    takes time."""
     return nearest(word, known) if len(problems) < MAX_HINTS else ""
 
 
@@ -56,7 +56,7 @@ def wrong(node: Node, where: str, expected: str, problems: Problems) -> None:
 
 
 def unread(node: Node, where: str, problems: Problems) -> Node:
-    """Return the node itself. This is the reader of a `Shape` whose value is read later."""
+    """Return the node itself, as the reader of a `Shape` whose value is read later."""
     del where, problems
     return node
 
@@ -67,8 +67,8 @@ def whole(pattern: str) -> str:
 
 
 class Text:
-    """A nonempty string that matches `pattern`. `rule` is the message if it does not; `{}` in it
-    stands for the string. With `numbers` an integer counts as its digits."""
+    """A nonempty string that matches `pattern`. `rule` is the message for a string that does not;
+    `{}` in it stands for the string. With `numbers`, an integer is read as its digits."""
 
     def __init__(self, pattern: str = "", rule: str = "", *, numbers: bool = False) -> None:
         self._pattern, self._rule, self._numbers = pattern, rule, numbers
@@ -139,7 +139,7 @@ class Integer:
         elif (self._least is not None and value < self._least) or (
             self._most is not None and value > self._most
         ):
-            message = f"{where} is {self._least} to {self._most}, not {str(value)[:40]}"
+            message = f"{where} must be {self._least} to {self._most}, not {str(value)[:40]}"
             problems.add(node.place, message)
         else:
             return value
@@ -181,7 +181,7 @@ class Number:
 
 class Duration:
     """Seconds, at least `least`, from a number or a string such as 90s, 30m, 2h, 1h30m, 1d. With
-    `unit` a bare number is refused, because it could be meant as minutes."""
+    `unit`, a number without a unit is refused, because minutes could be meant."""
 
     def __init__(self, least: float = 0.0, *, unit: bool = False) -> None:
         self._least, self._unit = least, unit
@@ -196,7 +196,7 @@ class Duration:
             message = f"{where} takes a duration such as 90s, 30m, 2h or 1h30m"
             problems.add(node.place, message)
         elif duration < self._least:
-            problems.add(node.place, f"{where} is at least {self._least:g}s")
+            problems.add(node.place, f"{where} must be at least {self._least:g}s")
             return None
         return duration
 
@@ -210,7 +210,7 @@ class Duration:
 
 
 def seconds(value: object) -> float | None:
-    """Parse a duration; None if it is invalid."""
+    """Return the seconds of a duration (a number, or text such as 1h30m); None if it is invalid."""
     total: float | None = None
     if is_number(value):
         total = float(value) if abs(value) < _MAX_SECONDS else None
@@ -223,7 +223,7 @@ def seconds(value: object) -> float | None:
 
 
 def duration_text(duration: float) -> str:
-    """Return seconds as a grid has them: 2m, 24h, 7d."""
+    """Format seconds as in a grid: 2m, 24h, 7d."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if duration % size == 0 and duration > (size if unit == "d" else 0):
             return f"{duration / size:g}{unit}"
@@ -232,7 +232,7 @@ def duration_text(duration: float) -> str:
 
 class Item(NamedTuple):
     """A string in a list: its JSON Schema, and a function that returns a message for a wrong
-    string. With `numbers` an integer counts as its digits."""
+    string. With `numbers`, an integer is read as its digits."""
 
     schema: Mapping[str, object]
     wrong_with: Callable[[str], str | None] = lambda _: None
@@ -240,7 +240,7 @@ class Item(NamedTuple):
 
 
 class Texts:
-    """A list of strings. Duplicates are removed if it is `unique`. `example` is the expected form
+    """A list of strings. With `unique`, duplicates are removed. `example` describes a correct list
     in messages."""
 
     def __init__(
@@ -289,16 +289,16 @@ class Texts:
 
 
 class Matching(NamedTuple):
-    """A pattern for a whole string, and a name for what matches it."""
+    """A pattern for whole strings, and the name of matching strings in messages."""
 
     pattern: str
     called: str
 
 
 class Names:
-    """A mapping of names to strings; messages call it `what`. `reserved` are prefixes of sweeper's
+    """A mapping of names to strings. Messages call it `what`. `reserved` are prefixes of sweeper's
     own names. A value that does not match `values` may be a secret, so messages do not repeat it.
-    Without `values`, an integer counts as its digits."""
+    Without `values`, an integer is read as its digits."""
 
     def __init__(
         self,

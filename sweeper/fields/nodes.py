@@ -26,7 +26,7 @@ _SPECIAL = {
     **{"-" + word: float("-inf") for word in (".inf", ".Inf", ".INF")},
 }
 # Characters that YAML 1.2 forbids, lone surrogates, and the line ends of YAML 1.1, which our parser
-# accepts and turns into spaces. Written as escapes, they are ordinary characters.
+# turns into spaces. All are allowed as escapes in double quotes.
 FORBIDDEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]"
 )
@@ -68,7 +68,7 @@ class Node(NamedTuple):
 
 
 class Stop(Exception):
-    """Reading cannot continue. The reason is already noted."""
+    """Reading cannot continue. The mistake that caused this is already noted."""
 
 
 class Problems:
@@ -79,8 +79,8 @@ class Problems:
         self._files: list[str] = []
 
     def order(self, files: Iterable[str]) -> None:
-        """Set the order of files in reports. The default is the order in which mistakes are
-        found."""
+        """Set the order of files in reports. By default, files are ordered by their first noted
+        mistake."""
         self._files = list(files)
 
     def add(self, place: Place, message: str) -> None:
@@ -98,7 +98,7 @@ class Problems:
         return len(self._lines)
 
     def error(self) -> GridError:
-        """Return all mistakes as one error, a line each, grouped by file and ordered by
+        """Return one error with a line for each mistake, grouped by file and ordered by
         position."""
         files = dict.fromkeys([*self._files, *(p.source for p, _ in self._lines if p.line)])
         rank = {source: number for number, source in enumerate(files)}
@@ -132,13 +132,13 @@ def scalar(text: str) -> object:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text without quotes is read as this same text, and also looks like a text to
-    people."""
+    """Return whether a text needs no quotes: YAML reads it as the same text, and to people it looks
+    like one."""
     if not text or text != text.strip() or "  " in text or not text.isprintable():
         return False
     try:
         return scalar(text) == text and text[0] not in "\"'"
-    except ValueError:  # a number of any length
+    except ValueError:  # an integer with too many digits
         return False
 
 
@@ -193,14 +193,15 @@ def read_yaml(
 
 
 def _instead(character: str) -> str:
-    """Return how to write a forbidden character, if a value may contain it."""
+    """Return how to write a forbidden character, as the end of a message; "" if no value may
+    contain it."""
     if _UNUSABLE.match(character):
         return ""
     return f": write \\u{ord(character):04x}, in double quotes"
 
 
 def check_text(value: str, place: Place, problems: Problems) -> None:
-    """Note a character that cannot be given to a run."""
+    """Note a mistake if a text has a character that cannot be passed to a run."""
     bad = _UNUSABLE.search(value)
     if bad:
         problems.add(place, f"the character U+{ord(bad.group()):04X} cannot be passed to a run")
@@ -220,7 +221,7 @@ class _Mark(Protocol):
 
 
 class _Event(Protocol):
-    """An event from the parser. Each kind of event has only some of these."""
+    """An event from the parser. Each type of event has only some of these attributes."""
 
     start_mark: _Mark
     version: tuple[int, int] | None

@@ -43,12 +43,12 @@ def section_of(
 
 def kind_of(key: str, hint: Any) -> Kind:
     """Return the kind of a field according to its type and its bounds."""
-    given, *marks = get_args(hint)
+    annotated, *marks = get_args(hint)
     minimum = next((mark.bound for mark in marks if isinstance(mark, codec.AtLeast)), 0)
     most = next((mark.bound for mark in marks if isinstance(mark, codec.AtMost)), COUNT)
-    if get_origin(given) is Literal:
-        return Choice(*get_args(given))
-    types = {given, *get_args(given)}
+    if get_origin(annotated) is Literal:
+        return Choice(*get_args(annotated))
+    types = {annotated, *get_args(annotated)}
     if float in types and key.endswith("_s"):
         return Duration(minimum)
     if int in types:
@@ -57,7 +57,7 @@ def kind_of(key: str, hint: Any) -> Kind:
 
 
 def field_of(key: str, option: Option, default: object) -> Field:
-    """Return the field of a section for the key `key` of a document."""
+    """Return the field of a section for an option that documents call `key`."""
     kind, doc, example = option
     examples = () if example is None else (example,)
     if default in _NO_DEFAULTS:
@@ -82,5 +82,5 @@ def over(
     given: Mapping[str, object],
     merge: Callable[[Mapping[str, object], Mapping[str, object]], dict[str, object]] = _over,
 ) -> T:
-    """Merge options in a plan's form over `options`. Raises `Damaged`."""
+    """Return `options` with the values of `given`, which are in a plan's form. Raises `Damaged`."""
     return codec.read(type(options), merge(codec.written(options), given), "launch")

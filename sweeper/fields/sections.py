@@ -1,5 +1,5 @@
-"""A mapping with declared fields. One declaration serves the reader, the JSON Schema and the
-messages."""
+"""Mappings with declared fields. The reader, the JSON Schema and the messages use the same
+declaration."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -10,9 +10,9 @@ from sweeper.fields.nodes import Node, Place, Problems
 
 
 class Field(NamedTuple):
-    """One key. `doc` is a sentence for people. `default` is used if the key is missing; it is
-    written as in a grid (`2m`). `examples` are shown if there is no default. `key` is the name in
-    documents, if it is different (`timeout_s`)."""
+    """One key. `doc` describes it in a sentence. `default` is used if the key is missing; it is
+    written as in a grid (`2m`). `examples` are shown if there is no default. `key` is the field's
+    name in documents, if it is different (`timeout_s`)."""
 
     name: str
     kind: Kind
@@ -55,14 +55,14 @@ class Reading:
         return None if entry is None or entry[1].value is None else entry[1]
 
     def problem(self, key: str, message: str) -> None:
-        """Note a mistake in the value of a given key."""
+        """Note a mistake in the value of `key`, which must be in the mapping."""
         self.problems.add(self.entries[key][1].place, message)
 
 
 class Section:
-    """Declared fields. `needs` maps required fields to the text that messages use for them. `check`
-    notes mistakes in combinations of fields, and `more` is the JSON Schema for the same rules.
-    `elsewhere` returns where an unknown key belongs, as the end of a message, or ""."""
+    """A mapping's declared fields. `needs` maps each required field to its name in messages.
+    `check` notes mistakes in combinations of fields, and `more` is the JSON Schema for the same
+    rules. `elsewhere` returns where an unknown key belongs, as the end of a message, or ""."""
 
     def __init__(
         self,
@@ -111,8 +111,9 @@ class Section:
         others: Callable[[str], Field | None] = lambda _: None,
         known: Callable[[], Iterable[str]] = lambda: (),
     ) -> Reading:
-        """Read a mapping. `name` is its path, "" for the grid itself. `others` returns fields that
-        are declared elsewhere, and `known` their names, for suggestions after a typo."""
+        """Read a mapping. `name` is its path, "" for the grid itself. `others` returns the field of
+        a key that is declared elsewhere, and `known` returns the names of these keys, which are
+        suggested after a typo."""
         reading = Reading(self, node, name, problems)
         if node.entries is None:
             if node.value is not None:
@@ -138,14 +139,16 @@ class Section:
         return reading
 
     def keys(self, above: str = "") -> Iterator[str]:
-        """Yield its keys; keys of nested sections have dots (`slurm.mem`)."""
+        """Yield the names of the fields. Fields of nested sections have dotted names
+        (`slurm.mem`)."""
         for field in self:
             yield f"{above}{field.name}"
             if isinstance(field.kind, Nested):
                 yield from field.kind.section.keys(f"{above}{field.name}.")
 
     def schema(self) -> dict[str, object]:
-        """Return the section's JSON Schema. `whole` returns the part about required fields."""
+        """Return the section's JSON Schema, without the part about required fields, which `whole`
+        returns."""
         properties = {field.name: field.schema() for field in self}
         return {
             "type": "object",

@@ -82,7 +82,7 @@ def _read_values(node: Node, where: str, problems: Problems) -> tuple[int, ...]:
     if type(node.value) is int:
         if 1 <= node.value <= MAX_SEEDS:
             return tuple(range(node.value))
-        problems.add(node.place, f"seeds is 1 to {MAX_SEEDS}, not {node.value}")
+        problems.add(node.place, f"seeds must be 1 to {MAX_SEEDS}, not {node.value}")
         return ()
     if node.items is None:
         wrong(node, "seeds", "a count or a list of integers", problems)

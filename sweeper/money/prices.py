@@ -1,5 +1,5 @@
-"""The prices of tokens by model, from the package's table and the user's table, in the format of
-Tinker's `models.json`. If both have a price, the newer price is used."""
+"""The prices of tokens by model. The package and the user each have a table, in the format of
+Tinker's `models.json`. If both tables have a price, the newer price is used."""
 
 import json
 import os
@@ -23,8 +23,8 @@ _LARGEST = 1e6
 
 
 class Price(NamedTuple):
-    """Dollars per million tokens of one model, None if unknown. `dates` has the date of each known
-    price by its kind."""
+    """Dollars per million tokens of one model, by kind of token; None if unknown. `dates` has the
+    date of each known price, by the same kinds."""
 
     prefill: float | None = None
     cached: float | None = None
@@ -61,7 +61,7 @@ class Price(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """The prices of the table in the file `path`. Rows without a date have the table's `date`."""
+    """The prices in the table `path`. A row without a date has the table's `date`."""
 
     date: str
     source: str
@@ -90,13 +90,13 @@ class Amount(NamedTuple):
 
 
 def basis(*amounts: Amount) -> str:
-    """Return `prices of 2026-06 to 2026-10`: the dates of the prices of a sum."""
+    """Return the dates of the prices in a sum of amounts, as `prices of 2026-06 to 2026-10`."""
     dates = _sorted(date for amount in amounts for date in amount.dates)
     return f"prices of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else "no price"
 
 
 def amount(usage: Usage, prices: Prices) -> Amount:
-    """Return the cost of the tokens that were used, by these prices."""
+    """Return the cost of used tokens at these prices."""
     usd, unpriced, dates = 0.0, list[str](), set[str]()
     for model, counts in usage.models.items():
         price = prices.models.get(model, Price())
@@ -199,7 +199,7 @@ class _Table(NamedTuple):
 
 
 def read(data: bytes, path: str, date: str | None = None) -> Prices:
-    """Return the price table in the contents of a file. `date` is used for a table without a date.
+    """Parse the price table `data` of the file `path`. `date` is used for a table without a date.
     Raises `UsageError` with the place of the mistake."""
     try:
         document: object = json.loads(data)
@@ -224,13 +224,13 @@ def read(data: bytes, path: str, date: str | None = None) -> Prices:
 
 
 def with_rows(document: object) -> object:
-    """Return the document as an object. The published table is only a list of rows."""
+    """Return a table as an object with the key `models`. Tinker publishes only a list of rows."""
     return {"models": document} if is_list(document) else document
 
 
 def _order(date: str) -> tuple[bool, str]:
-    """Return the sort key of a date. A table without a date was written by hand and counts as the
-    newest."""
+    """Return the sort key of a date. An unknown date counts as the newest, since a table without a
+    date was written by hand."""
     return date == _NO_DATE, date
 
 

@@ -1,4 +1,4 @@
-"""A grid made from a file of another program, and a list of what could not be translated."""
+"""A grid made from a file of another program, with remarks about parts that have no counterpart."""
 
 import os
 import re
@@ -20,19 +20,19 @@ _SECTIONS = ("base", "grid", "zip", "when", "exclude", "metric", "wandb", "secre
 
 
 class Remark(NamedTuple):
-    """Something that could not be translated, or that has another meaning now. Line 0 is the whole
-    file."""
+    """A remark about a part of the file that could not be translated, or that means something else
+    in the grid. Line 0 stands for the whole file."""
 
     line: int
     text: str
 
 
 class Untranslatable(Exception):
-    """A file cannot be translated at all. The text says why."""
+    """A file cannot be translated at all. The text is the reason."""
 
 
 class Draft:
-    """Collects the parts of a grid. Keys may be given as the other program spells them; `key`
+    """A grid that is built in parts. Methods take keys as the other program spells them; `key`
     returns the grid's spelling."""
 
     def __init__(self, source: str, kind: str) -> None:
@@ -64,13 +64,13 @@ class Draft:
         return self._keys[name]
 
     def mapping(self, section: str) -> dict[str, object]:
-        """Return a section that is a mapping, to add to it."""
+        """Return a section that is a mapping, which the caller may add to."""
         mapping = self.sections.setdefault(section, {})
         assert isinstance(mapping, dict)  # noqa: S101 - each section has one type
         return mapping
 
     def items(self, section: str) -> list[object]:
-        """Return a section that is a list, which the caller may append to."""
+        """Return a section that is a list, which the caller may add to."""
         items = self.sections.setdefault(section, [])
         assert isinstance(items, list)  # noqa: S101
         return items
@@ -80,8 +80,8 @@ class Draft:
         self.mapping("base")[self.key(name)] = value
 
     def axis(self, name: str, values: object) -> None:
-        """Add an axis: a list of values, or a range. A single value becomes a fixed one, and an
-        axis of integers over `seed` becomes the seeds."""
+        """Add an axis: a list of values, or a range. A single value becomes a fixed value, and an
+        axis `seed` of integers becomes the seeds."""
         items = list_of(values)
         unique = _unique(items)
         if name == "seed" and items and all(type(item) is int for item in items):
@@ -92,7 +92,7 @@ class Draft:
             self.mapping("grid")[self.key(name)] = unique or values
 
     def draw(self, name: str, how: Mapping[str, object]) -> None:
-        """Add an axis with drawn values."""
+        """Add an axis with randomly drawn values."""
         self.draws[self.key(name)] = dict(how)
 
     def fix_variable(self, line: int, name: str) -> None:
@@ -128,7 +128,7 @@ class Draft:
         return "{seed}" if name == "seed" and self.seeds is not None else f"{{{self.key(name)}}}"
 
     def yaml(self) -> str:
-        """Write the grid."""
+        """Return the text of the grid."""
         lines = [f"# Translated from {self.source} ({self.kind}) by `sweeper init --from`."]
         if self.remarks:
             lines += ["#", "# Not translated, or different here:"]
@@ -171,7 +171,7 @@ def _unique(values: Iterable[object]) -> list[object]:
 
 
 def _escaped(value: object) -> object:
-    """Return a value in which `${` is not a reference. A `Reference` in it keeps its references."""
+    """Escape each `${` in a value, so that it is no reference. A `Reference` is left unchanged."""
     if isinstance(value, Reference):
         return str(value)
     if isinstance(value, str):
@@ -215,8 +215,8 @@ def _yaml(value: object) -> str:
 
 
 def entries_of(node: Node | None) -> dict[str, tuple[int, Node]]:
-    """Return the entries of a mapping with the lines of their keys; merge keys (`<<`) are
-    applied. {} for anything else."""
+    """Return the entries of a mapping, each with the line of its key. Merge keys (`<<`) are
+    applied. Return {} for anything else."""
     entries = {} if node is None else node.entries or {}
     merged: dict[str, tuple[int, Node]] = {}
     for key, (place, item) in entries.items():
@@ -238,7 +238,7 @@ def sweep_name(text: str, otherwise: str) -> str:
 
 
 def interpreter() -> str:
-    """Return the name of Python on this machine."""
+    """Return the name of Python's command on this machine."""
     return next(filter(shutil.which, ("python", "python3")), "python3")
 
 
@@ -248,7 +248,8 @@ def braced(word: str) -> str:
 
 
 def number_or_text(text: str) -> object:
-    """Return a number, or the text if the number would be written differently."""
+    """Return the number in a text, or the text itself if the number would be written differently
+    (`007`)."""
     try:
         value = scalar(text)
     except ValueError:

@@ -1,8 +1,9 @@
-"""Translates overrides of Hydra, and configurations with `hydra.sweeper.params`."""
+"""Translates multiruns of Hydra: commands with overrides, and configurations with
+`hydra.sweeper.params`."""
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from sweeper.common.json_values import is_list, is_number
 from sweeper.fields.nodes import Node, plain, scalar
@@ -45,7 +46,7 @@ def is_multirun(words: list[str]) -> bool:
 
 
 def from_config(root: Node, source: str, program: str | None) -> Draft:
-    """Translate a configuration. Raises `Untranslatable`."""
+    """Translate a configuration of Hydra. Raises `Untranslatable`."""
     draft = Draft(source, "a configuration of Hydra")
     draft.name = sweep_name("", source)
     hydra = entries_of(root).get("hydra", (0, None))[1]
@@ -60,15 +61,15 @@ def from_config(root: Node, source: str, program: str | None) -> Draft:
     config = [] if program is None and _is_default(script, source) else _config_words(source)
     words = [interpreter(), script, *config]
     if config:
-        draft.note(0, f"the program reads {config[-1]} by {config[0]}: check that it finds it")
+        draft.note(0, f"the command has {' '.join(config)}: check that the program finds this file")
     draft.command = [braced(word) for word in words]
     _apply(draft, overrides)
     return draft
 
 
-def apply_multirun(draft: Draft, words: list[str], line: int, rate: dict[str, str]) -> None:
-    """Translate the command of a multirun. `rate` maps placeholders to themselves, so that words
-    made by a script's loops stay unchanged."""
+def apply_multirun(draft: Draft, words: list[str], line: int, holes: Iterable[str]) -> None:
+    """Translate the command of a multirun. `holes` are the placeholders that a script's variables
+    became; words that contain one stay unchanged."""
     draft.kind = "a multirun of Hydra"
     overrides: list[tuple[int, str]] = []
     for index, word in enumerate(words):
@@ -79,12 +80,12 @@ def apply_multirun(draft: Draft, words: list[str], line: int, rate: dict[str, st
         elif word.startswith("~") and _OVERRIDE.match(word):
             draft.command.append(word)
         else:
-            draft.command.append(word if any(hole in word for hole in rate) else braced(word))
+            draft.command.append(word if any(hole in word for hole in holes) else braced(word))
     _apply(draft, overrides)
 
 
 def _overrides(node: Node | None, above: str) -> Iterator[tuple[int, str]]:
-    """Yield the values of a section as overrides, with their lines."""
+    """Yield the values of a section as overrides (`key=value`), each with its line."""
     if above.endswith(".search_space"):
         return
     for key, (line, item) in entries_of(node).items():
@@ -116,13 +117,13 @@ def _apply(draft: Draft, overrides: list[tuple[int, str]]) -> None:
     if not any("hydra.run.dir" in word for word in draft.command):
         draft.command.append(_FOLDER)
         draft.note(
-            0, "hydra.run.dir is each run's folder in the store, so a multirun's is not used"
+            0, "hydra.run.dir is each run's folder in the store; the multirun's folder is not used"
         )
 
 
 def _draw_all(draft: Draft) -> None:
-    """Draw all values if some are drawn, since only sweepers that draw (Optuna, Ax) take
-    intervals."""
+    """If some values are drawn, draw all of them: only Hydra sweepers that draw all values (Optuna,
+    Ax) accept the intervals from which those are drawn."""
     axes = draft.mapping("grid") if draft.draws else {}
     for key, values in list(axes.items()):
         if is_list(values):
@@ -132,7 +133,7 @@ def _draw_all(draft: Draft) -> None:
 
 
 def _own(draft: Draft, line: int, name: str, value: str) -> None:
-    """Translate a setting of Hydra itself."""
+    """Translate one of Hydra's own settings."""
     last = name.rpartition(".")[2]
     if name.startswith("hydra.launcher.") and last in _SUBMITIT:
         slurm.add_option(draft, line, _SUBMITIT[last], scalar(value))
@@ -175,7 +176,9 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
     elif kind == "interval" and len(values) == 2:
         draft.draw(name, {"uniform": values})
         if draft.samples is None:
-            draft.note(line, f"{name}: an interval is drawn: random.samples says how often")
+            draft.note(
+                line, f"{name}: values are drawn from the interval; random.samples is their number"
+            )
     elif kind == "tag" and (inner := _tagged(given)) is not None:
         log, rest = inner
         bounds = _CALL.match(rest)
@@ -195,12 +198,12 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
 
 
 def _tagged(given: list[str]) -> tuple[bool, str] | None:
-    """Return whether a tag is `log`, and the tagged value."""
+    """Return whether one of the tags is `log`, and the tagged value; None for an empty call."""
     return (any(part == "log" for part in given[:-1]), given[-1]) if given else None
 
 
 def _range(given: list[str]) -> list[float] | None:
-    """Return start, end and step of `range(1,9,2)` or `range(stop=9)`."""
+    """Return start, end and step (if not 1) of `range(1,9,2)` or `range(stop=9)`."""
     texts = {"start": "0", "step": "1"}
     places = [part for part in given if "=" not in part]
     order = ("stop",) if len(places) == 1 else ("start", "stop", "step")
@@ -235,7 +238,8 @@ def split_commas(text: str) -> list[str]:
 
 
 def _program(source: str) -> str | None:
-    """Return the program with `@hydra.main` that is nearest to its configuration."""
+    """Return the program with `@hydra.main` in the folder of the configuration `source`, or else in
+    one of the two folders above."""
     folder = os.path.dirname(source) or "."
     for place in (folder, os.path.join(folder, ".."), os.path.join(folder, "..", "..")):
         try:
@@ -254,7 +258,7 @@ def _program(source: str) -> str | None:
 
 
 def _is_default(script: str, source: str) -> bool:
-    """Return whether the program names the configuration in its source."""
+    """Return whether the configuration is the one that the program's source names."""
     stem = os.path.splitext(os.path.basename(source))[0]
     with open(script, encoding="utf-8", errors="replace") as file:
         return (

@@ -1,4 +1,4 @@
-"""Finds out which program a sweep file is for, and translates it."""
+"""Recognises the program that a sweep file was written for, and translates the file."""
 
 from sweeper.errors import UsageError
 from sweeper.fields.nodes import Node, Problems, read_yaml
@@ -9,8 +9,8 @@ KINDS = "a sweep of W&B, a configuration or a multirun of Hydra, a file of SEML,
 
 
 def translated(text: str, source: str, program: str | None) -> Draft:
-    """Translate a file of another program. `program` is the program of the runs, for files that do
-    not name it. Raises `UsageError`."""
+    """Translate a file of another program. `program` is the program that the runs execute, for
+    files that do not name it. Raises `UsageError`."""
     try:
         if source.endswith((".yaml", ".yml")):
             draft = _from_yaml(text, source, program)
@@ -31,7 +31,7 @@ def _from_yaml(text: str, source: str, program: str | None) -> Draft:
         return seml.from_seml(root, source, program)
     if hydra.is_hydra(root):
         return hydra.from_config(root, source, program)
-    raise Untranslatable(f"not recognised; it may be {KINDS}")
+    raise Untranslatable(f"not recognised: expected {KINDS}")
 
 
 def _root(text: str, source: str) -> Node:
@@ -39,5 +39,5 @@ def _root(text: str, source: str) -> Node:
     root = read_yaml(text, source, problems)
     problems.raise_any()
     if root is None or root.entries is None:
-        raise Untranslatable(f"not recognised; it may be {KINDS}")
+        raise Untranslatable(f"not recognised: expected {KINDS}")
     return root

@@ -7,8 +7,8 @@ from sweeper.translation.draft import Draft, interpreter, sweep_name
 
 
 class Argument(NamedTuple):
-    """An option of a script: its flag ("" for a positional argument), its key and default, values
-    to compare, and whether it is required, or takes the run's folder."""
+    """An option of a script: its flag ("" for a positional argument), its key, its default, values
+    to compare, whether it is required, and whether its value is the run's folder."""
 
     flag: str
     key: str
@@ -19,7 +19,7 @@ class Argument(NamedTuple):
 
 
 def from_script(source: str, arguments: Sequence[Argument]) -> Draft:
-    """Translate the options of a script, of which one becomes the axis (see `_axis`)."""
+    """Translate the options of a script. One of them becomes the axis (see `_axis`)."""
     draft = Draft(source, "a script")
     draft.name = sweep_name("", source)
     draft.command = [interpreter(), source]
@@ -47,7 +47,8 @@ def from_script(source: str, arguments: Sequence[Argument]) -> Draft:
 
 
 def _axis(arguments: Sequence[Argument]) -> Argument | None:
-    """Return the option for the axis: a learning rate, else the first with values to compare."""
+    """Return the option that becomes the axis: a learning rate, else the first with values to
+    compare."""
     able = [a for a in arguments if len(a.values) > 1 and not a.folder and a.key != "seed"]
     rates = [a for a in able if a.key in ("learning_rate", "lr") or a.key.endswith("_lr")]
     return next(iter([*rates, *able]), None)

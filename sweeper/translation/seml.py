@@ -1,4 +1,4 @@
-"""Translates a file of SEML: experiments of sacred with fixed, grid and random parameters."""
+"""Translates files of SEML: experiments of sacred with fixed, grid and random parameters."""
 
 import ast
 import re
@@ -21,14 +21,14 @@ _SEML = ("executable", "name", "project_root_dir", "output_dir", "description")
 
 
 def is_seml(root: Node) -> bool:
-    """Return whether a YAML file is one of SEML."""
+    """Return whether a YAML file is a file of SEML."""
     entries = root.entries or {}
     seml = entries["seml"][1].entries if "seml" in entries else None
     return bool(seml and "executable" in seml)
 
 
 def from_seml(root: Node, source: str, program: str | None) -> Draft:
-    """Translate a file. Raises `Untranslatable`."""
+    """Translate a file of SEML. Raises `Untranslatable`."""
     draft = Draft(source, "SEML")
     top = entries_of(root)
     seml = entries_of(top["seml"][1])
@@ -67,7 +67,8 @@ def from_seml(root: Node, source: str, program: str | None) -> Draft:
 
 
 def _word(draft: Draft, name: str, *, everywhere: bool) -> str:
-    """Return the word of a parameter. A parameter of only some blocks becomes a list of words."""
+    """Return the command's word for a parameter. A parameter that only some blocks have becomes a
+    list of words, which is empty in the other blocks."""
     return f"{name}={draft.hole(name)}" if everywhere else f"{{{draft.key(f'{name}_words')}*}}"
 
 
@@ -75,8 +76,8 @@ def _blocks(
     draft: Draft, blocks: Mapping[str, tuple[int, Node]], shared: list[str]
 ) -> Iterator[str]:
     """Translate blocks into an axis. Each block becomes a value of the axis, and its parameters
-    apply only to cells with this value. Yield the names of the parameters. `shared` are parameters
-    of all blocks."""
+    apply only to cells with this value. Yield the names of all blocks' parameters. `shared` are
+    the parameters that are given outside of blocks."""
     read = {name: _Block(draft, entries_of(node)) for name, (_, node) in blocks.items()}
     read = {name: block for name, block in read.items() if block.names}
     for name, (line, _) in blocks.items():
@@ -179,7 +180,8 @@ def _leaves(node: Node, above: str) -> Iterator[tuple[str, int, Node]]:
 
 
 def _values(about: Mapping[str, object]) -> object | None:
-    """Return the values of a parameter in `grid`, or None for an unknown type."""
+    """Return the values of a parameter in `grid`, in the form of an axis; None for an unknown
+    type."""
     kind, options = about["type"], about.get("options")
     low, high, count = about.get("min"), about.get("max"), about.get("num", about.get("step", 1))
     if kind == "choice" and is_list(options):

@@ -1,4 +1,4 @@
-"""Translates loops of a shell script around a command, and commands of GNU parallel."""
+"""Translates shell scripts: loops around a command, and commands of GNU parallel."""
 
 import re
 import shlex
@@ -49,7 +49,7 @@ def from_shell(text: str, source: str) -> Draft:
 
 
 class _Script:
-    """Reads statements one after the other: loops, variables, and the command."""
+    """A reader of a script's statements, in order: loops, variables, and commands."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -167,17 +167,17 @@ class _Script:
         return values
 
     def finish(self) -> Draft:
-        """Write the command, with the loops around it as axes."""
+        """Write the command into the grid, with the loops around it as axes."""
         if not self.commands:
             raise Untranslatable("the script has no command")
         loops = max(len(command[2]) for command in self.commands)
         if not loops and len(self.commands) > 1:
             return self._each()
         line, text, axes = next(command for command in self.commands if len(command[2]) == loops)
-        for other, left, _ in self.commands:
-            if (other, left) != (line, text):
+        for other, other_text, _ in self.commands:
+            if (other, other_text) != (line, text):
                 message = (
-                    f"{_cut(left)} is left out, since a grid has one command; see "
+                    f"{_cut(other_text)} is left out, since a grid has one command; see "
                     "`stages` in docs/grid.md"
                 )
                 self.draft.note(other, message)
@@ -185,14 +185,14 @@ class _Script:
         return self.draft
 
     def _each(self) -> Draft:
-        """Make one run for each command."""
+        """Make each command a value of one axis."""
         lists = [shlex.split(self._text(line, text, {})) for line, text, _ in self.commands]
         self.draft.command = ["{command*}"]
         self.draft.axis("command", lists)
         return self.draft
 
     def _command(self, line: int, text: str, axes: dict[str, object]) -> None:
-        """Write one command."""
+        """Write one command into the grid."""
         text = self._text(line, text, axes)
         words = self._without_prefix(line, shlex.split(text))
         words, axes = _parallel(self.draft, words, axes)
@@ -211,7 +211,7 @@ class _Script:
             self.draft.command = final
 
     def _zip(self, index: str, names: list[str], axes: dict[str, object]) -> None:
-        """Write arrays that are indexed by the same variable as axes that vary together."""
+        """Translate arrays with the same index variable into axes that vary together."""
         numbers = axes[index]
         taken = [n for n in list_of(numbers) if isinstance(n, int)]
         block: dict[str, object] = {}
@@ -226,7 +226,7 @@ class _Script:
         self.draft.items("zip").append(block)
 
     def _text(self, line: int, text: str, axes: dict[str, object]) -> str:
-        """Return a command with placeholders for variables, and with its own braces doubled."""
+        """Return a command with placeholders in place of variables. Other braces are doubled."""
         parts: list[str] = []
         end = 0
         for match in _VARIABLE.finditer(text):
@@ -267,7 +267,7 @@ class _Script:
         return hole
 
     def _sum(self, line: int, text: str, axes: dict[str, object]) -> str:
-        """Translate the shell's arithmetic, which uses integers."""
+        """Translate the shell's integer arithmetic. Return a placeholder for the result."""
         expression = re.sub(r"\$\{?(\w+)\}?", r"\1", text).replace("/", "//").strip()
         try:
             names = parse(expression).keys
@@ -285,7 +285,8 @@ class _Script:
         return self._hole(key)
 
     def _without_prefix(self, line: int, words: list[str]) -> list[str]:
-        """Return a command without the words before its program."""
+        """Return a command from its program on. The words before it (variables, srun, nohup) are
+        translated."""
         while words:
             variable, _, value = words[0].partition("=")
             if re.match(r"\w+=", words[0]):
@@ -320,7 +321,7 @@ def _statements(text: str) -> Iterator[tuple[int, str, str]]:
             if match["comment"] is None and match["redirect"] is None:
                 parts.append(piece.replace("\r", ""))
         else:
-            # The parts of an array may be on several lines.
+            # An array may extend over several lines.
             whole = "".join(parts)
             if piece == "\n" and whole.count("(") > whole.count(")"):
                 parts.append(" ")
@@ -333,8 +334,8 @@ def _statements(text: str) -> Iterator[tuple[int, str, str]]:
 def _parallel(
     draft: Draft, words: list[str], axes: dict[str, object]
 ) -> tuple[list[str], dict[str, object]]:
-    """Translate `parallel python x.py --lr {{1}} ::: 1e-3 1e-4`. Other commands are returned
-    unchanged."""
+    """Translate a command such as `parallel python x.py --lr {1} ::: 1e-3 1e-4`, in which braces
+    are doubled. Return the command and the axes. Other commands are returned unchanged."""
     if words[0] != "parallel" or ":::" not in words:
         return words, axes
     command, *lists = _split(words[1:], ":::")

@@ -21,7 +21,7 @@ _OPTION = re.compile(r"--?([A-Za-z][A-Za-z-]*)(?:=(.*))?\Z", re.DOTALL)
 
 
 def add_option(draft: Draft, line: int, name: str, value: object) -> None:
-    """Add an option of sbatch to the section of Slurm. Note an option that a grid does not
+    """Add an option of sbatch to `launch.slurm`. Add a remark for an option that a grid does not
     support."""
     launch = draft.mapping("launch")
     launch["backend"] = "slurm"
@@ -45,7 +45,7 @@ def add_option(draft: Draft, line: int, name: str, value: object) -> None:
 
 
 def add_words(draft: Draft, line: int, words: list[str]) -> int:
-    """Add the options at the beginning of a list of words. Return how many words they are."""
+    """Add the options at the beginning of a list of words. Return the number of their words."""
     index = 0
     while index < len(words) and (match := _OPTION.match(words[index])):
         name, value = match.groups()
@@ -64,7 +64,7 @@ def _takes_value(name: str) -> bool:
 
 
 def _duration(text: str) -> str | None:
-    """Return a time limit of Slurm (`2-00:00:00`, `30:00`, `90`) as a grid has it."""
+    """Return a time limit of Slurm (`2-00:00:00`, `30:00`, `90`) in the form of a grid (`2d`)."""
     match = _TIME.match(text)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""Translates the YAML file of a W&B sweep."""
+"""Translates YAML files of W&B sweeps."""
 
 import math
 import re
@@ -29,7 +29,7 @@ def is_wandb(root: Node) -> bool:
 
 
 def from_wandb(root: Node, source: str, program: str | None) -> Draft:
-    """Translate a sweep. Raises `Untranslatable`."""
+    """Translate a W&B sweep. Raises `Untranslatable`."""
     draft = Draft(source, "a W&B sweep")
     top = entries_of(root)
     settings = {key: plain(node) for key, (_, node) in top.items()}
@@ -67,7 +67,7 @@ def from_wandb(root: Node, source: str, program: str | None) -> Draft:
 def _sections(
     draft: Draft, top: Mapping[str, tuple[int, Node]], given: Mapping[str, object]
 ) -> None:
-    """Translate the metric, and where runs are logged."""
+    """Translate the metric, and W&B's project and entity."""
     metric = entries_of(top["metric"][1]) if "metric" in top else {}
     name = plain(metric["name"][1]) if "name" in metric else None
     if isinstance(name, str) and name:
@@ -80,12 +80,12 @@ def _sections(
         keys = ("project", "entity")
         draft.mapping("wandb").update({k: given[k] for k in keys if isinstance(given.get(k), str)})
     elif "entity" in top:
-        draft.note(top["entity"][0], "entity: a section wandb needs a project")
+        draft.note(top["entity"][0], "entity: the section wandb also needs a project")
 
 
 class _Parameters:
-    """Translates `parameters`. `drawn` says whether values are drawn. `booleans` has the names of
-    the parameters that are true or false."""
+    """The translation of `parameters`. With `drawn`, values are drawn at random. `booleans` has the
+    values of the parameters that are true or false."""
 
     def __init__(self, draft: Draft, *, drawn: bool) -> None:
         self.draft, self.drawn = draft, drawn
@@ -138,7 +138,8 @@ class _Parameters:
         return True
 
     def _vary(self, name: str, line: int, distribution: str, how: dict[str, object]) -> None:
-        """Add a parameter whose values are drawn, or, in a grid, each used once."""
+        """Add a parameter with a distribution: drawn values, or, in a grid, an axis if the
+        distribution has few values."""
         draft = self.draft
         ((kind, values),) = how.items()
         if kind == "choice" and not self.drawn:
@@ -156,7 +157,7 @@ class _Parameters:
             draft.draw(name, how)
 
     def _word(self, name: str, value: object) -> object:
-        """Return a value as W&B's agent writes it: `True` and `None` as in Python."""
+        """Return a value as W&B's agent writes it on the command line: `True`, `None`."""
         if isinstance(value, bool):
             self.booleans.setdefault(name, []).append(value)
         return str(value) if value is None or isinstance(value, bool) else value
@@ -172,7 +173,7 @@ def _shown(about: Mapping[str, object]) -> str:
 
 
 def _drawing(distribution: str, about: Mapping[str, object]) -> dict[str, object] | None:
-    """Return how a distribution is drawn here, or None if there is no counterpart."""
+    """Return a distribution in the form of `random.axes`, or None if it has no counterpart."""
     low, high, step = about.get("min"), about.get("max"), about.get("q", 1)
     if not (is_number(low) and is_number(high) and is_number(step) and low < high):
         return None
@@ -243,8 +244,8 @@ def _no_hyphens(draft: Draft, parameters: _Parameters) -> list[str]:
 
 
 def _flags(draft: Draft, parameters: _Parameters) -> list[str]:
-    """Return the options of the command. A parameter that is true or false becomes `--flag` or
-    nothing."""
+    """Return the options of the command. A parameter that is true or false becomes `--name` if it
+    is true, and nothing if it is false."""
     words: list[str] = []
     for name in parameters.names:
         if name not in parameters.booleans:

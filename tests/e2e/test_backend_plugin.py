@@ -182,7 +182,7 @@ def test_its_mistakes_are_reported_with_all_others(typed, tmp_path: Path) -> Non
         "did you mean 'borrowed-time'?",
         "wrong.yaml:7:12: launch.retries is a string; it takes an integer",
         "wrong.yaml:8:19: unknown key 'queu' in launch.borrowed_time; did you mean 'queue'?",
-        "wrong.yaml:8:37: launch.borrowed_time.nice is 0 to 19, not 20",
+        "wrong.yaml:8:37: launch.borrowed_time.nice must be 0 to 19, not 20",
         "wrong.yaml:8:66: unknown key 'limt' in launch.borrowed_time.overrides; did you mean"
         " 'limit'?",
     ]

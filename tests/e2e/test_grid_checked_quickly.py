@@ -91,7 +91,7 @@ def test_mistakes_of_every_kind_are_reported_at_once(tmp_path):
     assert list(caught.value.problems) == [
         "g.yaml:2:13: Config has no field 'rnk'; did you mean 'rank'?",
         "g.yaml:2:27: Config has no field 'opt.nam'; did you mean 'opt.name'?",
-        "g.yaml:3:8: seeds is 1 to 10000, not 0",
+        "g.yaml:3:8: seeds must be 1 to 10000, not 0",
         "g.yaml:4:1: unknown key 'metrc'; did you mean 'metric'?",
         'g.yaml:5:19: alpha takes float, not "x"',
         "g.yaml:5:29: axis 'rank' is an integer; it takes a list (one value: put it in base)",

@@ -77,7 +77,7 @@ BROKEN = {
     ),
     "negative": (
         {"task.toml": "[environment]\ncpus = -2\n"},
-        "task.toml:2:1: environment.cpus is 1 to 10000, not -2",
+        "task.toml:2:1: environment.cpus must be 1 to 10000, not -2",
     ),
     "network": (
         {"task.toml": '[environment]\nnetwork_mode = "none"\n'},

@@ -38,7 +38,8 @@ MISTAKES_AFTER_RECIPE = {
     "random: {axes: {a: {choice: [1, 2]}}}": "2:9: random needs samples: how many",
     "random: {samples: 2}": "2:9: random needs axes",
     "random: {samples: 2, axes: {}}": "2:28: random.axes is empty",
-    "random: {samples: 0, axes: {a: {choice: [1]}}}": "2:19: random.samples is 1 to 20000, not 0",
+    "random: {samples: 0, axes: {a: {choice: [1]}}}": "2:19: random.samples must be 1 to 20000, not"
+        " 0",
     "random: {sample: 1, samples: 1, axes: {a: {choice: [1]}}}": "2:10: unknown key 'sample' in "
         "random; did you mean 'samples'?",
     "random: {samples: 1, seed: x, axes: {a: {choice: [1]}}}": "2:28: random.seed is a string; it "

@@ -116,7 +116,7 @@ def test_seeds_is_the_section_unless_the_grid_has_such_a_key():
         (run,) = plan({"name": "o", "command": ["true"], **keys}, ["seeds=3"]).runs
         assert (run.seed, run.config) == (None, {"seeds": 3})
     for text, message in (
-        ("seeds=0", "seeds is 1 to 10000, not 0"),
+        ("seeds=0", "seeds must be 1 to 10000, not 0"),
         ("seeds=few", "seeds is a string; it takes a count or a list of integers"),
         ("~seeds", "no 'seeds' to drop"),
     ):
@@ -131,7 +131,7 @@ def test_how_runs_are_executed_can_be_changed():
     with pytest.raises(GridError) as caught:
         plan(GRID, ["launch.max_parallel=0", "launch.backnd=x"])
     assert sorted(caught.value.problems, reverse=True) == [
-        "override 'launch.max_parallel=0': launch.max_parallel is 1 to 1000000, not 0",
+        "override 'launch.max_parallel=0': launch.max_parallel must be 1 to 1000000, not 0",
         "override 'launch.backnd=x': unknown key 'backnd' in launch; did you mean 'backend'?",
     ]
 

@@ -162,7 +162,7 @@ MISTAKES_AFTER_RECIPE = {
     "zip: {a: [1]}": "2:6: zip is a mapping; it takes a list of mappings of axes",
     "include: 3": "2:10: include is an integer; it takes a list of mappings",
     "exclude: [{}]": "2:11: exclude has an empty mapping",
-    "seeds: 0": "2:8: seeds is 1 to 10000, not 0",
+    "seeds: 0": "2:8: seeds must be 1 to 10000, not 0",
     "seeds: true": "2:8: seeds is a boolean; it takes a count or a list of integers",
     "seeds: [1, 1]": "2:12: seed 1 given twice",
     "seeds: [1.5]": "2:9: a seed is an integer, not a number",
@@ -181,8 +181,8 @@ MISTAKES_AFTER_RECIPE = {
         "2:8: seeds.race looks for one best cell, and metric.by for one per k: give every cell "
         "its seeds (seeds: 3)",
     "metric: {name: m}": "2:9: metric needs a goal",
-    "metric: {name: m, goal: maximize, at: {mean_of_last: 0}}": "2:54: metric.at.mean_of_last is "
-        "1 to 1000, not 0",
+    "metric: {name: m, goal: maximize, at: {mean_of_last: 0}}": "2:54: metric.at.mean_of_last must "
+        "be 1 to 1000, not 0",
     "metric: {name: m, goal: maximize, at: 5}": "2:39: metric.at is an integer; it takes auto, "
         "last, best or {mean_of_last: ...}",
     "metric: {name: m, goal: maximize, noise: {form: [a]}}": "2:43: unknown key 'form' in "
@@ -193,7 +193,7 @@ MISTAKES_AFTER_RECIPE = {
     "secrets: [A]\nlaunch: {env: {A: x}}": "3:9: A is in both secrets and launch.env: remove one",
     "launch: {max_paralel: 1}": "2:10: unknown key 'max_paralel' in launch; did you mean "
         "'max_parallel'?",
-    "launch: {max_parallel: 0}": "2:24: launch.max_parallel is 1 to 1000000, not 0",
+    "launch: {max_parallel: 0}": "2:24: launch.max_parallel must be 1 to 1000000, not 0",
     "launch: {timeout: 2x}": "2:19: launch.timeout takes a duration such as 90s, 30m, 2h or 1h30m",
     "launch: {lease: -1}": "2:17: launch.lease takes a duration such as 90s, 30m, 2h or 1h30m",
     "launch: {env: {A-B: x}}": "2:16: launch.env: 'A-B' cannot name a variable",
@@ -382,7 +382,7 @@ def test_a_lease_is_longer_than_a_worker_s_beat():
 
     assert MIN_LEASE_SECONDS >= 3 * BEAT_SECONDS
     text = "recipe: x\nlaunch: {lease: 1s}\n"
-    with pytest.raises(GridError, match=r"grid.yaml:2:17: launch.lease is at least 15s"):
+    with pytest.raises(GridError, match=r"grid.yaml:2:17: launch.lease must be at least 15s"):
         parse_grid(text, "grid.yaml")
 
 

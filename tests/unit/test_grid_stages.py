@@ -60,7 +60,7 @@ MISTAKES = [
     (_sft("launch: {retry: 1}"),
      "2:35: unknown key 'retry' in stages.sft.launch; did you mean 'retries'?"),
     (_sft("launch: {max_parallel: 0}"),
-     "2:49: stages.sft.launch.max_parallel is 1 to 1000000, not 0"),
+     "2:49: stages.sft.launch.max_parallel must be 1 to 1000000, not 0"),
     (_sft("launch: {aws_batch: {vcpus: 2}}"),
      "2:35: stages.sft.launch.aws_batch applies to all stages: move it into launch next to stages"),
     (_sft("launch: {env: {TINKER_BASE_URL: 'http://x'}}"),

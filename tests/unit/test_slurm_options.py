@@ -111,5 +111,5 @@ def test_options_are_merged_from_command_line_and_extended_file(tmp_path: Path) 
     assert grid.launch.options["slurm"] == {"cpus": 4, "partition": "gpu"}
     with pytest.raises(GridError, match=r"no launch.slurm.time to drop"):
         parse_grid(text, str(tmp_path / "b.yaml"), ["~launch.slurm.time"])
-    with pytest.raises(GridError, match=r"launch.slurm.cpus is 1 to 1000000, not 0"):
+    with pytest.raises(GridError, match=r"launch.slurm.cpus must be 1 to 1000000, not 0"):
         parse_grid(text, str(tmp_path / "b.yaml"), ["launch.slurm.cpus=0"])

@@ -71,7 +71,7 @@ def test_a_damaged_file_is_translated_or_refused_in_one_line(name, folder, capsy
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("x.yaml", "a: 1", "x.yaml: not recognised; it may be a sweep of W&B"),
+        ("x.yaml", "a: 1", "x.yaml: not recognised: expected a sweep of W&B"),
         ("x.yaml", "- a", "x.yaml: not recognised"),
         ("x.yaml", "a: [", "x.yaml:1:5: not YAML"),
         (
