@@ -21,13 +21,13 @@ def serve(
     home: str | None = None,
     settings: Settings = Settings(),  # noqa: B008 -- a tuple
 ) -> None:
-    """Serve until SIGTERM or SIGINT. Hangups are ignored.
+    """Serve until SIGTERM or SIGINT. SIGHUP is ignored.
 
-    Port 0 takes the port of the home's last engine if it is free, else any free port. If the
-    settings have no token, $SWEEPER_ENGINE_TOKEN is used, else the home's token (`access_token`),
-    which is created at the first start. Raises EngineError if another engine serves the home, if
-    the address is not available, if the engine listens beyond loopback with only the home's token,
-    if a limit is invalid, or if a model cannot be read.
+    If `port` is 0, use the port of the home's last engine if it is free, else any free port. If the
+    settings have no token, use $SWEEPER_ENGINE_TOKEN, else the home's token (`access_token`), which
+    the first start creates. Raises EngineError if another engine serves the home, if the address is
+    not available, if the engine listens beyond loopback with only the home's token, if a limit is
+    invalid, or if a model cannot be read.
     """
     settings.limits.check()
     settings = settings._replace(token=token_for(settings.token, host))
@@ -104,7 +104,7 @@ def _add_settings(parser: argparse.ArgumentParser) -> None:
     address = parser.add_argument_group("address")
     address.add_argument("--host", default="127.0.0.1", help="the address (default: 127.0.0.1)")
     address.add_argument("--port", type=int, default=0, help="the port (default: a free one)")
-    address.add_argument("--token", help=f"the API key for clients; safer in ${TOKEN}")
+    address.add_argument("--token", help=f"the API key for clients (${TOKEN} is safer)")
     models = parser.add_argument_group("models")
     models.add_argument(
         "--model", action="append", default=[], metavar="NAME=DIR",
@@ -139,15 +139,20 @@ def _no_one(_info: lifecycle.EngineInfo) -> Sequence[str]:
 
 
 def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
-    """Stop the engine. If sweeps use it, ask first on a terminal."""
+    """Stop the engine. If sweeps use it, ask for confirmation on a terminal; elsewhere, raise
+    EngineError."""
     if users and not force:
         more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
         named = f"{', '.join(users[:_NAMED])}{more}"
-        what = f"{len(users)} sweep{'s' * (len(users) > 1)} in progress use it: {named}"
+        several = len(users) > 1
+        what = (
+            f"{len(users)} sweep{'s' * several} in progress use{'s' * (not several)} the engine: "
+            f"{named}"
+        )
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise EngineError(f"{what}; to stop it anyway, use `sweeper engine stop --force`")
         print(
-            f"{what}. Their runs wait until it is running again, or restart from their last "
+            f"{what}. Their runs wait until an engine is running again, or restart from their last "
             f"checkpoint."
         )
         if input("Stop it? [y/N] ").strip().lower() not in ("y", "yes"):

@@ -1,5 +1,6 @@
-"""The token that an engine requires from its clients: a private file in the home folder, which
-stays the same when the engine is restarted. Uses only the standard library."""
+"""The access token that an engine requires from its clients. It is stored in a private file in the
+home folder, and stays the same when the engine restarts. This module uses only the standard
+library."""
 
 import os
 
@@ -10,19 +11,20 @@ TOKEN = "SWEEPER_ENGINE_TOKEN"  # noqa: S105 -- the name of the variable
 
 
 def path(home: str | None = None) -> str:
-    """Return the path of the token of a home's engine."""
+    """Return the path of the file with the access token of the engine in `home`."""
     return os.path.join(paths.engine(home), "token")
 
 
 def new() -> str:
-    """Return a new random token, in the form that the SDK requires of a key."""
+    """Return a new random token, in the form that the SDK requires of API keys."""
     import secrets  # import late: planning does not need this
 
     return f"tml-{secrets.token_urlsafe(32)}"
 
 
 def read(home: str | None = None) -> str | None:
-    """Read the token of a home's engine; None if there is none or another user owns it."""
+    """Return the access token of the engine in `home`. None if there is none, or if this user
+    cannot read it."""
     try:
         with open(path(home), encoding="ascii") as file:
             return file.read().strip() or None
@@ -31,13 +33,13 @@ def read(home: str | None = None) -> str | None:
 
 
 def keep(home: str, token: str) -> None:
-    """Store a token for clients of the home's engine, readable only by this user. The caller holds
+    """Store the access token of the engine in `home`, readable only by this user. The caller holds
     the home's lock."""
     atomic_write(path(home), f"{token}\n".encode("ascii"), mode=0o600)
 
 
 def proof(token: str, challenge: str) -> str:
-    """Return the answer to a challenge, which proves knowledge of the token. A client checks it
+    """Return the answer to `challenge` that proves knowledge of `token`. A client checks the answer
     before it sends the token, because another program may have taken the port of an engine that
     died."""
     import hmac

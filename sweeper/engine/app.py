@@ -25,27 +25,27 @@ from sweeper.engine.service import Body, Service
 from sweeper.engine.wire import json_head, protobuf_head
 
 OPEN = "/api/v1/healthz"
-"""The only path that needs no token."""
+"""The path of the health check, which needs no token."""
 OPEN_BELOW = "/api/v1/files/"
-"""Paths that contain a key instead of needing the token, because programs that download weights do
-not have the token."""
+"""The prefix of download paths. They contain a key and need no token, because programs that
+download weights do not have the token."""
 JSON_BYTES = 16 * 2**20
-"""Maximum bytes of a JSON body. A prompt of 1,000,000 tokens needs 7,000,000 bytes."""
+"""Maximum size of a JSON body in bytes. A prompt of 1,000,000 tokens needs 7,000,000 bytes."""
 OTHER_BYTES = 64 * 2**20
-"""Maximum bytes of any other body. The SDK sends batches in parts of 5,000,000 bytes."""
+"""Maximum size of any other body in bytes. The SDK sends batches in parts of 5,000,000 bytes."""
 _DRAINED = 8
-"""A body that is too large is read and discarded, up to this multiple of the limit; then the
-connection is closed. A client whose connection is closed while it sends cannot read the error, and
-sends the body again."""
+"""A body that is too large is read and discarded, up to this multiple of its limit; then the
+connection is closed. If the connection is closed while a client sends, the client cannot read the
+error and sends the body again."""
 _HEAD_BYTES = 4096
-"""Number of bytes that are kept of a body that is too large. The SDK's bodies have the training
-client's name at the beginning."""
+"""Number of bytes kept from the beginning of a body that is too large. The SDK puts the training
+client's name there."""
 _TYPES = ("application/json", "application/x-protobuf")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
 
 class TooLarge(HTTPException):
-    """A body larger than its limit. `head` is its beginning."""
+    """A body is larger than its limit. `head` is the beginning of the body."""
 
     def __init__(self, limit: int, head: bytes) -> None:
         super().__init__(413, f"the body has more than {limit:,} bytes")
@@ -60,7 +60,8 @@ def local_names(address: str) -> frozenset[str]:
 
 class Front:
     """A middleware that checks each request before the application gets it. `token` is required for
-    all requests except `OPEN` (None: no token). `names` are the accepted host names (None: any)."""
+    all requests except `OPEN` and those below `OPEN_BELOW` (None: no token). `names` are the
+    accepted host names (None: any)."""
 
     def __init__(
         self, app: ASGIApp, token: str | None, names: Collection[str] | None = None
@@ -180,7 +181,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 def _nonfinite_as_text(value: object) -> object:
     """Replace NaN and infinities by strings, which the SDK's models read as numbers. JSON has no
-    such numbers, and the SDK's parser rejects the bare words."""
+    NaN or infinity, and the SDK's parser rejects the bare words."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
@@ -262,7 +263,8 @@ class _Api:
         self._failures = Failures(service.limits.fail_rate, service.limits.seed)
 
     def guard(self, name: str, handler: Handler) -> Handler:
-        """Wrap a handler with the checks. Errors become responses."""
+        """Return a handler that checks the request, calls `handler`, and turns errors into
+        responses."""
 
         async def guarded(request: Request) -> Response:
             if name in _CAN_FAIL and self._failures.next():
@@ -289,7 +291,7 @@ class _Api:
             return await self._reject(request, message, 400)
 
     async def _reject(self, request: Request, message: str, status: int) -> Response:
-        """Respond to a request that is rejected."""
+        """Reject a request, and read the beginning of its body for `_reject_with`."""
         try:
             start = await request.body()
         except TooLarge as error:
@@ -297,24 +299,24 @@ class _Api:
         return self._reject_with(request, start, message, status)
 
     def _reject_with(self, request: Request, start: bytes, message: str, status: int) -> Response:
-        """Reject a request whose body begins with `start`. If it has a sequence number (in JSON or
-        protobuf), the number is released, because later requests would wait for it."""
+        """Reject a request whose body begins with `start`. If the body has a sequence number (in
+        JSON or protobuf), release the number: otherwise later requests would wait for it."""
         self._service.refuse((json_head if _is_json(request) else protobuf_head)(start), message)
         return _json({"detail": message}, status)
 
     async def missing(self, request: Request, _error: Exception) -> Response:
-        """Respond to an unknown address or method."""
+        """Respond to a request with an unknown path or method."""
         message = f"this engine has no {request.method} {request.url.path}"
         return await self._reject(request, message, 404)
 
     def too_large(self, request: Request, error: Exception) -> Response:
-        """Respond to a body that is too large."""
+        """Respond to a request whose body is too large."""
         message = getattr(error, "detail", "the body is too large")
         start = error.head if isinstance(error, TooLarge) else b""
         return self._reject_with(request, start, message, 413)
 
     def refused(self, message: str) -> Handler:
-        """Return a handler for an unsupported request."""
+        """Return a handler that rejects a request with `message`."""
 
         async def handler(request: Request) -> Response:
             return await self._reject(request, message, 400)
@@ -322,8 +324,8 @@ class _Api:
         return handler
 
     def listed(self, function: listing.Handler) -> Handler:
-        """Return a handler for a function that reads directories, which runs outside the event
-        loop."""
+        """Return a handler that calls `function` in a thread, because `function` reads
+        directories."""
 
         async def handler(request: Request) -> Response:
             path, query = request.path_params, request.query_params
@@ -332,7 +334,7 @@ class _Api:
         return handler
 
     def posted_listed(self, function: listing.PostHandler) -> Handler:
-        """Return a handler for a function that reads directories and takes a body."""
+        """Return a handler that calls `function` with the request's body, in a thread."""
 
         async def handler(request: Request) -> Response:
             body = await _body(request)
@@ -342,8 +344,8 @@ class _Api:
         return handler
 
     async def retrieve(self, request: Request) -> Response:
-        """Respond with the result of a promise. Wait for it at most as long as one poll may
-        take."""
+        """Respond with the result of a promise. If there is no result after `POLL_SECONDS`, respond
+        that the client should try again."""
         service = self._service
         name = (await _body(request))["request_id"]
         future = service.promises.get(name)
@@ -367,7 +369,7 @@ class _Api:
         return _reply(reply)
 
     async def forward_backward(self, request: Request) -> Response:
-        """Handle a batch of data in protobuf."""
+        """Queue a pass over a batch of data in protobuf."""
         if "protobuf" not in request.headers.get("content-type", ""):
             raise RequestError("forward_backward needs protobuf: use the tinker SDK 0.38")
         if request.headers.get("content-encoding"):
@@ -399,8 +401,8 @@ class _Api:
         return _json(self._service.finish_session(session, await _body(request)))
 
     async def external_addresses(self, request: Request) -> Response:
-        """Respond with the addresses of a checkpoint's files, under the host name that this client
-        uses."""
+        """Respond with the addresses of a checkpoint's files. They have the host name from the
+        client's request."""
         base = f"{str(request.base_url).rstrip('/')}{PREFIX}files/"
         addresses = await asyncio.to_thread(
             listing.external_addresses, self._service, request.path_params, base
@@ -408,7 +410,7 @@ class _Api:
         return _json(addresses)
 
     async def file(self, request: Request) -> Response:
-        """Respond with the contents of a checkpoint's file."""
+        """Respond with one file of a checkpoint."""
         vault, name = self._service.vault, request.path_params["file"]
         place = self._service.tickets.place(request.path_params["ticket"])
         data = await asyncio.to_thread(lambda: exports.contents(vault.load(place), name))
@@ -427,10 +429,9 @@ def _health(identity: Body, token: str | None) -> Handler:
 def build(
     service: Service, identity: Body, token: str | None = None, address: str | None = None
 ) -> ASGIApp:
-    """Return the application. `identity` is part of the response of `healthz`. All other requests
-    need the token, if there is one. `address` is the loopback address where the engine listens;
-    then only host names of this machine are accepted. It is None if other machines can reach the
-    engine."""
+    """Return the application. `identity` is part of the response to `healthz`. If `token` is not
+    None, all requests need it, except `healthz` and downloads. If `address`, the loopback address
+    where the engine listens, is not None, only host names of this machine are accepted."""
     api = _Api(service)
     posted: dict[str, Handler] = {
         name: _posted(function)

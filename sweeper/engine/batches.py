@@ -1,5 +1,5 @@
-"""Turns a client's data into padded arrays: checks it, sorts it by length, and cuts
-microbatches."""
+"""Turns a client's data into padded arrays: checks the data, sorts them by length, and cuts them
+into microbatches."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -18,8 +18,8 @@ _IGNORED = ("clip_low_threshold", "clip_high_threshold", "sequence_ratio_mask")
 
 
 class Span(NamedTuple):
-    """A source of consecutive target tokens: `length` tokens of a sampled sequence, from `offset`
-    on. They belong to the sequence's prompt if `sampled` is False."""
+    """The source of consecutive target tokens: `length` tokens, from `offset` on, of a sampled
+    sequence or (if `sampled` is False) of its prompt."""
 
     sequence: str
     offset: int
@@ -37,8 +37,9 @@ class Datum(NamedTuple):
 
 
 class Microbatch(NamedTuple):
-    """Several sequences together: their indices, B x T ids, and the flat indices of the M positions
-    that are not padding."""
+    """Several sequences in padded arrays: `members` are their indices in the data, `ids` are B x T
+    token ids, and `rows` are the flat indices of the M positions that are not padding. `targets`
+    and each array of `inputs` are M x K."""
 
     members: list[int]
     ids: Ints
@@ -52,7 +53,7 @@ def _in_vocabulary(tokens: Numbers, shape: Shape) -> bool:
 
 
 def check(datum: Datum, number: int, loss: Loss, shape: Shape) -> None:
-    """Raise RequestError, with the datum's number, if a datum is invalid."""
+    """Raise RequestError if a datum is invalid. The message names the datum by its `number`."""
     n, where = len(datum.tokens), f"data[{number}]"
     if n == 0:
         raise RequestError(f"{where}: model_input is empty")
@@ -79,7 +80,7 @@ def check(datum: Datum, number: int, loss: Loss, shape: Shape) -> None:
         input_shape = datum.inputs.get(name, targets).shape
         if input_shape != targets.shape:
             raise RequestError(
-                f"{where}: {name} has shape {input_shape}, target_tokens {targets.shape}"
+                f"{where}: {name} has shape {input_shape}, but target_tokens has {targets.shape}"
             )
 
 
@@ -115,8 +116,8 @@ def _build(data: Sequence[Datum], index: list[int], loss: Loss) -> Microbatch:
 
 
 def microbatches(data: Sequence[Datum], loss: Loss) -> Iterator[Microbatch]:
-    """Yield the data in microbatches of sequences of about equal length. The same data give the
-    same microbatches.
+    """Yield the data in microbatches of sequences of similar length. The same data give the same
+    microbatches.
 
     The data are sorted by length, which limits padding, and cut where B x T would exceed `ROWS`.
     """

@@ -1,5 +1,6 @@
-"""Checkpoints on disk: an .npz file with the arrays, and a .json file that names it. The .json is
-written last and atomically, so a checkpoint is complete or does not exist."""
+"""Checkpoints on disk: an .npz file with the arrays, and a .json file with the name of the .npz
+file. The .json file is written last and atomically, so a checkpoint is complete or does not
+exist."""
 
 # <root>/<run>/weights/<name>.json              by `save_state`: with the optimizer
 # <root>/<run>/sampler_weights/<name>.json      by `save_weights_for_sampler`
@@ -50,7 +51,7 @@ class Place(NamedTuple):
 
 class Checkpoint(NamedTuple):
     """The contents of a checkpoint. `moments` is None for weights without an optimizer.
-    `run_metadata` is the client's metadata of the training run, `user_metadata` that of the
+    `run_metadata` and `user_metadata` are the client's metadata of the training run and of the
     checkpoint."""
 
     base: str
@@ -67,8 +68,8 @@ def _is_file_name(name: str) -> bool:
 
 class Document(NamedTuple):
     """The `.json` document of a checkpoint. `data` is the name of the file with the arrays, and
-    `size` its bytes. `created` and `expires` are seconds since 1970. `steps` are the optimizer's
-    (None without an optimizer)."""
+    `size` the size of this file in bytes. `created` and `expires` are in Unix seconds. `steps` is
+    the number of optimizer steps (None without an optimizer)."""
 
     data: Annotated[str, Check(_is_file_name, "the name of a file in the same folder")]
     base: str
@@ -83,7 +84,7 @@ class Document(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """An entry of a listing: the place, and the .json document."""
+    """A checkpoint in a listing: its path, and its .json document."""
 
     place: Place
     document: Document
@@ -132,8 +133,8 @@ class Vault:
         return document
 
     def _read(self, place: Place) -> Document:
-        """Read the .json document, even if it has expired. Raises Unknown if there is none, and
-        RequestError if it is damaged or unreadable."""
+        """Read the .json document, even of an expired checkpoint. Raises Unknown if there is none,
+        and RequestError if it is damaged or unreadable."""
         path = self._document_path(place)
         try:
             with open(path, "rb") as file:
@@ -158,7 +159,8 @@ class Vault:
         overwrite: bool = False,
         ttl_seconds: int | None = None,
     ) -> None:
-        """Write a checkpoint. Raises RequestError if the name exists, unless `overwrite`."""
+        """Write a checkpoint. Raises RequestError if `place` is invalid, or if it exists and
+        `overwrite` is False."""
         parse(str(place))
         target, folder = self._document_path(place), self._folder(place.run, place.kind)
         os.makedirs(folder, exist_ok=True)
@@ -221,21 +223,21 @@ class Vault:
         return Checkpoint(document.base, document.lora, adapter, moments, *metadata)
 
     def entry(self, place: Place) -> Entry:
-        """Return a checkpoint's document without reading its arrays. Raises Unknown if there is
-        none."""
+        """Return a checkpoint's path and document, without reading its arrays. Raises Unknown if
+        there is no such checkpoint."""
         return Entry(place, self._document(place))
 
     def expire(self, place: Place, ttl_seconds: int | None) -> None:
-        """Set a checkpoint to expire in `ttl_seconds`, or never. Raises Unknown if it does not
-        exist."""
+        """Let a checkpoint expire in `ttl_seconds` seconds, or never (None). Raises Unknown if it
+        does not exist."""
         with self._lock:
             document = self._document(place)
             expires = None if ttl_seconds is None else time.time() + ttl_seconds
             self._replace(self._document_path(place), document._replace(expires=expires))
 
     def publish(self, place: Place, *, public: bool) -> None:
-        """Mark a checkpoint as public or private. Raises Unknown if there is none, and RequestError
-        if it already is."""
+        """Make a checkpoint public or private. Raises Unknown if the checkpoint does not exist, and
+        RequestError if it already is public or private."""
         with self._lock:
             document = self._document(place)
             if document.public == public:
@@ -245,7 +247,7 @@ class Vault:
             self._replace(self._document_path(place), document._replace(public=public))
 
     def delete(self, place: Place) -> None:
-        """Delete a checkpoint. Raises Unknown if there is none."""
+        """Delete a checkpoint. Raises Unknown if it does not exist."""
         with self._lock:
             self._remove(place, self._document(place).data)
 
@@ -259,7 +261,8 @@ class Vault:
                 os.remove(path)
 
     def purge(self) -> list[Place]:
-        """Delete expired checkpoints, and files left by interrupted writers."""
+        """Delete expired checkpoints, and files left by interrupted writers. Return the paths of
+        the deleted checkpoints."""
         now, gone = self._now(), list[Place]()
         for run in self.runs():
             for kind in KINDS:
@@ -298,14 +301,14 @@ class Vault:
         return gone
 
     def runs(self) -> list[str]:
-        """Return the runs that have saved checkpoints."""
+        """Return the ids of the training runs that have checkpoints."""
         try:
             return sorted(name.replace("@", ":") for name in os.listdir(self._root))
         except FileNotFoundError:
             return []
 
     def entries(self, run: str) -> list[Entry]:
-        """Return a run's checkpoints, oldest first."""
+        """Return the entries of a training run's checkpoints, oldest first."""
         out = list[Entry]()
         if not _PART.fullmatch(run):
             return out
@@ -326,15 +329,15 @@ class Vault:
 
 
 def _running() -> float:
-    """Return elapsed seconds, including the time in which the machine sleeps."""
+    """Return the seconds since the machine was started, including those in which it sleeps."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 
 
 class SureClock:
-    """Unix seconds by the system clock, but never further ahead than the time that has elapsed
-    since this object was made. If the clock is set forward by an hour or a year, nothing expires or
-    is deleted. If it is set back, expiry is delayed."""
+    """A clock in Unix seconds that never runs faster than real time. If the system clock is set
+    forward by an hour or a year, nothing expires or is deleted early. If it is set back, expiry is
+    delayed."""
 
     def __init__(
         self, wall: Callable[[], float] = time.time, running: Callable[[], float] = _running

@@ -53,7 +53,8 @@ _FILES: dict[str, Callable[[Checkpoint], bytes]] = {CONFIG: _config, WEIGHTS: _w
 
 
 def contents(checkpoint: Checkpoint, file: str) -> bytes:
-    """Return the contents of one file. Raises Unknown if there is no such file."""
+    """Return the contents of one file of an external checkpoint. Raises Unknown if there is no such
+    file."""
     if file not in _FILES:
         raise Unknown(f"no file {file!r}: the files are {', '.join(_FILES)}")
     return _FILES[file](checkpoint)

@@ -1,5 +1,6 @@
-"""Makes tokenizers available to `transformers` by model name, without a network, in the layout of
-the Hugging Face hub's cache. `view` makes a folder of links to this cache and to the user's."""
+"""Makes tokenizers available to `transformers` by model name, without a network. They are in a
+cache with the layout of the Hugging Face hub's cache. `view` makes a folder of links to the
+repositories in this cache and in the user's own."""
 
 # <hub>/models--ORG--NAME/refs/main                  the revision
 # <hub>/models--ORG--NAME/snapshots/<revision>/      tokenizer.json, config.json and others
@@ -42,9 +43,12 @@ def _revision(contents: dict[str, bytes]) -> str:
 
 
 def place(hub: str, name: str, directory: str) -> str:
-    """Add the tokenizer in `directory` to the cache `hub` under a model's name, without changing
-    other models. Return its folder. The revision is a hash of the contents, so a snapshot never
-    changes. The reference is replaced atomically."""
+    """Add the tokenizer in `directory` to the cache `hub` under a model's name. Return the folder
+    of its snapshot.
+
+    The revision is a hash of the contents, so a snapshot never changes. The reference to the
+    revision is replaced atomically.
+    """
     model = os.path.join(hub, "models--" + name.replace("/", "--"))
     contents = _contents(directory)
     revision = _revision(contents)
@@ -71,7 +75,7 @@ def place(hub: str, name: str, directory: str) -> str:
 
 
 def user_cache(environ: Mapping[str, str]) -> str:
-    """Return the absolute path of the cache that `huggingface_hub` uses with the variables
+    """Return the absolute path of the cache that `huggingface_hub` uses in the environment
     `environ`."""
     cache = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE")
     if not cache:
@@ -82,9 +86,11 @@ def user_cache(environ: Mapping[str, str]) -> str:
 
 def view(hub: str, theirs: str, views: str) -> str:
     """Make a folder below `views` with links to all repositories in the cache `hub`, and to those
-    that only the user's cache `theirs` has. Return its path. Each user's cache has its own folder,
-    which every call updates; concurrent calls make the same links. Files that a program adds to the
-    folder stay. Raises OSError."""
+    that only the user's cache `theirs` has. Return the path of the folder.
+
+    Each user's cache has a separate folder, which every call updates. Concurrent calls make the
+    same links. Files that a program adds to the folder stay. Raises OSError.
+    """
     # A launch from inside a run already has a view: use it.
     nested = os.path.dirname(theirs) == os.path.abspath(views)
     digest = hashlib.sha256(os.fsencode(theirs)).hexdigest()[:16]
@@ -110,7 +116,8 @@ def _link(path: str, link: str) -> None:
 
 
 def _held(cache: str) -> dict[str, str]:
-    """Return the repositories in a cache: folder -> path. Empty if the cache does not exist."""
+    """Return the repositories in a cache as {folder name: path}. Empty if the cache does not
+    exist."""
     try:
         names = os.listdir(cache)
     except (FileNotFoundError, NotADirectoryError, PermissionError):

@@ -34,8 +34,8 @@ _TOKEN_LENGTH = 20
 
 
 class EngineInfo(NamedTuple):
-    """A running engine: its address, process id, start time (ISO 8601), the names of the models
-    that it serves, and which of these are aliases of others."""
+    """A running engine. `started` is in ISO 8601. `models` are all model names, including the
+    aliases; `aliases` maps each alias to its model."""
 
     url: str
     pid: Annotated[int, Default(0)]
@@ -47,7 +47,7 @@ class EngineInfo(NamedTuple):
 
 
 def check_home(home: str | None = None) -> None:
-    """Check that a home is writable. Raises `EnvironmentFailure`."""
+    """Raise `EnvironmentFailure` if a home is not writable."""
     folder = home or paths.home()
     try:
         try_to_write(nearest_folder(folder))
@@ -58,7 +58,7 @@ def check_home(home: str | None = None) -> None:
 
 
 def record_path(home: str | None = None) -> str:
-    """Return the path of the record of a running engine."""
+    """Return the path of the file with the address of the running engine."""
     return os.path.join(paths.engine(home), "engine.json")
 
 
@@ -83,7 +83,8 @@ class Settings(NamedTuple):
 def command(home: str | None = None, port: int = 0, settings: Settings = Settings()) -> list[str]:  # noqa: B008 -- a tuple
     """Return the argv that serves a home in the foreground, with this interpreter.
 
-    The token is passed in $SWEEPER_ENGINE_TOKEN instead, because other users can read an argv.
+    The argv does not contain the token, because other users can read an argv. Pass the token in
+    $SWEEPER_ENGINE_TOKEN.
     """
     argv = [sys.executable, "-P", "-m", "sweeper.engine", "serve", "--port", str(port)]
     for flag, names in (("--model", settings.models), ("--alias", settings.aliases)):
@@ -95,12 +96,12 @@ def command(home: str | None = None, port: int = 0, settings: Settings = Setting
 def hub_environment(
     home: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return variables with which `transformers` finds the tokenizers of the engine's models by
-    name.
+    """Return environment variables with which `transformers` finds the tokenizers of the engine's
+    models by name.
 
-    They also disable downloads, because these names mean other models on the Hugging Face hub. The
-    contents of the hub cache that a program in `environ` would use are available too (`hub.view`).
-    `HF_HOME` is unchanged, so the user's token and loaded datasets are still found.
+    The variables also disable downloads, because these names mean other models on the Hugging Face
+    hub. Programs also find the contents of the user's hub cache, which `environ` determines
+    (`hub.view`). `HF_HOME` is unchanged, so programs still find the user's token and datasets.
     """
     root = home or paths.home()
     try:
@@ -117,8 +118,8 @@ def client_key(home: str | None = None) -> str:
 
 
 def client_environment(info: EngineInfo) -> dict[str, str]:
-    """Return variables with which a program reaches the engine and finds the tokenizers of its
-    models. Raises EngineError."""
+    """Return environment variables with which a program reaches the engine and finds the tokenizers
+    of the engine's models. Raises EngineError."""
     address = {"TINKER_BASE_URL": info.url, "TINKER_API_KEY": client_key(info.home)}
     return address | hub_environment(info.home, os.environ)
 
@@ -133,9 +134,9 @@ def loopback(host: str) -> bool:
 
 
 def token_for(setting: str | None, host: str) -> str | None:
-    """Return the token of an engine at `host`: `setting`, else $SWEEPER_ENGINE_TOKEN, else None,
-    which means the home's token. Raises `EngineError` if the token has an invalid form, or if other
-    machines can reach `host` and the token is None."""
+    """Return the token of an engine at `host`: `setting`, else $SWEEPER_ENGINE_TOKEN, else None
+    (the engine then uses the home's token). Raises `EngineError` if the token has an invalid form,
+    or if other machines can reach `host` and there is no token."""
     token = setting or os.environ.get(TOKEN) or None
     if token is None and not loopback(host):
         raise EngineError(
@@ -152,7 +153,7 @@ def token_for(setting: str | None, host: str) -> str | None:
 def _ask(
     url: str, timeout: float, name: str = "healthz", token: str | None = None
 ) -> dict[str, object] | None:
-    """Return the engine's JSON answer; None if no engine answers."""
+    """Return the engine's JSON response to `GET /api/v1/{name}`; None if no engine answers."""
     import http.client  # import late: slow, and planning does not need these
     from urllib.parse import urlsplit
 
@@ -220,7 +221,7 @@ def _counted(line: Mapping[str, object]) -> str:
 
 
 def describe(info: EngineInfo, token: str | None = None, most: float = 10) -> list[str]:
-    """Return lines for a terminal: the engine's address, and the usage of its last sessions, at
+    """Return lines for a terminal: the engine's address, and the usage of its newest sessions, at
     most `most` of them."""
     lines = [f"{info.url}, pid {info.pid}, since {info.started}"]
     report = meter(info, token)
@@ -268,7 +269,7 @@ def start(
 ) -> EngineInfo:
     """Start an engine that outlives this process, and wait until it answers.
 
-    It runs `serve`. Raises EngineError, with the end of the engine's log, if it does not start.
+    Raises EngineError, with the end of the engine's log, if the engine does not start.
     """
     settings.limits.check()  # check here, where the error can be shown
     check_home(home)

@@ -15,9 +15,10 @@ from sweeper.errors import EngineError
 
 class Limits(NamedTuple):
     """The limits of a service. None and 0 mean no limit. `max_sessions` limits the sessions with
-    training clients, `max_concurrent_samples` the samples drawn at once over all sessions, and
-    `rate_limit` the requests per second. `latency` is the minimum response time in seconds.
-    `fail_rate` is the fraction of requests that fail with a 500, and `seed` determines which."""
+    training clients, `max_concurrent_samples` the samples that are drawn at the same time in all
+    sessions, and `rate_limit` the requests per second. `latency` is the minimum response time in
+    seconds. `fail_rate` is the fraction of requests that fail with a 500, and `seed` determines
+    which ones."""
 
     max_sessions: int | None = None
     max_concurrent_samples: int | None = None
@@ -51,10 +52,10 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `Limits` to a parser."""
     flags = parser.add_argument_group("simulated limits of a shared service")
     for name, kind, meaning in (
-        ("max-sessions", int, "most sessions with training clients at once; others are paused"),
-        ("max-concurrent-samples", int, "most samples drawn at once; others get a 429"),
-        ("rate-limit", float, "most requests per second; others get a 429"),
-        ("latency", float, "least seconds before a response"),
+        ("max-sessions", int, "maximum sessions with training clients; others are paused"),
+        ("max-concurrent-samples", int, "maximum concurrent samples; others wait or get a 429"),
+        ("rate-limit", float, "maximum requests per second; others get a 429"),
+        ("latency", float, "minimum response time in seconds"),
         ("fail-rate", float, "fraction of requests that fail with a 500"),
         ("seed", int, "seed for choosing the requests that fail"),
     ):
@@ -75,9 +76,9 @@ class Paused(NamedTuple):
 
 
 class Gate:
-    """A gate that admits at most `limit` keys at once (None for no limit); others wait in order.
-    Each key comes with a function, which is called when the key is admitted: at once, or later by
-    the thread of the key that leaves."""
+    """A gate that admits at most `limit` keys at the same time (None: any number). Other keys wait
+    in order. Each key comes with a function, which is called when the key is admitted: immediately,
+    or later by the thread that makes room."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
@@ -100,8 +101,8 @@ class Gate:
             return list(self._waiting)
 
     def enter(self, key: str, start: Callable[[], None]) -> bool:
-        """Call `start` when `key` is admitted, at once if it is admitted already. Return whether
-        `start` was called at once."""
+        """Call `start` when `key` is admitted, or immediately if it is admitted already. Return
+        whether `start` was called immediately."""
         with self._lock:
             now = key in self._inside or (not self.full() and not self._waiting)
             if now:
@@ -113,8 +114,8 @@ class Gate:
         return now
 
     def leave(self, key: str) -> None:
-        """Remove an admitted key, and admit the next ones. If the key is waiting, it continues to
-        wait."""
+        """Remove an admitted key, and admit waiting keys. If `key` itself is waiting, it continues
+        to wait."""
         due = list[Callable[[], None]]()
         with self._lock:
             self._inside.discard(key)
@@ -126,15 +127,15 @@ class Gate:
             start()
 
     def forget(self, key: str) -> None:
-        """Remove a key, admitted or waiting, without starting its functions."""
+        """Remove a key, admitted or waiting, without calling its functions."""
         with self._lock:
             self._waiting.pop(key, None)
         self.leave(key)
 
 
 class Bucket:
-    """A token bucket: `rate` tokens per second, with a capacity of one second but at least one
-    token."""
+    """A token bucket that gains `rate` tokens per second. Its capacity is the tokens of one second,
+    but at least one token."""
 
     def __init__(self, rate: float | None, now: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._now = rate, now
@@ -143,7 +144,7 @@ class Bucket:
         self._lock = threading.Lock()
 
     def take(self) -> float:
-        """Take a token. Return 0 if one was available, else the seconds until the next."""
+        """Take a token and return 0. If there is none, return the seconds until the next token."""
         if self._rate is None:
             return 0.0
         with self._lock:

@@ -17,7 +17,7 @@ OWNER = "local"
 """The owner and the project of everything on the engine."""
 
 CHECKPOINT = "training_runs/{run}/checkpoints/{checkpoint:path}"
-"""The path of a checkpoint."""
+"""The route of a checkpoint, below `/api/v1/`."""
 
 T = TypeVar("T")
 Params = Mapping[str, str]
@@ -52,8 +52,8 @@ def _checkpoint(entry: Entry) -> Body:
 
 
 def _training_run(service: Service, name: str) -> Body:
-    """Describe a training run. Its session may have ended. A run of an earlier engine is described
-    from its checkpoints."""
+    """Describe a training run, even if its session has ended. If the run belongs to an earlier
+    engine, describe it from its checkpoints."""
     held = {run.id: run for run in service.registry.runs()}.get(name)
     entries = service.vault.entries(name)
     summary = held.summary if held else service.registry.past_runs().get(name)
@@ -107,7 +107,7 @@ def training_run(service: Service, path: Params, _query: Params) -> Body:
 
 
 def run_checkpoints(service: Service, path: Params, _query: Params) -> Body:
-    """List a run's checkpoints."""
+    """List the checkpoints of a training run."""
     return {"checkpoints": [_checkpoint(entry) for entry in service.vault.entries(path["run"])]}
 
 
@@ -196,7 +196,7 @@ def meter(service: Service, _path: Params, _query: Params) -> Body:
 
 
 def billing(service: Service, _path: Params, query: Params) -> Body:
-    """Return the usage by hour, session, model and kind. The engine charges nothing."""
+    """Return the tokens used by hour, session, model and kind. There are no costs."""
     begin, end = (_hour_of(query, key) for key in ("starting_on", "ending_before"))
     if not begin < end <= begin + HOURS * 3600:
         raise RequestError("ending_before must be after starting_on, by at most 14 days")
@@ -297,7 +297,7 @@ def _summary(service: Service, session: Session, active: bool) -> Body:
 
 def _is_named(session: Session, name: str | None, words: Sequence[str]) -> bool:
     """Return whether the session has the id `name`, or all of `words` in its display name. True if
-    both are missing."""
+    there is neither a name nor words."""
     if name is None and not words:
         return True
     shown = (session.display_name or "").lower()

@@ -1,5 +1,6 @@
 """Low-rank adapters (Hu et al. 2021): each adapted map is `W0 + (alpha / rank) B A`. An adapter is
-a dict of arrays, `<map>.A` (rank x in) and `<map>.B` (out x rank), never modified."""
+a dict of arrays, `<map>.A` (rank x in) and `<map>.B` (out x rank). These arrays are never
+modified."""
 
 import os
 from typing import NamedTuple
@@ -26,7 +27,7 @@ class LoraConfig(NamedTuple):
 
     @property
     def scale(self) -> float:
-        """The factor before B A."""
+        """The factor of B A: alpha / rank."""
         return ALPHA / self.rank
 
 
@@ -55,9 +56,10 @@ def _adapted(name: str, config: LoraConfig) -> bool:
 
 
 def create(shape: Shape, config: LoraConfig) -> Arrays:
-    """Create an adapter. A is uniform with variance 1 / in and B is zero, so it has no effect yet.
+    """Create an adapter. A is uniform with variance 1 / in. B is zero, so the adapter has no effect
+    yet.
 
-    The same seed gives the same adapter. Without a seed, a random one is used.
+    The same seed gives the same adapter. If the seed is None, a random one is used.
     """
     seed = config.seed if config.seed is not None else int.from_bytes(os.urandom(8), "big")
     rng = np.random.Generator(np.random.PCG64(seed % 2**64))
@@ -79,7 +81,7 @@ def _merged(base: Floats, name: str, adapter: Arrays, scale: float) -> Floats:
 
 
 def merge(base: Arrays, shape: Shape, rotation: Rotation, adapter: Arrays, scale: float) -> Network:
-    """Merge an adapter into base weights. Return the network, with its matrices stacked."""
+    """Merge an adapter into base weights. Return the network."""
 
     def stack(i: int, kinds: tuple[str, ...]) -> Floats:
         parts = [_merged(base[f"{i}.{k}"], f"{i}.{k}", adapter, scale) for k in kinds]
@@ -111,7 +113,7 @@ def wanted(adapter: Arrays) -> frozenset[str]:
 
 
 def project(grads: Arrays, shape: Shape, adapter: Arrays, scale: float) -> Arrays:
-    """Compute the gradients of A and B from those of the merged matrices.
+    """Compute the gradients of A and B from `grads`, the gradients of the merged matrices.
 
     With W = W0 + s B A: dL/dB = s (dL/dW) A^T and dL/dA = s B^T (dL/dW).
     """

@@ -43,8 +43,8 @@ class Loss(NamedTuple):
 
 
 def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tuple[Floats, Floats]:
-    """Return -w log p and its gradient. Any weight is valid, also a negative one (custom losses are
-    linear in log p)."""
+    """Return -w log p and its gradient. A weight may be negative, because custom losses, which are
+    linear in log p, are computed with this loss."""
     weights = inputs["weights"]
     return -logprobs * weights, -weights
 
@@ -68,8 +68,8 @@ def _number(config: LossConfig, key: str, defaults: Mapping[str, float]) -> floa
 
 
 def _ppo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Return the smaller of two objectives. The gradient is zero if that is the clipped
-    objective."""
+    """Return the negative of the smaller of two objectives, plain and clipped. The gradient is zero
+    where the clipped objective is smaller."""
     advantages, weights = inputs["advantages"], inputs["weights"]
     ratio = np.exp(logprobs - inputs["logprobs"])
     plain, clipped = ratio * advantages, _clipped(ratio, config, _PPO) * advantages
@@ -122,7 +122,7 @@ LOSSES: dict[str, Loss] = {
 
 
 def find(name: str, config: LossConfig) -> Loss:
-    """Return the loss of that name. Raises RequestError if it does not exist or the config is
+    """Return the loss `name`. Raises RequestError if there is no such loss or the config is
     invalid."""
     loss = LOSSES.get(name)
     if loss is None:

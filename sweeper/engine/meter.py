@@ -17,8 +17,8 @@ _SECONDS = 3600
 
 class Billed(NamedTuple):
     """The key of a count of billed tokens: the hour that begins at `hour` (Unix seconds), the
-    session, the model, and the kind of tokens as the service's bills name it. `cached` marks prompt
-    tokens that were in the cache of prompts."""
+    session, the model, and the kind of tokens in the terms of the service's bills. `cached` is True
+    for prompt tokens that were in the cache of prompts."""
 
     hour: int
     session: str
@@ -31,12 +31,12 @@ class Billed(NamedTuple):
 class Usage:
     """Counts of one session, or of all sessions.
 
-    Tokens are input tokens and sampled tokens. `trained_tokens` went through forward and backward
-    passes, `forward_tokens` only through forward passes. `prompt_tokens` count once per sampling
-    request, for any `num_samples`; `cached_tokens` are the prompt tokens that were in the cache of
-    prompts (`prefixes`). `sampled_tokens` were drawn. `paused` requests had to wait. Only the total
-    has `refused` requests, which got a 429, and `failed` requests, which got the 500 of
-    `fail_rate`.
+    `trained_tokens` went through forward and backward passes, `forward_tokens` only through forward
+    passes. `prompt_tokens` count once per sampling request, for any `num_samples`; `cached_tokens`
+    are the prompt tokens that were in the cache of prompts (`prefixes`). `sampled_tokens` were
+    generated. `paused` counts requests that had to wait, `refused` requests that got a 429, and
+    `failed` requests that got the 500 of `fail_rate`. Only the total of all sessions has `refused`
+    and `failed`.
     """
 
     trained_tokens: int = 0
@@ -51,7 +51,7 @@ class Usage:
     paused: int = 0
 
     def add(self, counts: dict[str, int]) -> None:
-        """Add to the counts of these names."""
+        """Add `counts` to the fields of the same names."""
         for name, count in counts.items():
             setattr(self, name, getattr(self, name) + count)
 
@@ -89,7 +89,7 @@ class Meter:
         user_metadata: dict[str, object] | None,
         name: str | None,
     ) -> None:
-        """Begin to count a session."""
+        """Begin to count the usage of a session."""
         with self._lock:
             self._lines[session] = _Line(session, tags, user_metadata, name, self._clock())
             self._about[session] = user_metadata
@@ -114,7 +114,8 @@ class Meter:
                 line.usage.add(counts)
 
     def bill(self, session: str, model: str, **counts: int) -> None:
-        """Add to a session's counts (named as in `Usage`), and to its billed tokens of a model."""
+        """Add `counts` (named as in `Usage`) to a session's usage, and to its billed tokens for a
+        model."""
         self.add(session, **counts)
         hour = int(self._clock()) // _SECONDS * _SECONDS
         cached = counts.get("cached_tokens", 0)
@@ -141,15 +142,15 @@ class Meter:
     def billed(
         self, begin: float, end: float
     ) -> tuple[dict[Billed, int], dict[str, dict[str, object] | None]]:
-        """Return the usage in the hours that begin between two times, and each session's
-        metadata."""
+        """Return the billed tokens of the hours that begin from `begin` to before `end`, and the
+        metadata of their sessions."""
         with self._lock:
             billed = {key: n for key, n in self._billed.items() if begin <= key.hour < end}
             return billed, {key.session: self._about.get(key.session) for key in billed}
 
     def report(self) -> dict[str, object]:
-        """Return `{"total": counts, "sessions": [...]}`, newest session first, times in Unix
-        seconds."""
+        """Return `{"total": counts, "sessions": [...]}`, with the newest session first. Times are
+        in Unix seconds."""
         with self._lock:
             lines = [asdict(line) for line in reversed(self._lines.values())]
             total = asdict(self._total)

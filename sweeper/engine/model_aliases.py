@@ -1,5 +1,6 @@
-"""Names of hosted models that mean the tiny model here, so that programs that use these names run
-unchanged. The tiny tokenizer has their special tokens. Uses only the standard library."""
+"""Names of hosted models that mean the tiny model on the engine, so that programs with these names
+run unchanged. The tiny model's tokenizer has the special tokens of the hosted models. This module
+uses only the standard library."""
 
 from collections.abc import Mapping
 

@@ -50,8 +50,8 @@ class Model:
 
     @cached_property
     def decode(self) -> Callable[[list[int]], str]:
-        """The decoder of tokens to text, with special tokens. Loaded when a client first uses a
-        stop text."""
+        """A function that converts tokens to text, including special tokens. It is loaded when a
+        client first uses a stop string."""
         from tokenizers import Tokenizer
 
         tokenizer: object = Tokenizer.from_file(os.path.join(self.directory, "tokenizer.json"))
@@ -59,13 +59,14 @@ class Model:
 
 
 def published_names() -> dict[str, str]:
-    """Return a layer's linear maps by the engine's short names: `q` -> `self_attn.q_proj`."""
+    """Map the engine's short name of each array in a layer to the published name: `q` ->
+    `self_attn.q_proj`."""
     return {short: name for name, short in _LAYER.items()}
 
 
 def _short(name: str) -> str | None:
-    """Return the short name: `0.q` for `model.layers.0.self_attn.q_proj.weight`. None if the
-    network has no such weight."""
+    """Return the engine's short name of an array: `0.q` for
+    `model.layers.0.self_attn.q_proj.weight`. None if the network has no such array."""
     if name in _TOP:
         return _TOP[name]
     parts = name.split(".", 3)
@@ -226,7 +227,7 @@ class Models:
         return {name: self.get(name).shape.context for name in self.names()}
 
     def get(self, name: str) -> Model:
-        """Return the model of that name, read on first use. Raises Unknown if there is none."""
+        """Return a model, which is read on first use. Raises Unknown if there is no such model."""
         self.check(name)
         with self._lock:
             return self._held(name)
@@ -243,7 +244,7 @@ class Models:
 
 
 def load_models(home: str, models: Mapping[str, str], aliases: Mapping[str, str]) -> Models:
-    """Load an engine's models, and put their tokenizers into the cache for programs. Raises
+    """Load an engine's models, and put their tokenizers into the hub cache (`hub`). Raises
     `EngineError`."""
     try:
         offered = Models(paths.models(home), models, aliases)

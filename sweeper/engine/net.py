@@ -1,5 +1,5 @@
-"""A decoder-only transformer like Qwen3 in numpy, with an exact backward pass. It collects `dL/dW`
-of each merged linear map; `lora.project` turns that into gradients of A and B."""
+"""A decoder-only transformer like Qwen3 in numpy, with an exact backward pass. The backward pass
+computes `dL/dW` of each merged linear map; `lora.project` turns it into gradients of A and B."""
 
 # Sources: RMSNorm (Zhang and Sennrich 2019), rotary positions (Su et al. 2021), grouped queries
 # (Ainslie et al. 2023), SwiGLU (Shazeer 2020), query and key norms as in Qwen3.
@@ -53,7 +53,7 @@ class Rotation(NamedTuple):
     sin: Floats
 
     def at(self, place: slice) -> "Rotation":
-        """Return the rotation of some positions, for all heads: L x 1 x (h / 2)."""
+        """Return the rotation of L positions, with shape L x 1 x (h / 2), for all heads."""
         return Rotation(self.cos[place, None, :], self.sin[place, None, :])
 
 
@@ -69,7 +69,7 @@ class Network(NamedTuple):
 
 
 class Tape(NamedTuple):
-    """The values from one layer's forward pass that its backward pass needs."""
+    """Values of one layer's forward pass that its backward pass needs."""
 
     x: Floats  # input, N x d
     inv1: Floats
@@ -90,7 +90,7 @@ class Tape(NamedTuple):
 
 
 def rms(x: Floats, weight: Floats, eps: float) -> tuple[Floats, Floats]:
-    """Compute RMSNorm over the last axis. Return the result, and 1/rms for its gradient."""
+    """Compute RMSNorm over the last axis. Return the result, and 1/rms for the gradient."""
     inv = 1.0 / np.sqrt(np.vecdot(x, x)[..., None] * x.dtype.type(1.0 / x.shape[-1]) + eps)
     inv = inv.astype(x.dtype, copy=False)
     return x * inv * weight, inv
@@ -112,7 +112,7 @@ def rotary(shape: Shape, dtype: npt.DTypeLike) -> Rotation:
 
 
 def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
-    """Rotate the two halves of the last axis against each other. With -sin, the rotation is
+    """Rotate the first half of the last axis against the second half. With -sin, the rotation is
     inverted."""
     half = x.shape[-1] // 2
     out = np.empty_like(x)
@@ -123,8 +123,8 @@ def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
 
 
 def swiglu(gate_up: Floats) -> tuple[Floats, Floats]:
-    """Compute silu(gate) * up of the stacked N x 2f input. Return the result, and
-    sigmoid(gate)."""
+    """Compute silu(gate) * up. The input has gate and up side by side (N x 2f). Return the result,
+    and sigmoid(gate)."""
     half = gate_up.shape[-1] // 2
     gate, up = gate_up[..., :half], gate_up[..., half:]
     sigmoid = np.exp(-gate)
@@ -136,13 +136,14 @@ def swiglu(gate_up: Floats) -> tuple[Floats, Floats]:
 
 
 def causal(length: int, dtype: npt.DTypeLike) -> Floats:
-    """Return the causal mask for T queries and T keys, which is added to the scores."""
+    """Return the causal mask of T queries and T keys, to be added to the attention scores."""
     return np.triu(np.full((length, length), MASKED, dtype), 1)
 
 
 def attention_weights(q: Floats, keys: Floats, mask: Floats, groups: int) -> Floats:
-    """Compute causal attention of the last L positions' queries (B x KV x (G L) x h) over all T
-    keys (B x KV x T x h): B x KV x (G L) x T. `mask` is `causal` of L positions or more."""
+    """Return causal attention weights, with shape B x KV x (G L) x T. `q` are the queries of the
+    last L positions (B x KV x (G L) x h), `keys` the T keys (B x KV x T x h). `mask` is a causal
+    mask of L or more positions."""
     length = q.shape[2] // groups
     scores = q @ keys.swapaxes(-1, -2)
     scores *= scores.dtype.type(1.0 / np.sqrt(q.shape[-1]))
@@ -156,7 +157,8 @@ def attention_weights(q: Floats, keys: Floats, mask: Floats, groups: int) -> Flo
 
 
 def _in_parts(x: Floats, groups: int) -> Iterator[tuple[slice, Floats]]:
-    """Split B x KV x (G T) x h by positions. Yield the positions, and B x KV x (G L) x h."""
+    """Split an array of shape B x KV x (G T) x h by positions. Yield the positions of each part,
+    and the part with shape B x KV x (G L) x h."""
     batch, kv, rows, head = x.shape
     whole = x.reshape(batch, kv, groups, rows // groups, head)
     for start in range(0, rows // groups, QUERIES):
@@ -168,9 +170,12 @@ def _in_parts(x: Floats, groups: int) -> Iterator[tuple[slice, Floats]]:
 def _attend(
     q: Floats, k: Floats, v: Floats, mask: Floats, groups: int
 ) -> tuple[Floats, Floats | None]:
-    """Compute causal attention of B x KV x (G T) x h queries. Return the output and the weights.
-    The weights of a long sequence do not fit in memory, so they are computed for some positions at
-    a time, and again in the backward pass."""
+    """Compute causal attention of B x KV x (G T) x h queries. Return the output, and the attention
+    weights or None.
+
+    The weights of a long sequence do not fit in memory. They are computed for some positions at a
+    time, and again in the backward pass.
+    """
     if k.shape[2] <= LONG:
         weights = attention_weights(q, k, mask, groups)
         return weights @ v, weights
@@ -229,7 +234,7 @@ def forward(network: Network, ids: Ints) -> tuple[Floats, list[Tape]]:
 
 
 def logits(network: Network, x: Floats) -> Floats:
-    """Compute the V logits of rows of the last layer's output."""
+    """Compute the logits (n x V) of n rows of the last layer's output."""
     return rms(x, network.norm, network.shape.eps)[0] @ network.head.T
 
 
@@ -255,8 +260,8 @@ class HeadTape(NamedTuple):
 def target_logprobs(
     network: Network, x: Floats, rows: Ints, targets: Ints
 ) -> tuple[Floats, HeadTape]:
-    """Compute log p of `targets` (M x K token ids) at `rows` (M indices into the N rows of x): M x
-    K."""
+    """Compute the logprobs of `targets` (M x K token ids) at `rows` (M indices into the N rows of
+    x). Return them, with shape M x K, and the tape for their gradient."""
     picked = x[rows]
     h, inv = rms(picked, network.norm, network.shape.eps)
     scores = log_softmax(h @ network.head.T)
@@ -296,7 +301,8 @@ def _head_grad(
 def _attention_grads(
     dmixed: Floats, p: Floats, q: Floats, k: Floats, v: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """Compute the gradients of queries, keys and values from that of the attention's output."""
+    """Compute the gradients of queries, keys and values from the gradient of the attention's
+    output."""
     dv = p.swapaxes(-1, -2) @ dmixed
     dscores = dmixed @ v.swapaxes(-1, -2)
     dscores -= np.vecdot(dscores, p)[..., None]
@@ -306,8 +312,8 @@ def _attention_grads(
 
 
 def _long_attention_grads(dmixed: Floats, tape: Tape, groups: int) -> tuple[Floats, Floats, Floats]:
-    """Compute the gradients of `_attention_grads` for a long sequence, whose weights were not
-    stored."""
+    """Compute the same gradients as `_attention_grads`, for a long sequence, whose attention
+    weights were not stored."""
     mask = causal(QUERIES, dmixed.dtype)
     dq, dk, dv = np.empty_like(tape.q), np.zeros_like(tape.k), np.zeros_like(tape.v)
     whole = dq.reshape(*tape.k.shape[:2], groups, *tape.k.shape[2:])
@@ -325,8 +331,8 @@ def _long_attention_grads(dmixed: Floats, tape: Tape, groups: int) -> tuple[Floa
 def _attention_grad(
     dmixed: Floats, tape: Tape, block: Block, shape: Shape, rotation: Rotation
 ) -> Floats:
-    """Compute the gradient of the stacked q, k and v from that of the attention's output (N x H
-    h)."""
+    """Compute the gradient of the stacked q, k and v from the gradient of the attention's output (N
+    x H h)."""
     batch, kv, length, head = tape.k.shape
     groups, both = shape.heads // kv, shape.heads + kv
     dmixed = dmixed.reshape(batch, length, kv, groups, head).transpose(0, 2, 3, 1, 4)
@@ -349,7 +355,8 @@ def _attention_grad(
 
 
 def _mlp_grad(dact: Floats, tape: Tape) -> Floats:
-    """Compute the gradient of the stacked gate and up from that of silu(gate) * up (N x f)."""
+    """Compute the gradient of the stacked gate and up from the gradient of silu(gate) * up (N x
+    f)."""
     half = dact.shape[-1]
     gate, up = tape.gate_up[:, :half], tape.gate_up[:, half:]
     out = np.empty_like(tape.gate_up)

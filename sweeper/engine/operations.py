@@ -20,14 +20,15 @@ MAX_SAMPLES = 1024
 
 
 class PassResult(NamedTuple):
-    """A forward pass: the logprobs of each datum's targets, in the targets' shape, and metrics."""
+    """The result of a pass: metrics, and the logprobs of each datum's targets, in the targets'
+    shape."""
 
     logprobs: list[Floats]
     metrics: dict[str, float]
 
 
 def lora_config(values: dict[str, Any]) -> lora.LoraConfig:
-    """Check a client's `lora_config`, and return it."""
+    """Check a client's `lora_config`, and return it. Raises RequestError if it is invalid."""
     fields = {k: v for k, v in values.items() if k in lora.LoraConfig._fields}
     config = lora.LoraConfig(**fields)
     if not 1 <= config.rank <= lora.MAX_RANK:
@@ -73,8 +74,8 @@ def one_pass(
 def forward_backward(
     run: Run, data: Sequence[Datum], name: str, config: losses.LossConfig, *, train: bool
 ) -> PassResult:
-    """Do one pass over the data. With `train`, add its gradient to the run's accumulated gradients.
-    The loss is summed over tokens. A failed pass leaves the gradients unchanged."""
+    """Do one pass over the data. If `train`, add the gradients of the data to the run's accumulated
+    gradients. The loss is summed over tokens. A failed pass leaves the gradients unchanged."""
     loss = losses.find(name, config)
     if not data:
         raise RequestError("data is empty")
@@ -89,8 +90,8 @@ def forward_backward(
 
 
 def step(run: Run, params: optimizer.AdamParams) -> dict[str, float]:
-    """Step the run's adapter with the accumulated gradients, and clear them. Return metrics.
-    Without gradients, the weights do not change."""
+    """Update the run's adapter with the accumulated gradients, and clear the gradients. Return
+    metrics. Without gradients, the weights do not change."""
     adapter = run.adapter
     with np.errstate(all="ignore"):
         scale = adapter.config.scale
@@ -118,7 +119,8 @@ class SaveRequest(NamedTuple):
 
 
 def save(vault: Vault, run: Run, request: SaveRequest) -> Place:
-    """Write the run's adapter to disk, with its optimizer if the kind is `weights`."""
+    """Write the run's adapter to disk, with the optimizer if the kind is `weights`. Return the
+    checkpoint's path."""
     check_ttl(request.ttl_seconds)
     adapter, place = run.adapter, Place(run.id, request.kind, request.name)
     moments = run.moments if request.kind == "weights" else None
@@ -160,8 +162,8 @@ def load_into(run: Run, place: Place, checkpoint: Checkpoint, *, optimizer_too: 
     }
     if checkpoint.base != adapter.model.name or not same:
         raise RequestError(
-            f"{place} is of {checkpoint.base} with {checkpoint.config}; this training client is "
-            f"of {adapter.model.name} with {adapter.config}"
+            f"{place} has the model {checkpoint.base} with {checkpoint.config}, but this training "
+            f"client has {adapter.model.name} with {adapter.config}"
         )
     run.moments = _moments(checkpoint, place, optimizer_too=optimizer_too)
     run.adapter = Adapter(adapter.model, adapter.config, checkpoint.adapter)
@@ -172,7 +174,7 @@ Stop = str | Sequence[str] | Sequence[int] | None
 
 
 class SamplingParams(TypedDict, total=False):
-    """The SDK's `SamplingParams`, as sent."""
+    """The SDK's `SamplingParams`, as the client sends them."""
 
     max_tokens: int | None
     temperature: float
@@ -196,9 +198,9 @@ class SampleRequest(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """Tokens whose logprobs are requested at positions of a prompt, with a row for each position
-    except the first. `rows` and `ids` have the row and token id of each cell; an id of -1 means
-    no token. If only some cells of `shape` are listed, `sparse` has the row pointers and the
+    """Tokens whose logprobs a client requests. They are the cells of a matrix with one row for each
+    position of a prompt except the first. `rows` and `ids` have the row and the token id of each
+    cell; the id -1 means no token. If the matrix is sparse, `sparse` has its row pointers and
     columns."""
 
     rows: Ints
@@ -207,7 +209,7 @@ class Targets(NamedTuple):
     sparse: tuple[Ints, Ints] | None = None
 
     def check(self, vocab: int, length: int) -> None:
-        """Raise RequestError if the targets do not match a prompt of that length."""
+        """Raise RequestError if the targets do not match a prompt of `length` tokens."""
         if self.shape[0] != length - 1:
             raise RequestError(
                 f"target_prompt_logprobs has {self.shape[0]} rows; the prompt needs {length - 1}"
@@ -219,14 +221,14 @@ class Targets(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The first row that names a token."""
+        """The first row that has a token."""
         return int(self.rows[self.ids >= 0].min())
 
 
 class PromptScores(NamedTuple):
-    """The requested scores of a prompt's positions: logprobs of the prompt's tokens (NaN if there
-    are none), the top k, and the logprob of each cell of the targets (0 for a cell without a
-    token)."""
+    """The requested scores of a prompt: the logprob of each token (NaN if it was not requested),
+    the k likeliest tokens at each position, and the logprob of each cell of the targets (0 for a
+    cell without a token)."""
 
     logprobs: Floats | None = None
     topk: tuple[Ints, Floats] | None = None  # T x k token ids, T x k logprobs
@@ -234,7 +236,7 @@ class PromptScores(NamedTuple):
 
 
 class SampleResult(NamedTuple):
-    """The sequences, and the requested scores of the prompt."""
+    """The sampled sequences, and the requested scores of the prompt."""
 
     sequences: list[sampling.Sampled]
     scores: PromptScores
@@ -242,9 +244,9 @@ class SampleResult(NamedTuple):
 
 
 def _stop(model: Model, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
-    """Return the token ids in the SDK's `stop`, and a function that returns whether tokens end with
-    one of its texts (None without texts). If `stop` is None, the ids are the model's end-of-text
-    tokens."""
+    """Return the token ids in the SDK's `stop`, and a function that checks whether tokens end with
+    one of the strings in `stop` (None if it has no strings). If `stop` is None, the ids are the
+    model's end-of-text tokens."""
     if stop is None:
         return model.eos, None
     items: list[object] = [stop] if isinstance(stop, str) else list(stop)
@@ -286,8 +288,8 @@ def _params(model: Model, request: SampleRequest) -> sampling.Params:
 
 
 def _first_scored(request: SampleRequest) -> int:
-    """Return the first position of the prompt whose token is scored. Its logits are those of the
-    position before."""
+    """Return the position of the first prompt token that is scored. The logits for its score are
+    those at the position before."""
     n = len(request.prompt)
     return 1 if request.last_n is None else max(1, n - request.last_n)
 
@@ -295,8 +297,7 @@ def _first_scored(request: SampleRequest) -> int:
 def _prompt_scores(
     network: net.Network, prompt: sampling.Prompt, request: SampleRequest
 ) -> PromptScores:
-    """Compute the logprobs of the prompt's tokens, the top k, and the targets at each position. The
-    first position has none."""
+    """Compute the requested scores of a prompt. The first position has no scores."""
     k, n, first = request.topk_prompt_logprobs, prompt.length, _first_scored(request)
     logprobs = np.full(n, np.nan, np.float32)
     best = np.full((n, k), sampling.EMPTY[0], np.int32)
@@ -322,8 +323,7 @@ def _prompt_scores(
 
 
 def sample(adapter: Adapter, request: SampleRequest, prefixes: Prefixes | None) -> SampleResult:
-    """Draw sequences, and score the prompt if requested. `prefixes` is the cache of read
-    prompts."""
+    """Draw sequences, and score the prompt if requested. `prefixes` is the cache of prompts."""
     model, network = adapter.model, adapter.network
     params = _params(model, request)
     firsts = list[int]()  # the first position whose output is needed, for each kind of score

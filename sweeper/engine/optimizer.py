@@ -70,9 +70,11 @@ def _moved(weight: Floats, first: Floats, second: Floats, params: AdamParams, st
 def step(
     weights: Arrays, gradients: Arrays, moments: Moments, params: AdamParams
 ) -> tuple[Arrays, Moments, float]:
-    """Step every weight that has a gradient. Return new weights and moments, and the L2 norm of all
-    gradients before clipping. The old arrays are unchanged. Weight decay is decoupled: w <- w (1 -
-    rate decay) - rate m / (sqrt(v) + eps)."""
+    """Update every weight that has a gradient. Return new weights and moments, and the L2 norm of
+    all gradients before clipping. The old arrays are unchanged.
+
+    Weight decay is decoupled: w <- w (1 - rate decay) - rate m / (sqrt(v) + eps).
+    """
     norm = _norm(gradients)
     if not gradients:
         return weights, moments, norm

@@ -1,5 +1,6 @@
-"""The cache of prompts: keys and values of prompts that samplers have read, in blocks. A block
-depends only on the tokens up to its end, so the cache does not change results."""
+"""The cache of prompts: attention keys and values of the prompts that samplers have read, in blocks
+of tokens. A block depends only on the tokens up to its end, so the cache does not change
+results."""
 
 import itertools
 import threading
@@ -18,8 +19,8 @@ _Key = tuple[int, int, bytes]
 
 
 class CachedBlock(NamedTuple):
-    """A block: the keys and values of each layer (KV x L x h), and the output of its last
-    position."""
+    """A block: the keys and values of each layer (KV x L x h), and the last layer's output at the
+    block's last position."""
 
     number: int
     cache: list[tuple[Floats, Floats]]
@@ -48,8 +49,8 @@ class Prefixes:
         return self._held
 
     def find(self, owner: int, parts: list[bytes]) -> list[CachedBlock]:
-        """Return the cached blocks at the start of a prompt, up to the first missing one. `parts`
-        has the tokens of each block."""
+        """Return the cached blocks at the start of a prompt, up to the first block that is not
+        cached. `parts` has the tokens of each block."""
         matches, above = list[CachedBlock](), _ROOT
         with self._lock:
             keys = list[_Key]()
@@ -73,8 +74,8 @@ class Prefixes:
         cache: list[tuple[Floats, Floats]],
         last: Floats,
     ) -> CachedBlock:
-        """Cache the block that follows the block `above` (None for the first block). Return the
-        cached block."""
+        """Cache the block of the tokens `part`, which follows the block `above` (None: it is the
+        first block). Return the block that is in the cache."""
         with self._lock:
             key = owner, above.number if above else _ROOT, part
             block = self._blocks.get(key)

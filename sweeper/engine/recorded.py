@@ -1,5 +1,5 @@
 """Sequences that samplers recorded (`record_stability_info`), for losses that need the sampler's
-probabilities. Training requests refer to them by `sequence_id`."""
+probabilities. Training requests name a recorded sequence by its `sequence_id`."""
 
 import threading
 from collections.abc import Callable
@@ -37,7 +37,7 @@ class Records:
         self._sessions: dict[str, dict[str, _Sequence]] = {}
 
     def add(self, session: str, identity: str, prompt: int, drawn: Sampled) -> None:
-        """Record a sequence that was drawn after a prompt of that length."""
+        """Record a sampled sequence. `prompt` is the length of its prompt."""
         tokens = np.array(drawn.tokens, np.int32)
         logprobs = np.array(drawn.logprobs, np.float32)
         with self._lock:
@@ -64,8 +64,8 @@ class Records:
                     del self._sessions[session]
 
     def completed(self, session: str, datum: Datum, number: int) -> Datum:
-        """Return a datum with the recorded logprobs of its sampled tokens. Tokens that were not
-        sampled get the weight 0. Raises RequestError if the datum's spans are missing or do not
+        """Return a datum with the recorded logprobs of its sampled tokens added. Tokens that were
+        not sampled get the weight 0. Raises RequestError if the datum's spans are missing or do not
         match the recorded sequences."""
         where = f"data[{number}]"
         targets = datum.inputs.get("target_tokens")
@@ -99,7 +99,8 @@ class Records:
         return datum._replace(inputs={**datum.inputs, RECORDED: recorded, "weights": weights})
 
     def _find(self, session: str, span: Span, where: str) -> _Sequence:
-        """Return the sequence of a span, and mark it as used."""
+        """Return the recorded sequence of a span, and mark it as used. Raises RequestError if it
+        does not exist or is shorter than the span."""
         with self._lock:
             sequence = self._sessions.get(session, {}).get(span.sequence)
             if sequence is not None:

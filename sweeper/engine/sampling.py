@@ -43,8 +43,9 @@ class Params(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """One sequence: its tokens, the logprob of each, and whether a stop ended it. `topk` has the
-    likeliest tokens at each position with their logprobs, if requested."""
+    """One sampled sequence: its tokens, the logprob of each token, and whether a stop token or stop
+    string ended the sequence. If requested, `topk` has the likeliest tokens at each position and
+    their logprobs."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -53,7 +54,7 @@ class Sampled(NamedTuple):
 
 
 EMPTY = 0, -99999.0
-"""The padding of the protocol for fewer than k entries: a token and a logprob."""
+"""The token id and logprob that pad a list of fewer than k tokens in the protocol."""
 
 
 class Prompt(NamedTuple):
@@ -152,7 +153,8 @@ def _extend(
     network: Network, tokens: Ints, caches: list[Cache], at: int, length: int = 1
 ) -> Floats:
     """Read `length` more tokens of each of n sequences, from position `at` on. Write their keys and
-    values into the caches (n x KV x room x h). Return (n length) x d."""
+    values into the caches (n x KV x room x h). Return the last layer's output, with shape (n *
+    length) x d."""
     x, rotation = network.embed[tokens], network.rotation.at(slice(at, at + length))
     for block, cache in zip(network.blocks, caches, strict=True):
         x = _extend_layer(x, block, network.shape, cache, at, rotation)
@@ -160,8 +162,8 @@ def _extend(
 
 
 def _truncated(probabilities: Floats, params: Params) -> Floats:
-    """Set probabilities excluded by top-k and top-p to zero. All ties at the border of top-k
-    stay."""
+    """Set the probabilities that top-k and top-p exclude to zero. Tokens as likely as the k-th
+    likeliest token stay."""
     if 0 < params.top_k < probabilities.shape[-1]:
         border = np.partition(probabilities, -params.top_k, -1)[:, -params.top_k, None]
         probabilities = np.where(probabilities < border, 0.0, probabilities)
@@ -178,7 +180,8 @@ def _truncated(probabilities: Floats, params: Params) -> Floats:
 
 
 def likeliest(logprobs: Floats, k: int) -> tuple[Ints, Floats]:
-    """Return the k likeliest tokens of each row and their logprobs, padded with `EMPTY`."""
+    """Return the ids and the logprobs of the k likeliest tokens of each row, padded with
+    `EMPTY`."""
     order = np.argsort(-logprobs, -1, kind="stable")[:, :k]
     ids = np.full((len(logprobs), k), EMPTY[0], np.int32)
     values = np.full((len(logprobs), k), EMPTY[1], np.float32)
@@ -190,9 +193,9 @@ def likeliest(logprobs: Floats, k: int) -> tuple[Ints, Floats]:
 def _draw(
     scores: Floats, params: Params, uniform: Floats
 ) -> tuple[Ints, Floats, tuple[Ints, Floats] | None]:
-    """Draw a token for each row of n x V logits, by inverse transform sampling with one uniform
-    number per row, so that rows are independent. Return the tokens, their logprobs at the
-    temperature, and the likeliest tokens if requested."""
+    """Draw a token for each row of n x V logits, by inverse transform sampling. Return the tokens,
+    their logprobs at the temperature, and the likeliest tokens if requested. `uniform` has one
+    number per row, so rows are independent."""
     if not np.isfinite(scores).all():
         raise RequestError("the model's logits are not finite: its training has diverged")
     if params.temperature <= 0:
@@ -211,7 +214,8 @@ def _draw(
 
 
 def _room(caches: list[Cache], n: int, length: int, room: int) -> list[Cache]:
-    """Copy the first `length` positions of caches for n sequences, with space for `room` more."""
+    """Copy the first `length` positions of the caches of n sequences, with space for `room` more
+    positions."""
 
     def grown(part: Floats) -> Floats:
         out = np.empty((n, part.shape[-3], length + room, part.shape[-1]), part.dtype)
@@ -224,10 +228,9 @@ def _room(caches: list[Cache], n: int, length: int, room: int) -> list[Cache]:
 def sample(network: Network, prompt: Prompt, n: int, params: Params) -> list[Sampled]:
     """Draw n continuations of a prompt.
 
-    The logprobs are those of the tempered distribution before the truncation by top-k and top-p.
-    At temperature 1 they equal the logprobs that training computes for the same tokens. For a
-    prompt that fills the context, one token is still drawn, because nothing has to be read after
-    it.
+    The logprobs include the temperature, but not the truncation by top-k and top-p. At temperature
+    1 they equal the logprobs that training computes for the same tokens. If the prompt fills the
+    context, one token is still drawn, because the network does not need to read that token.
     """
     seed = None if params.seed is None else params.seed % 2**64
     rng = np.random.Generator(np.random.PCG64(seed))

@@ -29,7 +29,7 @@ log = logging.getLogger("sweeper.engine")
 
 
 class Reply(NamedTuple):
-    """The result for a promise: bytes of protobuf, or a JSON document."""
+    """The result of a request: bytes of protobuf, or a JSON document."""
 
     body: bytes | dict[str, object]
 
@@ -51,9 +51,9 @@ Work = Callable[[], Reply]
 
 
 class Promises:
-    """Promises by id, kept for some time after they are fetched, because a client that lost a
-    response fetches it again. At most `most` fetched promises are kept, for `linger` seconds. A
-    finished promise that is never fetched is dropped after `forget` seconds."""
+    """The promises of results, by id. A fetched promise is kept for `linger` seconds, because a
+    client that lost a response fetches it again; at most `most` fetched promises are kept. A
+    finished promise that is never fetched is dropped `forget` seconds after its creation."""
 
     def __init__(self, most: int = 2048, linger: float = 60.0, forget: float = 3600.0) -> None:
         self._most, self._linger, self._forget = most, linger, forget
@@ -68,7 +68,8 @@ class Promises:
         return len(self._open) + len(self._fetched)
 
     def create(self, name: str) -> Future[Reply] | None:
-        """Create a promise. Return None if the name exists, because the request was sent twice."""
+        """Create a promise. Return None if `name` exists, because the client has sent the request
+        twice."""
         with self._lock:
             if name in self._open or name in self._fetched:
                 return None
@@ -77,7 +78,7 @@ class Promises:
             return future
 
     def get(self, name: str) -> Future[Reply] | None:
-        """Return the promise of that name, or None if there is none or it was dropped."""
+        """Return a promise. None if it does not exist, or was dropped."""
         with self._lock:
             promise = self._open.get(name) or self._fetched.get(name)
             return promise[0] if promise else None
@@ -123,7 +124,7 @@ class Promises:
 
 
 _OLDEST = 8
-"""Every this many requests, a sampler's lane takes its oldest request instead of its newest."""
+"""A sampler's lane takes its newest request, but its oldest once in this many requests."""
 
 
 class _Job(NamedTuple):
@@ -132,8 +133,8 @@ class _Job(NamedTuple):
 
 
 class Lane:
-    """A queue of requests. With `ordered`, they run one at a time by sequence number, from 1.
-    Otherwise the newest is first."""
+    """A queue of requests. If `ordered`, they run one at a time by sequence number, from 1.
+    Otherwise the newest request is taken first."""
 
     def __init__(self, *, ordered: bool) -> None:
         self._ordered, self._taken = ordered, 0
@@ -171,9 +172,9 @@ class Scheduler:
     def submit(
         self, lane: Lane, future: Future[Reply], work: Work, sequence: int | None = None
     ) -> None:
-        """Queue a job. With a sequence number, it waits until all earlier numbers have been queued.
-        A number that has already run fails and does not run again, because it belongs to a request
-        whose result was fetched and dropped. A job for a closed lane fails too."""
+        """Queue a job. A job with a sequence number waits until all earlier numbers have been
+        queued. If its number was queued before, the job fails, because the result of that request
+        was fetched and dropped. A job for a closed lane fails too."""
         job = _Job(future, work)
         with self._condition:
             if lane.closed or (sequence is not None and sequence < lane.next):
@@ -197,9 +198,9 @@ class Scheduler:
             lane.queue.append(due)
 
     def pass_over(self, lane: Lane, seconds: float) -> None:
-        """Skip a missing number that requests have waited for longer than `seconds`. The waiting
-        requests fail, and the lane continues with the number after them. Otherwise a client that
-        lost a request would wait for ever."""
+        """Skip a missing sequence number that requests have waited for longer than `seconds`. The
+        waiting requests fail, and the lane continues with the number after them. Otherwise the
+        requests of a client that lost one request would wait for ever."""
         with self._condition:
             if not lane.early or time.monotonic() - lane.early_since < seconds:
                 return
@@ -278,8 +279,8 @@ Job = Callable[[], Reply]
 
 
 class Admission:
-    """A gatekeeper that passes jobs to the scheduler when the limits allow it. A session needs a
-    seat (`max_sessions`) to have training clients."""
+    """A gatekeeper that passes jobs to the scheduler when the limits allow it. A session with
+    training clients needs one of `max_sessions` seats."""
 
     def __init__(
         self, promises: Promises, scheduler: Scheduler, meter: Meter, limits: Limits
@@ -298,7 +299,8 @@ class Admission:
             self._meter.add(key.partition(":")[0], paused=1)
 
     def training_client(self, session: str, name: str, lane: Lane, job: Job) -> None:
-        """Promise a training client, which is created once its session has a seat."""
+        """Create the promise of a training client. The client is created when its session has a
+        seat."""
         future = self._promises.create(name)
         if future is None:
             return
@@ -315,11 +317,12 @@ class Admission:
         self._admit(self.seats, session, name, start, _SEATS)
 
     def full(self) -> bool:
-        """Return whether a sample would have to wait."""
+        """Return whether a new sample would have to wait."""
         return self._draws.full()
 
     def sample(self, name: str, lane: Lane, job: Job) -> None:
-        """Promise a sample, which is drawn once few enough others are being drawn."""
+        """Create the promise of a sample. The sample is drawn when `max_concurrent_samples` allows
+        it."""
         future = self._promises.create(name)
         if future is None:
             return

@@ -73,8 +73,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _listen_as_before(host: str, port: int, home: str) -> socket.socket:
-    """Listen on `port`. Port 0 takes the port of the home's last engine if it is free, so that
-    programs that used it find this engine."""
+    """Listen on `port`. If `port` is 0, listen on the port of the home's last engine if it is free,
+    so that programs that used that engine find this one; else on any free port."""
     path = os.path.join(paths.engine(home), "port")
     listener = None
     if port == 0:
@@ -106,7 +106,8 @@ def _log_to(home: str) -> None:
 
 
 class _Recorded(uvicorn.Server):
-    """A server that writes its record when it starts to answer, and removes it at the end."""
+    """A server that writes the file `path` when it starts to answer, and removes the file at the
+    end. `record` is the file's content."""
 
     def __init__(self, config: uvicorn.Config, path: str, record: Mapping[str, object]) -> None:
         super().__init__(config)

@@ -1,5 +1,5 @@
 """The engine's requests, without HTTP: a JSON body in, a JSON document out. Slow work becomes a
-job, whose result the client fetches by a promise."""
+job, and the client gets a promise with which it fetches the result."""
 
 import contextlib
 import itertools
@@ -37,7 +37,7 @@ _MISSING_SECONDS = 600.0
 
 
 def _owner(name: str, kind: str) -> str:
-    """Return the session in the id of a run or a sampler."""
+    """Return the id of the session, which is part of the id of a run or a sampler."""
     return name.rpartition(f":{kind}:")[0]
 
 
@@ -67,7 +67,7 @@ class Service:
         limits: Limits = Limits(),  # noqa: B008 -- a tuple
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`spill` is a directory for idle samplers, which is emptied first."""
+        """`spill` is a directory for idle samplers. Its contents are deleted first."""
         self.models, self.vault = models, vault
         self.scheduler = Scheduler(threads)
         self.promises = Promises()
@@ -89,7 +89,8 @@ class Service:
     def _promise(
         self, name: str, lane: Lane, job: Callable[[], Reply], sequence: int | None = None
     ) -> str:
-        """Queue a job under a name. A request that is sent again finds its promise."""
+        """Queue a job, and create the promise `name` of its result. If the promise exists, the
+        client has sent the request again, and nothing is queued. Return `name`."""
         future = self.promises.create(name)
         if future is not None:
             self.scheduler.submit(lane, future, job, sequence)
@@ -107,8 +108,8 @@ class Service:
         return {"request_id": name, "model_id": run.id}
 
     def refuse(self, body: Body, message: str) -> None:
-        """Release the sequence number of a rejected request, if any. The SDK counts it, so later
-        requests would wait for it for ever."""
+        """If a rejected request has a sequence number, release it. The SDK has counted the number,
+        so later requests would wait for it for ever."""
         name, sequence = body.get("model_id"), body.get("seq_id")
         if not isinstance(name, str) or not isinstance(sequence, int):
             return
@@ -222,7 +223,7 @@ class Service:
         }
 
     def forward_backward(self, raw: bytes) -> Body:
-        """Do a forward pass, and a backward pass unless it is `forward_only`."""
+        """Do a forward pass, and a backward pass unless the request is `forward_only`."""
         message = wire.parse(raw)
         run = self._run(message.model_id)
 
@@ -366,13 +367,14 @@ class Service:
         return promise
 
     def join_sampling_session(self, body: Body) -> Body:
-        """Return a number for another client of a sampler, which distinguishes its requests."""
+        """Return a number that distinguishes this client's requests from those of the sampler's
+        other clients."""
         self.registry.sampler(body["sampling_session_id"])
         return {"type": "join_sampling_session", "client_counter": next(self._clients)}
 
     def sample(self, body: Body, *, may_refuse: bool = False) -> Body:
-        """Draw sequences. If too many are being drawn, raise Busy if the client accepts that
-        (`may_refuse`); otherwise the request waits."""
+        """Draw sequences. If too many are being drawn, the request waits. If `may_refuse`, raise
+        Busy instead."""
         if not body.get("sampling_session_id"):
             raise RequestError("sampling needs a sampling session: use a SamplingClient")
         sampler = self.registry.sampler(body["sampling_session_id"])

@@ -128,8 +128,9 @@ class Sampler(NamedTuple):
 
 @dataclass
 class Session:
-    """A client process, as its SDK defines a session. `started` is in Unix seconds. `status` is the
-    protocol's description of its end; None while it is open, or if the end was not reported."""
+    """A session of the SDK, which is one client process. `started` is in Unix seconds. `status` is
+    the protocol's description of the session's end; None while it is open, or if the end was not
+    reported."""
 
     id: str
     tags: list[str]
@@ -167,8 +168,8 @@ class Registry:
             self._samplers[session.id] = collections.OrderedDict()
 
     def session(self, name: str) -> Session:
-        """Return the session with that id, and record that its client is alive. Raises Unknown if
-        there is none."""
+        """Return a session, and record that its client is alive. Raises Unknown if there is no such
+        session."""
         session = self._sessions.get(name)
         if session is None:
             raise Unknown(f"there is no session {name}: it ended, or the engine was restarted")
@@ -187,7 +188,7 @@ class Registry:
             return [*reversed(self._sessions.values()), *reversed(self._past.values())]
 
     def past_runs(self) -> dict[str, RunSummary]:
-        """Return the last training runs with an ended session, latest end first."""
+        """Return the last removed training runs by id, latest removal first."""
         with self._lock:
             return dict(reversed(self._past_runs.items()))
 
@@ -201,7 +202,7 @@ class Registry:
                 self._sessions[session].runs.append(run.id)
 
     def run(self, name: str) -> Run:
-        """Return the training client of that id. Raises Unknown if there is none."""
+        """Return a training client. Raises Unknown if there is no such client."""
         run = self._runs.get(name)
         if run is None:
             raise Unknown(f"there is no training client {name}: its session ended, or the engine "
@@ -215,7 +216,7 @@ class Registry:
             return list(self._runs.values())[::-1]
 
     def add_sampler(self, session: str, sampler: Sampler) -> None:
-        """Add a sampler. Beyond the limits, the least recently used samplers are moved to disk,
+        """Add a sampler. If there are too many, the least recently used samplers are moved to disk,
         then dropped."""
         with self._lock:
             if session not in self._sessions:
@@ -239,7 +240,7 @@ class Registry:
         return os.path.join(self._spill, session, f"{number}.npz")
 
     def sampler(self, name: str) -> Sampler:
-        """Return the sampler with that id, and mark it as used. Raises Unknown if there is none."""
+        """Return a sampler, and mark it as used. Raises Unknown if there is no such sampler."""
         session = name.rpartition(":sample:")[0]
         with self._lock:
             held = self._samplers.get(session)

@@ -85,7 +85,7 @@ _EMBED, _HEAD, _GAIN = 0.2, 0.2, 1.0
 
 
 def weights() -> Arrays:
-    """Return the weights by their Hugging Face names, float32."""
+    """Return the weights of `tiny/qwen3` in float32, by their Hugging Face names."""
     import numpy as np
 
     random = np.random.RandomState(_SEED)
@@ -124,7 +124,8 @@ def weights() -> Arrays:
 
 
 def vocabulary() -> dict[str, int]:
-    """Return the printable symbol of each byte (GPT-2's table), numbered in code point order."""
+    """Return the token id of each byte, by the byte's printable symbol in GPT-2's table. Ids follow
+    the code points of the symbols."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in set(printable)]
     symbols = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(len(hidden))]
@@ -174,14 +175,14 @@ def _tokenizer_config() -> dict[str, object]:
 
 
 def _taught() -> bytes:
-    """Read the bfloat16 weights of the teacher from their file."""
+    """Return the file of the teacher's weights, which are bfloat16."""
     with open(os.path.join(os.path.dirname(__file__), "teacher.safetensors"), "rb") as file:
         return file.read()
 
 
 def _config(name: str) -> Mapping[str, object]:
-    """Return a model's config.json. The teacher's has a hash of its weights, which distinguishes
-    releases."""
+    """Return a model's config.json. The config.json of the teacher has a hash of its weights, which
+    distinguishes releases."""
     if name == TINY:
         return CONFIG
     digest = hashlib.sha256(_taught()).hexdigest()
@@ -215,8 +216,8 @@ def _is_this(directory: str, config: Mapping[str, object]) -> bool:
 
 
 def ensure(models: str, name: str = TINY) -> str:
-    """Return the model's directory under `models`. Create it, atomically, if it is missing or from
-    an earlier release. Concurrent processes find the same files."""
+    """Return the model's directory under `models`. If it is missing or from an earlier release,
+    create it atomically. Concurrent processes get the same files."""
     directory, config = os.path.join(models, name.replace("/", "--")), _config(name)
     if _is_this(directory, config):
         return directory

@@ -68,8 +68,8 @@ def parse(body: bytes) -> "pb.ForwardBackwardRequest":
 
 
 def protobuf_head(data: bytes) -> dict[str, str | int]:
-    """Read `model_id` and `seq_id` from a ForwardBackwardRequest or its beginning. These fields
-    come before the data. Missing fields are left out."""
+    """Read `model_id` and `seq_id` from a ForwardBackwardRequest, or from its beginning: these
+    fields come before the data. Missing fields are left out."""
     reader = _Varints(data)
     head: dict[str, str | int] = {}
     try:
@@ -91,7 +91,7 @@ _SEQUENCE_TAG = pb.ForwardBackwardRequest.SEQ_ID_FIELD_NUMBER << 3
 
 
 class _Varints:
-    """A reader of protobuf, one number at a time. Raises `IndexError` at its end."""
+    """A reader of protobuf, one number at a time. Raises `IndexError` at the end of the data."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0
@@ -185,8 +185,8 @@ def decode_pass(message: "pb.ForwardBackwardRequest") -> PassRequest:
 
 
 def encode_pass(result: PassResult) -> bytes:
-    """Encode a ForwardBackwardOutput: one record for consecutive data with the same trailing
-    shape."""
+    """Encode a ForwardBackwardOutput. Consecutive data with the same trailing shape share one
+    record."""
     message = pb.ForwardBackwardOutput(loss_fn_output_type="ArrayRecord")
     for key, value in result.metrics.items():
         message.metrics[key] = value

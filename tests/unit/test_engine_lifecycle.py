@@ -123,7 +123,7 @@ def test_an_engine_that_sweeps_use_is_not_stopped_unasked(
     output = capsys.readouterr()
     assert bool(stops) == stopped
     if not flags:
-        named = "7 sweeps in progress use it: /sweeps/0, /sweeps/1, /sweeps/2, /sweeps/3, "
+        named = "7 sweeps in progress use the engine: /sweeps/0, /sweeps/1, /sweeps/2, /sweeps/3, "
         named += "/sweeps/4 and 2"
         assert named in (output.out if terminal else output.err)
     assert code == (6 if not stopped and not terminal else 0)
