@@ -1,4 +1,5 @@
-"""The effect of each axis: means by value with intervals, trends, and pairs of axes. Pure."""
+"""The effect of each axis: the mean of each value with its interval, trends, and pairs of axes.
+Pure."""
 
 # The marginal mean of a value is the plain mean, over the combinations of the other settings, of
 # the cells' means, whatever their numbers of seeds. Only combinations that were measured at every
@@ -32,16 +33,17 @@ from sweeper.analysis.statistics.distributions import range_tail
 from sweeper.analysis.statistics.inference import CONFIDENCE, Estimate
 
 MOST = 24
-"""The most values of an axis that are shown individually."""
+"""The largest number of values for which each value of an axis is shown."""
 _PAIRS = 3
 _PAIRED = 4
-"""The number of axes, the most important first, of which pairs are examined."""
+"""Pairs of this many axes are examined, the most important axes first."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """A value of an axis: its text, its number if it has one, its marginal mean (geometric on a log
-    scale) with a 95 % interval, and the number of cells in that mean."""
+    """A value of an axis: its text, its number (if it is a number), its marginal mean with a 95
+    % interval, and the number of cells that the mean covers. On a log scale the mean is
+    geometric."""
 
     value: str
     number: float | None
@@ -53,7 +55,7 @@ class Level:
 
     @property
     def shown(self) -> str:
-        """The text as in the names of cells. A long number is shortened."""
+        """The value as the names of cells show it. A long number is shortened."""
         if self.spelled:
             return self.spelled
         long = self.number is not None and len(self.value) > labels.BRIEF
@@ -62,12 +64,13 @@ class Level:
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis. `effect` is the marginal mean of the best value minus that of the worst, on the
-    scale of the comparison. Its interval and p are corrected for choosing these two among all
-    values. On an ordered axis, `ends` is the mean of the last value minus that of the first, and
-    `steps` are the differences between neighbours. `log`: the numbers are spaced by ratios.
-    `matched` is False if no combination of the other settings was measured at every value; then the
-    means include effects of other axes."""
+    """An axis of the grid. `effect` is the marginal mean of the best value minus that of the
+    worst value, on the scale of the comparison. The interval and the p of `effect` are corrected
+    for choosing these two values among all. On an ordered axis, `ends` is the mean of the last
+    value minus the mean of the first, and `steps` has the differences between neighbouring
+    values. `log` is set if the numbers are spaced by ratios. `matched` is False if no
+    combination of the other settings was measured at every value: the means then include effects
+    of other axes."""
 
     key: str
     levels: tuple[Level, ...]
@@ -82,8 +85,8 @@ class Axis:
 
 @dataclass(frozen=True)
 class Trend:
-    """The marginal means of an ordered axis improve toward its `side` ("smallest" or "largest"),
-    and the ends differ beyond the noise. With `every`, each step improves."""
+    """An ordered axis whose marginal means improve toward its `side` ("smallest" or "largest"),
+    and whose ends differ beyond the noise. `every` is set if each step improves."""
 
     axis: str
     side: str
@@ -93,8 +96,8 @@ class Trend:
 
 @dataclass(frozen=True)
 class Crossing:
-    """An interaction of two axes. Of the values `first` and `second` of `x`, the first is better
-    where `y` is `here`, and the second where `y` is `there`, both beyond the noise. `p` is
+    """An interaction of two axes. The value `first` of `x` is better where `y` is `here`, and
+    the value `second` of `x` is better where `y` is `there`, both beyond the noise. `p` is
     corrected for all possible comparisons."""
 
     x: str
@@ -108,8 +111,9 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Grid2:
-    """Means for pairs of values of two axes, over all cells that have them: `rows` of `y` by
-    columns of `x`, None if not measured. `best_x` is the position of the best `x` in each row."""
+    """A table of means: a row for each value of `y`, a column for each value of `x`, and the
+    mean over all cells with both values (None if there are none). `best_x` is the position of
+    the best `x` in each row."""
 
     x: str
     y: str
@@ -121,8 +125,8 @@ class Grid2:
 
 
 def find_axes(ranking: Ranking, sign: float) -> list[Axis]:
-    """Return the axes with two values or more among the measured cells, the most important first.
-    Cells with a diverged run are left out, since their other runs do not measure the setting."""
+    """Return the axes that have two values or more among the measured cells, the most important
+    axis first. Cells with a diverged run are left out: the mean of their other runs is too good."""
     cells = usable(ranking)
     axes = [axis for key in ranking.keys if (axis := _axis(key, cells, ranking, sign)) is not None]
     return sorted(axes, key=lambda axis: -abs(axis.effect.value))
@@ -158,7 +162,7 @@ def _axis(key: str, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Axi
 
 
 class _Gap(NamedTuple):
-    """The differences between two values of an axis."""
+    """Computes differences between two values of an axis."""
 
     key: str
     groups: Mapping[str, list[Cell]]
@@ -166,9 +170,9 @@ class _Gap(NamedTuple):
     matched: bool
 
     def between(self, own: str, other: str) -> Estimate:
-        """Return the difference between the marginal means of two values. It has no interval if
-        they were not measured at the same combinations of the other settings, whose effects then
-        add to the noise."""
+        """Return the difference between the marginal means of two values. The interval is
+        missing if the two values were not measured at the same combinations of the other
+        settings: effects of these settings then add to the noise."""
         one, two = self.groups[own], self.groups[other]
         if not self.matched:
             return Estimate(_plain_mean(self.ranking, one) - _plain_mean(self.ranking, two))
@@ -185,7 +189,7 @@ def _plain_mean(ranking: Ranking, cells: Sequence[Cell]) -> float:
 
 
 def _blocks(key: str, values: Mapping[str, list[Cell]]) -> set[tuple[tuple[str, str], ...]]:
-    """Return combinations of the other settings that have a cell at every value."""
+    """Return the combinations of the other settings that have a cell at every value of `key`."""
     rests = [{rest(cell, key) for cell in cells} for cells in values.values()]
     return rests[0].intersection(*rests)
 
@@ -201,9 +205,10 @@ def _level(key: str, text: str, number: float | None, cells: list[Cell], ranking
 
 
 def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
-    """Return ordered axes with three or more values along which every step improves, and whose ends
-    and last step differ at 2.5 %, shared by all `axes` (Bonferroni). The last step is tested
-    because it does not improve past a turn. Edges have the other half of the level."""
+    """Return the ordered axes with three or more values along which every step improves, if the
+    difference of the ends and the last step are significant at 2.5 % / number of `axes`
+    (Bonferroni). The last step is tested because the means stop improving past an optimum. The
+    other 2.5 % are for the tests of edges."""
     trends: list[Trend] = []
     family = 2 * max(sum(axis.matched for axis in axes), 1)
     for axis in axes:
@@ -228,14 +233,12 @@ def _is_beyond_noise(estimate: Estimate, family: int) -> bool:
 def find_crossings(
     ranking: Ranking, axes: Sequence[Axis], sign: float, by: Sequence[str] | None = None
 ) -> list[Crossing]:
-    """Return pairs of axes in which the best value of one depends on the other: two of its values
-    change places, and each is better beyond the noise somewhere.
-
-    Differences within a row are compared with the studentized range of its values, and corrected
-    for the number of rows and of pairs of axes (Bonferroni). So at most 5 % of sweeps without such
-    a dependence report one. With `by`, only the dependence on these settings is tested, also in a
-    ragged grid: within a row, only cells that were measured alike are compared.
-    """
+    """Return the pairs of axes in which the best value of `x` depends on `y`: two values of `x`
+    change places, and each of them is better beyond the noise for some value of `y`. Differences
+    within a row are compared with the studentized range of its values, and corrected for the
+    numbers of rows and of pairs of axes (Bonferroni). Of sweeps without such a dependence, at
+    most 5 % report one. With `by`, only the dependence on these settings is tested. The grid may
+    be ragged: within a row, cells are compared only at the same other settings."""
     if by is None:
         shown = [axis.key for axis in axes if axis.matched][:_PAIRED]
         pairs = [(x, y) for x in shown for y in shown if x != y]
@@ -283,15 +286,15 @@ def _within(
     one: Mapping[object, Cell],
     two: Mapping[object, Cell],
 ) -> Estimate | None:
-    """Return the difference of two values of an axis at one value of another, over the combinations
-    that both have."""
+    """Return the difference between two values of an axis at one value of another axis, over the
+    combinations of the other settings that both have."""
     both = [(one[key], two[key]) for key in one if key in two]
     return over_pairs(ranking, both) if both else None
 
 
 def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float) -> list[Grid2]:
-    """Return pairs of the most important axes as grids of means, the strongest interaction
-    first."""
+    """Return a table of means for each pair of the most important axes, the strongest
+    interaction first."""
     cells = usable(ranking)
     shown = [axis for axis in axes if axis.matched][:_PAIRED]
     grids = [_pair(x, y, cells, ranking, sign) for x, y in combinations(shown, 2)]
@@ -325,8 +328,8 @@ def _pair(x: Axis, y: Axis, cells: Sequence[Cell], ranking: Ranking, sign: float
 
 
 def _interaction(table: Sequence[Sequence[float | None]]) -> float:
-    """Return the strength of the interaction of two axes: the root mean square distance of the
-    means from a sum of a row part and a column part. 0 if a mean is missing."""
+    """Return the strength of an interaction: the root mean square of what remains of the means
+    after row effects and column effects are subtracted. 0 if a mean is missing."""
     rows = [[value for value in row if value is not None] for row in table]
     if any(len(row) != len(table[0]) for row in rows):
         return 0.0

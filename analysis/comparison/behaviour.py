@@ -1,5 +1,6 @@
-"""Judges the models' texts: rewards, pass@k, signal, truncation, examples, suspicions. Among
-several splits, the training split counts. A cell's figures are means over its runs. Pure."""
+"""Judges the texts that models wrote: rewards, pass@k, signal, truncation, examples, suspicions.
+If rollouts have several splits, the training split is judged. A cell's figures are means over
+its runs. Pure."""
 
 import math
 import zlib
@@ -31,13 +32,12 @@ class Example:
 
 @dataclass(frozen=True)
 class CellBehaviour:
-    """The rollouts of a cell; unknown values are None.
-
-    By iteration: `signal` is the fraction of groups whose answers differ in reward, `length` the
-    mean number of sampled tokens, `reward` the mean reward. At the last iteration: `histogram`
-    (fractions), `passes` (k -> pass@k over seeds), `truncated`, and `distinct` (the fraction of
-    different texts among the answers of a group).
-    """
+    """Figures of a cell's rollouts; unknown values are None. Three figures are dicts from
+    iteration to value: `signal` is the fraction of groups whose answers differ in reward,
+    `length` the mean number of sampled tokens, `reward` the mean reward. The others describe the
+    last iteration: `histogram` of rewards (fractions), `passes` (k -> pass@k over seeds), the
+    fraction `truncated`, and `distinct`, the fraction of different texts among the answers of a
+    group."""
 
     cell: str
     rollouts: int
@@ -53,8 +53,8 @@ class CellBehaviour:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """A question that cells answer with different success, with the mean reward and answers by
-    cell."""
+    """A question that some cells answer better than others, with the mean reward and the answers
+    of each cell."""
 
     prompt: str
     reference: str
@@ -64,8 +64,8 @@ class Disagreement:
 
 @dataclass(frozen=True)
 class Flag:
-    """A sign that a cell may have gained reward in the wrong way. `kind` is "length",
-    "repetition", "collapse" or "reward_without_success"."""
+    """A sign of reward hacking in a cell. `kind` is "length", "repetition", "collapse" or
+    "reward_without_success"."""
 
     kind: str
     cell: str
@@ -75,8 +75,8 @@ class Flag:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """The behaviour of all cells. `low` and `high` are the ends of the histograms, and `split` is
-    the split of the rollouts that is judged."""
+    """The behaviour of all cells. `low` and `high` are the ends of the histograms. `split` is
+    the judged split of the rollouts."""
 
     split: str
     cells: tuple[CellBehaviour, ...]
@@ -165,8 +165,8 @@ def _cell(
 
 
 def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]:
-    """Return by iteration the mean over runs of `judge`, applied to a run's rollouts, for
-    iterations that most runs have."""
+    """Return a dict from iteration to the mean over runs of `judge(rollouts of the run)`.
+    Iterations that at most half of the runs have are left out."""
     collected: dict[int, list[float]] = {}
     for rollouts in runs:
         by_iteration: dict[int, list[Rollout]] = {}
@@ -211,7 +211,8 @@ def _histogram(runs: Sequence[list[Rollout]], ends: tuple[float, float]) -> tupl
 
 
 def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
-    """Return pass@k over the runs, by k. A run's pass@k is the mean over its questions."""
+    """Return a dict from k to pass@k over the runs. A run's pass@k is the mean over its
+    questions."""
     by_k: dict[int, list[float]] = {}
     for rollouts in runs:
         groups = list(_groups(rollouts).values())
@@ -226,8 +227,8 @@ def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
 
 
 def _cut(rollouts: Sequence[Rollout], limit: int | None) -> float | None:
-    """Return the fraction of answers cut off at the token limit: they have as many tokens, and no
-    recorded end."""
+    """Return the fraction of answers that were cut off: they have `limit` tokens, and no end of
+    text was recorded."""
     if limit is None or not rollouts:
         return None
     return sum(r.length >= limit and r.ended is not True for r in rollouts) / len(rollouts)
@@ -254,8 +255,8 @@ def _loops(text: str) -> bool:
 
 
 def examples(run: RunData, split: str, count: int) -> list[Example]:
-    """Return the `count` best and worst of a run's last rollouts, each from a different question if
-    there are enough."""
+    """Return the `count` best and the `count` worst of a run's last rollouts, from different
+    questions if there are enough."""
     final = [r for r in _final([r for r in run.rollouts if r.split == split]) if r.response]
     ordered = sorted(final, key=lambda r: -r.reward if math.isfinite(r.reward) else math.inf)
     best = _of_different_questions(ordered, count)
@@ -274,8 +275,8 @@ def _of_different_questions(rollouts: Sequence[Rollout], count: int) -> list[Rol
 
 
 def _disagreements(ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Disagreement]:
-    """Return questions that several cells answered, the largest gap in mean reward first. Questions
-    are matched by their text, since their position differs from run to run."""
+    """Return the questions that several cells answered, the largest gap in mean reward first.
+    Questions are matched by their text, since their order differs between runs."""
     answers: dict[str, dict[str, list[float]]] = {}
     references: dict[str, str] = {}
     for cell in ranking.cells:
@@ -321,7 +322,7 @@ def _flags(cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]
 def _hollow(
     cell: CellBehaviour, ranking: Ranking, of: Mapping[str, list[Rollout]], gain: float
 ) -> list[Flag]:
-    """Return whether the reward rose while the fraction of correct answers did not."""
+    """Return a flag if the reward rose while the fraction of correct answers did not."""
     own = next(one for one in ranking.cells if one.name == cell.cell)
     marks = [[r for r in of[run.id] if r.correct is not None] for run in own.runs]
     right = _over_time([m for m in marks if m], _share_right)

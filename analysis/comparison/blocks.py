@@ -1,5 +1,6 @@
-"""Parts of a sweep that are judged separately, such as one block per model. They are requested
-(`by`), or given by an axis of texts on which the best value of another axis depends. Pure."""
+"""Blocks: parts of a sweep that are judged separately, such as one block per model. The user
+requests them (`by`), or they follow from a setting of text on which the best value of an axis
+depends. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,9 +21,9 @@ from sweeper.sweep.labels import plural
 
 @dataclass(frozen=True)
 class Block:
-    """The cells with one `value` of the setting that separates blocks. `best` is None if no cell
-    has a result that counts. `tied` cells cannot be distinguished from the best. `comparisons`
-    compare each cell with the best."""
+    """The cells with the same `value` of the setting that separates blocks. `best` is None if no
+    cell can be named. `tied` has the cells that cannot be distinguished from the best.
+    `comparisons` compare each cell with the best."""
 
     value: str
     cells: int
@@ -35,17 +36,18 @@ class Block:
 
     @property
     def compared(self) -> int:
-        """The number of cells that could be compared with the best."""
+        """The number of cells that were compared with the best."""
         return len(self.comparisons)
 
     @property
     def ahead(self) -> bool:
-        """Whether the best cell leads all cells that it could be compared with."""
+        """Whether the best cell leads all cells that were compared with it."""
         return bool(self.comparisons) and not self.tied
 
     @property
     def standing(self) -> str:
-        """How the best cell compares with the others, as text; "" if the noise is unknown."""
+        """A phrase that says how the best cell compares with the others; "" if the noise is
+        unknown."""
         if self.tied:
             return f"{len(self.tied)} of {self.compared} others may be as good"
         return f"ahead of {plural(self.compared, 'other')}" if self.compared else ""
@@ -53,9 +55,10 @@ class Block:
 
 @dataclass(frozen=True)
 class Blocks:
-    """All blocks of a sweep, by the setting `by` (several settings have commas between).
-    `requested`: the grid or the command line requests it; otherwise `why` is the evidence that
-    blocks differ. `ragged`: the blocks do not all have the same cells."""
+    """All blocks of a sweep. `by` is the setting that separates them, or several settings with
+    commas between. `requested` is set if the grid or the command line requests the blocks;
+    otherwise `why` is the evidence that they differ. `ragged` is set if the blocks do not all
+    have the same cells."""
 
     by: str
     requested: bool
@@ -97,7 +100,8 @@ def _has(cell: Cell, key: str) -> bool:
 
 
 def _crossing_of(ranking: Ranking, sign: float) -> Crossing | None:
-    """Return the most certain dependence of an axis's best value on a setting of text."""
+    """Return the interaction with the smallest p in which the best value of an axis depends on a
+    setting of text."""
     named = [key for key in ranking.keys if _texts(ranking, key)]
     if not named:
         return None
@@ -151,9 +155,9 @@ def _block(ranking: Ranking, sign: float, by: str, value: str, others: Sequence[
 
 
 def by_blocks(ranking: Ranking, partition: Blocks, sign: float) -> tuple[Ranking, Blocks]:
-    """Compare each cell with the best of its block, so that no cell is best of all. Return the
-    ranking and the blocks. The interval of each best cell allows for its selection. Nothing changes
-    if fewer than two blocks have a best cell."""
+    """Compare each cell with the best cell of its block; no cell is then the best of the sweep.
+    Return the ranking and the blocks. The interval of each best cell allows for its selection.
+    Nothing changes if fewer than two blocks have a best cell."""
     if sum(block.best is not None for block in partition.blocks) < 2:
         return ranking, partition
     leaders: dict[str, str] = {}
@@ -199,7 +203,7 @@ def _order(row: Row) -> list[tuple[str, float, str]]:
 
 
 def _number(text: str) -> float:
-    """Return the number, or 0 if it is not finite, because NaN cannot be ordered."""
+    """Return the number in a text, or 0 if it is not finite, because NaN cannot be sorted."""
     try:
         number = float(text)
     except ValueError:
@@ -208,7 +212,7 @@ def _number(text: str) -> float:
 
 
 def rows(blocks: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
-    """Return one row per block, as in `report.json`. Values of settings keep their types."""
+    """Return a row for each block, for `report.json`. Values of settings keep their types."""
     typed = {
         (key, level(cell.settings, key)): value
         for cell in cells

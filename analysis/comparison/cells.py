@@ -28,10 +28,10 @@ from sweeper.results.cells import Scale, choose_scale, mean, merit, off_scale, o
 
 @dataclass(frozen=True)
 class Cell:
-    """One configuration and its runs. `settings` are the values that distinguish it from other
-    cells, declared axes first. `unset` are keys that this cell leaves to the recipe, while a cell
-    that is otherwise equal sets them. `assumed` are the values that failed runs count as.
-    `baseline` is True for the cell that the best is compared with."""
+    """A configuration and its runs. `settings` are the values that distinguish the cell from
+    other cells, declared axes first. `unset` are keys that this cell leaves to the recipe's
+    default, while an otherwise equal cell sets them. `assumed` are the values that stand in for
+    failed runs. `baseline` is True for the grid's baseline."""
 
     name: str
     settings: Mapping[str, Any]
@@ -43,24 +43,23 @@ class Cell:
 
     @cached_property
     def failed(self) -> int:
-        """Runs that failed for good, excluding diverged runs."""
+        """The number of runs that failed for good. Diverged runs are not counted."""
         return sum(run.state == "failed" and not run.diverged for run in self.runs)
 
     @cached_property
     def diverged(self) -> int:
-        """Runs whose last value of the metric is NaN or infinite."""
+        """The number of runs whose last value of the metric is NaN or infinite."""
         return sum(run.diverged for run in self.runs)
 
     @cached_property
     def values(self) -> list[float]:
-        """The values of the runs that count, and the values that failed runs count as."""
+        """The values of the runs that count, and the values that stand in for failed runs."""
         values = [run.value for run in self.runs if run.counts and run.value is not None]
         return [*values, *self.assumed]
 
     @cached_property
     def texts(self) -> dict[str, str]:
-        """The values of its settings as texts; numbers are written as in the cell's name, so that a
-        value looks the same everywhere."""
+        """The values of the settings as strings. Numbers are written as in the cell's name."""
         parts = [part.partition("=")[2] for part in self.name.split(",")]
         spelled = {text: number for text in parts if (number := _spelled(text)) is not None}
         return {
@@ -73,11 +72,11 @@ class Cell:
 
     @cached_property
     def counted(self) -> bool:
-        """Whether any of its runs counts. If not, all of its values are assumed."""
+        """Whether any run counts. If none does, all values of the cell are assumed."""
         return any(run.counts for run in self.runs)
 
     def by_seed(self, scale: Scale) -> dict[int, float]:
-        """Return the values of runs that count and have a seed, by seed, on a scale."""
+        """Return a dict from seed to value on `scale`, for the runs that count and have a seed."""
         by_seed = {
             r.seed: r.value
             for r in self.runs
@@ -86,8 +85,8 @@ class Cell:
         return dict(zip(by_seed, on_scale(list(by_seed.values()), scale), strict=True))
 
     def best_run(self, sign: float) -> RunData | None:
-        """Return the run with the best value among those that count; with `sign` 1, smaller is
-        better."""
+        """Return the run with the best value among the runs that count. With `sign` 1, smaller
+        is better."""
         counting = (run for run in self.runs if run.counts)
         return min(counting, key=lambda run: sign * (run.value or 0.0), default=None)
 
@@ -98,14 +97,13 @@ class Cell:
 
     @property
     def wall_s(self) -> float | None:
-        """The mean duration of its succeeded runs, in seconds."""
+        """The mean duration of the succeeded runs, in seconds."""
         walls = [r.wall_s for r in self.runs if r.wall_s is not None and r.state == "succeeded"]
         return sum(walls) / len(walls) if walls else None
 
 
 def _spelled(text: str) -> float | None:
-    """Return the finite number that a short text in a name represents; None if it is not a
-    number."""
+    """Return the finite number that `text` spells; None if it spells none."""
     if len(text) > labels.BRIEF:
         return None
     try:
@@ -125,18 +123,18 @@ class Ranking:
 
     `best` is None if no cell can be named: nothing was measured, every measured cell has a diverged
     run or no run that counts, or all runs of all cells gave the same value. `comparisons` compare
-    each cell with the best. A cell in neither `apart` nor `tied` was not compared, because it or
-    the best has no interval. `passed_over` are cells with a better mean that are not the best
-    because one of their runs diverged. `held_back` are cells with a better mean that are not the
-    best because one of their runs failed, and might have had the `worst` value of all.
+    each cell with the best. A cell in neither `apart` nor `tied` was not compared, because the cell
+    or the best cell has no interval. `passed_over` are cells with a better mean that are not the
+    best because one of their runs diverged. `held_back` are cells with a better mean that are not
+    the best because one of their runs failed: it might have had the `worst` value of all.
 
-    On the `scale` "log", means are geometric and comparisons are ratios. `keys` are the settings of
-    all cells, in order. Intervals stay within the `bounds` of the metric. `noise` is the noise
-    between the runs of a cell. `chosen_of` is the number of cells that may be the best; the
-    interval of `best` is wider for it, because `best` was chosen among them. If blocks are judged
-    separately, no cell is best of all: `leaders` maps each cell to the best of its block, with
-    which it is compared. p values are multiplied by `price`, which accounts for earlier and later
-    looks at the data.
+    On the `scale` "log", means are geometric and comparisons are ratios. `keys` are the settings
+    of all cells, in order. Intervals stay within the `bounds` of the metric. `noise` is the
+    noise between the runs of a cell. `chosen_of` is the number of cells that may be the best:
+    `best` was chosen among them, so its interval is wider. If blocks are judged separately, no
+    cell is the best of the sweep: `leaders` maps each cell to the best cell of its block, with
+    which the cell is compared. p values are multiplied by `price`, which pays for other looks at
+    the data.
     """
 
     cells: tuple[Cell, ...]
@@ -161,7 +159,7 @@ class Ranking:
 
     @property
     def cut(self) -> bool:
-        """Whether the interval was cut at a bound of the metric."""
+        """Whether the best cell's interval was cut at a bound of the metric."""
         ends = (end for cell in self.measured for end in (cell.summary.low, cell.summary.high))
         return any(end in self.bounds for end in ends)
 
@@ -206,8 +204,8 @@ class Ranking:
 
     @cached_property
     def not_compared(self) -> tuple[Cell, ...]:
-        """Measured cells without known noise, except those equal to the best; all measured cells if
-        the noise of the best is unknown."""
+        """Measured cells of unknown noise, except cells equal to the best. If the noise of the
+        best is unknown: all measured cells."""
         equal = {cell.name for cell in self.equal}
         return tuple(c for c in self.others if self._of(c) is None and c.name not in equal)
 
@@ -224,13 +222,11 @@ class Ranking:
 
 
 def rank(data: SweepData) -> Ranking:
-    """Rank cells by their mean over seeds. Only runs that succeeded with a finite value count.
-
-    A cell with a diverged run is ranked by its other runs but is never the best, because its mean
-    leaves out the runs that went wrong. A cell without a run that counts is never the best either,
-    whatever its failed runs count as. Under the rule "bound", a cell with a failed run is the best
-    only if it still leads with the worst value of all in place of that run.
-    """
+    """Rank cells by their mean over seeds. Only runs that succeeded with a finite value count. A
+    cell with a diverged run is ranked by its other runs but is never the best, because its mean
+    leaves out the diverged run. A cell without a run that counts is never the best either. Under
+    the rule "bound", a cell with a failed run is the best only if it still leads after the worst
+    value of the sweep is put in place of that run."""
     bounds, paid = _bounds(data), price(data)
     cells, scale, noise, keys = _cells(data, bounds)
     goal = data.metric.goal if data.metric is not None else "minimize"
@@ -274,8 +270,8 @@ def rank(data: SweepData) -> Ranking:
 def as_chosen(
     ranking: Ranking, best: Cell, comparisons: Mapping[str, Comparison], sign: float
 ) -> tuple[Cell, int]:
-    """Return the best cell of a ranking with an interval that allows for its selection, and the
-    number of cells that it may have been selected from."""
+    """Return the best cell of a ranking, with an interval that allows for its selection, and the
+    number of cells among which it may have been selected."""
     others = [c for c in ranking.measured if c.name != best.name and c.counted and not c.diverged]
     of = contenders(comparisons, [cell.name for cell in others])
     if ranking.noise.of(best.name) is None:
@@ -298,7 +294,7 @@ def as_chosen(
 def bounded(
     comparisons: Mapping[str, Comparison], bounds: tuple[float, float]
 ) -> dict[str, Comparison]:
-    """Limit comparisons of a bounded metric to differences that the bounds allow."""
+    """Limit the differences of a bounded metric to those that its bounds allow."""
     most = bounds[1] - bounds[0]
     linear = {name: one for name, one in comparisons.items() if one.scale == "linear"}
     return {**comparisons, **{name: one._replace(most=most) for name, one in linear.items()}}
@@ -341,9 +337,9 @@ def _cells(
 
 
 def uneven_best(data: SweepData, cells: Sequence[Cell]) -> tuple[int, int] | None:
-    """Return the fewest and the most evaluations per run among the cells, if runs are judged by
-    their best value and one cell was evaluated about a quarter more often than another. The best of
-    more values is better by chance."""
+    """Return the smallest and the largest number of evaluations per run among the cells, if runs
+    are judged by their best value and the numbers differ by about a quarter or more. The best of
+    more values is better by chance. None otherwise."""
     if data.metric is None or data.metric.at != "best":
         return None
     counts: list[float] = []
@@ -391,7 +387,8 @@ def _noise(
 
 
 def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the rank of each cell's value along the axes with three or more numbers."""
+    """Return, for each axis with three or more numbers, a dict from cell to the rank of its
+    value."""
     places: dict[str, dict[str, float]] = {}
     for key in keys:
         values = ordered(key, [cell.settings for cell in cells])
@@ -407,7 +404,7 @@ def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str
 
 
 def _bounds(data: SweepData) -> tuple[float, float]:
-    """Return the range of the metric, from its name and from all recorded values."""
+    """Return the bounds of the metric, judged by its name and all recorded values."""
     metric = data.metric
     curves = [run.curves.get(metric.name) for run in data.runs] if metric is not None else []
     values = [curve.finite.values for curve in curves if curve is not None]
@@ -434,8 +431,8 @@ def _within(summary: Summary, bounds: tuple[float, float]) -> Summary:
 def _unset(
     own: Mapping[str, Any], keys: Sequence[str], values_of: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, ...]:
-    """Return the `keys` that `own` lacks, although a cell that agrees with all of `own` sets
-    them."""
+    """Return the `keys` that are not in `own` but are set by a cell that agrees with all of
+    `own`."""
     if len(own) == len(keys):
         return ()
     wider = [

@@ -1,5 +1,5 @@
-"""Computes differences between sums of cells, with the noise of the ranking (`noise`). If that is
-unknown (one run each), the rows of a grid are the sample (`over_rows`). Pure."""
+"""Computes differences between sums of cells, with the noise of the ranking. If the noise is
+unknown (one run per cell), the rows of the grid serve as the sample (`over_rows`). Pure."""
 
 import functools
 import math
@@ -16,21 +16,20 @@ Row = tuple[tuple[str, str], ...]
 
 
 def usable(ranking: Ranking) -> list[Cell]:
-    """Return the cells whose mean measures their setting. Such a cell has a value, did not
-    diverge, and does not owe its rank to leaving failed runs out."""
+    """Return the cells whose mean measures their settings. Such a cell has a value and no
+    diverged run, and its rank does not depend on leaving failed runs out."""
     held = {cell.name for cell in ranking.held_back}
     return [cell for cell in ranking.measured if not cell.diverged and cell.name not in held]
 
 
 def rest(cell: Cell, by: str) -> Row:
-    """Return the other settings of a cell. Cells with the same other settings differ only in
-    `by`."""
+    """Return the settings of a cell except `by`. Cells with the same result differ only in `by`."""
     others = [key for key in cell.settings if key not in (by, *keys_of(by))]
     return tuple((key, level(cell.settings, key)) for key in others)
 
 
 def parts(ranking: Ranking, key: str) -> int:
-    """Return the number of values of a setting that have a usable cell."""
+    """Return the number of values of the setting `key` that occur in usable cells."""
     return len({level(c.settings, key) for c in usable(ranking) if c.counted})
 
 
@@ -41,15 +40,16 @@ def level_mean(ranking: Ranking, cell: Cell) -> float:
 
 
 def weigh(ranking: Ranking, parts: Sequence[tuple[Cell, float]]) -> Estimate:
-    """Return the weighted sum of cells' means. It has no interval if their noise is unknown."""
+    """Return the weighted sum of cells' means. The interval is missing if their noise is
+    unknown."""
     groups = [(cell.name, ranking.on_scale(cell)) for cell, _ in parts]
     return ranking.noise.contrast(groups, [weight for _, weight in parts])
 
 
 def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
-    """Return the mean difference between the first and the second cell of each pair, with the pairs
-    as the sample, so differences between pairs count as noise. No interval for fewer than three
-    pairs, or if all differences are equal."""
+    """Return the mean difference between the first and the second cell of each pair. The pairs
+    are the sample: differences between pairs count as noise. The interval is missing for fewer
+    than three pairs, or if all differences are equal."""
     gaps = np.array([level_mean(ranking, a) - level_mean(ranking, b) for a, b in pairs])
     value = float(gaps.mean())
     if len(gaps) < 3:
@@ -61,8 +61,8 @@ def over_rows(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
 
 
 def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate:
-    """Return the mean difference between the first and the second cell of each pair, with the noise
-    of the ranking, or with the pairs as the sample if that is unknown."""
+    """Return the mean difference between the first and the second cell of each pair, with the
+    noise of the ranking. If that noise is unknown, the pairs are the sample."""
     share = 1 / len(pairs)
     parts = [part for one, two in pairs for part in ((one, share), (two, -share))]
     estimate = weigh(ranking, parts)
@@ -70,8 +70,8 @@ def over_pairs(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> Estimate
 
 
 def ranged(estimate: Estimate, means: int) -> Estimate:
-    """Return the difference with the interval and p for the largest of all differences between this
-    many means (the studentized range), because the data selected the best and the worst."""
+    """Return the difference with the interval and p of the largest difference among `means`
+    means (studentized range), because the best and the worst value were selected from the data."""
     if estimate.error is None or estimate.df is None or means <= 2:
         return estimate
     reach = _quantile(means, round(estimate.df, 3)) / 2**0.5 * estimate.error
@@ -81,5 +81,5 @@ def ranged(estimate: Estimate, means: int) -> Estimate:
 
 @functools.lru_cache(maxsize=1024)
 def _quantile(means: int, df: float) -> float:
-    """Return the quantile of a studentized range, cached because it takes about 20 ms."""
+    """Return the quantile of a studentized range. It is cached because it takes about 20 ms."""
     return range_quantile(CONFIDENCE, means, df)

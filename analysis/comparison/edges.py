@@ -1,5 +1,5 @@
-"""Finds axes on which the best cell is at the edge of the tried values, and tests whether the
-metric still improves there. Pure."""
+"""Finds axes on which the best cell has the smallest or the largest tried value, and tests
+whether the metric still improves there. Pure."""
 
 # An edge is a fact: with the other settings unchanged, nothing was tried beyond it. The claim that
 # the metric still improves there has a test: the end is better than the value before it, over all
@@ -24,14 +24,12 @@ from sweeper.analysis.statistics.noise import NOISIER, fit_noise
 
 @dataclass(frozen=True)
 class Edge:
-    """The best cell has the `side` ("smallest" or "largest") of the tried `values` of an ordered
-    setting, `axis`, with the other settings unchanged.
-
-    `suggestion` is the next value outwards at the spacing of the axis, or None if there is no
-    sensible one; the recipe may not accept it. `inner` is the value before the end, `gain` is how
-    much better the end is (None if they were not measured together), and `told` whether that is
-    beyond the noise. `stopped`: all cells further out diverged.
-    """
+    """An axis on which the best cell has the `side` ("smallest" or "largest") of the `values`
+    that were tried with its other settings. `suggestion` is the next value outwards at the
+    spacing of the axis, or None if there is no sensible value; the recipe may not accept it.
+    `inner` is the neighbour of the end. `gain` is the advantage of the end over `inner` (None if
+    they were not measured together), and `told` says whether the gain is beyond the noise.
+    `stopped` is set if all cells further out diverged."""
 
     axis: str
     value: float
@@ -45,7 +43,7 @@ class Edge:
 
     @property
     def doubt(self) -> str:
-        """Why the end is not called better than the value before it; "" if it is better."""
+        """The reason why the end is not called better than its neighbour; "" if it is better."""
         if self.told:
             return ""
         known = self.gain is not None and self.gain.p is not None
@@ -59,14 +57,11 @@ def find_edges(
     *,
     alone: bool = False,
 ) -> list[Edge]:
-    """Return settings in which the best cell has the first or the last of two or more numbers that
-    were tried with its other settings.
-
-    `tried` are the settings of the cells with a result, including the best. A value that only cells
-    in `planned` have was not tried; if it is further out, there is no edge, since its result is
-    only missing. With `alone`, all of `tried` counts if nothing was tried with the best cell's
-    other settings.
-    """
+    """Return the settings in which the best cell has the smallest or the largest of two or more
+    numbers that were tried with its other settings. `tried` are the settings of the cells with a
+    result, including the best cell. `planned` are the settings of cells without a result: if one
+    of them has a value further out, there is no edge. With `alone`, all of `tried` are used if
+    nothing else was tried with the best cell's other settings."""
     edges: list[Edge] = []
     for axis, value in best.items():
         row = [cell for cell in tried if _beside(cell, best, axis)]
@@ -87,8 +82,8 @@ def find_edges(
 
 
 def _beside(cell: Mapping[str, Any], best: Mapping[str, Any], axis: str) -> bool:
-    """Return whether a cell has the settings of the best, except for one. It may set others that
-    the best leaves to the recipe, because an included cell has tried that value too."""
+    """Return whether a cell has the settings of the best cell except for `axis`. The cell may
+    also set keys that the best cell leaves to the recipe's defaults."""
     if not best.keys() <= cell.keys():
         return False
     return all(key == axis or _same(cell, best, key) for key in best)
@@ -106,9 +101,9 @@ def _same(cell: Mapping[str, Any], best: Mapping[str, Any], key: str) -> bool:
 def judge_edges(
     ranking: Ranking, sign: float, *, alone: bool = False, blocks: int = 1
 ) -> list[Edge]:
-    """Return the edges at which the best cell of the ranking is, each with its test; `alone` as
-    in `find_edges`. If the ranking is one of several `blocks`, the tests hold for all of them at
-    once. There is no edge if a cell with the same mean is not at that end."""
+    """Return the edges of the best cell, each with its test. `alone` has the meaning of
+    `find_edges`. If the ranking is one of several `blocks`, the tests are corrected for their
+    number. There is no edge if a cell with the same mean is not at that end."""
     best = ranking.best
     if best is None:
         return []
@@ -157,8 +152,8 @@ def _judged(edge: Edge, best: Cell, ranking: Ranking, sign: float, family: int) 
 
 
 def _by_their_noise(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> float:
-    """Return the p value of the mean difference of `pairs` by the noise of these cells alone, if
-    that is larger than the noise of the others by an F test at `NOISIER`; else 0."""
+    """Return the p value of the mean difference of `pairs`, computed with the noise of these
+    cells alone, if these cells are noisier than the others by an F test at `NOISIER`; else 0."""
     if not ranking.noise.shared or ranking.noise.between is not None:
         return 0.0
     sides = [[cell for cell, _ in pairs], [cell for _, cell in pairs]]
@@ -181,8 +176,8 @@ def _by_their_noise(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> flo
 
 
 def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
-    """Return pairs of cells with equal other settings: one at the end, one at the value before
-    it."""
+    """Return pairs of cells with equal other settings: the first at the end, the second at its
+    neighbour."""
     ends: dict[object, Cell] = {}
     inner: dict[object, Cell] = {}
     for cell in usable(ranking):
@@ -195,9 +190,9 @@ def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
 
 
 def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
-    """Return one step beyond `edge`: by the ratio of the last two values if the axis is spaced by
-    ratios, else by their difference. It is rounded to the fewest digits for which it is still
-    beyond."""
+    """Return the value one step beyond `edge`. The step is the ratio of the last two values if
+    the axis is spaced by ratios, else their difference. The value is rounded to as few digits as
+    possible, but stays beyond `edge`."""
     if by_ratios(values):
         beyond = edge * (edge / inner)
     else:
@@ -216,7 +211,7 @@ def _next(inner: float, edge: float, values: Sequence[float]) -> float | None:
 
 
 def by_ratios(values: Sequence[float]) -> bool:
-    """Return whether ratios between neighbouring values vary less than their differences."""
+    """Return whether the ratios between neighbouring values vary less than the differences."""
     if len(values) < 2 or values[0] <= 0:
         return False
     pairs = list(itertools.pairwise(values))

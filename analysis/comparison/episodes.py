@@ -1,5 +1,5 @@
-"""Episodes of several turns on named tasks, by cell and by task: rewards, reasons for the end, and
-the cost of environments. Pure."""
+"""Compares cells by their episodes of several turns on named tasks: rewards, reasons for the
+end, and costs of environments, for each cell and each task. Pure."""
 
 # Figures of a cell are means over its runs, at the last iteration that was read; failures are
 # counted over all iterations that were read. Whether a task distinguishes the cells is an F test of
@@ -22,10 +22,10 @@ _LIMITS = ("max_turns", "context_limit", "time")
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of some episodes: their number, the mean reward, the fraction with the full reward,
-    turns, the fractions that each limit ended (`stops`), the fraction of truncated turns, and mean
-    seconds (None if not recorded). Over all episodes that were read: the number of environments
-    that died, and of episodes given up for that reason."""
+    """Figures of some episodes: their number, the mean reward, the fraction with the full
+    reward, turns, `stops` (the fraction of episodes that each limit ended), the fraction of
+    truncated turns, and mean seconds (None if not recorded). Two numbers are over all episodes
+    that were read: environments that died, and episodes that were given up for this reason."""
 
     episodes: int
     reward: float
@@ -41,8 +41,8 @@ class Figures:
 
 @dataclass(frozen=True)
 class CellEpisodes:
-    """The episodes of a cell. `first` is the mean reward at the first iteration, and `tasks` the
-    number of tasks that were ever solved."""
+    """The episodes of a cell. `first` is the mean reward at the first iteration. `tasks` is the
+    number of tasks that the cell solved at least once."""
 
     cell: str
     runs: int
@@ -53,8 +53,9 @@ class CellEpisodes:
 
 @dataclass(frozen=True)
 class TaskEpisodes:
-    """A task, by cell. `solved_by` are the cells that ever solved it. `gap` is the difference
-    between the highest and the lowest mean. `p` is None if no cell has two runs."""
+    """The results of all cells on a task. `solved_by` has the cells that solved the task at
+    least once. `gap` is the difference between the highest and the lowest mean. `p` is None if
+    no cell has two runs."""
 
     task: str
     cells: Mapping[str, Figures]
@@ -71,8 +72,8 @@ class TaskEpisodes:
 @dataclass(frozen=True)
 class Episodes:
     """The episodes of a split: cells in the order of the ranking, and tasks with the largest gap
-    first. `read` is the number of episodes read, from at most this many `iterations` of each run.
-    """
+    first. `read` is the number of episodes that were read, from at most `iterations` iterations
+    of each run."""
 
     split: str
     cells: tuple[CellEpisodes, ...]
@@ -82,7 +83,7 @@ class Episodes:
 
     @property
     def unsolved(self) -> list[str]:
-        """The tasks that no cell ever solved."""
+        """The tasks that no cell solved in any episode."""
         return [one.task for one in self.tasks if not one.solved_by]
 
     @property
@@ -92,7 +93,7 @@ class Episodes:
 
 
 class _Played(NamedTuple):
-    """An episode with its iteration and its reward."""
+    """An episode, its iteration and its reward."""
 
     iteration: int
     reward: float
@@ -100,8 +101,8 @@ class _Played(NamedTuple):
 
 
 def by_episodes(data: SweepData, ranking: Ranking) -> list[Episodes]:
-    """Return the episodes of each split, training splits first. Empty for a sweep without
-    episodes."""
+    """Return the episodes of each split, training splits first. The list is empty for a sweep
+    without episodes."""
     splits = sorted(
         {r.split for run in data.runs for r in run.rollouts if r.episode is not None},
         key=lambda split: (split != "train", split),
@@ -186,8 +187,8 @@ def _task(task: str, played: Mapping[str, Sequence[Sequence[_Played]]], tasks: i
 
 
 def f_test(groups: Sequence[Sequence[float]]) -> float | None:
-    """Return the p value of a one-way analysis of variance. None if there is one group, or no group
-    of two."""
+    """Return the p value of a one-way analysis of variance. None if there is only one group, or
+    no group has two values."""
     count = sum(map(len, groups))
     df, below = len(groups) - 1, count - len(groups)
     if df < 1 or below < 1:
@@ -201,7 +202,8 @@ def f_test(groups: Sequence[Sequence[float]]) -> float | None:
 
 
 def _figures(runs: Sequence[Sequence[_Played]], every: Sequence[_Played]) -> Figures:
-    """Return means over runs of each run's episodes, and counts over `every` episode."""
+    """Return the figures: means over the episodes of each run, averaged over `runs`, and counts
+    over the episodes in `every`."""
     stops = [Counter(one.episode.stop for one in own) for own in runs]
     timed = [[s for one in own if (s := one.episode.seconds) is not None] for own in runs]
     limits = {

@@ -33,7 +33,7 @@ SOLVED = 0.5
 """An item counts as solved if the mean score of its answers is at least this."""
 
 PAIRED = 6
-"""How many of the first cells are compared in pairs."""
+"""Pairs of this many cells are compared, the first in the ranking."""
 
 _SHOWN = 12
 _DRAWS = 4000
@@ -43,8 +43,8 @@ _ALONE = 8
 
 
 class Parts(NamedTuple):
-    """A mean with the two parts of its variance (items, runs) and their degrees of freedom. Without
-    several runs the second part is 0."""
+    """A mean with the two parts of its variance (from items and from runs) and their degrees of
+    freedom. With a single run, the part from runs is 0."""
 
     value: float
     items: float
@@ -53,7 +53,7 @@ class Parts(NamedTuple):
     runs_df: float
 
     def reach(self, confidence: float = CONFIDENCE) -> float:
-        """Return the reach of the interval to either side."""
+        """Return half of the width of the interval."""
         share = (1 + confidence) / 2
         square = student_quantile(share, self.items_df) ** 2 * self.items
         if self.runs > 0:
@@ -80,7 +80,7 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True)
 class ItemCell:
-    """The mean of a cell over items (and over its runs), with a 95 % interval."""
+    """The mean of a cell over its items and runs, with a 95 % interval."""
 
     cell: str
     runs: int
@@ -92,9 +92,10 @@ class ItemCell:
 
 @dataclass(frozen=True)
 class Parted:
-    """A cell compared with the best by items. `difference` is its mean minus the best's, with a 95
-    % interval. It scores more than the best on `better` items and less on `worse` items. Interval
-    and `p` are corrected for all pairs of cells, because the best was selected among them."""
+    """A cell compared with the best cell by items. `difference` is the cell's mean minus the
+    best cell's mean, with a 95 % interval. The cell scores more than the best on `better` items
+    and less on `worse` items. The interval and `p` are corrected for all pairs of cells, because
+    the best was selected among them."""
 
     cell: str
     difference: float
@@ -121,8 +122,8 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True)
 class Alone:
-    """The `count` items that `cell` solves and `other` does not, with the ids of those whose
-    scores differ most."""
+    """The `count` items that `cell` solves and `other` does not solve, with the ids of the items
+    whose scores differ most."""
 
     cell: str
     other: str
@@ -132,15 +133,12 @@ class Alone:
 
 @dataclass(frozen=True)
 class Compared:
-    """Cells compared by the items of a task that all their runs answered, the best first; `known`
-    is the number of items that any cell answered.
-
-    `apart` are the items on which cells differ most. `unsolved` are items without a score above 0
-    in any run, and `solved` counts the items with the full score in all runs. `errors` counts
-    answers that ended in an error, `clusters` the groups of related items (0 if all are
-    independent). `alone` has the items that one of the first cells solves and another does not, if
-    scores are fractions.
-    """
+    """A comparison of cells, the best first, by the items of a task that all their runs
+    answered. `known` is the number of items that some cell answered. `apart` has the items on
+    which cells differ most. `unsolved` has the items whose score is 0 in all runs, and `solved`
+    counts the items with the full score in all runs. `errors` counts answers that ended in an
+    error, `clusters` the groups of related items (0 if all are independent). If scores are
+    fractions, `alone` has the items that one of the first cells solves and another does not."""
 
     task: str
     items: int
@@ -159,9 +157,9 @@ class Compared:
 
 
 class Luck(NamedTuple):
-    """The variance between the means of runs of one cell, the part of it that their answers to the
-    same items explain (`rest`, which is also in the variance between items), and degrees of
-    freedom."""
+    """The variance between the means of a cell's runs, with its degrees of freedom. `rest` is
+    the part of it that comes from different answers to the same items; the variance between
+    items contains that part too."""
 
     variance: float
     rest: float
@@ -169,16 +167,17 @@ class Luck(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """How far the best of equal cells may be above its true mean, and the `usual` mean of those
-    cells, from which the reach was computed."""
+    """The allowance for the selection of the best: the distance by which the best of equally
+    good cells may be above its true mean, and the `usual` mean of the cells, for which it was
+    computed."""
 
     reach: float
     usual: float
 
     def least_share(self, value: float) -> float:
         """Return the smallest true fraction for which `value` is within reach. The variance of a
-        fraction p is proportional to p(1 - p). It is computed at the bound, not at `value`,
-        which may be high by luck (Wilson)."""
+        fraction p is proportional to p(1 - p). It is taken at the bound, since `value` may be
+        high by luck (Wilson)."""
         if not 0 < self.usual < 1:
             return value - self.reach
         square = self.reach**2 / (self.usual * (1 - self.usual))
@@ -187,8 +186,8 @@ class _Chosen(NamedTuple):
 
 
 def level(scores: Floats, luck: Luck | None = None, clusters: Sequence[int] | None = None) -> Parts:
-    """Return the mean of `scores`, which have one row per run and one column per item. Without
-    `luck`, the variance is over items only."""
+    """Return the mean of `scores` (runs x items). Without `luck`, its variance is only that over
+    items."""
     value = float(scores.mean())
     by_item, item_df = _clustered(scores.mean(axis=0), clusters)
     if luck is None:
@@ -205,12 +204,10 @@ def difference(
     *,
     shares: bool = False,
 ) -> Parts:
-    """Return the mean of `own` minus that of `other`, paired by item; runs are not paired.
-
-    For `shares` (scores from 0 to 1), two more items are added, one won by each side. Otherwise the
-    interval would be too short for a few differing items, and missing for none (Bonett and Price,
-    *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488).
-    """
+    """Return the mean of `own` minus the mean of `other`. Items are paired; runs are not. For
+    `shares` (scores from 0 to 1), two items are added, one won by each side: otherwise the
+    interval would be too short if few items differ, and would be missing if none does (Bonett
+    and Price, *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488)."""
     by_item = own.mean(axis=0) - other.mean(axis=0)
     if shares and clusters is None:
         one = 1 / min(len(own), len(other))
@@ -232,8 +229,9 @@ def difference(
 
 
 def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
-    """Return the variance that runs add, by cell. It is pooled over all cells with several runs,
-    except for cells whose own variance is significantly larger. Empty if no cell has two runs."""
+    """Return a dict from cell to the variance that its runs add. The variance is pooled over all
+    cells with several runs, except for cells whose variance is significantly larger. The dict is
+    empty if no cell has two runs."""
     squares = {cell: _squares(table) for cell, table in tables.items() if len(table) > 1}
     if not squares:
         return {}
@@ -248,8 +246,8 @@ def lucks(tables: Mapping[str, Floats]) -> dict[str, Luck]:
 
 
 class _Squares(NamedTuple):
-    """Sums of squares between the runs of a cell and of the residuals, with the numbers of runs and
-    items."""
+    """Two sums of squares of a cell (between its runs, and of the residuals), with the numbers
+    of runs and items."""
 
     between: float
     rest: float
@@ -283,12 +281,11 @@ def _stands_out(own: _Squares, others: Sequence[_Squares], cells: int) -> bool:
 
 
 def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, float]:
-    """Return the variance of the mean of `values`, and its degrees of freedom. Items of a cluster
-    count together (Liang and Zeger, *Biometrika* 73(1), 1986), with clusters corrected for their
-    weight (CR2 of Bell and McCaffrey, *Survey Methodology* 28(2), 2002); for clusters of equal
-    size, that is the factor of Stata. Degrees of freedom are Satterthwaite's for clusters whose
-    items are as similar as these (Imbens and Kolesar, *Review of Economics and Statistics* 98(4),
-    2016): a few large clusters among many small ones give few."""
+    """Return the variance of the mean of `values`, and its degrees of freedom. The variance is
+    cluster-robust (Liang and Zeger, *Biometrika* 73(1), 1986) with the correction CR2 (Bell and
+    McCaffrey, *Survey Methodology* 28(2), 2002). The degrees of freedom are Satterthwaite's for
+    clusters whose items are as similar as these (Imbens and Kolesar, *Review of Economics and
+    Statistics* 98(4), 2016): they are few if a few clusters are much larger than the others."""
     count = len(values)
     if clusters is None:
         return float(values.var(ddof=1)) / count, count - 1.0
@@ -301,8 +298,8 @@ def _clustered(values: Floats, clusters: Sequence[int] | None) -> tuple[float, f
 
 
 def _alike(rest: Floats, of: NDArray[np.intp], sums: Floats, sizes: Floats) -> float:
-    """Return the similarity of the items of a cluster: the correlation within clusters, from 0 to
-    1, by a one-way analysis of variance."""
+    """Return the correlation of items within clusters, from 0 to 1, by a one-way analysis of
+    variance."""
     count, groups = len(rest), len(sizes)
     if count == groups:
         return 0.0
@@ -322,9 +319,9 @@ def compare(
     *,
     training: bool = False,
 ) -> Compared | None:
-    """Compare cells by the items that all their runs have. `cells` maps each cell to its runs, and
-    each run to the score of each item; higher is better. None for fewer than two common items, or
-    without a run."""
+    """Compare cells by the items that all their runs have. `cells` maps each cell to its runs;
+    each run maps items to scores, of which higher is better. Return None for fewer than two
+    common items, or without a run."""
     runs = [run for own in cells.values() for run in own]
     shared = sorted(set(runs[0]).intersection(*runs[1:])) if runs else []
     if len(shared) < 2:
@@ -374,7 +371,7 @@ def compare(
 def _tables(
     cells: Mapping[str, Sequence[Mapping[str, float]]], items: Sequence[str]
 ) -> dict[str, Floats]:
-    """Return the scores of each cell with runs: a row for each run, a column for each item."""
+    """Return a dict from cell to its scores (runs x items). Cells without runs are left out."""
     return {
         cell: np.array([[run[item] for item in items] for run in runs], dtype=float)
         for cell, runs in cells.items()
@@ -385,7 +382,8 @@ def _tables(
 def _alone(
     cells: Sequence[str], means: Sequence[Sequence[float]], items: Sequence[str]
 ) -> Iterator[Alone]:
-    """Yield, for each ordered pair of these cells, the items that only the first solves."""
+    """Yield, for each ordered pair of cells, the items that only the first cell of the pair
+    solves."""
     scores = np.array(means[: len(cells)])
     for own, other in itertools.permutations(range(len(cells)), 2):
         places = np.flatnonzero((scores[own] >= SOLVED) & (scores[other] < SOLVED))
@@ -397,8 +395,7 @@ def _alone(
 
 
 def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | None:
-    """Return, for each item, the number of its cluster. None if there are fewer than two
-    clusters."""
+    """Return the index of each item's cluster. None if there are fewer than two clusters."""
     if not clusters:
         return None
     numbers: dict[tuple[bool, str], int] = {}
@@ -412,10 +409,9 @@ def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | N
 def _chosen_reach(
     tables: Mapping[str, Floats], luck: Mapping[str, Luck], groups: Sequence[int] | None
 ) -> float:
-    """Return how far the mean of the best of these cells is above its true value with probability 1
-    - `CONFIDENCE` at most, if all are equally good. Cells answer the same questions, so the common
-    effect of a question was not selected: the means are drawn with their covariance over the items,
-    and with what runs add to it."""
+    """Return the distance that the mean of the best cell exceeds with probability 1 -
+    `CONFIDENCE`, above its true value, if all cells are equally good. Means are drawn with the
+    covariance that answers to the same items give them, and with the variance that runs add."""
     if len(tables) < 2:
         return 0.0
     means = np.array([table.mean(axis=0) for table in tables.values()])
