@@ -144,15 +144,11 @@ def _groups(
         except (TypeError, ValueError):
             continue
         if math.isfinite(value):
-            name = "/".join(_text(row[key]) for key in keys)
+            name = "/".join(labels.setting(row[key]) for key in keys)
             seed = row.get("seed")
             own = int(seed) if isinstance(seed, int | float) and math.isfinite(seed) else None
             groups.setdefault(name, []).append((own, value))
     return groups
-
-
-def _text(value: Any) -> str:
-    return labels.setting(value)
 
 
 def _cells(

@@ -91,8 +91,7 @@ def together(*values: float | None) -> list[str]:
 
 def difference(value: float) -> str:
     """Return a difference with its sign."""
-    text = number(abs(value), 3)
-    return ("+" if value > 0 else MINUS if value < 0 else "\u00b1") + text
+    return ("+" if value > 0 else MINUS if value < 0 else "\u00b1") + number(abs(value), 3)
 
 
 def p_value(value: float | None) -> str:

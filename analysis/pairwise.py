@@ -60,8 +60,7 @@ class Versus:
     @property
     def text(self) -> str:
         """The text for a terminal."""
-        lines = list(_lines(self))
-        return "\n".join(map(sanitize, lines))
+        return "\n".join(map(sanitize, _lines(self)))
 
     @property
     def table(self) -> "pandas.DataFrame":

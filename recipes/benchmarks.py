@@ -252,8 +252,7 @@ class Benchmarks:
             if step.episode_done:
                 ended = sequence.stop_reason == "stop"
                 expected = str(step.logs.get("expected", ""))
-                text = "\n".join(texts)
-                return Played(prompt, text, tokens, ended, float(reward > 0), expected)
+                return Played(prompt, "\n".join(texts), tokens, ended, float(reward > 0), expected)
             seen, stop = step.next_observation, step.next_stop_condition
 
 

@@ -309,8 +309,7 @@ class _Episode:
         stop = {f"stop/{self.ended}": 1.0} if self.ended not in ("", "done") else {}
         turns = (*self._turns[:-1], last._replace(metrics={**last.metrics, **stop}))
         text = "\n".join(turn.text for turn in turns)
-        solved = reward >= 1.0
-        return Rollout(self._tokens, self._logprobs, text, last.ended, reward, solved, turns)
+        return Rollout(self._tokens, self._logprobs, text, last.ended, reward, reward >= 1.0, turns)
 
 
 def about(played: Played, failures: int) -> dict[str, float]:

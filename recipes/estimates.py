@@ -130,8 +130,7 @@ def split_sizes(config: settings.Settings) -> tuple[Sizes, Sizes]:
         else:
             rows, more = data_files.sample(config.data, tasks.conversation)
             train, test = tasks.split(rows, config.test_size, config.data)
-        sizes = sizes_of(config.model_name, train)
-        return _times(sizes, more), sizes_of(config.model_name, test)
+        return _times(sizes_of(config.model_name, train), more), sizes_of(config.model_name, test)
 
     return once(config, measure, "split", config.data, config.train_size)
 

@@ -104,8 +104,7 @@ def main(config: Config) -> None:
         items = [] if suite == "" else suites.load_suites(config, suite, config.grader)
         if names:
             model = open_model(config, directory, weights_of(config, directory), names)
-            taken = suites.by_suite(items)
-            items += model.examples.items(taken) if model.examples else []
+            items += model.examples.items(suites.by_suite(items)) if model.examples else []
         items = items[: config.max_items]
         run_graders = graders.Graders(config.function_seconds, config.function_megabytes)
         try:

@@ -245,8 +245,7 @@ class Session(Trainer):
         state = self.training.save_state(name)
         sampler = self.training.save_weights_for_sampler(name)
         paths = {"state_path": self.wait(state).path, "sampler_path": self.wait(sampler).path}
-        record = {"name": name, "batch": self.step, **paths}
-        self.run.record_checkpoint(record | self.marks)
+        self.run.record_checkpoint({"name": name, "batch": self.step, **paths} | self.marks)
         self.saved_at = self.step
         return {"checkpoint": name, **paths}
 

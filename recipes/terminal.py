@@ -415,8 +415,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         `test/reward` and similar metrics."""
         if not self.held_out:
             return dict
-        sampler = self.wait(self.sampler)
-        groups_due = self.begin("test", step, range(len(self.held_out)), sampler, 1)
+        groups_due = self.begin("test", step, range(len(self.held_out)), self.wait(self.sampler), 1)
 
         def scores() -> dict[str, float]:
             groups = groups_due()

@@ -106,8 +106,7 @@ def _crossing_of(ranking: Ranking, sign: float) -> Crossing | None:
     if not named:
         return None
     axes = find_axes(ranking, sign)
-    crossings = find_crossings(ranking, axes, sign, named)
-    return min(crossings, key=lambda one: one.p, default=None)
+    return min(find_crossings(ranking, axes, sign, named), key=lambda one: one.p, default=None)
 
 
 def _texts(ranking: Ranking, key: str) -> bool:

@@ -54,8 +54,7 @@ def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcript
     used = 0
     transcripts: list[Transcripts] = []
     for one in study.items:
-        answers = _answers(study, one, runs)
-        made = transcripts_of(study, one, answers, PAGE - used)
+        made = transcripts_of(study, one, _answers(study, one, runs), PAGE - used)
         used += sum(_size(beside) for _, shown in made.pairs.values() for beside in shown)
         transcripts.append(made)
     return transcripts

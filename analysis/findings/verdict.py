@@ -274,8 +274,7 @@ def wholly_stable(data: SweepData, ranking: Ranking, findings: Sequence[Finding]
     if any(finding.kind == "missing_end" for finding in findings):
         return Check("Stable?", "some runs may have diverged", False)
     if any(finding.kind == "unstable" for finding in findings):
-        best = "best" in _unstable_text(findings)
-        return Check("Stable?", "some runs fell back", not best)
+        return Check("Stable?", "some runs fell back", "best" not in _unstable_text(findings))
     return Check("Stable?", "no run diverged", True)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sweeper.analysis.comparison.axes import Axis
 from sweeper.analysis.comparison.behaviour import Behaviour, CellBehaviour
 from sweeper.analysis.comparison.blocks import rows
 from sweeper.analysis.comparison.cells import Cell, Ranking
@@ -42,7 +41,7 @@ def document(study: Study) -> dict[str, Any]:
             for f in study.failures
         ],
         "findings": [finding.document() for finding in study.findings],
-        "axes": [_axis(axis) for axis in study.axes],
+        "axes": [{**asdict(axis), "effect": axis.effect._asdict()} for axis in study.axes],
         "blocks": None
         if study.blocks is None
         else {
@@ -145,10 +144,6 @@ def _lead(study: Study) -> dict[str, Any] | None:
         "p": None if compared is None else compared.p,
         "paired": _estimate(lead.paired),
     }
-
-
-def _axis(axis: Axis) -> dict[str, Any]:
-    return {**asdict(axis), "effect": axis.effect._asdict()}
 
 
 def _behaviour(behaviour: Behaviour) -> dict[str, Any]:

@@ -191,8 +191,7 @@ class Priced:
             for attempt in range(1, run.attempts + 1):
                 place = run.backend_of(attempt)
                 used.setdefault(place, []).append(run.used(attempt).usage)
-                took = run.ended(attempt).wall_s or 0.0
-                seconds[place] = seconds.get(place, 0.0) + took
+                seconds[place] = seconds.get(place, 0.0) + (run.ended(attempt).wall_s or 0.0)
         return tuple(
             AtPlace(
                 *(place, len(usage), seconds.get(place, 0.0)),

@@ -228,8 +228,7 @@ class SweepData:
         """The keys that get figures, with the metric and the training curve first."""
         suites = suite_scores(self.keys)
         named = (self.metric_name, self.train_key, *self.roles.values(), *suites)
-        keys = [key for key in named if key is not None]
-        return list(dict.fromkeys(keys))
+        return list(dict.fromkeys([key for key in named if key is not None]))
 
 
 def load(
@@ -485,8 +484,7 @@ def _cost(
     history: History, metric: str | None, tokens: Mapping[str, Floats], wall_s: float | None
 ) -> Cost:
     steps = steps_done(history, [*token_keys(), *train_candidates(metric)])
-    counts = {kind: float(part.sum()) for kind, part in tokens.items()}
-    return Cost(steps, counts, wall_s)
+    return Cost(steps, {kind: float(part.sum()) for kind, part in tokens.items()}, wall_s)
 
 
 def _detail(outcome: Outcome) -> str | None:

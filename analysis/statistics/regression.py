@@ -221,8 +221,7 @@ class Fit:
         # so that the smallest p, times the number of axes, is significant
         deals = max(deals, 40 * len(self.columns))
         deals = min(deals, max(199, _WORK // (len(self.y) * (own.stop - own.start))))
-        rest = self._without(own)
-        q, _ = np.linalg.qr(rest)
+        q, _ = np.linalg.qr(self._without(own))
         left = self.y - q @ (q.T @ self.y)
         terms = self.design[:, own]
         explained = _explained(terms[np.newaxis], q, left)[0]

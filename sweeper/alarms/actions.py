@@ -157,8 +157,7 @@ class AlarmActions:
         if run == alarm.run and view.state.opened > alarm.attempt:
             return  # the run was restarted, and the alarm is not about the new attempt
         happened = set(self._run_table.events(run))
-        retries = self._run_table.retries(run)
-        request_cancel(self._folder, run, happened, retries, _who(alarm))
+        request_cancel(self._folder, run, happened, self._run_table.retries(run), _who(alarm))
 
     def _record(self, alarm: Alarm) -> None:
         """Record the actions of an alarm, and start the command unless another launcher has started

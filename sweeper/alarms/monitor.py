@@ -283,8 +283,7 @@ class AlarmMonitor:
         if noticed.rule in _OF_A_MACHINE and noticed.host is not None:
             machine = (noticed.rule, noticed.host)
             if machine in self._machines:
-                key = (noticed.run, noticed.attempt, noticed.rule)
-                self._machines[machine].spared.add(key)
+                self._machines[machine].spared.add((noticed.run, noticed.attempt, noticed.rule))
                 return  # another run on the machine already has the alarm
         actions = self._alarm_actions.wanted(noticed.rule)
         if machine in self._acted and not self._is_taken_back(*self._acted[machine]):

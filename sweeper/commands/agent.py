@@ -106,8 +106,7 @@ def _skill(arguments: Namespace) -> int:
         name = f"sweeper-{arguments.name or 'research'}"
         sys.stdout.write(agents_text() if arguments.agents_md else skill_text(name))
         return 0
-    names = [f"sweeper-{arguments.name}"] if arguments.name else list(SKILLS)
-    for name in names:
+    for name in [f"sweeper-{arguments.name}"] if arguments.name else list(SKILLS):
         path, new = install(name, arguments.install, force=arguments.force)
         say(f"wrote {path}" if new else f"{path} exists already")
     return 0

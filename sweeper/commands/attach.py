@@ -30,8 +30,7 @@ def _why_none(sweep: Sweep) -> str:
 def run(arguments: Namespace) -> NoReturn:
     """Attach this terminal to the tmux windows of a sweep."""
     registry = open_registry(arguments, snapshot=True)
-    name = arguments.sweep or newest(registry)
-    sweep = registry.sweep(name)
+    sweep = registry.sweep(arguments.sweep or newest(registry))
     go(sweep.root, sweep.name, lambda: _why_none(sweep))
 
 

@@ -48,8 +48,7 @@ def run_checkpoints(arguments: Namespace) -> int:
         raise NotFound(f"--prompts {arguments.prompts}: no such file")
     if len(arguments.checkpoints) < 2 or arguments.limit < 0:
         raise UsageError("--checkpoints takes two or more names, and --limit 0 or more")
-    sides = _sides(arguments)
-    answers = _ask(sides, arguments)
+    answers = _ask(_sides(arguments), arguments)
     from sweeper.analysis.side_by_side import compare_sides, page
 
     compared = compare_sides(answers)

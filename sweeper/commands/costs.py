@@ -61,8 +61,7 @@ def show(
     whole = Counts(), prices.Amount(0.0), Billed()
     for counts, cost, bill in rows.values():
         whole = whole[0].plus(counts), whole[1].plus(cost), whole[2].plus(bill)
-    last = max((time for time in times if time), default=None)
-    age = seconds_since(last)
+    age = seconds_since(max((time for time in times if time), default=None))
     fresh = age is None or age < _FRESH_SECONDS
     unmetered = sum(spending.counted == "nothing" for _, spending in costs)
     explanation = explained(whole[0], whole[2].counts, fresh=fresh, unseen=unmetered)

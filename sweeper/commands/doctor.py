@@ -58,7 +58,7 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
     needs. The backend's options come from the grid at `grid`, else from the configuration file.
     Raises `UsageError` for an unknown backend."""
     checks = [
-        Check("python", True, _python),
+        Check("python", True, lambda: f"{sys.version.split()[0]} at {sys.executable}"),
         Check("packages", True, _packages),
         Check("tinker SDK", True, lambda: f"tinker {version('tinker')}, chz {version('chz')}"),
         Check("git", False, lambda: _output("git", "--version")),
@@ -140,10 +140,6 @@ def _check(check: Check) -> CheckResult:
         return CheckResult(check.name, True, check.needed, check.look())
     except (SweeperError, OSError, LookupError, ImportError, subprocess.SubprocessError) as error:
         return CheckResult(check.name, False, check.needed, str(error))
-
-
-def _python() -> str:
-    return f"{sys.version.split()[0]} at {sys.executable}"
 
 
 def _packages() -> str:

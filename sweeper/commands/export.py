@@ -180,8 +180,7 @@ def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
             compute.match_substring_regex(column, _FORMULA),
             compute.match_substring_regex(column, _NUMBER),
         )
-        escaped = compute.binary_join_element_wise("'", column, "")
-        return compute.if_else(risky, escaped, column)
+        return compute.if_else(risky, compute.binary_join_element_wise("'", column, ""), column)
 
     names = arrow.chunked_array([table.column_names], type=arrow.string())
     columns = [escape(column) for column in table.columns]

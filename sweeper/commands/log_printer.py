@@ -56,8 +56,7 @@ class Colours:
         if run.id not in self._assigned.setdefault(place, {}):
             # Colours are assigned to all runs of the sweep, so that they do not depend on which are
             # shown.
-            colours = assign(_ids(run), self._palette)
-            self._assigned[place] = {**colours, **self._assigned[place]}
+            self._assigned[place] = {**assign(_ids(run), self._palette), **self._assigned[place]}
         return f"\x1b[{self._assigned[place][run.id]}m{text}\x1b[0m"
 
 

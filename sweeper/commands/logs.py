@@ -86,8 +86,7 @@ def run(arguments: Namespace) -> int:
         return _print_stacks(arguments)
     if arguments.launcher:
         return _print_launchers(arguments, pattern)
-    printer = LinePrinter(pattern, arguments.json)
-    reader = _Reader(arguments, printer)
+    reader = _Reader(arguments, LinePrinter(pattern, arguments.json))
     if arguments.follow:
         reader.follow()
     else:
@@ -163,7 +162,7 @@ class _Reader:
         """Return whether nothing more is expected."""
         if not self._tails:
             return not self._at_work()
-        if all(_is_finished(run) for run in self._candidates):
+        if all(not isinstance(run, SweepRun) or run.is_finished for run in self._candidates):
             return True
         if self._at_work():
             self._idle_since = None
@@ -454,7 +453,3 @@ def _chunks(tail: Tail, files: Files) -> Iterator[list[Line]]:
     while tail.offset != before:
         before = tail.offset
         yield list(tail.read(files))
-
-
-def _is_finished(run: RecordedRun) -> bool:
-    return not isinstance(run, SweepRun) or run.is_finished

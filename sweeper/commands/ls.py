@@ -91,8 +91,7 @@ def run(arguments: Namespace) -> int:
     count, roots = len(runs), {run.root for run in runs}
     runs, records = _ordered(runs, records, arguments.sort, arguments.limit)
     if arguments.json:
-        document = {"schema": 1, "count": count, "runs": records}
-        return print_json_answer(document, registry.problems)
+        return print_json_answer({"schema": 1, "count": count, "runs": records}, registry.problems)
     origins = _executed_otherwise(runs)
     wide = ["root"] if len(roots) > 1 else []
     table = [*zip(runs, records, strict=True)]

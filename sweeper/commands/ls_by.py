@@ -238,8 +238,7 @@ def _scores(
     """Print the scores of checkpoints. With the key `checkpoint`, each checkpoint has a row; else
     only each run's last checkpoint counts. A row of several runs shows the mean."""
     keys = [key for key in keys if key != SUITE]
-    series = series_of(registry.scores_by_run(runs))
-    rows = _scored(series, keys)
+    rows = _scored(series_of(registry.scores_by_run(runs)), keys)
     suites = list(dict.fromkeys(suite for row in rows for suite in sorted(row.scores)))
     labelled = len({row.label for row in rows}) > 1
     if as_json:

@@ -78,8 +78,7 @@ def tell_marks(name: str, marks: Marks) -> None:
 def _text(arguments: Namespace, name: str) -> str | None:
     """Return the text from the argument, the file or the editor. Raises `UsageError`,
     `EnvironmentFailure`."""
-    ways = [arguments.text is not None, arguments.file is not None, arguments.edit]
-    if sum(ways) > 1:
+    if sum([arguments.text is not None, arguments.file is not None, arguments.edit]) > 1:
         raise UsageError("give only one of a text, --file and --edit")
     if arguments.edit:
         return _edited(name)

@@ -156,8 +156,7 @@ def run(arguments: Namespace) -> int:
         tell_problems(registry.problems)
         raise
     if exported:
-        pairs = [(match.run, match.rollout) for match in matches]
-        export(pairs, arguments.export, arguments.otlp)
+        export([(match.run, match.rollout) for match in matches], arguments.export, arguments.otlp)
         return tell_problems(registry.problems)
     page = page_of(matches, arguments)
     if skipped:

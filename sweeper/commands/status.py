@@ -312,8 +312,7 @@ def run(arguments: Namespace) -> int:
     seen = read_status(sweep)
     check_service(sweep)
     print_status(sweep, seen, arguments, problems=registry.problems)
-    unread = tell_problems(registry.problems, listed=arguments.json)
-    return unread or seen.exit_code
+    return tell_problems(registry.problems, listed=arguments.json) or seen.exit_code
 
 
 def _status_of_all(arguments: Namespace) -> int:

@@ -107,8 +107,7 @@ def _cancel(arguments: Namespace) -> int:
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
     names = {run.id: run.name for run in sweep.runs}
     whole = not (arguments.runs or arguments.state or arguments.where)
-    ids = [run.id for run in runs]
-    done = cancel_runs(sweep.folder, ids, whole=whole, tell=warn)
+    done = cancel_runs(sweep.folder, [run.id for run in runs], whole=whole, tell=warn)
     states = {run: fold(events) for run, events in sweep.folder.read_events().items()}
     if arguments.json:
         requests = [

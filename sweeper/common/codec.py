@@ -230,10 +230,6 @@ def _reader(hint: Any) -> Read:  # noqa: PLR0911 (one for each kind of type)
     return _record(hint)
 
 
-def _anything(value: Any) -> Any:
-    return value
-
-
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
@@ -266,7 +262,7 @@ _PLAIN: dict[Any, Read] = {
     float: _number,
     int: _integer,
     bool: _flag,
-    object: _anything,
+    object: lambda value: value,
 }
 
 

@@ -201,8 +201,7 @@ def digest(value: object) -> str:
     """Return a short hash of a JSON value."""
     import hashlib
 
-    text = json.dumps(value, default=str, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(value, default=str, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _high_copy(descriptor: int) -> int:

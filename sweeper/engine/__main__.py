@@ -134,10 +134,6 @@ def _start(host: str, port: int, home: str | None, settings: lifecycle.Settings)
     print("\n".join(lifecycle.describe(info, settings.token)))
 
 
-def _no_one(_info: lifecycle.EngineInfo) -> Sequence[str]:
-    return ()
-
-
 def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
     """Stop the engine. If sweeps use it, ask for confirmation on a terminal; elsewhere, raise
     EngineError."""
@@ -171,7 +167,7 @@ def _show(action: str, info: lifecycle.EngineInfo, *, everything: bool) -> None:
 
 def main(
     argv: list[str] | None = None,
-    users: Callable[[lifecycle.EngineInfo], Sequence[str]] = _no_one,
+    users: Callable[[lifecycle.EngineInfo], Sequence[str]] = lambda _info: (),
 ) -> int:
     """Run a subcommand. Return the exit code. `users` returns the running sweeps that use an
     engine."""

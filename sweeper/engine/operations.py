@@ -42,8 +42,7 @@ def create(
     name: str, model: Model, config: lora.LoraConfig, user_metadata: dict[str, object] | None
 ) -> Run:
     """Create a training client."""
-    adapter = Adapter(model, config, lora.create(model.shape, config))
-    return Run(name, adapter, user_metadata)
+    return Run(name, Adapter(model, config, lora.create(model.shape, config)), user_metadata)
 
 
 def one_pass(

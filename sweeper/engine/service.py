@@ -343,8 +343,7 @@ class Service:
     # ---- samplers
 
     def _add_sampler(self, session: str, name: str, adapter: Adapter, path: str | None) -> None:
-        lane = Lane(ordered=False)
-        self.registry.add_sampler(session, Sampler(name, adapter, path, lane))
+        self.registry.add_sampler(session, Sampler(name, adapter, path, Lane(ordered=False)))
 
     def create_sampling_session(self, body: Body) -> Future[Reply]:
         """Create a sampler from a checkpoint or a base model."""

@@ -201,8 +201,7 @@ def encode_pass(result: PassResult) -> bytes:
         field = record.fields["logprobs"]
         field.dtype = pb.DTYPE_FLOAT32
         field.data = b"".join(array.tobytes() for array in group)
-        sizes = [0, *(array.nbytes for array in group)]
-        field.offsets = np.cumsum(sizes, dtype=np.int64).tobytes()
+        field.offsets = np.cumsum([0, *(array.nbytes for array in group)], dtype=np.int64).tobytes()
         field.trailing_shape.extend(group[0].shape[1:])
         start = end
     return message.SerializeToString()

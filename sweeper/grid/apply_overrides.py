@@ -270,8 +270,7 @@ def _cut(entries: Mapping[str, _Given], key: str) -> dict[str, _Given]:
 
 def _without(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
     """Return the blocks without the axis `key` and the axes below it."""
-    left = (_cut(block.axes, key) for block in blocks)
-    return tuple(Block(axes) for axes in left if axes)
+    return tuple(Block(axes) for axes in (_cut(block.axes, key) for block in blocks) if axes)
 
 
 def _undrawn(random: Random | None, key: str) -> Random | None:

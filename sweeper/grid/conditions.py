@@ -95,8 +95,7 @@ def _read_conditions(node: Node, where: str, problems: Problems) -> dict[str, Co
             problems.add(setting.place, f"if: {key[:60]!r} needs a value, not a reference")
         elif not values:
             problems.add(setting.place, f"if: {key[:60]!r} has no value")
-        texts = frozenset(map(canonical, values))
-        conditions[key] = Condition(tuple(values), texts, setting.place)
+        conditions[key] = Condition(tuple(values), frozenset(map(canonical, values)), setting.place)
     return conditions
 
 

@@ -248,14 +248,10 @@ def _cut_whens(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[
                 entries[section] = cut(entries[section], keep)
                 if section == "random" and _draws_nothing(entries[section]):
                     del entries[section]
-        emptied = all(_is_empty(n) for key, (_, n) in entries.items() if key != "if")
+        emptied = all(n.value in (None, {}, []) for key, (_, n) in entries.items() if key != "if")
         if not (gave and emptied):
             items.append(Node(entries, item.place) if item.entries is not None else item)
     return (place, Node(items, node.place) if node.items is not None else node)
-
-
-def _is_empty(node: Node) -> bool:
-    return node.value in (None, {}, [])
 
 
 def _cut(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:

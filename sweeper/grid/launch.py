@@ -90,7 +90,9 @@ def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) 
     section = STAGE_SECTION.extended(*stage_backend_fields())
     entries: dict[str, tuple[Place, Node]] = {}
     for key, (place, item) in (node.entries or {}).items():
-        if key not in section.fields and _is_of_all(key):
+        if key not in section.fields and (
+            key in SECTION.fields or any(field.name == key for field in backend_fields())
+        ):
             message = "applies to all stages: move it into launch next to stages"
             problems.add(place, f"{name}.{key} {message}")
         else:
@@ -110,10 +112,6 @@ def _over(whole: Launch, key: str, given: object) -> object:
     """Return a stage's value. Options of a backend are merged over those of the sweep."""
     kind = None if key in Launch._fields else with_key(key)
     return given if kind is None else kind.merge(whole.options.get(key, {}), table_of(given))
-
-
-def _is_of_all(key: str) -> bool:
-    return key in SECTION.fields or any(field.name == key for field in backend_fields())
 
 
 def read_launch(node: Node, where: str, problems: Problems) -> Launch:

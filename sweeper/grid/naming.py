@@ -184,8 +184,7 @@ def key_labels(keys: Sequence[str], taken: str = "seed") -> dict[str, str]:
     replicates. A key that itself equals `taken` keeps it."""
     short: dict[str, str] = {}
     for key in keys:
-        last = key.rpartition(".")[2]
-        short[key] = _clip(short_form(last))
+        short[key] = _clip(short_form(key.rpartition(".")[2]))
     for whole in (_clip, _clip_hashed):
         while clashes := [key for key in _clashing(short, taken) if short[key] != whole(key)]:
             for key in clashes:

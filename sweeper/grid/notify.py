@@ -114,8 +114,7 @@ _SECTION = Section(
 
 
 def _read(node: Node, where: str, problems: Problems) -> Notify | None:
-    reading = _SECTION.read(node, where, problems)
-    return None if node.entries is None else _made(reading)
+    return None if node.entries is None else _made(_SECTION.read(node, where, problems))
 
 
 def _made(reading: Reading) -> Notify:

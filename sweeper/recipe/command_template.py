@@ -107,5 +107,4 @@ def render_window(template: str | None, sweep: str, run: "Run", attempt: int) ->
     if template is None:
         return None
     about_run = {"name": run.name, "cell": run.cell, "seed": run.seed, "run": run.id}
-    values = run.config | about_run | {"sweep": sweep, "attempt": attempt}
-    return _filled(template, values)
+    return _filled(template, run.config | about_run | {"sweep": sweep, "attempt": attempt})

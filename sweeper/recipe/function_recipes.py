@@ -51,8 +51,7 @@ class Function:
         if self.taken is not None:
             return Made(chz.Blueprint(self.cls).make_from_argv(list(arguments)), {})
         built, given = self._call(arguments)
-        cls = _class_of(built, self.name)
-        fields = chz.chz_fields(cls)
+        fields = chz.chz_fields(_class_of(built, self.name))
         rest = [a for a in arguments if _first(a) in fields or _first(a) not in self.parameters]
         return Made(_applied(built, rest), given)
 

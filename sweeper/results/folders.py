@@ -37,8 +37,7 @@ def find_folders(store: Store, on_error: OnError | None = None) -> list[str]:
     root. Folders whose names begin with a dot are skipped, and links to folders outside the root
     are followed, each folder once. `on_error` is called with errors about unreadable folders."""
     top = store.local_path("")
-    names = _of_names(store.names("")) if top is None else _walk(top, on_error)
-    return sorted(names)
+    return sorted(_of_names(store.names("")) if top is None else _walk(top, on_error))
 
 
 def _walk(top: str, on_error: OnError | None) -> Iterator[str]:

@@ -289,7 +289,7 @@ def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Itera
     for row in rows:
         reward = _score(row.get("total_reward"))
         steps = _mappings(row.get("steps"))
-        prompt = next((text for step in steps if (text := _question_text(step))), "")
+        prompt = next((text for step in steps if (text := _logged(step, _PROMPTS))), "")
         if reward is not None and prompt:
             item = next(filter(None, (_logged(step, ("item",)) for step in steps)), "")
             logged = [*filter(None, (_logged(step, _RESPONSES) for step in steps))]
@@ -302,10 +302,6 @@ def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Itera
     judged = all(right is not None for _, right in answers)
     for answer, right in answers:
         yield answer._replace(score=right) if judged and right is not None else answer
-
-
-def _question_text(step: Mapping[str, object]) -> str:
-    return _logged(step, _PROMPTS)
 
 
 def _logged(step: Mapping[str, object], names: Sequence[str]) -> str:

@@ -208,8 +208,7 @@ class Tabulator:
             return numbers_table(parts, ["step"], metric_column, whole=["step"])
 
         def checkpoints() -> object:
-            rows = self.checkpoints(runs)
-            return plain_table(rows, (*RUN_KEY, "attempt", "name"))
+            return plain_table(self.checkpoints(runs), (*RUN_KEY, "attempt", "name"))
 
         return {
             "metrics": metrics,

@@ -295,8 +295,7 @@ class Registry(Catalog):
 
     def checkpoint_rows(self, runs: "Runs" = None) -> list[dict[str, object]]:
         """Return the rows of `checkpoints` as dicts."""
-        resolved = self._resolve(runs)
-        return self._tables().checkpoints(resolved)
+        return self._tables().checkpoints(self._resolve(runs))
 
     def items(self, runs: "Runs" = None) -> "pandas.DataFrame":
         """Return the answers of runs at their last evaluations, one row per sample: `run sweep root

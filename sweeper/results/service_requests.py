@@ -92,8 +92,7 @@ def hosted(environ: Mapping[str, str] = os.environ) -> Service:
 def of_sweeps(sweeps: "Sequence[Sweep]") -> Service:
     """Return the service of the runs of some sweeps. Raises `UsageError` if they use several, and
     `EnvironmentFailure` if it cannot be reached."""
-    services = {sweep.plan.service for sweep in sweeps}
-    return of_service(", ".join(sorted(services)))
+    return of_service(", ".join(sorted({sweep.plan.service for sweep in sweeps})))
 
 
 def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:

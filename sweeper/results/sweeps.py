@@ -232,8 +232,7 @@ class SweepRun(RecordedRun):
             times: list[str | None] = []
             for attempt, event in self.events:
                 with suppress(NotFound):
-                    body = self.readable(partial(self._body, attempt, event), NOTHING)
-                    times.append(body.time)
+                    times.append(self.readable(partial(self._body, attempt, event), NOTHING).time)
             return max(filter(None, times), default=None)
 
         path, stamp = self.sweep_folder.event, self._sweep.state_files.stamp

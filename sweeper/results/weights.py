@@ -87,8 +87,7 @@ def _export(url: str, path: str, folder: str) -> None:
         copy = training.save_weights_external(name, ttl_seconds=_SECONDS).result().path
         try:
             os.makedirs(partial)
-            urls = rest.get_external_weights_urls(copy).result().urls
-            for file, address in urls.items():
+            for file, address in rest.get_external_weights_urls(copy).result().urls.items():
                 _fetch(address, os.path.join(partial, _plain_name(file)))
         finally:
             rest.delete_checkpoint_from_tinker_path(copy).result()

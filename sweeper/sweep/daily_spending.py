@@ -43,8 +43,7 @@ class SweepSpent(NamedTuple):
             return self
         today = together([self.days.get(day, NOTHING), more])
         counted = together([before, more])
-        days = {**self.days, day: today}
-        return self._replace(created=created, counted=counted, days=days)
+        return self._replace(created=created, counted=counted, days={**self.days, day: today})
 
     def document(self) -> dict[str, object]:
         """Return the object as written in the store."""

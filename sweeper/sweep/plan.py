@@ -32,10 +32,6 @@ _SEEDS = 2**63
 _LONGEST_ID = 64
 
 
-def _is_seed(seed: int) -> bool:
-    return -_SEEDS <= seed < _SEEDS
-
-
 def _is_id(text: str) -> bool:
     letters = text.replace("_", "").replace("-", "")
     return len(text) <= _LONGEST_ID and text.isascii() and letters.isalnum() and text[0].isalnum()
@@ -43,7 +39,7 @@ def _is_id(text: str) -> bool:
 
 # Ids are part of paths and job names, so an unchecked one could lead anywhere.
 _Id = Annotated[str, Check(_is_id, "letters, digits, _ and -")]
-_Seed = Annotated[int, Check(_is_seed, "a 64-bit integer")]
+_Seed = Annotated[int, Check(lambda seed: -_SEEDS <= seed < _SEEDS, "a 64-bit integer")]
 
 
 class Run(NamedTuple):
@@ -81,11 +77,9 @@ class Baseline(NamedTuple):
         return written(self)
 
 
-def _has_origin(source: Source) -> bool:
-    return source.base or bool(source.takes)
-
-
-_Source = Annotated[Source, Check(_has_origin, "base or takes")]
+_Source = Annotated[
+    Source, Check(lambda source: source.base or bool(source.takes), "base or takes")
+]
 
 
 class Stage(NamedTuple):

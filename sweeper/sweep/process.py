@@ -8,15 +8,11 @@ from sweeper.common import codec
 from sweeper.common.codec import Check
 
 
-def _is_pid(number: int) -> bool:
-    return 0 < number < 2**31
-
-
 class Who(NamedTuple):
     """The holder of a sweep's lease: a process on a host, and when it began there."""
 
     host: str
-    pid: Annotated[int, Check(_is_pid, "a process number")]
+    pid: Annotated[int, Check(lambda number: 0 < number < 2**31, "a process number")]
     began: str | None
 
 

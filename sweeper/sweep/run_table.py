@@ -121,8 +121,7 @@ class RunTable:
         def create(key: tuple[str, int]) -> bool:
             # Recorded by an earlier launcher, or by this one if the reply was lost.
             with suppress(AlreadyExists):
-                document = encode(now | dict(bodies[key]))
-                self._store.create(self._folder.event(*key, event), document)
+                self._store.create(self._folder.event(*key, event), encode(now | dict(bodies[key])))
                 return True
             return False
 

@@ -97,8 +97,7 @@ def _wandb_variables(plan: Plan, run: Run) -> dict[str, str]:
     if section.tags:
         values["WANDB_TAGS"] = ",".join(section.tags)
     about = {"sweep": plan.name, "run": run.id, "cell": run.cell, "seed": run.seed}
-    config = run.config | {"sweeper": about}
-    text = json.dumps(config)
+    text = json.dumps(run.config | {"sweeper": about})
     if len(text) <= _LONGEST:
         # W&B's own jobs get their configuration this way. No other way works from outside a
         # program.

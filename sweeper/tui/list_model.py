@@ -166,8 +166,7 @@ def _heading(run: RunView, by: str) -> str:
 
 def _setting(run: RunView, axis: str) -> str:
     """Return the value of a run on an axis, as text; dotted keys reach into nested settings."""
-    settings = run.config if axis in run.config else dict(dotted(run.config))
-    value = settings.get(axis)
+    value = (run.config if axis in run.config else dict(dotted(run.config))).get(axis)
     return "-" if value is None else str(value)
 
 

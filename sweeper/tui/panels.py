@@ -107,8 +107,7 @@ def curve_lines(
         lines += [[(fit(sanitize(text), width, cut=glyphs.cut), "warn")] for text in texts]
     listed = min(len(keys), max(0, (height - 2) // 3))
     room = max(4, height - len(lines) - listed)
-    drawn = plot(points, width, room, glyphs, other, log=log)
-    lines += [_coloured(line, glyphs) for line in drawn]
+    lines += [_coloured(line, glyphs) for line in plot(points, width, room, glyphs, other, log=log)]
     first = max(0, min(chosen - listed // 2, len(keys) - listed))
     for near in keys[first : first + listed]:
         style = "bold" if near == key else "dim"

@@ -181,8 +181,7 @@ class PageReader:
 
     def _read_log(self) -> None:
         run = self._run
-        path = run.sweep_folder.log(run.id, max(run.attempts, 1))
-        full = run.store.local_path(path)
+        full = run.store.local_path(run.sweep_folder.log(run.id, max(run.attempts, 1)))
         # A remote log has no cheap stamp.
         stamp: object = object() if run.state in OPEN else run.state
         if full is not None:

@@ -141,7 +141,10 @@ class Timing:
     None if unknown. `clock` gives monotonic seconds."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
-        takes = [_defaults(part) for part in plan.parts]
+        takes = [
+            {key: about.get("default") for key, about in part.recipe.takes.items()}
+            for part in plan.parts
+        ]
         parts = zip(plan.parts, takes, strict=True)
         self.totals = {run.id: total_steps(run.config, d) for part, d in parts for run in part.runs}
         self._clock = clock
@@ -205,11 +208,6 @@ def _here(match: re.Match[str]) -> str:
         return match[0]
     same = match[1] is None or moment.date() == now.astimezone().date()
     return moment.strftime("%H:%M" if same else "%Y-%m-%d %H:%M")
-
-
-def _defaults(plan: Plan) -> dict[str, object]:
-    """Return the defaults of the recipe, as the plan recorded them."""
-    return {key: about.get("default") for key, about in plan.recipe.takes.items()}
 
 
 class RunFacts(NamedTuple):

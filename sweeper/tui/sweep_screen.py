@@ -99,8 +99,7 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
             self.refresh(*(Region(0, y, self.size.width, 1) for y in changed))
 
     def render_line(self, y: int) -> Strip:
-        line = self._lines[y] if y < len(self._lines) else []
-        return as_strip(line, self._width)
+        return as_strip(self._lines[y] if y < len(self._lines) else [], self._width)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)

@@ -61,8 +61,7 @@ def claim(
     try:
         with_retries(lambda: folder.store.create(path, encode(body)), sleep)
     except AlreadyExists:
-        ours = with_retries(lambda: read_as(folder.store, path, event.read), sleep)
-        return ours.nonce == nonce
+        return with_retries(lambda: read_as(folder.store, path, event.read), sleep).nonce == nonce
     return True
 
 

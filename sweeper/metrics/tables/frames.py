@@ -112,8 +112,7 @@ def rows_frame(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> "p
 
     names = dict.fromkeys(chain(first, *rows))
     columns = [_made(pandas.Series, [row.get(name) for row in rows]) for name in names]
-    frame = pandas.DataFrame(dict(enumerate(columns)))
-    return frame.set_axis(_index(list(names)), axis=1)
+    return pandas.DataFrame(dict(enumerate(columns))).set_axis(_index(list(names)), axis=1)
 
 
 def _objects(column: Floats, odd: Mapping[int, object]) -> list[object]:
