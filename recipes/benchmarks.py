@@ -137,11 +137,7 @@ class Benchmarks:
     """The benchmarks of an evaluation, which run on their own event loop."""
 
     def __init__(
-        self,
-        names: Sequence[str],
-        how: settings.Answering,
-        about: About,
-        tokenizer: Any,
+        self, names: Sequence[str], how: settings.Answering, about: About, tokenizer: Any
     ) -> None:
         import asyncio  # every plan loads this file, and this takes ten milliseconds
 

@@ -109,10 +109,7 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
 
 def tally_pairs(
-    tally: estimates.Tally,
-    config: pairs.Settings,
-    train: estimates.Sizes,
-    test: estimates.Sizes,
+    tally: estimates.Tally, config: pairs.Settings, train: estimates.Sizes, test: estimates.Sizes
 ) -> None:
     """Count the passes over both answers of each pair: two per step, one per evaluation."""
     passed = 2 * config.max_steps * config.batch_size * train.whole

@@ -389,11 +389,7 @@ def from_document(record: dict[str, Any]) -> Played:
 
 
 def atif(
-    problem: Problem,
-    played: Played,
-    model_name: str,
-    about: dict[str, Any],
-    agent: str = AGENT,
+    problem: Problem, played: Played, model_name: str, about: dict[str, Any], agent: str = AGENT
 ) -> dict[str, Any]:
     """Return an episode as a trajectory in ATIF, the format of harbor's trajectories. It has every
     sampled token with its logprob."""

@@ -151,10 +151,7 @@ def weights_of(config: Config, directory: rundir.RunDirectory) -> str | None:
 
 
 def open_model(
-    config: Config,
-    directory: rundir.RunDirectory,
-    weights: str | None,
-    names: Sequence[str] = (),
+    config: Config, directory: rundir.RunDirectory, weights: str | None, names: Sequence[str] = ()
 ) -> Model:
     """Open the model under evaluation. Raises RecipeError."""
     connection = service.connect(config.base_url, {"recipe": "eval"})

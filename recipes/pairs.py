@@ -23,8 +23,7 @@ class Settings(settings.Settings):
     """Settings of a run on pairs, added to those of every run that trains."""
 
     data: str | None = chz.field(
-        default=None,
-        doc='JSONL of {"prompt", "chosen", "rejected"}; else made from the task',
+        default=None, doc='JSONL of {"prompt", "chosen", "rejected"}; else made from the task'
     )
     wrong_share: float = chz.field(
         default=0.0,

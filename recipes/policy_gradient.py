@@ -123,9 +123,7 @@ class Update(NamedTuple):
     steps: list["tinker.APIFuture[tinker.OptimStepResponse]"]
 
     def metrics(
-        self,
-        wait: Callable[[Any], Any],
-        timed: Callable[[str], AbstractContextManager[None]],
+        self, wait: Callable[[Any], Any], timed: Callable[[str], AbstractContextManager[None]]
     ) -> dict[str, float]:
         """Wait, and return the KL divergence of trainer and sampler and the optimizer's metrics.
         `timed` measures the two kinds of waiting.

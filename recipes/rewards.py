@@ -49,10 +49,7 @@ class Judging(NamedTuple):
 
     def metrics(self, kind: str) -> dict[str, float]:
         """Return the metrics of `reward` or `verifier` failures."""
-        return {
-            f"env/all/{kind}_failures": self.failed,
-            f"env/all/frac_{kind}_failed": self.share,
-        }
+        return {f"env/all/{kind}_failures": self.failed, f"env/all/frac_{kind}_failed": self.share}
 
     def check(self) -> None:
         """Raise JudgeFailed if no answer could be judged, because there is nothing to learn

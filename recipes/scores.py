@@ -32,10 +32,7 @@ def failures(done: Done) -> dict[str, float]:
     """Return the metrics of answers that a grader could not judge."""
     rows = [row for _, answers in _graded(done) for row in answers]
     errors = sum(row.get("error") is not None for row in rows)
-    return {
-        "test/grader_errors": errors,
-        "test/frac_grader_failed": errors / max(len(rows), 1),
-    }
+    return {"test/grader_errors": errors, "test/frac_grader_failed": errors / max(len(rows), 1)}
 
 
 def of_suite(name: str, done: Done) -> dict[str, float]:

@@ -23,7 +23,7 @@ from .data_files import Conversation, Row
 from .service import RecipeError
 
 NAMED: Mapping[str, tuple[tuple[str, int], ...]] = {
-    "arithmetic": (("addition", 1), ("addition", 2)),
+    "arithmetic": (("addition", 1), ("addition", 2))
 }
 """Suites of several tasks, each with its digits."""
 

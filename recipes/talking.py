@@ -399,11 +399,7 @@ def _head(name: str, kind: str) -> dict[str, Any]:
 
 def _usage(answers: list[Answer]) -> dict[str, int]:
     read, written = answers[0].read, sum(answer.written for answer in answers)
-    return {
-        "prompt_tokens": read,
-        "completion_tokens": written,
-        "total_tokens": read + written,
-    }
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
 def _events(answers: list[Answer], name: str, chats: bool, with_usage: bool) -> Any:

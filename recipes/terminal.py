@@ -338,12 +338,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         return [future.result() for future in futures]
 
     def play(
-        self,
-        key: Key,
-        task: Task,
-        problem: Problem,
-        sampler: "tinker.SamplingClient",
-        first: Any,
+        self, key: Key, task: Task, problem: Problem, sampler: "tinker.SamplingClient", first: Any
     ) -> Ended:
         """Play one episode, and play it again if its environment dies. Append it to
         `episodes.jsonl`."""
@@ -371,12 +366,7 @@ class EpisodeTrainer(rl.GroupTrainer):
         return Ended(None, failures)
 
     def attempt(
-        self,
-        key: Key,
-        task: Task,
-        problem: Problem,
-        sampler: "tinker.SamplingClient",
-        first: Any,
+        self, key: Key, task: Task, problem: Problem, sampler: "tinker.SamplingClient", first: Any
     ) -> Played:
         """Play one episode in a new environment. Raises `Died` if the environment dies."""
 

@@ -282,9 +282,7 @@ def _crossing(x: str, y: str, ranking: Ranking, sign: float, family: int) -> Cro
 
 
 def _within(
-    ranking: Ranking,
-    one: Mapping[object, Cell],
-    two: Mapping[object, Cell],
+    ranking: Ranking, one: Mapping[object, Cell], two: Mapping[object, Cell]
 ) -> Estimate | None:
     """Return the difference between two values of an axis at one value of another axis, over the
     combinations of the other settings that both have."""

@@ -79,11 +79,7 @@ def _mean(cell: Cell, get: Callable[[RunData], float | None]) -> float | None:
 
 
 def _tradeoff(
-    title: str,
-    kind: str,
-    ranking: Ranking,
-    get: Callable[[RunData], float | None],
-    sign: float,
+    title: str, kind: str, ranking: Ranking, get: Callable[[RunData], float | None], sign: float
 ) -> Tradeoff | None:
     points = [
         (cell.name, x, cell.summary.mean)

@@ -305,11 +305,7 @@ class _Shown(NamedTuple):
 
 
 def _mean_trace(
-    shown: _Shown,
-    clocks: Mapping[str, Floats],
-    name: str,
-    colour: str,
-    meta: Mapping[str, Any],
+    shown: _Shown, clocks: Mapping[str, Floats], name: str, colour: str, meta: Mapping[str, Any]
 ) -> dict[str, Any]:
     width = 3 if meta["cell"] == 0 else 2 if meta["tone"] >= 0 else 1.2
     y = rounded(shown.band.mean[shown.drawn])

@@ -348,12 +348,7 @@ def _inline(value: Any) -> Any:
 
 
 def _confirm(
-    data: SweepData,
-    top: Sequence[Cell],
-    of: str,
-    text: str,
-    needed: int | None,
-    most: int = _CELLS,
+    data: SweepData, top: Sequence[Cell], of: str, text: str, needed: int | None, most: int = _CELLS
 ) -> NextGrid | str:
     """Return the grid with at most `most` of the cells at the top, on fresh seeds."""
     grid = _parsed(text, comments=False)

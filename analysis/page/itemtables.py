@@ -27,11 +27,7 @@ def held_rows(study: Study) -> list[dict[str, Any]]:
         return []
     named = named_rows(study.ranking)
     return [
-        {
-            **named[side.cell],
-            "training": _shown(side.training),
-            "held_out": _shown(side.held_out),
-        }
+        {**named[side.cell], "training": _shown(side.training), "held_out": _shown(side.held_out)}
         for side in study.held_out.sides[:_HELD]
     ]
 

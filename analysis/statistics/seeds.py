@@ -152,9 +152,7 @@ def finite_mean(values: Iterable[float]) -> float | None:
 
 
 def summarise(
-    values: Sequence[float],
-    scale: Scale = "linear",
-    spread: Spread | None = None,
+    values: Sequence[float], scale: Scale = "linear", spread: Spread | None = None
 ) -> Summary:
     """Return the mean and the Student t interval of finite `values`: mean +- t(df) sd / sqrt(n). It
     is computed on `scale` and converted back. The standard deviation and the degrees of freedom are
@@ -180,11 +178,7 @@ def summarise(
 
 
 def _bounded(
-    summary: Summary,
-    mean: float,
-    spread: Spread,
-    reaches: tuple[float, float],
-    scale: Scale,
+    summary: Summary, mean: float, spread: Spread, reaches: tuple[float, float], scale: Scale
 ) -> Summary:
     """Return a summary with bounds this many standard errors below and above the mean."""
     error = spread.sd / summary.n**0.5
@@ -197,10 +191,7 @@ def _bounded(
 
 
 def summarise_chosen(
-    values: Sequence[float],
-    scale: Scale,
-    noise: Noise,
-    chosen: Chosen,
+    values: Sequence[float], scale: Scale, noise: Noise, chosen: Chosen
 ) -> Summary:
     """Return the summary of a cell that was selected as the best, probably with the help of chance.
     The bound on the worse side is as far away as the largest of that many means deviates from its

@@ -75,8 +75,7 @@ Data = Annotated[
 StepProblems = Annotated[
     list[Problem],
     Field(
-        max_length=500,
-        description="problems that each step trains on; []: the session's own data",
+        max_length=500, description="problems that each step trains on; []: the session's own data"
     ),
 ]
 Seed = Annotated[int, Field(ge=0, le=2**31 - 1, description="seed of the run or of the samples")]
@@ -136,8 +135,7 @@ class NewGradedSession(NewSession):
     examples: Annotated[
         list[Example],
         Field(
-            max_length=100,
-            description="calls of the grader with the expected scores, 2 or more",
+            max_length=100, description="calls of the grader with the expected scores, 2 or more"
         ),
     ] = []  # noqa: RUF012
 
@@ -269,11 +267,7 @@ class Training:
         return await self._do(ctx, session, {"kind": "load", "path": path}, seconds, busy_seconds)
 
     async def finish(
-        self,
-        ctx: Client,
-        session: SessionName,
-        seconds: Seconds = 120.0,
-        busy_seconds: Busy = 10.0,
+        self, ctx: Client, session: SessionName, seconds: Seconds = 120.0, busy_seconds: Busy = 10.0
     ) -> dict[str, object]:
         """End a session with its last evaluation and its final checkpoint. Then ask for the verdict
         of its sweep, and `note` what you conclude."""
@@ -373,12 +367,7 @@ class Training:
         )
 
     async def _answer(
-        self,
-        ctx: Client,
-        live: Session,
-        number: int,
-        order: Mapping[str, object],
-        seconds: float,
+        self, ctx: Client, live: Session, number: int, order: Mapping[str, object], seconds: float
     ) -> dict[str, object]:
         """Wait for the answer to an order, and report progress to the client meanwhile."""
         sessions = self._sessions

@@ -60,11 +60,7 @@ class AlarmActions:
     failure."""
 
     def __init__(
-        self,
-        watched: Watched,
-        *,
-        tell: Callable[[str], None],
-        env_file: str | None = None,
+        self, watched: Watched, *, tell: Callable[[str], None], env_file: str | None = None
     ) -> None:
         folder, plan, run_table, clock = watched
         self._env_file = env_file

@@ -50,11 +50,7 @@ ROLES: dict[str, tuple[tuple[str, ...], str]] = {
         r"(?:response|completion)s?[/_](?:mean_)?length(?:[/_]mean)?$",
     ),
     "failed": (
-        (
-            "env/all/frac_reward_failed",
-            "env/all/frac_verifier_failed",
-            "test/frac_grader_failed",
-        ),
+        ("env/all/frac_reward_failed", "env/all/frac_verifier_failed", "test/frac_grader_failed"),
         r"(?:^|/)frac_(?:reward|verifier|grader)_failed$",
     ),
     "truncated": ((), r"truncat\w*[/_](?:ratio|rate|frac\w*|share)$|(?:length|s)/clip\w*_ratio$"),

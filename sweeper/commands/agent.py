@@ -20,7 +20,7 @@ _SHORTEST = 16
 
 
 def _add_mcp(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper agent mcp`."""
+
     allowed = shared.group(verb, "what agents may do")
     allowed.add_argument(
         "--grids",
@@ -77,7 +77,7 @@ def _mcp(arguments: Namespace) -> int:
 
 
 def _add_skill(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper agent skill`."""
+
     where = shared.group(verb, "where to install")
     where.add_argument(
         "name",
@@ -90,12 +90,9 @@ def _add_skill(verb: ArgumentParser) -> None:
         metavar="DIR",
         help="install below this folder, such as .claude/skills (default: print)",
     )
-    where.add_argument("--force", action="store_true", help="overwrite a different file")
-    shared.group(verb, shared.OUTPUT).add_argument(
-        "--agents-md",
-        action="store_true",
-        help="print AGENTS.md of sweeper's repository, not a skill",
-    )
+    shared.flag(where, "--force", "overwrite a different file")
+    output = shared.group(verb, shared.OUTPUT)
+    shared.flag(output, "--agents-md", "print AGENTS.md of sweeper's repository, not a skill")
 
 
 def _skill(arguments: Namespace) -> int:
@@ -112,7 +109,4 @@ def _skill(arguments: Namespace) -> int:
     return 0
 
 
-VERBS = {
-    "agent mcp": Verb(_add_mcp, _mcp),
-    "agent skill": Verb(_add_skill, _skill),
-}
+VERBS = {"agent mcp": Verb(_add_mcp, _mcp), "agent skill": Verb(_add_skill, _skill)}

@@ -33,7 +33,7 @@ _LONGEST_NAME = 60
 
 
 def _add_start(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper agent start`."""
+
     agent = shared.group(verb, "the agent")
     agent.add_argument("--model", required=True, help="the model, by its name for the agent")
     agent.add_argument(
@@ -65,14 +65,13 @@ def _add_start(verb: ArgumentParser) -> None:
     place.add_argument("--network", help="podman: none, host, ... (podman's default)")
     place.add_argument("--memory", type=int, metavar="MIB", help="memory limit of a container")
     _add_allowance(verb)
-    shared.group(verb, shared.OUTPUT).add_argument(
-        "--test-only", action="store_true", help="prepare and check everything, but start no agent"
-    )
+    output = shared.group(verb, shared.OUTPUT)
+    shared.flag(output, "--test-only", "prepare and check everything, but start no agent")
     shared.root(verb)
 
 
 def _add_allowance(verb: ArgumentParser) -> None:
-    """Declare the arguments that limit what the agent may use."""
+
     allowed = shared.group(verb, "what the agent may use")
     allowed.add_argument(
         "--budget",
@@ -119,19 +118,8 @@ def _request(arguments: Namespace, store: Store) -> session.Start:
     sandbox.require()
     values = session.secrets_of(cli, arguments.secret, required=sandbox.isolated)
     folder = os.path.realpath(arguments.grids or os.path.join("agents", name))
-    return session.Start(
-        name,
-        arguments.model,
-        cli,
-        sandbox,
-        task,
-        folder,
-        store.root,
-        arguments.budget,
-        values,
-        arguments.hours,
-        arguments.restarts,
-    )
+    what = (name, arguments.model, cli, sandbox, task, folder, store.root)
+    return session.Start(*what, arguments.budget, values, arguments.hours, arguments.restarts)
 
 
 def _start(arguments: Namespace) -> int:
@@ -154,10 +142,9 @@ def _start(arguments: Namespace) -> int:
         warn(f"{now.name}: {now.agent} works in {start.folder}{again}")
 
     done = session.run(start, store, notify)
-    code = "" if done.code in (None, 0) else f" (exit code {done.code})"
-    say(
-        f"{done.name}: {done.state}{code}; sweeps: {', '.join(_sweeps(store, done.name)) or 'none'}"
-    )
+    code = f" (exit code {done.code})" if done.code else ""
+    sweeps = ", ".join(_sweeps(store, done.name)) or "none"
+    say(f"{done.name}: {done.state}{code}; sweeps: {sweeps}")
     say(f"transcript: `{hint('agent transcript', done.name, root=store.root)}`")
     return _EXIT_CODES[done.state]
 
@@ -190,7 +177,7 @@ def _sweeps(store: Store, agent: str) -> list[str]:
 
 
 def _add_prompts(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper agent prompts`."""
+
     output = shared.group(verb, shared.OUTPUT)
     output.add_argument("prompt", nargs="?", help="print this prompt (default: list them)")
 
@@ -209,10 +196,10 @@ def _prompts(arguments: Namespace) -> int:
 
 
 def _add_transcript(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper agent transcript`."""
+
     output = shared.group(verb, shared.OUTPUT)
     output.add_argument("agent", nargs="?", help="an agent's name (default: list them)")
-    output.add_argument("--prompt", action="store_true", help="print the prompt that the agent got")
+    shared.flag(output, "--prompt", "print the prompt that the agent got")
     shared.root(verb)
 
 

@@ -53,7 +53,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def _add_output_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments for other inputs of a report, and for what is written."""
+
     folders = shared.group(verb, "runs in plain folders")
     folders.add_argument(
         "--ignore",
@@ -80,14 +80,8 @@ def _add_output_arguments(verb: ArgumentParser) -> None:
     report.add_argument(
         "--prices", help="dollars per million tokens: train=0.4,sample=0.8,prefill=0.1"
     )
-    report.add_argument(
-        "--power",
-        action="store_true",
-        help="print the smallest lead that each number of seeds can detect",
-    )
-    report.add_argument(
-        "--no-pictures", action="store_true", help="do not write report.md and its PNGs"
-    )
+    shared.flag(report, "--power", "print the smallest lead that each number of seeds can detect")
+    shared.flag(report, "--no-pictures", "do not write report.md and its PNGs")
 
 
 class _OneSetting(shared.Once):

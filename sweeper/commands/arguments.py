@@ -20,6 +20,11 @@ def group(verb: ArgumentParser, title: str) -> _ArgumentGroup:
     return next(same, None) or verb.add_argument_group(title)
 
 
+def flag(group: _ArgumentGroup, name: str, about: str) -> None:
+    """Add an option without a value."""
+    group.add_argument(name, action="store_true", help=about)
+
+
 class Once(Action):
     """An action that stores a value and refuses a second one instead of silently replacing the
     first. `refusal` is the message, with `{first}` and `{second}` for the values."""
@@ -66,7 +71,7 @@ def roots(verb: ArgumentParser) -> None:
 
 def json(verb: ArgumentParser) -> None:
     """Add `--json`: an answer for programs."""
-    group(verb, OUTPUT).add_argument("--json", action="store_true", help="print one JSON object")
+    flag(group(verb, OUTPUT), "--json", "print one JSON object")
 
 
 def help_option(verb: ArgumentParser) -> None:
@@ -145,9 +150,7 @@ def grid(verb: ArgumentParser) -> None:
         metavar="key=value",
         help="replace a base value or an axis; key=a,b sets an axis, ~key removes an axis",
     )
-    grid.add_argument(
-        "--no-validate", action="store_true", help="do not check configurations with the recipe"
-    )
+    flag(grid, "--no-validate", "do not check configurations with the recipe")
     launch_options(verb)
 
 
@@ -168,12 +171,8 @@ def wait(verb: ArgumentParser) -> None:
     """Add the options to wait for the launched runs, and to trust their sweep."""
     trust(verb)
     waiting = group(verb, "waiting")
-    waiting.add_argument(
-        "--wait", action="store_true", help="run the launcher here, until all runs have ended"
-    )
-    waiting.add_argument(
-        "--plain", action="store_true", help="with --wait: print lines, not the live view"
-    )
+    flag(waiting, "--wait", "run the launcher here, until all runs have ended")
+    flag(waiting, "--plain", "with --wait: print lines, not the live view")
     waiting.add_argument(
         "-v",
         "--verbose",
@@ -196,11 +195,7 @@ def set_log_level(arguments: Namespace) -> None:
 
 def trust(verb: ArgumentParser, title: str = LAUNCH) -> None:
     """Add `--trust`, the permission to execute the plan of another user or machine."""
-    group(verb, title).add_argument(
-        "--trust",
-        action="store_true",
-        help="run a plan recorded by another user or machine",
-    )
+    flag(group(verb, title), "--trust", "run a plan recorded by another user or machine")
 
 
 def weights(verb: ArgumentParser) -> None:

@@ -54,8 +54,6 @@ def go(root: str, name: str, why_none: Callable[[], str] = str) -> NoReturn:
     else:
         command += ["attach", "-t", session]
         if environment.pop("TMUX", None):  # tmux refuses to nest if TMUX is set, but nesting works
-            advice = (
-                "tmux inside tmux: press the prefix twice for the inner one (C-b C-b d detaches it)"
-            )
-            command += [";", "display-message", "-d", "4000", advice]
+            keys = "press the prefix twice for the inner one (C-b C-b d detaches it)"
+            command += [";", "display-message", "-d", "4000", f"tmux inside tmux: {keys}"]
     os.execvpe(command[0], command, environment)

@@ -35,23 +35,14 @@ def run(arguments: Namespace) -> int:
     )
     cells = best_cells.cells[: arguments.limit or None]
     if arguments.json:
-        facts = {
-            "metric": best_cells.metric,
-            "goal": best_cells.goal,
-            "at": best_cells.at,
-            "label": best_cells.label,
-        }
-        facts |= {"leaders": best_cells.leaders, "differences": best_cells.differences}
-        document = {"schema": 1, "sweep": best_cells.sweep, **facts, "cells": cells}
-        return print_json_answer(document, registry.problems)
+        names = ("sweep", "metric", "goal", "at", "label", "leaders", "differences")
+        facts = {name: getattr(best_cells, name) for name in names}
+        return print_json_answer({"schema": 1, **facts, "cells": cells}, registry.problems)
     rows = [(row["cell"], row["mean"], _interval(row), row["n"], _place(row, best_cells.leaders))
             for row in cells]  # fmt: skip
     print_table(("cell", best_cells.metric, "95 % interval", "runs", ""), rows)
-    more = (
-        f", {len(cells)} of {len(best_cells.cells)} cells"
-        if len(cells) < len(best_cells.cells)
-        else ""
-    )
+    every = len(best_cells.cells)
+    more = f", {len(cells)} of {every} cells" if len(cells) < every else ""
     better = "lower" if best_cells.goal == "minimize" else "higher"
     print()
     say(f"{best_cells.judged_by} ({better} is better){more}: {best_cells.label}")

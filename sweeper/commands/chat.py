@@ -64,8 +64,7 @@ class _Weights(NamedTuple):
 
 def _chat(arguments: Namespace) -> int:
     """Run a conversation in the terminal until the input ends."""
-    weights = _weights(arguments)
-    return _run(arguments, weights, to="person", system=arguments.system)
+    return _run(arguments, _weights(arguments), to="person", system=arguments.system)
 
 
 def _endpoint(arguments: Namespace) -> int:

@@ -29,9 +29,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.runs_of_any_sweeps(verb)
     shared.select(verb)
     delete = shared.group(verb, "what to delete")
-    delete.add_argument(
-        "--delete", action="store_true", help="delete the listed checkpoints, after asking"
-    )
+    shared.flag(delete, "--delete", "delete the listed checkpoints, after asking")
     delete.add_argument(
         "--ttl",
         metavar="30d",
@@ -44,7 +42,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="with --delete or --ttl: keep each run's best checkpoint (by the metric) or its "
         "final one",
     )
-    delete.add_argument("--yes", action="store_true", help="do not ask")
+    shared.flag(delete, "--yes", "do not ask")
     shared.root(verb)
     shared.json(verb)
 
@@ -71,9 +69,7 @@ def run(arguments: Namespace) -> int:
         return print_json_answer({"schema": 1, "checkpoints": listed}, registry.problems)
     _show(checkpoints, spared)
     never = arguments.ttl is not None and ttl is None  # `never` deletes nothing
-    targets = [
-        checkpoint for _, _, checkpoint in checkpoints if never or checkpoint.path not in spared
-    ]
+    targets = [kept for _, _, kept in checkpoints if never or kept.path not in spared]
     if arguments.delete or arguments.ttl is not None:
         _act(service, targets, arguments, ttl)
     return tell_problems(registry.problems)
@@ -129,11 +125,10 @@ def _act(service: Service, targets: Sequence[Kept], arguments: Namespace, ttl: i
     when = "never" if arguments.ttl == "never" else f"after {arguments.ttl}"
     what = "delete" if arguments.delete else f"delete {when}"
     if not arguments.yes:
+        question = f"{plural(len(targets), 'checkpoint')} ({size:,.3f} GB): {what}?"
         if not is_screen():
-            raise UsageError(
-                f"{plural(len(targets), 'checkpoint')} ({size:,.3f} GB): {what}? Confirm with --yes"
-            )
-        if not confirmed(f"{plural(len(targets), 'checkpoint')} ({size:,.3f} GB): {what}?"):
+            raise UsageError(f"{question} Confirm with --yes")
+        if not confirmed(question):
             raise UsageError("nothing was changed")
     done = 0
     try:
@@ -148,6 +143,5 @@ def _act(service: Service, targets: Sequence[Kept], arguments: Namespace, ttl: i
                 f"{len(targets) - done} checkpoints were not changed: they were already deleted, "
                 "or this command was interrupted"
             )
-    say(
-        f"{plural(done, 'checkpoint')} {'deleted' if arguments.delete else f'to be deleted {when}'}"
-    )
+    outcome = "deleted" if arguments.delete else f"to be deleted {when}"
+    say(f"{plural(done, 'checkpoint')} {outcome}")

@@ -12,11 +12,7 @@ from typing import TYPE_CHECKING
 
 from sweeper import paths
 from sweeper.commands import arguments as shared
-from sweeper.commands.checkpoint_names import (
-    Checkpoint,
-    checkpoint_named,
-    service_environment,
-)
+from sweeper.commands.checkpoint_names import Checkpoint, checkpoint_named, service_environment
 from sweeper.commands.output import print_json_answer
 from sweeper.commands.selection import chosen, open_named, open_registry
 from sweeper.common.atomic import atomic_write
@@ -147,15 +143,10 @@ def _show(compared: "Sides", arguments: Namespace) -> None:
         say(line)
 
     def print_prompts(title: str, prompts: "Sequence[Prompt]") -> None:
-        limited = prompts[: arguments.limit] if arguments.limit else prompts
+        limited, every = prompts[: arguments.limit or None], len(prompts)
         if limited:
-            more = (
-                f" ({len(limited)} of {len(prompts)}: --limit)"
-                if len(limited) < len(prompts)
-                else ""
-            )
             print()
-            say(f"{title}{more}")
+            say(title + (f" ({len(limited)} of {every}: --limit)" if len(limited) < every else ""))
         for prompt in limited:
             _print_prompt(prompt, compared.names)
 
@@ -169,9 +160,8 @@ def _show(compared: "Sides", arguments: Namespace) -> None:
 def _print_prompt(prompt: "Prompt", names: Sequence[str]) -> None:
     width = max(len(name) for name in (*names, "prompt"))
     print()
-    _print_line(
-        "prompt", prompt.prompt + (f"   [right: {prompt.right}]" if prompt.right else ""), width
-    )
+    right = f"   [right: {prompt.right}]" if prompt.right else ""
+    _print_line("prompt", prompt.prompt + right, width)
     for name, texts in zip(names, prompt.texts, strict=True):
         for text in texts:
             _print_line(name, text, width)
@@ -207,9 +197,7 @@ def compare_runs(registry: Registry, arguments: Namespace) -> int:
     points = [last_values(run.readable_history.rows) for run in runs]
     last = [{key: point["value"] for key, point in by_key.items()} for by_key in points]
     metrics = _rows(last, arguments.all)
-    executed: list[list[object]] = [
-        [each.title, *map(each.label, runs)] for each in differences(runs)
-    ]
+    executed: list[list[object]] = [[it.title, *map(it.label, runs)] for it in differences(runs)]
     if arguments.json:
         document = {"schema": 1, "runs": [run.record() for run in runs]}
         keyed = {"config": config, "state": _rows(states, True), "last_metrics": metrics}
@@ -266,8 +254,8 @@ def add_arguments(verb: ArgumentParser) -> None:
     )
     shared.judge(verb, "two sweeps or two cells")
     shared.select(verb, "runs")
-    shared.group(verb, "runs").add_argument(
-        "--all", action="store_true", help="also show keys that have the same value in all runs"
+    shared.flag(
+        shared.group(verb, "runs"), "--all", "also show keys that have the same value in all runs"
     )
     checkpoints = shared.group(verb, "checkpoints side by side")
     checkpoints.add_argument(
@@ -292,9 +280,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         metavar="N",
         help="how many items of each kind (10); 0: all",
     )
-    checkpoints.add_argument(
-        "--full", action="store_true", help="show all prompts, not only those that differ"
-    )
+    shared.flag(checkpoints, "--full", "show all prompts, not only those that differ")
     checkpoints.add_argument("--out", metavar="FILE", help="also write an HTML page")
     sampling = shared.group(verb, "how to sample from checkpoints")
     sampling.add_argument(

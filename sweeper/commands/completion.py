@@ -53,9 +53,8 @@ class Offers(BaseCompleter):
             return []
 
 
-def _grids(prefix: str, arguments: Namespace) -> Iterable[str]:
-    del arguments
-    return FilesCompleter(("yaml", "yml"))(prefix)
+def _on_disk(completer: Callable[[str], Iterable[str]]) -> "_Offer":
+    return lambda prefix, _: completer(prefix)
 
 
 def _keys(prefix: str, arguments: Namespace) -> Iterable[str]:
@@ -90,22 +89,19 @@ def _runs(prefix: str, arguments: Namespace) -> Iterable[str]:
     sweep, slash, _ = prefix.partition("/")
     if not slash:
         return (f"{name}/" for name in _sweeps(prefix, arguments))
-    store = _store(arguments)
-    return (
-        f"{sweep}/{run.name}"
-        for run in SweepFolder(store, sweep).read_plan().runs
-        if not run.retired
-    )
+    return (f"{sweep}/{name}" for name in _runs_of(sweep, arguments))
 
 
 def _names(prefix: str, arguments: Namespace) -> Iterable[str]:
     """Return the names of the runs of the sweep that the user typed as an earlier argument; without
     such an argument, the names that `_runs` returns."""
     sweep: str | None = getattr(arguments, "sweep", None)
-    if sweep is None:
-        return _runs(prefix, arguments)
-    store = _store(arguments)
-    return (run.name for run in SweepFolder(store, sweep).read_plan().runs if not run.retired)
+    return _runs(prefix, arguments) if sweep is None else _runs_of(sweep, arguments)
+
+
+def _runs_of(sweep: str, arguments: Namespace) -> Iterable[str]:
+    plan = SweepFolder(_store(arguments), sweep).read_plan()
+    return (run.name for run in plan.runs if not run.retired)
 
 
 def _recipes(prefix: str, arguments: Namespace) -> Iterable[str]:
@@ -130,23 +126,12 @@ def _backends(prefix: str, arguments: Namespace) -> Iterable[str]:
     return backend_names()
 
 
-def _files(prefix: str, arguments: Namespace) -> Iterable[str]:
-    del arguments
-    return FilesCompleter()(prefix)
-
-
-def _folders(prefix: str, arguments: Namespace) -> Iterable[str]:
-    del arguments
-    return DirectoriesCompleter()(prefix)
-
-
 def _subjects(prefix: str, arguments: Namespace) -> Iterable[str]:
     """Return sweeps and, after a slash, their runs."""
     return [*_sweeps(prefix, arguments), *_runs(prefix, arguments)]
 
 
 def _tags(prefix: str, arguments: Namespace) -> Iterable[str]:
-    """Return all tags in use."""
     from sweeper.sweep.marks import read_marks
 
     store = _store(arguments)
@@ -158,10 +143,12 @@ def _tags(prefix: str, arguments: Namespace) -> Iterable[str]:
     return sorted({mark.text for mark in marks if mark.kind == "tag"})
 
 
-_OFFERS: dict[str, Callable[[str, Namespace], Iterable[str]]] = {
+_Offer = Callable[[str, Namespace], Iterable[str]]
+_files, _folders = _on_disk(FilesCompleter()), _on_disk(DirectoriesCompleter())
+_OFFERS: dict[str, _Offer] = {
     "backend": _backends,
     "file": _files,
-    "grid": _grids,
+    "grid": _on_disk(FilesCompleter(("yaml", "yml"))),
     "grids": _folders,
     "install": _folders,
     "notes": _folders,

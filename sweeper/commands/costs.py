@@ -111,11 +111,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="what each line shows (cell): run, cell, day, model, stage, a setting, or a "
         "combination of several; chain: a run together with all runs that it continues from",
     )
-    lines.add_argument(
-        "--billing",
-        action="store_true",
-        help="also show what the service has billed, by run or cell",
-    )
+    shared.flag(lines, "--billing", "also show what the service has billed, by run or cell")
     _add_prices(verb)
     shared.roots(verb)
     shared.json(verb)
@@ -164,15 +160,12 @@ def _rows(
     if _CHAIN in keys:
         if len(keys) > 1:
             raise UsageError("--by chain takes no other key, since chains share their first runs")
-        return [
-            ((f"{prefix(run)}{run.name}",), chain(run, spending, table)) for run, spending in costs
-        ]
+        return [((prefix(run) + run.name,), chain(run, spent, table)) for run, spent in costs]
     settings = {name for run, _ in costs for name in run.config}
     for key in keys:
         if key not in _OWN and key not in settings:
-            raise NotFound(
-                f"no run has the setting {key!r}; {hint_of(key, {*settings, *_OWN, _CHAIN})}"
-            )
+            hint = hint_of(key, {*settings, *_OWN, _CHAIN})
+            raise NotFound(f"no run has the setting {key!r}; {hint}")
     days, models = _DAY in keys, _MODEL in keys
     divided = [
         ({**_names(run, prefix(run)), _DAY: day, _MODEL: model}, part)
@@ -194,9 +187,7 @@ def _names(run: RecordedRun, prefix: str) -> dict[str, object]:
 
 def _line(values: Sequence[object], spending: Spent) -> tuple[object, ...]:
     counts = spending.usage.counts
-    names = (
-        value if value is None or isinstance(value, str) else setting(value) for value in values
-    )
+    names = (value if isinstance(value, str | None) else setting(value) for value in values)
     tokens = (f"{getattr(counts, kind):,}" for kind in KINDS)
     return (*names, *tokens, f"{counts.steps:,}", _dollars(counts, spending.amount))
 
@@ -214,10 +205,7 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
     without = sum(spending.counted == "nothing" for _, spending in costs)
     lines: list[str] = []
     if without < len(costs):
-        lines += [
-            "",
-            f"dollars by {whole.amount.basis}; `sweeper costs --prices` shows them",
-        ]
+        lines += ["", f"dollars by {whole.amount.basis}; `sweeper costs --prices` shows them"]
     if whole.amount.unpriced:
         lines.append(f"no price known for {', '.join(whole.amount.unpriced)}")
     if whole.usage.unknown:
@@ -231,16 +219,16 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
 
 
 def _add_prices(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper costs --prices`."""
+
     table = shared.group(verb, "prices")
-    table.add_argument("--prices", action="store_true", help="show the prices of tokens by model")
+    shared.flag(table, "--prices", "show the prices of tokens by model")
     table.add_argument(
         "--refresh",
         metavar="FILE|URL",
         help="use this table from now on, in the format of Tinker's models.json; newer prices of "
         "the package still win",
     )
-    table.add_argument("--reset", action="store_true", help="use the package's own table again")
+    shared.flag(table, "--reset", "use the package's own table again")
 
 
 def _show_prices(arguments: Namespace) -> int:

@@ -6,11 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sweeper.commands import arguments as shared
-from sweeper.commands.checkpoint_names import (
-    checkpoint_named,
-    service_environment,
-    service_of,
-)
+from sweeper.commands.checkpoint_names import checkpoint_named, service_environment, service_of
 from sweeper.commands.output import agreeing
 from sweeper.commands.selection import open_registry
 from sweeper.common.sanitize import sanitize_lines
@@ -101,14 +97,10 @@ def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | Non
                 raise
             lacking = str(error)
         else:
-            if (
-                chosen
-                and answer is not None
-                and not any("samples" in e for e in answer["examples"])
-            ):
-                raise UsageError(
-                    f"the recipe {recipe.reference} cannot show samples of a checkpoint"
-                )
+            shown = [] if answer is None else answer["examples"]
+            if chosen and answer is not None and not any("samples" in e for e in shown):
+                message = f"the recipe {recipe.reference} cannot show samples of a checkpoint"
+                raise UsageError(message)
             return answer
     answer = examples(recipe, planned.config, count, environment)
     prompts = answer is not None and not any(example["trained"] for example in answer["examples"])
@@ -166,9 +158,8 @@ def _lines(name: str, answer: "Examples", *, marks: bool) -> Iterator[str]:
     """Yield the whole output. Trained tokens are bold, or between angle quotation marks if `marks`
     is set."""
     lengths = sorted(answer["lengths"])
-    yield f"{name}: {plural(len(lengths), 'example')} of {_span(lengths)} tokens, " + (
-        f"{answer['held_out']} held out"
-    )
+    count = plural(len(lengths), "example")
+    yield f"{name}: {count} of {_span(lengths)} tokens, {answer['held_out']} held out"
     yield from (sanitize_lines(line) for line in answer["about"])
     if any(example["trained"] for example in answer["examples"]):
         how = "between " + " and ".join(_MARKS) if marks else "bold"

@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 
 _TRIAL_SECONDS = 600.0
 _DISTRIBUTION = "tinker-sweeper"
+_ABSENT = {
+    "mcp": "not installed: `sweeper agent mcp` needs it (the extra mcp)",
+    "harbor": "not in this interpreter: for the recipe `harbor` and `environment: harbor:...`, set "
+    "launch.python to a Python 3.12 with harbor installed",
+}
 _KNOWN_BAD = {
     "s3fs": " (0.4.2, which pip installs with boto3, cannot create files exclusively)",
     "tinker": " (each release changes the format of its requests)",
@@ -68,10 +73,10 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
         Check("fork server", False, _fork_server),
         Check("Tinker API key", False, _key),
         Check("notify", False, _notify),
-        Check("MCP SDK", False, _mcp),
+        Check("MCP SDK", False, lambda: _package("mcp")),
         Check("bubblewrap", False, _bubblewrap),
         Check("containers", False, _containers),
-        Check("harbor", False, _harbor),
+        Check("harbor", False, lambda: _package("harbor")),
     ]
     default = Launch().backend
     if backend is not None:
@@ -204,22 +209,19 @@ def _fork_server() -> str:
     if servers.refused is not None:
         raise LookupError(f"runs start as separate processes: {servers.refused}")
     if not servers.number:
-        return (
-            "not running: starts after the first run of a Tinker recipe, which lists the "
-            "modules to import"
-        )
+        runs = "the first run of a Tinker recipe, which lists the modules to import"
+        return f"not running: starts after {runs}"
     return (
         f"{servers.number} running; each run skips the import of {servers.modules} modules"
         f" ({servers.import_s:.1f} s of processor time)"
     )
 
 
-def _mcp() -> str:
-    """Check the package that `sweeper agent mcp` needs."""
+def _package(name: str) -> str:
     try:
-        return f"mcp {version('mcp')}"
+        return f"{name} {version(name)}"
     except PackageNotFoundError:
-        raise LookupError("not installed: `sweeper agent mcp` needs it (the extra mcp)") from None
+        raise LookupError(_ABSENT[name]) from None
 
 
 def _notify() -> str:
@@ -253,20 +255,9 @@ def _containers() -> str:
     return ", ".join(usable)
 
 
-def _harbor() -> str:
-    try:
-        return f"harbor {version('harbor')}"
-    except PackageNotFoundError:
-        raise LookupError(
-            "not in this interpreter: for the recipe `harbor` and `environment: harbor:...`, set "
-            "launch.python to a Python 3.12 with harbor installed"
-        ) from None
-
-
 def _output(*command: str) -> str:
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=10, check=True
-    ).stdout.strip()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()
 
 
 def _try(

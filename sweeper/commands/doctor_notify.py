@@ -20,8 +20,8 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper doctor notify`."""
     shared.required_sweep(verb)
     send = shared.group(verb, "how to send")
-    send.add_argument("--test", action="store_true", help="send a test message")
-    send.add_argument("--quiet", action="store_true", help="print nothing")
+    shared.flag(send, "--test", "send a test message")
+    shared.flag(send, "--quiet", "print nothing")
     shared.trust(verb, "how to send")
     shared.root(verb)
     shared.json(verb)

@@ -79,9 +79,8 @@ def _steps(arguments: Namespace, models: list[Model]) -> Iterator[Step]:
         needed = models_of(plan)
         if missing := sorted(needed - set(names)):
             raise EnvironmentFailure(f"{plan.name}: the service has no model {', '.join(missing)}")
-        yield _step(
-            "grid", begun, f"{plan.name}: {', '.join(sorted(needed)) or 'no model'} is available"
-        )
+        text = ", ".join(sorted(needed)) or "no model"
+        yield _step("grid", begun, f"{plan.name}: {text} is available")
     model = smallest(tuple(models))
     if model is None:
         raise EnvironmentFailure(f"{service.url}: no model supports both training and sampling")
@@ -112,9 +111,8 @@ def _trained(service: Service, model: str, seconds: float) -> Iterator[Step]:
     `EnvironmentFailure`."""
     import tinker
 
-    client = tinker.ServiceClient(
-        base_url=service.url, api_key=service.key, display_name="sweeper doctor"
-    )
+    name = "sweeper doctor"
+    client = tinker.ServiceClient(base_url=service.url, api_key=service.key, display_name=name)
     yield from _first_steps(client, model, seconds)
 
 

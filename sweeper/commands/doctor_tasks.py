@@ -15,9 +15,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper doctor tasks`."""
     which = shared.group(verb, "which tasks")
     which.add_argument(
-        "folder",
-        metavar="FOLDER",
-        help="a task (a folder with task.toml), or a folder of tasks",
+        "folder", metavar="FOLDER", help="a task (a folder with task.toml), or a folder of tasks"
     )
     which.add_argument(
         "--task-ids",
@@ -39,10 +37,8 @@ def add_arguments(verb: ArgumentParser) -> None:
         metavar="KIND",
         help=f"the environment to try them in: {', '.join(KINDS)} (bubblewrap)",
     )
-    how.add_argument("--unsafe", action="store_true", help="allow an environment without isolation")
-    how.add_argument(
-        "--read-only", action="store_true", help="only read the tasks, do not try them"
-    )
+    shared.flag(how, "--unsafe", "allow an environment without isolation")
+    shared.flag(how, "--read-only", "only read the tasks, do not try them")
     how.add_argument("--at-once", type=int, default=2, metavar="N", help="environments at once (2)")
     shared.json(verb)
 
@@ -93,13 +89,12 @@ def _print(checked: Checked, notes: list[str]) -> None:
         warn(note)
     if checked.tried:
         rows = [
-            (trial.task.name, len(trial.task.steps), _shown(trial.solved), _shown(trial.empty))
-            for trial in checked.tried
+            (t.task.name, len(t.task.steps), _shown(t.solved), _shown(t.empty))
+            for t in checked.tried
         ]
         print_table(("task", "steps", "solution earns", "nothing earns"), rows)
-    print(
-        f"\n{plural(len(checked.tasks), 'task')} read, {plural(len(checked.mistakes), 'mistake')}"
-    )
+    mistakes = plural(len(checked.mistakes), "mistake")
+    print(f"\n{plural(len(checked.tasks), 'task')} read, {mistakes}")
 
 
 def _shown(value: float | None) -> str:

@@ -158,8 +158,7 @@ def _plan(request: TrialRequest) -> Plan:
     python = find_python(launch.python) if capabilities.files else capabilities.python or "python"
     if launch.requirements is not None and not capabilities.files:
         python = "python"  # the first on PATH
-    text = _JOB.replace("{", "{{").replace("}", "}}")
-    command = [python, "-c", text, "{log_path}", *names]
+    command = [python, "-c", _JOB.replace("{", "{{").replace("}", "}}"), "{log_path}", *names]
     recipe = inspect(command, [], RunProcess(launch.python, launch.cwd, launch.env)).recipe
     name = os.urandom(6).hex()
     return Plan(
@@ -230,10 +229,8 @@ class _Trial:
             if self._late:
                 raise EnvironmentFailure(self._late)
             why = [outcome.reason or state.state.value, outcome.detail or ""]
-            last_line = self._last_line()
-            why += (
-                [f"its last output: {last_line}"] if last_line and last_line not in why[1] else []
-            )
+            if (line := self._last_line()) and line not in why[1]:
+                why.append(f"its last output: {line}")
             raise EnvironmentFailure(f"{self._place}: {': '.join(filter(None, why))}")
         self._tell(Step("began", running - submitted, f"on {outcome.host}"))
         self._tell(Step("ran", ran, "succeeded"))
@@ -248,13 +245,8 @@ class _Trial:
             document: _Report = json.loads(store.read(path))
         except (NotFound, ValueError) as error:
             raise EnvironmentFailure(f"{self._place}: the store lacks {path}: {error}") from error
-        self._tell(
-            Step(
-                "store",
-                None,
-                (f"has the files that the job wrote with Python {document['version']}"),
-            )
-        )
+        found = f"has the files that the job wrote with Python {document['version']}"
+        self._tell(Step("store", None, found))
         snapshot = folder.read_plan().snapshot
         if snapshot is None:
             self._tell(Step("code", None, "not sent, since there is no git checkout here"))
@@ -306,8 +298,7 @@ class _Trial:
         while not self._over.wait(1.0):
             with suppress(NotFound, StoreError):
                 folder.read_plan()  # Nothing can be cancelled before the plan exists.
-                happened = folder.read_events().get(self._run, set())
-                request_cancel(folder, self._run, happened, 0)
+                request_cancel(folder, self._run, folder.read_events().get(self._run, set()), 0)
                 if time.monotonic() > deadline:
                     ask_stop(folder)
 

@@ -64,10 +64,10 @@ def add_arguments(verb: ArgumentParser) -> None:
         default="metrics",
         help="the table to write as CSV or Parquet (metrics)",
     )
-    what.add_argument(
+    shared.flag(
+        what,
         "--raw",
-        action="store_true",
-        help="write texts to CSV as recorded, for programs (default: an apostrophe precedes each "
+        "write texts to CSV as recorded, for programs (default: an apostrophe precedes each "
         "text that a spreadsheet would evaluate)",
     )
     what.add_argument(

@@ -61,8 +61,7 @@ def options_of(path: str) -> list[Option] | None:
     if any(name.partition(".")[0] == "chz" for node in nodes for name in _imported(node)):
         return None
     declared = (_option(node) for node in nodes if isinstance(node, ast.Call))
-    options = {option.field.key: option for option in declared if option is not None}
-    return list(options.values())
+    return list({option.field.key: option for option in declared if option is not None}.values())
 
 
 def _imported(node: ast.AST) -> list[str]:
@@ -134,9 +133,8 @@ def _parts(options: list[Option]) -> _Parts:
     axis = None if first is None else values[first]
     remaining = [option for option in values.values() if option is not axis]
     needed = [option for option in remaining if option.field.required]
-    return _Parts(
-        folder, seed, axis, needed, [option for option in remaining if option not in needed]
-    )
+    others = [option for option in remaining if option not in needed]
+    return _Parts(folder, seed, axis, needed, others)
 
 
 def script_text(
@@ -159,10 +157,8 @@ def script_text(
 
 
 def _command(script: str, parts: _Parts, python: str | None) -> Iterator[str]:
-    yield (
-        "# What each run executes. {key} is replaced by a value below. Add the options that you "
-        "set."
-    )
+    about = "{key} is replaced by a value below. Add the options that you set."
+    yield f"# What each run executes. {about}"
     yield "command:"
     interpreter = python or next(filter(shutil.which, ("python", "python3")), "python3")
     start = [interpreter, script] if script.endswith(".py") else [os.path.join(".", script)]
@@ -235,14 +231,14 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     grid = shared.group(verb, "the grid")
     grid.add_argument("--out", help="the file to write (default: <recipe>.yaml; -: print it)")
     grid.add_argument("--backend", help="write the options of this backend as comments")
-    grid.add_argument(
+    shared.flag(
+        grid,
         "--study",
-        action="store_true",
-        help="also write notes/plan.md: the question, the baseline, the criterion of success",
+        "also write notes/plan.md: the question, the baseline, the criterion of success",
     )
     output = shared.group(verb, shared.OUTPUT)
-    output.add_argument("--list", action="store_true", help="list the short names of recipes")
-    output.add_argument("--schema", action="store_true", help="print the JSON Schema of grids")
+    shared.flag(output, "--list", "list the short names of recipes")
+    shared.flag(output, "--schema", "print the JSON Schema of grids")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -312,23 +308,16 @@ def _translated(arguments: argparse.Namespace) -> str:
 
     source = arguments.source
     options = options_of(source) if source.endswith(".py") else None
-    if options is not None:
-        draft = from_script(
-            source,
-            [
-                Argument(
-                    option.flag,
-                    option.field.key,
-                    option.field.value,
-                    values_of(option.field),
-                    needed=option.field.required,
-                    folder=bool(_FOLDERS.match(option.field.key)),
-                )
-                for option in options
-            ],
-        )
-    else:
+    if options is None:
         draft = translated(_contents(source), source, arguments.recipe)
+    else:
+        draft = from_script(source, [
+            Argument(
+                flag, field.key, field.value, values_of(field), needed=field.required,
+                folder=bool(_FOLDERS.match(field.key)),
+            )
+            for flag, field in options
+        ])  # fmt: skip
     for remark in draft.remarks:
         warn(draft.place(remark))
     return draft.yaml()

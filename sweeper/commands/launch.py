@@ -28,22 +28,14 @@ def add_arguments(verb: ArgumentParser) -> None:
 def add_options(verb: ArgumentParser) -> None:
     """Declare the options other than the grid and its launch settings."""
     how = shared.group(verb, shared.LAUNCH)
-    how.add_argument(
-        "--smoke", action="store_true", help="start one run first, and the others if it succeeds"
-    )
-    how.add_argument(
-        "--drop",
-        action="store_true",
-        help="remove finished runs that are no longer in the grid from the sweep",
-    )
+    shared.flag(how, "--smoke", "start one run first, and the others if it succeeds")
+    shared.flag(how, "--drop", "remove finished runs that are no longer in the grid from the sweep")
     how.add_argument(
         "--debug",
         metavar="RUN",
         help="start only this run, under pdb in a tmux pane, as the sweep NAME-debug",
     )
-    how.add_argument(
-        "--live", action="store_true", help="run the code in the checkout itself, not a copy"
-    )
+    shared.flag(how, "--live", "run the code in the checkout itself, not a copy")
     shared.wait(verb)
     shared.root(verb)
     shared.json(verb)
@@ -77,9 +69,8 @@ def _run(arguments: Namespace) -> int:
     say(f"{planned.name}: {plural(len(planned.runs), 'run')}{more} of {shortened(recipes)}{begun}")
     for note in planned.notes:
         say(note)
-    request = LaunchRequest(
-        planned, arguments.root, arguments.wait, smoke=arguments.smoke, live=arguments.live
-    )
+    how = {"smoke": arguments.smoke, "live": arguments.live}
+    request = LaunchRequest(planned, arguments.root, arguments.wait, **how)
     user = User(agreeing(arguments), dropping(arguments), tell=warn)
     if arguments.wait:
         return _launch_here(request, user, plain=arguments.plain or arguments.json)
@@ -98,8 +89,7 @@ def _debug(planned: "Plan", store: "Store", arguments: Namespace) -> int:
     request = LaunchRequest(planned, arguments.root, wait=False, live=arguments.live)
     launched = launch_plan(request, User(tell=warn))
     (run,) = planned.runs
-    folder = SweepFolder(store, planned.name)
-    if not show_pane(folder, run.id):
+    if not show_pane(SweepFolder(store, planned.name), run.id):
         show = hint("show", f"{planned.name}/{run.name}", root=arguments.root)
         raise EnvironmentFailure(
             f"{run.name} has no tmux pane: see `{show}` and the run's log for the reason"
@@ -169,9 +159,8 @@ def _before(planned: "Plan", store: "Store") -> tuple[str, bool]:
         say(use)
     if not any(run.state.opened for run in preview.previews):
         return "", False
-    return f": {counts(preview)}", not any(
-        run.attempt or run.state.state in OPEN for run in preview.previews
-    )
+    left = any(run.attempt or run.state.state in OPEN for run in preview.previews)
+    return f": {counts(preview)}", not left
 
 
 def _left_alone(root: str, planned: "Plan") -> int:

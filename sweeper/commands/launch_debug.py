@@ -33,21 +33,11 @@ def alone(plan: Plan, name: str, store: Store) -> Plan:
 
         with_pdb(part.recipe.command or [""])
     return part._replace(
-        name=_free_name(f"{plan.name}-debug", store),
-        launch=launch,
-        runs=(run._replace(stage=None),),
-        stages=(),
-        axes={},
-        alarms=dict.fromkeys(RULES),
-        on_alarm=None,
-        notify=Notify(on=()),
-        race=None,
-        wandb=None,
-        baseline=None,
-        unknown={},
-        choices=(),
-        expected=(),
-    )
+        name=_free_name(f"{plan.name}-debug", store), launch=launch,
+        runs=(run._replace(stage=None),), stages=(), axes={}, alarms=dict.fromkeys(RULES),
+        on_alarm=None, notify=Notify(on=()), race=None, wandb=None, baseline=None, unknown={},
+        choices=(), expected=(),
+    )  # fmt: skip
 
 
 def _run_of(plan: Plan, name: str) -> Run:

@@ -118,10 +118,8 @@ class LinePrinter:
         run = line.run
         if self._json:
             record = {"schema": 1, "sweep": run.sweep, "run": run.id, "name": run.name}
-            text = line.data.decode("utf-8", "replace")
-            return (
-                sanitize_json(json.dumps(record | {"attempt": line.attempt, "line": text})) + "\n"
-            )
+            record |= {"attempt": line.attempt, "line": line.data.decode("utf-8", "replace")}
+            return sanitize_json(json.dumps(record)) + "\n"
         if len(self._names) < 2:
             return text_of(line.data) + "\n"
         name = f"{self._names[run_key(run)]:<{self._width}} |"

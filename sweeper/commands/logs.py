@@ -58,12 +58,8 @@ def add_arguments(verb: ArgumentParser) -> None:
     lines.add_argument(
         "-n", "--lines", type=int, metavar="N", help="only the last N lines of each run"
     )
-    lines.add_argument(
-        "--launcher", action="store_true", help="show the log of a sweep's launchers"
-    )
-    lines.add_argument(
-        "--stacks", action="store_true", help="show the Python stacks of running runs"
-    )
+    shared.flag(lines, "--launcher", "show the log of a sweep's launchers")
+    shared.flag(lines, "--stacks", "show the Python stacks of running runs")
     lines.add_argument("--grep", metavar="PATTERN", help="only lines that match this pattern")
     shared.root(verb)
     shared.json(verb)
@@ -206,11 +202,8 @@ class _Reader:
     def _forget_removed(self) -> None:
         """Drop the sweeps whose plan was removed. Raises `NotFound` when none is left."""
         sweeps = {(run.root, run.sweep): run for run in self._candidates}
-        gone = {
-            place
-            for place, run in sweeps.items()
-            if isinstance(run, SweepRun) and not run.store.exists(f"{run.sweep}/sweep.json")
-        }
+        ours = {place: run for place, run in sweeps.items() if isinstance(run, SweepRun)}
+        gone = {at for at, run in ours.items() if not run.store.exists(run.sweep_folder.plan)}
         if not gone:
             return
         self._removed |= gone
@@ -262,9 +255,8 @@ class _Reader:
         return any(n == attempt and event in _OVER for n, event in run.events)
 
     def _print_end(self, tail: Tail) -> None:
-        self._printer.print_lines(
-            self._printer.matching([*tail.finish(), *self._backend_lines(tail)])
-        )
+        lines = [*tail.finish(), *self._backend_lines(tail)]
+        self._printer.print_lines(self._printer.matching(lines))
 
     def _start_back(self, tail: Tail, files: Files) -> None:
         """Begin with the last `--lines` existing lines: move the position before them; with
@@ -343,9 +335,8 @@ def _print_stacks(arguments: Namespace) -> int:
     if not running:
         raise NotFound("none of these runs is running: there are no stacks to print")
     requests = [(run, stacks.ask(run.sweep_folder, run.id, run.attempts)) for run in running]
-    warn(
-        f"waiting for {plural(len(requests), 'worker')}, which check for requests every few seconds"
-    )
+    workers = plural(len(requests), "worker")
+    warn(f"waiting for {workers}, which check for requests every few seconds")
     answers: dict[str, stacks.Stacks | None] = {}
     deadline = time.monotonic() + _STACKS_SECONDS
     for run, word in requests:
@@ -361,10 +352,8 @@ def _print_stacks(arguments: Namespace) -> int:
             say(f"{name}, {answer.time}:")
             print(sanitize_lines(answer.text))
     for name in unanswered:
-        warn(
-            f"{name}: no answer within {_STACKS_SECONDS:g} s: the worker may have no access to "
-            f"the store"
-        )
+        late = f"no answer within {_STACKS_SECONDS:g} s"
+        warn(f"{name}: {late}: the worker may have no access to the store")
     return 1 if unanswered else 0
 
 
@@ -403,9 +392,8 @@ def _print_launcher(
 
     Live(print_more, ended=lambda more: not more, tell=warn).run()
     if latest is None:
-        warn(
-            f"{folder.name}: no launcher of this sweep has logged anything on this machine ({path})"
-        )
+        message = f"no launcher of this sweep has logged anything on this machine ({path})"
+        warn(f"{folder.name}: {message}")
 
 
 def _messages(path: str) -> list[str]:

@@ -38,7 +38,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     which.add_argument(
         "--tag", action="append", default=[], help="only runs with this tag; repeatable"
     )
-    which.add_argument("--starred", action="store_true", help="only runs with a star")
+    shared.flag(which, "--starred", "only runs with a star")
     table = shared.group(verb, "columns and order")
     table.add_argument(
         "--metric", action="append", help="also show the last value of this metric; repeatable"
@@ -50,10 +50,10 @@ def add_arguments(verb: ArgumentParser) -> None:
         "combination of several) and a column for each stage; with the key checkpoint or "
         "suite, a table of scores with a column for each suite",
     )
-    table.add_argument(
+    shared.flag(
+        table,
         "--code",
-        action="store_true",
-        help="also show the code that each run executed, and when it was launched (default: only "
+        "also show the code that each run executed, and when it was launched (default: only "
         "if runs of a sweep differ in it)",
     )
     table.add_argument(
@@ -79,11 +79,8 @@ def run(arguments: Namespace) -> int:
         return print_by(runs, arguments.by, registry, as_json=arguments.json)
     columns: list[str] = arguments.metric or []
     records = [_record(run, *marks) for run, marks in zip(runs, marks_by_run(runs), strict=True)]
-    for run, record in zip(runs, records, strict=True):
-        if columns:
-            record["metrics"] = {
-                key: run.readable(partial(_last, run, key), None) for key in columns
-            }
+    for run, record in zip(runs, records, strict=True) if columns else ():
+        record["metrics"] = {key: run.readable(partial(_last, run, key), None) for key in columns}
     for key in columns:
         if runs and all(record.get("metrics", {}).get(key) is None for record in records):
             _refuse(key, runs)

@@ -103,8 +103,7 @@ def _states(
     metric, best = _best(ordered)
     failed = [(column, run) for column, run in placed if run.state is State.FAILED]
     if as_json:
-        document = _document(keys, names, ordered, best, failed)
-        print_json(document | {"problems": registry.problems})
+        print_json(_document(keys, names, ordered, best, failed) | {"problems": registry.problems})
         return
     print_table(
         [*keys, *names, *([f"best {metric}", "of"] if metric else [])],
@@ -129,10 +128,8 @@ def nested(rows: Mapping[tuple[str, ...], T]) -> list[T]:
     for identity in rows:
         for place in enumerate(identity):
             orders.setdefault(place, len(orders))
-    return [
-        rows[identity]
-        for identity in sorted(rows, key=lambda row: [orders[place] for place in enumerate(row)])
-    ]
+    in_order = sorted(rows, key=lambda row: [orders[place] for place in enumerate(row)])
+    return [rows[identity] for identity in in_order]
 
 
 def _cell(row: _Row, column: str) -> str | None:
@@ -242,15 +239,9 @@ def _scores(
     suites = list(dict.fromkeys(suite for row in rows for suite in sorted(row.scores)))
     labelled = len({row.label for row in rows}) > 1
     if as_json:
-        print_json(
-            {
-                "schema": 1,
-                "by": ",".join([*keys, SUITE]),
-                "columns": suites,
-                "rows": [_score_record(row) for row in rows],
-                "problems": registry.problems,
-            }
-        )
+        document = {"schema": 1, "by": ",".join([*keys, SUITE]), "columns": suites}
+        records = [_score_record(row) for row in rows]
+        print_json(document | {"rows": records, "problems": registry.problems})
         return
     if not rows:
         say("no scores: runs have no metrics such as eval/gsm8k/score, and no EvalStore")

@@ -31,7 +31,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="the note (without a note or an option: list the notes)",
     )
     note.add_argument("--file", help="take the text from a file; -: from standard input")
-    note.add_argument("--edit", action="store_true", help="write the note in $VISUAL or $EDITOR")
+    shared.flag(note, "--edit", "write the note in $VISUAL or $EDITOR")
     labels = shared.group(verb, "tags and stars")
     labels.add_argument("--tag", action="append", default=[], help="add a tag; repeatable")
     labels.add_argument("--untag", action="append", default=[], help="remove a tag; repeatable")
@@ -46,14 +46,8 @@ def run(arguments: Namespace) -> int:
     """Write a note, tags or a star, then print all marks."""
     subject = find_subject(arguments.target, arguments.root)
     text = _text(arguments, subject.name)
-    marks = note(
-        arguments.target,
-        text,
-        root=arguments.root,
-        tag=arguments.tag,
-        untag=arguments.untag,
-        star=arguments.star,
-    )
+    given = {key: getattr(arguments, key) for key in ("root", "tag", "untag", "star")}
+    marks = note(arguments.target, text, **given)
     if arguments.json:
         about = {"sweep": subject.sweep, "run": subject.run, "name": subject.name}
         return print_json({"schema": 1, **about, **marks.record()})
@@ -116,9 +110,8 @@ def _edited(name: str) -> str | None:
         except (OSError, ValueError) as error:
             raise EnvironmentFailure(f"--edit: {editor}: {error}") from error
         if code:
-            raise EnvironmentFailure(
-                f"--edit: {editor} ended with exit code {code}: no note was added"
-            )
+            message = f"{editor} ended with exit code {code}: no note was added"
+            raise EnvironmentFailure(f"--edit: {message}")
         with open(path, encoding="utf-8", errors="replace") as file:
             text = _read(file, "--edit")
     lines = [line for line in text.splitlines() if not line.startswith("#")]

@@ -36,9 +36,8 @@ def parse(words: list[str]) -> argparse.Namespace:
     for name in _OPTIONAL:
         if rest and not rest[0].startswith("-") and getattr(arguments, name, "") is None:
             setattr(arguments, name, rest.pop(0))
-    repeatable = next(
-        (name for name in _REPEATABLE if isinstance(getattr(arguments, name, None), list)), None
-    )
+    lists = (name for name in _REPEATABLE if isinstance(getattr(arguments, name, None), list))
+    repeatable = next(lists, None)
     if rest and (repeatable is None or any(word.startswith("-") for word in rest)):
         arguments.parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if repeatable is not None:
@@ -66,9 +65,8 @@ def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     first = words[0] if words else None
     names = [name for name in VERBS if " " not in name]
     for name in (first,) if first in names else names:
-        wanted = words is None or name in words
         verb = _add(verbs.add_parser, name, name)
-        if wanted:
+        if words is None or name in words:
             _declare(verb, name)
     return top
 
@@ -92,7 +90,7 @@ def _add(
 
 
 def _declare(verb: argparse.ArgumentParser, whole: str) -> None:
-    """Declare the arguments of a verb."""
+
     from sweeper.commands.arguments import help_option
 
     if whole not in PARENTS:
@@ -151,12 +149,11 @@ class _Help(_Formatter):
         groups: object,
         prefix: str | None = None,
     ) -> None:
-        """Add the usage line."""
+
         del groups
         self._prog += " [options]"
-        super().add_usage(
-            usage, [action for action in actions if not action.option_strings], (), prefix
-        )
+        positional = [action for action in actions if not action.option_strings]
+        super().add_usage(usage, positional, (), prefix)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -182,7 +179,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _verbs() -> str:
-    """Return the verbs under their headings."""
+
     groups: dict[str, list[str]] = {}
     for name, entry in VERBS.items():
         if " " not in name:

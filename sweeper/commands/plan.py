@@ -24,14 +24,12 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     shared.grid(verb)
     shared.root(verb)
     shape = shared.group(verb, shared.OUTPUT).add_mutually_exclusive_group()
-    shape.add_argument(
+    shared.flag(
+        shape,
         "--manifest",
-        action="store_true",
-        help="print what a launch would submit, in the backend's format, such as Kubernetes Jobs",
+        "print what a launch would submit, in the backend's format, such as Kubernetes Jobs",
     )
-    shape.add_argument(
-        "--full", action="store_true", help="show every run with its whole configuration"
-    )
+    shared.flag(shape, "--full", "show every run with its whole configuration")
     shared.json(verb)
 
 

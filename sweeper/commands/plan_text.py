@@ -80,12 +80,11 @@ def short(preview: LaunchPreview) -> Iterator[str]:
         yield f"... and {len(preview.previews) - _SHOWN} more (--full shows all)"
 
 
-def full(survey_of_launch: LaunchPreview) -> Iterator[str]:
+def full(preview: LaunchPreview) -> Iterator[str]:
     """Yield the full form: everything that a launch would submit, with the final values."""
-    plan, recipe = survey_of_launch.plan, survey_of_launch.plan.recipe
-    launch = plan.launch
+    plan, recipe = preview.plan, preview.plan.recipe
     yield _head(plan)
-    yield f"{size(plan)}: {counts(survey_of_launch)}"
+    yield f"{size(plan)}: {counts(preview)}"
     if (race := race_sentence(plan)) is not None:
         yield race
     yield from plan.notes
@@ -97,27 +96,24 @@ def full(survey_of_launch: LaunchPreview) -> Iterator[str]:
         **{f"launch of {s.name}": flow(dict(s.launch)) for s in plan.stages if s.launch},
         "python": recipe.python,
         "cwd": recipe.cwd,
-        "log_path": log_path(survey_of_launch.folder, "<run id>", 0).removesuffix(".0")
-        + ".<attempt>",
+        "log_path": f"{log_path(preview.folder, '<run id>', 0).removesuffix('.0')}.<attempt>",
         "environment": ", ".join(environment(plan)),
         "secrets": ", ".join(plan.secrets) or None,
         "track": ", ".join(plan.track) or None,
         "wandb": None if plan.wandb is None else flow(plan.wandb.document()),
         **{
             key: value if isinstance(value, str) else flow(value)
-            for key, value in launch.document().items()
+            for key, value in plan.launch.document().items()
             if key not in ("python", "cwd", "log_path_field") and value not in (None, {})
         },
     }
     yield from (f"{key:<12}  {sanitize(str(v))}" for key, v in what.items() if v is not None)
-    succeeded = {p.run.id for p in survey_of_launch.previews if p.state.state is State.SUCCEEDED}
-    for preview in survey_of_launch.previews:
-        run = preview.run
+    succeeded = {p.run.id for p in preview.previews if p.state.state is State.SUCCEEDED}
+    for of_run in preview.previews:
+        run, attempt = of_run.run, max(1, of_run.attempt)
         yield ""
-        yield f"{run.name}  {run.id}  {preview.state.state.value}  {_act(preview, succeeded)}"
-        attempt = max(1, preview.attempt)
-        folder = log_path(survey_of_launch.folder, run.id, attempt)
-        argv = command(plan, run, attempt, folder)
+        yield f"{run.name}  {run.id}  {of_run.state.state.value}  {_act(of_run, succeeded)}"
+        argv = command(plan, run, attempt, log_path(preview.folder, run.id, attempt))
         if argv is not None:
             yield f"  command: {sanitize(flow(argv))}"
         for key, value in run.config.items():
@@ -145,10 +141,8 @@ def table(
         widths[gives] = max(_LEAST, min(widths[gives], width - others))
     for row in (columns, *rows):
         cells = [cut(text, size) for text, size in zip(row, widths, strict=True)]
-        padded = (
-            c + " " * (size - display_width(c)) for c, size in zip(cells, widths, strict=True)
-        )
-        yield _GAP.join(padded).rstrip()
+        sized = zip(cells, widths, strict=True)
+        yield _GAP.join(c + " " * (size - display_width(c)) for c, size in sized).rstrip()
 
 
 def cut(text: str, width: int) -> str:
@@ -177,10 +171,8 @@ def _act(preview: RunPreview, succeeded: Collection[str]) -> str:
 def _head(plan: Plan) -> str:
     stages = plural(len(plan.stages), "stage") if plan.stages else None
     recipe = stages or shortened(plan.recipe.reference)
-    most = f"at most {plan.launch.max_parallel} at once"
-    return (
-        f"{plan.name}: {sanitize(recipe)} on {plan.launch.backend}, service {plan.service}, {most}"
-    )
+    where = f"{plan.launch.backend}, service {plan.service}"
+    return f"{plan.name}: {sanitize(recipe)} on {where}, at most {plan.launch.max_parallel} at once"
 
 
 def _key_of(part: Plan, plan: Plan) -> str:

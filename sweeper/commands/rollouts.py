@@ -43,14 +43,10 @@ def export(
     spans to a collector. Raises `UsageError` for an invalid path or address, `EnvironmentFailure`
     if the collector does not accept them."""
     now = time.time()
-    traces = [
-        trace_of(
-            rollout.record,
-            {"sweep": run.sweep, "run": run.name, "run_id": run.id, "name": rollout.file.name},
-            now,
-        )
-        for run, rollout in rollouts
-    ]
+    traces: list[Trace] = []
+    for run, rollout in rollouts:
+        names = {"sweep": run.sweep, "run": run.name, "run_id": run.id, "name": rollout.file.name}
+        traces.append(trace_of(rollout.record, names, now))
     steps = plural(sum(len(trace.steps) for trace in traces), "step")
     count = f"{steps} of {plural(len(traces), 'trajectory', 'trajectories')}"
     if path is not None:
@@ -102,12 +98,10 @@ def add_arguments(verb: ArgumentParser) -> None:
         help="items that RUN fails and this run solves, with the answers of both",
     )
     score = shared.group(verb, "rewards and lengths")
-    score.add_argument(
-        "--failed", action="store_true", help="answers in the last evaluations that score below 1"
-    )
+    shared.flag(score, "--failed", "answers in the last evaluations that score below 1")
     order = score.add_mutually_exclusive_group()
-    order.add_argument("--best", action="store_true", help="highest reward first")
-    order.add_argument("--worst", action="store_true", help="lowest reward first")
+    shared.flag(order, "--best", "highest reward first")
+    shared.flag(order, "--worst", "lowest reward first")
     for flag, minimum, maximum in (
         ("reward", "a total reward of at least N", "a total reward of at most N"),
         ("length", "at least N sampled tokens", "at most N sampled tokens"),
@@ -116,7 +110,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         score.add_argument(f"--max-{flag}", type=float, metavar="N", help=f"with {maximum}")
     shared.roots(verb)
     output = shared.group(verb, shared.OUTPUT)
-    output.add_argument("--full", action="store_true", help="also show the conversations")
+    shared.flag(output, "--full", "also show the conversations")
     output.add_argument(
         "--export",
         metavar="FILE",
@@ -204,11 +198,8 @@ def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Matc
             continue
         skipped += bad
         words = Words(run, rollouts)
-        matches += [
-            _Match(run, rollout, words)
-            for rollout in rollouts
-            if _wanted(rollout, words, arguments)
-        ]
+        wanted = (rollout for rollout in rollouts if _wanted(rollout, words, arguments))
+        matches += [_Match(run, rollout, words) for rollout in wanted]
     if len(missing) == len(runs):
         raise missing[0]
     if arguments.best or arguments.worst:
@@ -289,15 +280,17 @@ def _wanted(rollout: Found, words: Words, arguments: Namespace) -> bool:
     reward, length = _reward(rollout), as_float(rollout.numbers.get("ac_len"))
     if arguments.failed and reward is not None and reward >= 1:
         return False
-    for value, minimum, maximum in (
-        (reward, arguments.min_reward, arguments.max_reward),
-        (length, arguments.min_length, arguments.max_length),
+    if not (
+        _is_between(reward, arguments.min_reward, arguments.max_reward)
+        and _is_between(length, arguments.min_length, arguments.max_length)
     ):
-        if minimum is not None and (value is None or not value >= minimum):
-            return False
-        if maximum is not None and (value is None or not value <= maximum):
-            return False
+        return False
     return not arguments.search or arguments.search.lower() in words.text(rollout).lower()
+
+
+def _is_between(value: float | None, minimum: float | None, maximum: float | None) -> bool:
+    number = math.nan if value is None else value
+    return (minimum is None or number >= minimum) and (maximum is None or number <= maximum)
 
 
 def _tags(rollout: Found) -> list[str]:
@@ -322,11 +315,8 @@ def _last_answer(rollout: Found, conversation: Transcript) -> str:
 
 
 def _document(rollout: Found, conversation: Transcript) -> dict[str, object]:
-    labels = {
-        "name": rollout.file.name,
-        "tags": rollout.record.get("tags"),
-        "path": rollout.file.path,
-    }
+    file = rollout.file
+    labels = {"name": file.name, "tags": rollout.record.get("tags"), "path": file.path}
     messages = [{"who": who, "text": text} for who, text in conversation.spoken]
     document = {**rollout.numbers, **labels, "whose": conversation.whose, "conversation": messages}
     steps = [step for step in list_of(rollout.record.get("steps")) if is_table(step)]
@@ -345,10 +335,8 @@ def _print_conversation(rollout: Found, conversation: Transcript, run: str) -> N
     measured = {key: value for key, value in numbers.items() if key not in COLUMNS}
     repeated = {*measured, "reward"} if conversation.whose == "trajectory" else set[str]()
     spoken = [message for message in conversation.shown() if message[0] not in repeated]
-    for who, message in (
-        *spoken,
-        *((key, measurement(key, value)) for key, value in measured.items()),
-    ):
+    spoken += [(key, measurement(key, value)) for key, value in measured.items()]
+    for who, message in spoken:
         print_text(who, message)
     print()
 
@@ -445,11 +433,7 @@ def _wanted_items(row: ItemRow, arguments: Namespace) -> bool:
         return False
     if arguments.name is not None and row["task"] != arguments.name:
         return False
-    minimum, maximum = arguments.min_reward, arguments.max_reward
-    value = math.nan if score is None else score
-    if (minimum is not None and not value >= minimum) or (
-        maximum is not None and not value <= maximum
-    ):
+    if not _is_between(score, arguments.min_reward, arguments.max_reward):
         return False
     text = f"{row['prompt']}\n{row['text']}\n{row['answer']}"
     return not arguments.search or arguments.search.lower() in text.lower()
@@ -462,10 +446,7 @@ def _short(value: object) -> object:
 def _print_whole(row: ItemRow) -> None:
     score = "not judged" if row["score"] is None else f"score {number(row['score'])}"
     say(f"\u2500\u2500 {row['task']} {_short(row['item'])}, sample {row['sample']}: {score}")
-    for who, text in (
-        ("user", row["prompt"]),
-        ("assistant", row["text"]),
-        ("right", row["answer"]),
-    ):
+    texts = {"user": row["prompt"], "assistant": row["text"], "right": row["answer"]}
+    for who, text in texts.items():
         print_text(who, text)
     print()

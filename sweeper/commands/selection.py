@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sweeper.errors import NotFound, UsageError
 from sweeper.results.registry import Registry
 from sweeper.results.runs import RecordedRun
-from sweeper.results.sweeps import SweepRun
+from sweeper.results.sweeps import Sweep, SweepRun
 from sweeper.store.opening import default_root, open_store
 from sweeper.sweep.lock import is_held
 
@@ -67,10 +67,13 @@ def open_chosen(arguments: Namespace) -> tuple[Registry, list[RecordedRun]]:
 
 def newest(registry: Registry) -> str:
     """Return the newest sweep. Raises `NotFound` if there is none."""
-    sweeps = registry.sweeps_in_use()
-    if not sweeps:
+    return max(_sweeps(registry), key=lambda sweep: sweep.plan.created or "").name
+
+
+def _sweeps(registry: Registry) -> list[Sweep]:
+    if not (sweeps := registry.sweeps_in_use()):
         raise NotFound(f"no sweep in {', '.join(registry.roots)}")
-    return max(sweeps, key=lambda sweep: sweep.plan.created or "").name
+    return sweeps
 
 
 def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
@@ -85,9 +88,7 @@ def only(registry: Registry, *, at_work: bool = False) -> str:
     """Return the sweep that a verb changes if the user names none: the only sweep or, with
     `at_work`, the only sweep with a launcher. Raises `NotFound` if there is no sweep, `UsageError`
     if there are several."""
-    sweeps = registry.sweeps_in_use()
-    if not sweeps:
-        raise NotFound(f"no sweep in {', '.join(registry.roots)}")
+    sweeps = _sweeps(registry)
     choices = [sweep.name for sweep in sweeps]
     if at_work and len(sweeps) > 1:
         choices = [sweep.name for sweep in sweeps if is_held(sweep.folder)] or choices

@@ -156,8 +156,7 @@ def changes(
         "held": ("held: {}", "no longer held"),
     }
     for key, (begins, ends) in sentences.items():
-        if seen.get(key) != now.get(key):
-            value = now.get(key)
+        if seen.get(key) != (value := now.get(key)):
             change.sentences.append(ends if value is None else begins.format(value))
     if seen and seen["launcher"] != now["launcher"]:
         change.sentences.append("a launcher is running" if now["launcher"] else NOBODY)
@@ -184,12 +183,11 @@ class _Reporter:
         change = changes(self._printed, statuses, self._published, seen)
         if not self._began and at_work and not status.launcher:
             change.sentences.append(NOBODY)
-        alarms = [
-            alarm
-            for alarm in alarms_of(sweep, wanted)
-            if (alarm.run, alarm.attempt, alarm.rule) not in self._alarms
-        ]
-        self._alarms |= {(alarm.run, alarm.attempt, alarm.rule) for alarm in alarms}
+        keyed = {
+            (alarm.run, alarm.attempt, alarm.rule): alarm for alarm in alarms_of(sweep, wanted)
+        }
+        alarms = [alarm for key, alarm in keyed.items() if key not in self._alarms]
+        self._alarms |= keyed.keys()
         counts = Counter(run.state.value for run in runs)
         if self._arguments.json:
             if change or alarms or not self._began or not at_work:
@@ -285,13 +283,10 @@ def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper status`."""
     shared.optional_sweep(verb, "one line for each sweep", shared.RUNS)
     shared.select(verb)
-    shared.group(verb, shared.RUNS).add_argument(
-        "--archived", action="store_true", help="without a sweep: include archived sweeps"
-    )
+    runs, output = shared.group(verb, shared.RUNS), shared.group(verb, shared.OUTPUT)
+    shared.flag(runs, "--archived", "without a sweep: include archived sweeps")
     shared.root(verb)
-    shared.group(verb, shared.OUTPUT).add_argument(
-        "--follow", action="store_true", help="keep updating until the sweep has ended"
-    )
+    shared.flag(output, "--follow", "keep updating until the sweep has ended")
     shared.json(verb)
 
 

@@ -49,15 +49,9 @@ def print_status(
             run.record() | {"observed": observed.get(run.id), "detail": run.outcome.detail}
             for run in runs
         ]
-        documents = [alarm.document() for alarm in alarms]
-        document = {
-            "schema": 1,
-            "sweep": sweep.name,
-            **seen.published(),
-            "costs": _costs(seen, as_document=True),
-            "runs": records,
-            "alarms": documents,
-        }
+        document = {"schema": 1, "sweep": sweep.name, **seen.published()}
+        document |= {"costs": _costs(seen, as_document=True), "runs": records}
+        document["alarms"] = [alarm.document() for alarm in alarms]
         print_json(document | {"problems": problems})
         return
     more = 0
@@ -97,9 +91,8 @@ def _print_table(
     observed: Mapping[str, str],
     judged: Mapping[str, str] | None,
 ) -> None:
-    metric = (judged or {}).get("name")
-    several = ["backend"] if sweep.plan.launch.backends else []
-    plan = sweep.plan
+    metric, plan = (judged or {}).get("name"), sweep.plan
+    several = ["backend"] if plan.launch.backends else []
     pinned = plan.launch.gpus or any(stage.launch.get("gpus") for stage in plan.stages)
     gpus = ["gpu"] if pinned else []
     rows: list[tuple[object, ...]] = []
@@ -114,20 +107,8 @@ def _print_table(
         row = (run.name, state, *at, run.attempts, step, spent)
         why = shortened(run.explained or "", _REASON)
         rows.append((*row, *((record["value"],) if metric else ()), why))
-    print_table(
-        [
-            "run",
-            "state",
-            *several,
-            *gpus,
-            "attempts",
-            "step",
-            "time",
-            *([metric] if metric else []),
-            "reason",
-        ],
-        rows,
-    )
+    last = [metric, "reason"] if metric else ["reason"]
+    print_table(["run", "state", *several, *gpus, "attempts", "step", "time", *last], rows)
 
 
 def _print_sweep(sweep: "Sweep", seen: Status) -> None:

@@ -21,19 +21,19 @@ from sweeper.terminal import print_json, say, warn
 
 
 def _add_pause(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper pause`."""
+
     shared.optional_sweep(verb, "the only sweep, or the only one that is running")
-    shared.group(verb, "what to pause").add_argument(
+    shared.flag(
+        shared.group(verb, "what to pause"),
         "--runs",
-        action="store_true",
-        help="also stop running jobs, after a checkpoint if the recipe supports it",
+        "also stop running jobs, after a checkpoint if the recipe supports it",
     )
     shared.root(verb)
     shared.json(verb)
 
 
 def _pause(arguments: Namespace) -> int:
-    """Request the pause."""
+
     name = arguments.sweep or only(open_registry(arguments, snapshot=True), at_work=True)
     done = pausing.pause(name, root=arguments.root, runs=arguments.runs)
     if arguments.json:
@@ -46,7 +46,7 @@ def _pause(arguments: Namespace) -> int:
 
 
 def _add_resume(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper resume`."""
+
     shared.optional_sweep(verb, "the only one")
     shared.trust(verb)
     shared.root(verb)
@@ -71,7 +71,7 @@ def _resume(arguments: Namespace) -> int:
 
 
 def _add_parallel(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper parallel`."""
+
     shared.required_sweep(verb)
     shared.group(verb, "how many").add_argument(
         "jobs",
@@ -94,7 +94,7 @@ def _parallel(arguments: Namespace) -> int:
 
 
 def _add_cancel(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper cancel`."""
+
     shared.runs_of_required_sweep(verb)
     shared.select(verb)
     shared.root(verb)
@@ -129,12 +129,10 @@ def _cancel(arguments: Namespace) -> int:
 
 
 def _add_retry(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper retry`."""
+
     shared.runs_of_optional_sweep(verb, "the only one")
     shared.select(verb)
-    shared.group(verb, shared.RUNS).add_argument(
-        "--failed", action="store_true", help="failed runs (the default)"
-    )
+    shared.flag(shared.group(verb, shared.RUNS), "--failed", "failed runs (the default)")
     shared.wait(verb)
     shared.root(verb)
     shared.json(verb)
@@ -147,7 +145,7 @@ def _add_retry(verb: ArgumentParser) -> None:
 
 
 def _retry(arguments: Namespace) -> int:
-    """Start runs again."""
+
     shared.set_log_level(arguments)
     return with_status(_start_again, arguments)
 
@@ -162,8 +160,7 @@ def _start_again(arguments: Namespace) -> int:
     name, names = split_sweep(arguments)
     sweep = registry.sweep(name or only(registry))
     arguments.sweep = sweep.name
-    which = names, arguments.state, arguments.where
-    runs = to_retry(sweep, *which, failed=arguments.failed)
+    runs = to_retry(sweep, names, arguments.state, arguments.where, failed=arguments.failed)
     succeeded = State.SUCCEEDED in (arguments.state or ())
     ids = [run.id for run in runs]
     requests = request_retries(sweep, ids, agreeing(arguments), succeeded=succeeded)
@@ -204,7 +201,7 @@ def _tell_none(sweep: Sweep) -> None:
 
 
 def _add_stop(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper stop`."""
+
     shared.optional_sweep(verb, "the only sweep, or the only one that is running")
     shared.root(verb)
     shared.json(verb)

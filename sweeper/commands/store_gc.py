@@ -61,13 +61,11 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.runs_of_any_sweeps(verb)
     shared.select(verb)
     remove = shared.group(verb, "what to remove")
-    remove.add_argument(
-        "--delete", action="store_true", help="remove the files (default: only list them)"
-    )
-    remove.add_argument(
+    shared.flag(remove, "--delete", "remove the files (default: only list them)")
+    shared.flag(
+        remove,
         "--attempts",
-        action="store_true",
-        help="also remove rollouts and transcripts that a later attempt of the run wrote again",
+        "also remove rollouts and transcripts that a later attempt of the run wrote again",
     )
     remove.add_argument(
         "--days", type=float, default=7.0, help="keep files used in the last DAYS days (7)"

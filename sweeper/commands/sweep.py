@@ -15,7 +15,7 @@ def _add_archive(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper sweep archive`."""
     which = shared.group(verb, "which sweeps")
     which.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep")
-    which.add_argument("--undo", action="store_true", help="show them in lists again")
+    shared.flag(which, "--undo", "show them in lists again")
     shared.root(verb)
     shared.json(verb)
 
@@ -57,7 +57,7 @@ def _rename(arguments: Namespace) -> int:
 def _add_delete(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper sweep delete`."""
     shared.required_sweep(verb, "a sweep that is not running")
-    shared.group(verb, shared.SWEEP).add_argument("--yes", action="store_true", help="do not ask")
+    shared.flag(shared.group(verb, shared.SWEEP), "--yes", "do not ask")
     shared.root(verb)
     shared.json(verb)
 

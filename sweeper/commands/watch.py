@@ -21,11 +21,11 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.optional_sweep(verb)
     shared.root(verb)
     output = shared.group(verb, shared.OUTPUT)
-    output.add_argument("--plain", action="store_true", help="print lines, as without a terminal")
-    output.add_argument(
+    shared.flag(output, "--plain", "print lines, as without a terminal")
+    shared.flag(
+        output,
         "--until-ended",
-        action="store_true",
-        help="exit when the sweep has ended, but not within ten minutes of a key press",
+        "exit when the sweep has ended, but not within ten minutes of a key press",
     )
     # The process id of `launch --wait`, which shows this view and may end first.
     output.add_argument("--guest", type=int, help=SUPPRESS)

@@ -80,19 +80,13 @@ RULES: dict[str, Rule] = {
     ),
     "entropy": Rule(
         "the model always samples the same before it solves its tasks",
-        {
-            "below": Threshold(0.02, 0.0, 100.0, "nats per token"),
-            "steps": _steps(8),
-        },
+        {"below": Threshold(0.02, 0.0, 100.0, "nats per token"), "steps": _steps(8)},
         "raise entropy_coef or the temperature, lower the learning rate, or start from "
         "a model that sometimes solves the tasks",
     ),
     "kl": Rule(
         "the model that trains is far from the one that samples, or from its base",
-        {
-            "above": Threshold(0.5, 0.0, 1e6, "nats per token"),
-            "steps": _steps(3),
-        },
+        {"above": Threshold(0.5, 0.0, 1e6, "nats per token"), "steps": _steps(3)},
         "lower the learning rate, take fewer substeps, or check that sampler and "
         "trainer have the same model and settings",
     ),
@@ -146,10 +140,7 @@ RULES: dict[str, Rule] = {
     ),
     "truncation": Rule(
         "answers are cut off at max_tokens",
-        {
-            "above": Threshold(0.6, 0.0, 1.0, "share of answers, on average"),
-            "steps": _steps(8),
-        },
+        {"above": Threshold(0.6, 0.0, 1.0, "share of answers, on average"), "steps": _steps(8)},
         ("raise max_tokens, or ask for shorter answers: answers that are cut off get no reward"),
     ),
     "plateau": Rule(

@@ -89,11 +89,7 @@ def weights() -> Arrays:
     import numpy as np
 
     random = np.random.RandomState(_SEED)
-    hidden, mlp, vocab = (
-        CONFIG["hidden_size"],
-        CONFIG["intermediate_size"],
-        CONFIG["vocab_size"],
-    )
+    hidden, mlp, vocab = (CONFIG["hidden_size"], CONFIG["intermediate_size"], CONFIG["vocab_size"])
     head = CONFIG["head_dim"]
     queries, keys = head * CONFIG["num_attention_heads"], head * CONFIG["num_key_value_heads"]
 

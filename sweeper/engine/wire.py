@@ -40,11 +40,7 @@ def _messages() -> object:
 if not TYPE_CHECKING:
     pb = _messages()
 
-_FROM_WIRE = {
-    pb.DTYPE_FLOAT32: np.float32,
-    pb.DTYPE_INT64: np.int64,
-    pb.DTYPE_INT32: np.int32,
-}
+_FROM_WIRE = {pb.DTYPE_FLOAT32: np.float32, pb.DTYPE_INT64: np.int64, pb.DTYPE_INT32: np.int32}
 
 
 class PassRequest(NamedTuple):

@@ -98,9 +98,7 @@ _ON_ALARM = Section(
     Field(
         "run",
         Texts(
-            word_with(HOLES),
-            least=1,
-            example="a list such as [notify-send, '{name}', '{message}']",
+            word_with(HOLES), least=1, example="a list such as [notify-send, '{name}', '{message}']"
         ),
         "A command and its arguments, with the placeholders {run}, {name}, {rule}, {sweep}, "
         "{attempt}, {message}.",
@@ -131,9 +129,7 @@ WHOLE: dict[str, object] = {
 """JSON Schema of `on_alarm` in a grid that extends no other."""
 
 ALARMS = Field(
-    "alarms",
-    Shape(_RULES.schema, _read_alarms),
-    "The alarm rules: `off`, or other thresholds.",
+    "alarms", Shape(_RULES.schema, _read_alarms), "The alarm rules: `off`, or other thresholds."
 )
 ON_ALARM = Field("on_alarm", Shape(_ON_ALARM.schema, _read_on_alarm), "What to do about alarms.")
 

@@ -122,8 +122,7 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
     if change.action == "axis":
         return _rebuilt(grid, _with_axis(_part(grid), change, problems))
     grid = _rebuilt(grid, _part(grid).without(key))._replace(
-        include=tuple(_cut(entry, key) for entry in grid.include),
-        dropped=grid.dropped | {key},
+        include=tuple(_cut(entry, key) for entry in grid.include), dropped=grid.dropped | {key}
     )
     if change.action == "drop":
         return grid

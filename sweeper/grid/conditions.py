@@ -138,9 +138,6 @@ _ENTRY = Section(
 )
 WHEN = Field(
     "when",
-    Shape(
-        lambda: {"type": "array", "maxItems": MAX_WHENS, "items": _ENTRY.schema()},
-        read_whens,
-    ),
+    Shape(lambda: {"type": "array", "maxItems": MAX_WHENS, "items": _ENTRY.schema()}, read_whens),
     "Axes and values that exist only under a condition.",
 )

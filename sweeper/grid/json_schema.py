@@ -46,10 +46,7 @@ def grid_schema() -> dict[str, object]:
         "if": {"required": ["extends"], "properties": {"extends": {"type": "string"}}},
         "else": _whole(),
         "allOf": [
-            {
-                "if": _HAS_STAGES,
-                "then": {"properties": {key: {"type": "null"} for key in IN_STAGE}},
-            }
+            {"if": _HAS_STAGES, "then": {"properties": {key: {"type": "null"} for key in IN_STAGE}}}
         ],
     }
 

@@ -20,14 +20,7 @@ from sweeper.grid.model import Grid, StageGrid
 from sweeper.grid.overrides import Override, flow, override_texts, read_overrides
 from sweeper.grid.sampling import MAX_DRAWN, draw
 from sweeper.grid.seeds import check_race
-from sweeper.grid.stages import (
-    StageNode,
-    beside_stages,
-    check_graph,
-    divide,
-    ordered,
-    read_stages,
-)
+from sweeper.grid.stages import StageNode, beside_stages, check_graph, divide, ordered, read_stages
 from sweeper.grid.wandb import check_env, check_track
 from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.names import is_sweep_name
@@ -286,7 +279,6 @@ def _with_drawn_values(grid: Grid, problems: Problems) -> Grid:
         return (*owner.blocks, draw(owner.random, notes))
 
     grid = grid._replace(
-        blocks=blocks(grid),
-        whens=tuple(when._replace(blocks=blocks(when)) for when in grid.whens),
+        blocks=blocks(grid), whens=tuple(when._replace(blocks=blocks(when)) for when in grid.whens)
     )
     return grid._replace(notes=tuple(notes))

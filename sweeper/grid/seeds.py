@@ -55,10 +55,7 @@ def _read_race(node: Node, where: str, problems: Problems) -> tuple[int, int] | 
     if least < 2:
         problems.add(node.place, f"{where}: a cell needs 2 seeds or more to show its noise")
     elif least >= most:
-        problems.add(
-            node.place,
-            f"{where}: {least}..{most}: the second number must be larger",
-        )
+        problems.add(node.place, f"{where}: {least}..{most}: the second number must be larger")
     elif most > MAX_SEEDS:
         problems.add(node.place, f"{where}: at most {MAX_SEEDS} seeds, not {most}")
     else:

@@ -62,9 +62,7 @@ def _read(node: Node, where: str, problems: Problems) -> Wandb | None:
 
 
 WANDB = Field(
-    "wandb",
-    Shape(_SECTION.schema, _read),
-    "The Weights & Biases project that every run logs to.",
+    "wandb", Shape(_SECTION.schema, _read), "The Weights & Biases project that every run logs to."
 )
 TRACK = Field(
     "track",

@@ -90,11 +90,7 @@ class Index:
         self._changed = False
 
     def recall(
-        self,
-        run: str,
-        what: str,
-        files: Iterable[tuple[str, Stamp | None]],
-        read: Callable[[], T],
+        self, run: str, what: str, files: Iterable[tuple[str, Stamp | None]], read: Callable[[], T]
     ) -> T:
         """Return the value `what` of a run, as JSON. The cached value is used if its `files` still
         have the same names and stamps; otherwise `read` is called. None is not cached. Without a

@@ -46,10 +46,7 @@ class MetricsFile:
         self._step: str | None = None
 
     def parse(
-        self,
-        data: bytes,
-        start: int = 0,
-        find: Callable[[str], Source | None] = lambda _: None,
+        self, data: bytes, start: int = 0, find: Callable[[str], Source | None] = lambda _: None
     ) -> Parsed:
         """Return the rows in `data`, which starts at byte `start` of the file. `find` finds the
         file if its header must be read first. Raises `StoreError`."""

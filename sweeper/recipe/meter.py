@@ -324,10 +324,7 @@ def _wrap_service(client: type[Service], meter: Meter, labels: dict[str, str]) -
 
     @functools.wraps(original)
     def begin(
-        self: object,
-        user_metadata: dict[str, str] | None = None,
-        *given: object,
-        **named: object,
+        self: object, user_metadata: dict[str, str] | None = None, *given: object, **named: object
     ) -> None:
         if is_named and named.get("display_name") is None and shown:
             named["display_name"] = shown
@@ -375,11 +372,7 @@ def _remember(client: object, model: str) -> None:
 
 
 def _wrap_call(
-    client: type[Client],
-    name: str,
-    meter: Meter,
-    count: Count,
-    inside: threading.local,
+    client: type[Client], name: str, meter: Meter, count: Count, inside: threading.local
 ) -> None:
     """Wrap a method that returns a future. `count(self, answer, tokens)` is called when the answer
     arrives; `tokens` is the number of tokens in the method's `data` or `prompt` at the time of the

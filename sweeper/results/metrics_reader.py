@@ -16,13 +16,7 @@ from sweeper.metrics.tables.frames import Part, numbers_table, plain_table
 from sweeper.metrics.tables.merging import merge_columns, odd_steps
 from sweeper.metrics.tables.reading import Reader
 from sweeper.metrics.tables.rollouts import Recorded, rollout_parts
-from sweeper.results.items import (
-    ITEM_COLUMNS,
-    files_of,
-    item_files,
-    item_rows,
-    read_answers,
-)
+from sweeper.results.items import ITEM_COLUMNS, files_of, item_files, item_rows, read_answers
 from sweeper.results.problems import Problems
 from sweeper.results.runs import RecordedRun
 from sweeper.results.scores import SCORE_COLUMNS, Point, Score, item_keys, scores_of, suite_of

@@ -295,7 +295,8 @@ class Registry(Catalog):
 
     def checkpoint_rows(self, runs: "Runs" = None) -> list[dict[str, object]]:
         """Return the rows of `checkpoints` as dicts."""
-        return self._tables().checkpoints(self._resolve(runs))
+        resolved = self._resolve(runs)
+        return self._tables().checkpoints(resolved)
 
     def items(self, runs: "Runs" = None) -> "pandas.DataFrame":
         """Return the answers of runs at their last evaluations, one row per sample: `run sweep root

@@ -75,11 +75,7 @@ class RecordedRun(ABC):
     """A function that is called with a warning if the value in `record` may be misleading."""
 
     def __init__(
-        self,
-        folder: SweepFolder,
-        files: Files,
-        index: Index,
-        on_error: OnError | None = None,
+        self, folder: SweepFolder, files: Files, index: Index, on_error: OnError | None = None
     ) -> None:
         self.on_error = on_error
         self.store = folder.store

@@ -92,10 +92,7 @@ def read_status(sweep: "Sweep") -> Status:
     launcher = is_held(sweep.folder)
     observations = _observations(sweep)
     usage = observations.usage
-    reasons, observations = (
-        held_of(observations),
-        observations if launcher else NO_OBSERVATIONS,
-    )
+    reasons, observations = (held_of(observations), observations if launcher else NO_OBSERVATIONS)
     counts = Counter(run.state for run in runs)
     orphans, waiting = _waits(sweep)
     observed = {**orphans, **observations.observed}

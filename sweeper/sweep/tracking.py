@@ -26,11 +26,7 @@ SECTION = {
 PACKAGES = {"wandb": "wandb", "trackio": "trackio", "tensorboard": "tensorboardX"}
 """The trackers that `track` accepts, with the modules that recipes import for them."""
 
-TRACK, TRACK_PROJECT, TRACK_NAME = (
-    "SWEEPER_TRACK",
-    "SWEEPER_TRACK_PROJECT",
-    "SWEEPER_TRACK_NAME",
-)
+TRACK, TRACK_PROJECT, TRACK_NAME = ("SWEEPER_TRACK", "SWEEPER_TRACK_PROJECT", "SWEEPER_TRACK_NAME")
 """Variables of a run with other trackers than W&B: their names, the project, the run's name."""
 
 _HERE_ONLY = ("offline", "disabled", "dryrun")

@@ -169,10 +169,7 @@ def total_steps(config: Mapping[str, object], defaults: Mapping[str, object]) ->
 
 
 def remaining(
-    fraction: float | None,
-    seen: tuple[float, float] | None,
-    since: float | None,
-    now: float,
+    fraction: float | None, seen: tuple[float, float] | None, since: float | None, now: float
 ) -> float | None:
     """Return the seconds until a run is done, from the completed `fraction`. `seen` is an earlier
     observation, (time, fraction). Without it, `since` is when the run began. None if its speed is

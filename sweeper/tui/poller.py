@@ -30,14 +30,7 @@ from sweeper.sweep.observation import Kind, Observation
 from sweeper.sweep.plan import Run
 from sweeper.sweep.race import sentence
 from sweeper.sweep.states import OPEN, RunState, State
-from sweeper.tui.model import (
-    Alarm,
-    RunView,
-    SweepView,
-    coarse,
-    counts_so_far,
-    ranks,
-)
+from sweeper.tui.model import Alarm, RunView, SweepView, coarse, counts_so_far, ranks
 from sweeper.tui.run_views import (
     RunFacts,
     States,
@@ -249,11 +242,7 @@ class Poller:
     def _read_marks(self, problems: list[str]) -> Marked:
         """Read the notes on the sweep and its runs."""
         return by_subject(
-            read_marks(
-                self._folder,
-                lambda error: problems.append(str(error)),
-                self._marks,
-            )
+            read_marks(self._folder, lambda error: problems.append(str(error)), self._marks)
         )
 
     # Records that were written earlier
@@ -349,10 +338,7 @@ class Poller:
         observed = observations.observed if launcher else NO_OBSERVATIONS.observed
         runs = tuple(
             self._run(
-                planned,
-                observed.get(planned.id),
-                alarms.get(planned.id, ()),
-                marks.of(planned.id),
+                planned, observed.get(planned.id), alarms.get(planned.id, ()), marks.of(planned.id)
             )
             for planned in self._runs
             if planned.id not in self._retired or self._is_open(planned.id)
@@ -415,11 +401,7 @@ class Poller:
         return self._states.known.get(run, _PLANNED).state in OPEN
 
     def _run(
-        self,
-        planned: Run,
-        observed: Observation | None,
-        alarms: tuple[Alarm, ...],
-        marks: Marks,
+        self, planned: Run, observed: Observation | None, alarms: tuple[Alarm, ...], marks: Marks
     ) -> RunView:
         """Return the view of a run; the same object as before if nothing about it has changed."""
         identity: str = planned.id

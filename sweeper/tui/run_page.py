@@ -371,11 +371,7 @@ shows the next best.
             head.show([[("the run is no longer in the sweep", "warn")]])
             return
         head.show(page_head(self.view, run, data))
-        shown = (
-            configuration_lines(self.view, run),
-            log_lines(run, data),
-            rollout_lines(data),
-        )
+        shown = (configuration_lines(self.view, run), log_lines(run, data), rollout_lines(data))
         for panel, lines in zip(self.query(_Words), shown, strict=True):
             panel.show(lines)
         self.draw_curves()

@@ -117,11 +117,7 @@ def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
 
 
 def _anothers(
-    folder: SweepFolder,
-    run: str,
-    submitted: int,
-    state: RunState,
-    events: set[tuple[int, Event]],
+    folder: SweepFolder, run: str, submitted: int, state: RunState, events: set[tuple[int, Event]]
 ) -> bool:
     """Return whether another job, submitted by a launcher, is executing the newest attempt."""
     number = state.opened

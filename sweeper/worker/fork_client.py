@@ -172,11 +172,7 @@ def fork(
 
 
 def _ask(
-    server: "_Server",
-    modules: str,
-    guard: Guard,
-    program: Program,
-    meanwhile: Callable[[], bool],
+    server: "_Server", modules: str, guard: Guard, program: Program, meanwhile: Callable[[], bool]
 ) -> ForkedChild | None:
     from sweeper.recipe.fork_protocol import receive, send
 

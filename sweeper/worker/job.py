@@ -225,11 +225,7 @@ def _command(job: Job, log_path: str) -> list[str]:
 
 
 def _bootstrap(
-    folder: SweepFolder,
-    job: Job,
-    log_path: str,
-    copy: dict[str, str] | None,
-    modules: str | None,
+    folder: SweepFolder, job: Job, log_path: str, copy: dict[str, str] | None, modules: str | None
 ) -> list[str]:
     recipe = job.recipe
     config: dict[str, object] = {**job.fields, **job.config}

@@ -277,8 +277,7 @@ class Worker:
         child = self._child
         assert child is not None  # noqa: S101 - it was just started
         pauses = self._heartbeat.pauses = Pauses(
-            os.path.join(prepared.log_path, self.folder.inner),
-            begun=lambda: self._wake.put(None),
+            os.path.join(prepared.log_path, self.folder.inner), begun=lambda: self._wake.put(None)
         )
         log = self.folder.log(self.run, self.attempt)
         output = Output(prepared.place.store, log, self._redactor, pauses)

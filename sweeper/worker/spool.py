@@ -83,10 +83,7 @@ def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) 
     sync = Sync(*spooled, fresh=True)
     # The open file holds the lock as long as this process lives.
     return Syncing(
-        sync,
-        seconds,
-        say,
-        lambda succeeded: discard(spool, run, attempt, all_of_it=succeeded),
+        sync, seconds, say, lambda succeeded: discard(spool, run, attempt, all_of_it=succeeded)
     )
 
 
