@@ -36,7 +36,6 @@ class _Column(Protocol):
     type: object
 
     def cast(self, target_type: str) -> "_Column": ...
-
     def to_pylist(self) -> list[object]: ...
 
 

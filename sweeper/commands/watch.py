@@ -68,9 +68,8 @@ def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = Fal
     view = poller.look()
     from sweeper.tui.app import WatchApp
 
-    app = WatchApp(
-        poller, view, plain_glyphs=not _draws_unicode(os.environ), guest=guest, leaves=leaves
-    )
+    plain = not _draws_unicode(os.environ)
+    app = WatchApp(poller, view, plain_glyphs=plain, guest=guest, leaves=leaves)
     code = app.run(mouse=True)
     return app.return_code or code  # return_code is set if the view crashed
 

@@ -85,13 +85,11 @@ def parser() -> argparse.ArgumentParser:
         where.add_argument("--home", help="default: $SWEEPER_HOME or the user's data directory")
         output = action.add_argument_group("output")
         if name == "status":
-            output.add_argument(
-                "--all", action="store_true", help="show all sessions, not only the last 10"
-            )
+            extra = "show all sessions, not only the last 10"
+            output.add_argument("--all", action="store_true", help=extra)
         if name == "stop":
-            where.add_argument(
-                "--force", action="store_true", help="stop the engine even if sweeps use it"
-            )
+            extra = "stop the engine even if sweeps use it"
+            where.add_argument("--force", action="store_true", help=extra)
         _add_help(output)
     return top
 
@@ -127,9 +125,8 @@ def _pairs(items: list[str], flag: str, parser: argparse.ArgumentParser) -> dict
 
 def _start(host: str, port: int, home: str | None, settings: lifecycle.Settings) -> None:
     if (running := lifecycle.find(home)) is not None:
-        raise EngineError(
-            f"an engine is already running at {running.url}: `sweeper engine stop` ends it"
-        )
+        message = f"an engine is already running at {running.url}"
+        raise EngineError(f"{message}: `sweeper engine stop` ends it")
     info = lifecycle.start(host, port, home, settings)
     print("\n".join(lifecycle.describe(info, settings.token)))
 
@@ -147,10 +144,8 @@ def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
         )
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise EngineError(f"{what}; to stop it anyway, use `sweeper engine stop --force`")
-        print(
-            f"{what}. Their runs wait until an engine is running again, or restart from their last "
-            f"checkpoint."
-        )
+        effect = "wait until an engine is running again, or restart from their last checkpoint"
+        print(f"{what}. Their runs {effect}.")
         if input("Stop it? [y/N] ").strip().lower() not in ("y", "yes"):
             print("not stopped")
             return

@@ -216,10 +216,8 @@ class Vault:
         if document.steps is not None:
             first, second = _unprefixed(_FIRST, arrays), _unprefixed(_SECOND, arrays)
             moments = Moments(first, second, document.steps)
-        adapter, metadata = (
-            _unprefixed(_ADAPTER, arrays),
-            (document.user_metadata, document.run_metadata),
-        )
+        adapter = _unprefixed(_ADAPTER, arrays)
+        metadata = (document.user_metadata, document.run_metadata)
         return Checkpoint(document.base, document.lora, adapter, moments, *metadata)
 
     def entry(self, place: Place) -> Entry:
@@ -241,9 +239,8 @@ class Vault:
         with self._lock:
             document = self._document(place)
             if document.public == public:
-                raise RequestError(
-                    f"checkpoint {place} is already {'public' if public else 'private'}"
-                )
+                state = "public" if public else "private"
+                raise RequestError(f"checkpoint {place} is already {state}")
             self._replace(self._document_path(place), document._replace(public=public))
 
     def delete(self, place: Place) -> None:
@@ -253,10 +250,8 @@ class Vault:
 
     def _remove(self, place: Place, data: str) -> None:
         # the document first: without it, the checkpoint no longer exists
-        for path in (
-            self._document_path(place),
-            os.path.join(self._folder(place.run, place.kind), data),
-        ):
+        arrays = os.path.join(self._folder(place.run, place.kind), data)
+        for path in (self._document_path(place), arrays):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
 
@@ -272,11 +267,8 @@ class Vault:
 
     def _purged(self, run: str, kind: str, now: float) -> list[Place]:
         folder, gone, named = self._folder(run, kind), list[Place](), set[str]()
-        files = os.listdir(folder)
-        unread = False
-        for name in files:
-            if not name.endswith(".json"):
-                continue
+        files, unread = os.listdir(folder), False
+        for name in (name for name in files if name.endswith(".json")):
             place = Place(run, kind, name.removesuffix(".json"))
             with self._lock:
                 try:

@@ -52,9 +52,8 @@ def check_home(home: str | None = None) -> None:
     try:
         try_to_write(nearest_folder(folder))
     except OSError as error:
-        raise EnvironmentFailure(
-            f"cannot write to {folder}: {error.strerror}; set SWEEPER_HOME to a writable folder"
-        ) from error
+        message = f"cannot write to {folder}: {error.strerror}"
+        raise EnvironmentFailure(f"{message}; set SWEEPER_HOME to a writable folder") from error
 
 
 def record_path(home: str | None = None) -> str:
@@ -139,14 +138,12 @@ def token_for(setting: str | None, host: str) -> str | None:
     or if other machines can reach `host` and there is no token."""
     token = setting or os.environ.get(TOKEN) or None
     if token is None and not loopback(host):
-        raise EngineError(
-            f"an engine that other machines can reach ({host}) needs a token: set ${TOKEN}"
-        )
+        engine = f"an engine that other machines can reach ({host})"
+        raise EngineError(f"{engine} needs a token: set ${TOKEN}")
     # the SDK rejects keys of any other form
     if token is not None and not (token.startswith("tml-") and len(token) >= _TOKEN_LENGTH):
-        raise EngineError(
-            f"the token must begin with tml- and have {_TOKEN_LENGTH} characters or more"
-        )
+        form = f"begin with tml- and have {_TOKEN_LENGTH} characters or more"
+        raise EngineError(f"the token must {form}")
     return token
 
 
@@ -209,13 +206,9 @@ def meter(info: EngineInfo, token: str | None = None) -> dict[str, object] | Non
 
 
 def _counted(line: Mapping[str, object]) -> str:
-    shown = {
-        "trained": line["trained_tokens"],
-        "sampled": line["sampled_tokens"],
-        "prompts": line["prompt_tokens"],
-        "forward": line["forward_tokens"],
-    }
-    text = ", ".join(f"{name} {count:,}" for name, count in shown.items() if count)
+    kinds = {"trained": "trained", "sampled": "sampled", "prompts": "prompt", "forward": "forward"}
+    counts = {name: line[f"{kind}_tokens"] for name, kind in kinds.items()}
+    text = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     extra = [f"{line[name]:,} {name}" for name in ("paused", "refused", "failed") if line[name]]
     return ", ".join([f"tokens: {text or 'none'}", f"{line['steps']:,} steps", *extra])
 
@@ -312,6 +305,5 @@ def stop(home: str | None = None) -> bool:
         if not os.path.exists(record_path(home)) and _ask(info.url, 1.0) is None:
             return True
         time.sleep(0.05)
-    raise EngineError(
-        f"the engine (pid {info.pid}) has not stopped in {_STOP_SECONDS:.0f} s{_log_end(home)}"
-    )
+    late = f"has not stopped in {_STOP_SECONDS:.0f} s"
+    raise EngineError(f"the engine (pid {info.pid}) {late}{_log_end(home)}")

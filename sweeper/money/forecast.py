@@ -110,11 +110,8 @@ def _ratio(wanted: Settings, other: Settings) -> float | None:
 
 
 def _times(usage: Usage, ratio: float) -> Usage:
-    models = {
-        model: Counts(*(round(count * ratio) for count in counts))
-        for model, counts in usage.models.items()
-    }
-    return Usage(models, usage.unknown)
+    scaled = {m: (round(n * ratio) for n in counts) for m, counts in usage.models.items()}
+    return Usage({model: Counts(*counts) for model, counts in scaled.items()}, usage.unknown)
 
 
 def not_known_yet(plan: Plan) -> list[Settings]:
@@ -145,9 +142,7 @@ def forecast(runs: Iterable[Going]) -> SweepUsage | None:
     used = total(run.used for run in runs)
     if not used.models:
         return None
-    examples = [
-        Example(guess.settings, guess.used) for guess in runs if guess.example and guess.used.models
-    ]
+    examples = [Example(r.settings, r.used) for r in runs if r.example and r.used.models]
     guesses = Guesses(examples)
     guessed = [(run, guesses.of(run.settings)) for run in runs if not run.finished]
     to_come = total(beyond(guess.usage, run.used) for run, guess in guessed if guess is not None)
@@ -193,11 +188,8 @@ def brief(forecast: SweepUsage, prices: Prices) -> str:
     `and more` is added if the usage of some runs is unknown."""
     spent, later = amount(forecast.used, prices), amount(forecast.to_come, prices)
     if spent.unpriced or later.unpriced:
-        used, to_come = (
-            _rounded(forecast.used.counts.tokens),
-            _rounded(forecast.to_come.counts.tokens),
-        )
-        unit, by = "tokens", ""
+        used = _rounded(forecast.used.counts.tokens)
+        to_come, unit, by = _rounded(forecast.to_come.counts.tokens), "tokens", ""
     else:
         used, to_come, unit = money(spent.usd), money(later.usd), "dollars"
         by = f" ({basis(spent, later)})"

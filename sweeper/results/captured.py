@@ -55,23 +55,19 @@ def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Fo
     that was captured, and by its number of steps."""
     by_place: dict[tuple[object, ...], list[Found]] = {}
     for capture in captures:
-        place = capture.numbers.get("iteration"), *capture.place
-        by_place.setdefault(place, []).append(capture)
+        by_place.setdefault((capture.numbers.get("iteration"), *capture.place), []).append(capture)
     joined: list[Found] = []
     for rollout in rollouts:
         steps = [table_of(step) for step in list_of(rollout.record.get("steps"))]
         splits = {rollout.file.name, str(rollout.record.get("split", rollout.file.name))}
         matches = by_place.get((rollout.numbers.get("iteration"), *rollout.place), [])
-        match = next(
-            (
-                capture
-                for capture in matches
-                if len(list_of(capture.record["steps"])) == len(steps)
-                and str(capture.record.get("split", rollout.file.name)) in splits
-            ),
-            None,
+        fitting = (
+            capture
+            for capture in matches
+            if len(list_of(capture.record["steps"])) == len(steps)
+            and str(capture.record.get("split", rollout.file.name)) in splits
         )
-        if match is not None:
+        if (match := next(fitting, None)) is not None:
             matches.remove(match)
             captured_steps = [table_of(step) for step in list_of(match.record["steps"])]
             steps = [

@@ -2,7 +2,7 @@
 run or configuration needs."""
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, NamedTuple
 from urllib.parse import quote
 
@@ -156,19 +156,19 @@ def best_record(run: RecordedRun, records: Sequence[Row]) -> Row:
 
 def delete(service: Service, checkpoint: Kept) -> bool:
     """Delete a checkpoint. Return whether it existed. Raises `EnvironmentFailure`."""
-    try:
-        service.ask(_address(checkpoint.path), "checkpoint", method="DELETE")
-    except NotFound:
-        return False
-    return True
+    return _existed(lambda: service.ask(_address(checkpoint.path), "checkpoint", method="DELETE"))
 
 
 def expire(service: Service, checkpoint: Kept, seconds: int | None) -> bool:
     """Set a checkpoint to be deleted after this many seconds; None for never. Return whether it
     existed. Raises `EnvironmentFailure`."""
-    body: dict[str, object] = {"ttl_seconds": seconds}
+    path, body = f"{_address(checkpoint.path)}/ttl", dict[str, object](ttl_seconds=seconds)
+    return _existed(lambda: service.ask(path, "checkpoint", method="PUT", body=body))
+
+
+def _existed(request: Callable[[], object]) -> bool:
     try:
-        service.ask(f"{_address(checkpoint.path)}/ttl", "checkpoint", method="PUT", body=body)
+        request()
     except NotFound:
         return False
     return True
