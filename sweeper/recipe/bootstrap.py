@@ -1,6 +1,6 @@
-"""Runs in the recipe's interpreter, started by start.py: `start.py check` answers a JSON request on
-stdin, `start.py run CHILD.json` becomes the recipe, and `start.py serve STATUS` is the fork server.
-Uses only the standard library and chz."""
+"""The program in a recipe's interpreter, which start.py starts. `start.py check` answers a JSON
+request on stdin, `start.py run CHILD.json` becomes the recipe, and `start.py serve STATUS` is the
+fork server. Uses only the standard library and chz."""
 
 # `check` (see inspection.py) finds the recipe, imports it, and lets chz parse every configuration
 # exactly as the run will: both use the arguments of `to_argv`. `run` reads the configuration from a
@@ -29,17 +29,18 @@ if TYPE_CHECKING:
     from sweeper.recipe.documents import CheckRequest, Child, Located
 
 _USUAL = ("datetime", "html", "logging", "random", "subprocess", "urllib.parse")
-"""Modules of the standard library that many recipes import and that take some milliseconds."""
+"""Modules of the standard library that many recipes import. Importing them takes some
+milliseconds."""
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 
 
 def to_argv(config: dict[str, object], forms: dict[str, str]) -> list[str]:
-    """Return the configuration as arguments for chz: one `key=value` for each key.
+    """Return a configuration as `key=value` arguments for chz.
 
-    `forms` has the keys whose values are not written in the usual form (`plain`: a string
-    unchanged, a list with commas): as Python literals (`literal`) or element by element
-    (`indexed`).
+    `forms` has the keys whose values are not written in the usual form `plain` (a string unchanged,
+    a list with commas). The form `literal` is a Python literal; `indexed` is an argument for each
+    element.
     """
     return [
         f"{path}={text}"
@@ -49,7 +50,7 @@ def to_argv(config: dict[str, object], forms: dict[str, str]) -> list[str]:
 
 
 def written(key: str, value: object, form: str) -> Iterator[tuple[str, str]]:
-    """Yield one value as chz's arguments, pairs of path and text."""
+    """Yield the arguments of chz for one value, as pairs of path and text."""
     if form == "indexed" and value and _is_list(value):
         for index, item in enumerate(value):
             yield from written(f"{key}.{index}", item, form)
@@ -83,8 +84,8 @@ def _is_mapping(value: object) -> TypeGuard[dict[str, object]]:
 
 
 def move(root: str, copy: str) -> Callable[[str], str]:
-    """Return a function that maps paths in the checkout `root` to paths in its `copy`. Other
-    paths stay the same, and so do paths that are only links out of the copy (`.venv`)."""
+    """Return a function that maps paths in the checkout `root` to paths in its `copy`. The function
+    does not change other paths, nor paths that the copy lacks or only links to (`.venv`)."""
     old, new = os.path.realpath(root), os.path.realpath(copy)
 
     def moved(path: str) -> str:
@@ -101,8 +102,8 @@ def move(root: str, copy: str) -> Callable[[str], str]:
 
 
 def move_imports(moved: Callable[[str], str]) -> None:
-    """Make imports use the copy, for a checkout that is installed in this interpreter: by a path
-    file, or by the finders of setuptools (`__editable___*_finder`: names, and their folders)."""
+    """Make this interpreter import from the copy if the checkout is installed in it, by a path file
+    or by the finders of setuptools (modules `__editable___*_finder` with folders by name)."""
     sys.path[:] = [moved(entry) for entry in sys.path]
     for name, module in list(sys.modules.items()):
         if not name.startswith("__editable__"):
@@ -123,11 +124,12 @@ def set_path(recipe: Located) -> None:
 
 
 def check(waits: int | None, recipes: tuple[str, ...] = ()) -> None:
-    """Answer the request on stdin, which is a file. Output of the recipe's import goes to stderr,
-    and its standard input is empty.
+    """Answer the request on stdin, which is a file. While the recipe is imported, its output goes
+    to stderr, and its standard input is empty.
 
-    `waits` is a descriptor: the request is ready once it has a byte, and never comes if it is
-    closed. Until then, load modules that will be needed, and `recipes`."""
+    `waits` is a descriptor. A byte from it means that the request is ready; its end means that
+    there will be no request. Until then, import modules that will be needed, and `recipes`.
+    """
     import gc
     import json
 
@@ -172,10 +174,10 @@ def _beside(name: str) -> ModuleType:
 
 
 def count_usage(modules: str | None) -> None:
-    """Start counting the recipe's usage of the Tinker service, if its worker has named a folder for
-    the counts. On a signal, write the stacks of the recipe's threads to a file next to that folder.
-    On the first use, the modules imported so far are added to the list at `modules`, for the fork
-    server."""
+    """Start counting the recipe's usage of the Tinker service, if the worker has named a folder for
+    the counts. From then on, a signal writes the stacks of the recipe's threads to a file beside
+    that folder, and the first use of the service adds the imported modules to the list at
+    `modules`, for the fork server."""
     folder = os.environ.get("SWEEPER_METER")
     if folder:
         names = ("sweep", "run", "attempt")
@@ -190,9 +192,9 @@ def count_usage(modules: str | None) -> None:
 
 
 def load_early(recipes: tuple[str, ...] = ()) -> set[str]:
-    """Load the modules for checking a recipe, if they exist, modules that many recipes import, and
-    `recipes`. Return the names of their packages for `forget_shadowed`, without the modules of the
-    standard library that checking needs."""
+    """Import the modules that checking a recipe needs, the modules that many recipes import, and
+    the modules `recipes`. Skip a module that cannot be imported. Return the names of the new
+    packages for `forget_shadowed`, except packages of the standard library that checking needs."""
     before = set(sys.modules)
     _load(("ast", "chz"))
     needed = sys.stdlib_module_names & set(map(_package, sys.modules))
@@ -215,8 +217,8 @@ def _package(module: str) -> str:
 
 
 def forget_shadowed(names: set[str]) -> None:
-    """Unload the packages `names` if the first folder on the module path has one of them: the
-    recipe's run will import that one."""
+    """Unload all packages in `names` if the first folder on the module path contains one of them,
+    because the recipe's run will import that one."""
     first = sys.path[0]
     if any(
         os.path.exists(os.path.join(first, name + end)) for name in names for end in ("", ".py")
@@ -227,7 +229,7 @@ def forget_shadowed(names: set[str]) -> None:
 
 
 def run(path: str) -> None:
-    """Become the recipe with the configuration in the file at `path`."""
+    """Run the recipe in this process. The file at `path` describes it (`documents.Child`)."""
     import json
     import runpy
 
@@ -262,8 +264,8 @@ def run(path: str) -> None:
 
 
 def serve(status: str) -> None:
-    """Run the fork server, which describes itself in the file `status`. A process that it forks for
-    a recipe becomes that recipe."""
+    """Run the fork server, which writes its status to the file `status`. In a process that it forks
+    for a recipe, run the recipe."""
     for name in ("fork_protocol", "fresh_process", "own_packages"):
         _beside(name)  # fork_server imports them under these names.
     recipe = _beside("fork_server").serve(status, move)

@@ -45,7 +45,7 @@ class Source(typing.Protocol[Made]):
         ...
 
     def read(self, made: Made, key: str) -> tuple[object, str]:
-        """Return the object that holds a key, and the key in it."""
+        """Return the object that has the value of `key`, and the value's key within this object."""
         ...
 
     def annotation(self, field: str) -> object:
@@ -54,7 +54,7 @@ class Source(typing.Protocol[Made]):
 
 
 class Class:
-    """A source that is a chz class."""
+    """A chz class as a source of configurations."""
 
     def __init__(self, cls: type[object]) -> None:
         self.cls = cls
@@ -72,14 +72,15 @@ class Class:
 
 
 class Checker(typing.Generic[Made]):
-    """A parser of configurations. `source` makes them: a `Class`, or a
+    """A check of the configurations that `source` makes: a `Class`, or a
     `function_recipes.Function`.
 
-    Values that chz has parsed for a class before are not parsed again: the class is called
-    with the values of fields that chz has parsed, and all its validators run.
+    A value that chz has parsed before is not parsed again. Instead, the class is called with the
+    parsed values of its fields, so all its validators run.
 
-    `filled` is what the worker adds to each configuration. After `check`, `forms` has the keys
-    that are written in an unusual form, and `problems` holds (index, key, message).
+    `filled` has the fields that the worker adds to each configuration. After `check`, `forms` has
+    the form of each key that is not written in the usual form, and `problems` has (index, key,
+    message).
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Checker(typing.Generic[Made]):
         self._refused: dict[str, str | None] = {}
 
     def check(self, packed: Packed) -> None:
-        """Check all configurations, packed as in a request. Stops after 50 problems."""
+        """Check all configurations, packed as in a request. Stop after 50 problems."""
         _refuse_names()
         shapes, values = packed["shapes"], packed["values"]
         rows = packed["rows"]
@@ -125,8 +126,8 @@ class Checker(typing.Generic[Made]):
                 index += 1
 
     def _fields(self, shape: list[str]) -> list[_Field]:
-        """Return the fields of these keys and of `filled`: each field's name, keys, and the
-        positions of their values in a row."""
+        """Return the fields that the keys in `shape` and `filled` belong to. A field is its name,
+        its keys, and the positions of their values in a row."""
         fields: dict[str, dict[str, int]] = {}
         for place, key in enumerate([*self.filled, *shape], start=1 - len(self.filled)):
             below = fields.setdefault(key.partition(".")[0], {})
@@ -135,7 +136,8 @@ class Checker(typing.Generic[Made]):
         return [(name, tuple(keys), tuple(keys.values())) for name, keys in fields.items()]
 
     def _parsed_before(self, fields: list[_Field], row: list[int]) -> bool:
-        """Check a configuration in the quick way. Return False if the slow way must decide."""
+        """Check a configuration whose values chz has parsed before. Return False if chz must parse
+        it."""
         # Only a call of the function shows the config that it makes of these values.
         if not isinstance(self.source, Class):
             return False
@@ -168,7 +170,7 @@ class Checker(typing.Generic[Made]):
         texts: dict[str, str],
     ) -> None:
         """Store what chz has made for each field of a configuration. `left` are the keys without
-        mistakes. A value is not wrong by itself if it only contradicts another value."""
+        mistakes. A value that only contradicts another value is not stored as wrong."""
         for name, keys, places in fields:
             value = self._read(made, name)
             if not all(key in left for key in keys):
@@ -185,8 +187,8 @@ class Checker(typing.Generic[Made]):
         fields: list[_Field],
         row: list[int],
     ) -> bool:
-        """Parse with chz, and remove the keys with mistakes until it succeeds. Return True if a
-        form was changed and no problem was added for that key."""
+        """Parse a configuration with chz, and remove keys with mistakes until chz accepts it.
+        Return True if instead the form of a key was changed, which then needs another parse."""
         remaining = {
             key: value
             for key, value in config.items()
@@ -226,7 +228,7 @@ class Checker(typing.Generic[Made]):
         return read(*self.source.read(made, key))
 
     def _is_refused(self, index: int, key: str, value: object) -> bool:
-        """Return whether the key is not a field or takes code. Reports that once."""
+        """Return whether the key is not a field, or takes an object or code. Report this once."""
         if key not in self._refused:
             self._refused[key] = self._why_refused(key)
         why = self._refused[key]
@@ -247,8 +249,8 @@ class Checker(typing.Generic[Made]):
         return None
 
     def _culprit(self, config: dict[str, object], error: Exception) -> str | None:
-        """Return the key that causes the error: without it, the error is different. Return None if
-        there is none. Keys in the error's text are tried first."""
+        """Return the key that causes the error, or None. Without this key, there is no error or a
+        different one. Keys in the text of the error are tried first."""
         if isinstance(error, MissingBlueprintArg):
             return None
         text = str(error)
@@ -269,8 +271,8 @@ class Checker(typing.Generic[Made]):
         return None
 
     def _try_other_forms(self, config: dict[str, object], key: str) -> bool:
-        """Return whether chz reads the value correctly in another form, which is then used for the
-        key."""
+        """Try to write the value in another form. If chz reads it correctly, use this form for
+        `key` from now on, and return True."""
         usual = list(self.written(key, config[key], "plain"))
         for form in _FORMS:
             if key in self.forms or list(self.written(key, config[key], form)) == usual:
@@ -315,7 +317,7 @@ class Checker(typing.Generic[Made]):
     def _add_general_problem(
         self, index: int, config: dict[str, object], left: dict[str, object], error: Exception
     ) -> None:
-        """Note an error that no single key causes."""
+        """Add a problem for an error that no single key causes."""
         if isinstance(error, MissingBlueprintArg):
             names = [name.strip() for name in str(error).rpartition(":")[2].split(",")]
             gone = set(config) - set(left)
@@ -334,8 +336,8 @@ class Checker(typing.Generic[Made]):
 
 
 def _refuse_names() -> None:
-    """Make chz refuse the names of classes and functions as values: it would import what a grid
-    names, and evaluate text that begins with `lambda`."""
+    """Make chz refuse names of classes and functions as values. Otherwise chz would import whatever
+    a grid names, and evaluate strings that begin with `lambda`."""
 
     def refuse(self: MetaFactory, factory: str) -> typing.NoReturn:  # noqa: ARG001
         raise MetaFromString("a grid gives data, not names of classes or functions")
@@ -348,7 +350,7 @@ def _refuse_names() -> None:
 
 
 def annotations_at(annotation: object, path: list[str]) -> list[object]:
-    """Return the possible types at a dotted path below a type; [] if unknown."""
+    """Return the possible types at a dotted path below a type; [] if they are unknown."""
     if not path:
         return [annotation]
     annotations: list[object] = []
@@ -381,7 +383,7 @@ def _parameter(origin: object, name: str) -> list[object]:
 
 
 def members_of(annotation: object) -> list[object]:
-    """Return the members of a union without None, or the type itself."""
+    """Return the members of a union, without None. For another type, return a list of this type."""
     if type(annotation).__name__ == "UnionType" or typing.get_origin(annotation) is typing.Union:
         return [a for a in typing.get_args(annotation) if a is not type(None)]
     return [annotation]
@@ -405,8 +407,8 @@ def takes_code(annotation: object) -> bool:
 
 
 def read(made: object, key: str) -> object:
-    """Return the object's value at a dotted key, as it was before mungers (chz's functions that
-    change values), or `_MISSING` if it is not visible."""
+    """Return an object's value at a dotted key, before mungers (chz's functions that change values)
+    have changed it. Return `_MISSING` if the value is not visible."""
     for part in key.split("."):
         if isinstance(made, (list, tuple)):
             items = typing.cast("collections.abc.Sequence[object]", made)
@@ -422,8 +424,8 @@ def read(made: object, key: str) -> object:
 
 
 def same(intended: object, parsed: object) -> bool:
-    """Return whether chz's result equals the value. An integer may become a float, and a list a
-    tuple. A result of the recipe's own type (an Enum, a Path) is accepted."""
+    """Return whether the value that chz has parsed equals the intended one. An integer may become a
+    float, and a list a tuple. A result of the recipe's own type (an Enum, a Path) is accepted."""
     if isinstance(parsed, (list, tuple)):
         items = list(typing.cast("collections.abc.Sequence[object]", parsed))
         return (
@@ -462,7 +464,7 @@ def _name(annotation: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value as written in a grid, cut if it is long."""
+    """Return a value in JSON, cut if it is long."""
     if isinstance(value, tuple):
         value = list(typing.cast("tuple[object, ...]", value))
     try:

@@ -1,5 +1,5 @@
-"""Fills placeholders in commands: `{key}` is replaced by a value, a word `{key*}` by the words of a
-list, `{{` and `}}` are braces. Standard library only, since workers load it."""
+"""Fills placeholders in commands: `{key}` becomes a value, `{key*}` an argument for each item of a
+list, and `{{` and `}}` become braces. Uses only the standard library, since workers import it."""
 
 import json
 import os
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from sweeper.sweep.plan import Run
 
 RUN_KEYS = ("log_path", "seed", "run", "attempt")
-"""Placeholders of a command in addition to the keys of its configuration."""
+"""Placeholders that a command may have in addition to the keys of its configuration."""
 
 HOLE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 _SPREAD = re.compile(r"\{([^{}]+)\*\}")
 
 
 def with_log_path(env: Mapping[str, str], log_path: str) -> dict[str, str]:
-    """Replace `{log_path}` by the folder of a run, in the values of `launch.env`."""
+    """Return the variables of `launch.env`, with the folder of a run in place of `{log_path}`."""
     return {name: value.replace("{log_path}", log_path) for name, value in env.items()}
 
 
@@ -44,16 +44,16 @@ def placeholders(command: Sequence[str]) -> list[str]:
 
 
 def spread_keys(command: Sequence[str]) -> list[str]:
-    """Return the keys whose values are lists that become several words."""
+    """Return the keys of the placeholders `{key*}`, whose values are lists."""
     return [match.group(1) for match in map(_SPREAD.fullmatch, command) if match]
 
 
 def render_command(command: Sequence[str], values: Mapping[str, object]) -> list[str]:
     """Fill a template: `{key}` becomes the value of `key`, `{{` and `}}` become braces.
 
-    A string is inserted unchanged, any other value as JSON (`true`, `null`, `0.0001`, `[1, 2]`).
-    Each element stays one argument whatever its value is, except `{key*}`, which becomes an
-    argument for each item of a list. Raises `RecipeError` for a key without a value.
+    A string is inserted unchanged, any other value as JSON (`true`, `null`, `0.0001`, `[1, 2]`). An
+    element becomes one argument, whatever the value is; only `{key*}` becomes an argument for each
+    item of a list. Raises `RecipeError` for a key without a value.
     """
     words: list[str] = []
     for element in command:
@@ -84,11 +84,12 @@ def _word(value: object) -> str:
 
 
 _OPTION = re.compile(r"-[^mc-].*")
-"""Options of Python that do not name the program."""
+"""Options of Python, except -m and -c, which name the program."""
 
 
 def with_pdb(command: Sequence[str]) -> list[str]:
-    """Return a command that runs a Python program under pdb. Raises `RecipeError` for others."""
+    """Return a command that runs a Python program under pdb. Raises `RecipeError` for other
+    commands."""
     name, *rest = command
     if re.fullmatch(r"python[0-9.]*", os.path.basename(name)):
         options = next((n for n, word in enumerate(rest) if not _OPTION.fullmatch(word)), len(rest))
@@ -102,8 +103,8 @@ def with_pdb(command: Sequence[str]) -> list[str]:
 
 
 def render_window(template: str | None, sweep: str, run: "Run", attempt: int) -> str | None:
-    """Fill `launch.window` for a run. Runs with the same text are shown together. Return None
-    without a template."""
+    """Return the text of `launch.window` for a run, or None without a template. Runs with the same
+    text are shown together."""
     if template is None:
         return None
     about_run = {"name": run.name, "cell": run.cell, "seed": run.seed, "run": run.id}

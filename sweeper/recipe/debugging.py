@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class _Debugger(pdb.Pdb):
-    """A pdb that records whether its user has quit before the end."""
+    """A pdb that records whether its user has quit before the program's end."""
 
     left = False
 
@@ -29,8 +29,8 @@ class _Debugger(pdb.Pdb):
 
 
 def run(recipe: Located, beside: Callable[[str], types.ModuleType]) -> None:
-    """Become the recipe, and stop at its first line and at an error. Ends with exit code 1 if the
-    user quits before its end. `beside` loads a module of this folder."""
+    """Run the recipe under pdb, and stop at its first line and at an error. If the user quits
+    before the recipe's end, exit with code 1. `beside` loads a module of this folder."""
     debugger = _Debugger()
     try:
         _start(debugger, recipe, beside)
@@ -40,7 +40,7 @@ def run(recipe: Located, beside: Callable[[str], types.ModuleType]) -> None:
         debugger.left = True
     except BaseException as error:  # noqa: BLE001 - whatever ends the recipe is looked at
         traceback.print_exc()
-        print("the recipe has failed: this is where (q quits)", flush=True)
+        print("the recipe has failed at this line (q quits)", flush=True)
         debugger.reset()
         debugger.interaction(None, error.__traceback__)
         sys.exit(1)

@@ -1,16 +1,16 @@
-"""Types of the JSON requests to a recipe's interpreter, and of its answers. Only type checkers
-read this file. It is never imported, since a recipe's interpreter need not have sweeper.
-"""
+"""Types of the JSON requests to a recipe's interpreter, and of its answers. Only type checkers read
+this file. It is never imported, since sweeper may be missing in the recipe's interpreter."""
 
 from typing import Literal, NotRequired, TypedDict
 
 Problem = tuple[int | None, str | None, str]
-"""A problem: the number of a configuration, the key in it, and the message."""
+"""A problem: the index of a configuration (None: it affects all), the key that causes it (None: no
+key), and the message."""
 
 
 class Packed(TypedDict):
     """Configurations with each value written once. `shapes` are lists of keys. Each of `rows` has
-    the number of a shape, followed by the numbers of its `values`."""
+    the index of a shape, then for each key the index of its value in `values`."""
 
     shapes: list[list[str]]
     values: list[object]
@@ -32,7 +32,8 @@ class CheckRequest(TypedDict):
 
 
 class Takes(TypedDict):
-    """A field of a config: its type as written, and its default if the default is plain data."""
+    """A field of a config: its type in Python's notation, and its default if the default is plain
+    data."""
 
     type: str
     doc: str
@@ -42,7 +43,8 @@ class Takes(TypedDict):
 
 
 class LocatedRecipe(TypedDict):
-    """A recipe in a file or module. The keys that are not required exist once it was imported."""
+    """A recipe in a file or module. The optional keys are present only after the recipe was
+    imported."""
 
     config_class: str | None
     function: str | None
@@ -70,14 +72,15 @@ Located = InFile | InModule
 
 
 class Estimates(TypedDict):
-    """The distinct estimates of usage, and for each configuration the number of its estimate."""
+    """The distinct estimates of usage, and for each configuration the index of its estimate (None:
+    no estimate)."""
 
     distinct: list[dict[str, dict[str, dict[str, int]]]]
     of: list[int | None]
 
 
 class Sampled(TypedDict):
-    """A sampled answer. `ended` is False if it was cut off."""
+    """A sampled answer. `ended` is False if the answer was cut off."""
 
     text: str
     reward: float
@@ -85,8 +88,8 @@ class Sampled(TypedDict):
 
 
 class Example(TypedDict):
-    """An example as a run would train on it: its numbers of tokens, and the parts of its text, each
-    marked as trained on or not. A prompt of RL may have samples."""
+    """An example that a run would train on. `parts` are pieces of its text; True marks a piece that
+    is trained on. `tokens` and `trained` are numbers of tokens. An RL prompt may have samples."""
 
     title: str
     parts: list[tuple[str, bool]]
@@ -96,8 +99,8 @@ class Example(TypedDict):
 
 
 class Examples(TypedDict):
-    """The first examples of a run. `about` says what was left out, `lengths` has the tokens of all
-    examples."""
+    """The first examples of a run. `about` has remarks, such as what was left out. `lengths` has
+    the number of tokens of every example."""
 
     about: list[str]
     held_out: int
@@ -106,7 +109,7 @@ class Examples(TypedDict):
 
 
 class Answer(TypedDict, total=False):
-    """An answer: either `error`, with its kind and message, or the other keys."""
+    """An answer: either `error` (its kind and message), or the other keys."""
 
     error: tuple[str, str]
     recipe: Located
@@ -118,7 +121,7 @@ class Answer(TypedDict, total=False):
 
 
 class Copied(TypedDict):
-    """A checkout, and its copy, which a run uses."""
+    """A checkout, and the copy of it that a run uses."""
 
     root: str
     copy: str
@@ -135,7 +138,7 @@ class Child(TypedDict):
 
 
 class Begin(TypedDict):
-    """The process that a fork server's keeper starts."""
+    """The request to the keeper (see fork_protocol.py) to start a recipe's process."""
 
     argv: list[str]
     cwd: str

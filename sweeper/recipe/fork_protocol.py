@@ -41,8 +41,8 @@ def send(connection: socket.socket, message: Mapping[str, object], descriptors: 
 
 
 def receive(connection: socket.socket, most: int = 0) -> tuple[Any, list[int]]:
-    """Return the next message and at most `most` descriptors. Raises `OSError` if there is
-    none."""
+    """Return the next message and at most `most` descriptors. Raises `OSError` if the connection
+    ends or the message is too long."""
     size = array.array("i").itemsize
     head, passed, _flags, _address = connection.recvmsg(
         _LENGTH.size, socket.CMSG_SPACE(most * size) if most else 0

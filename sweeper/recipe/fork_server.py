@@ -1,5 +1,6 @@
-"""The fork server (`python start.py serve STATUS`) imports what recipes import, and forks their
-processes. It refuses if a fork could differ from a new process. Uses only the standard library."""
+"""The fork server (`python start.py serve STATUS`) imports the modules that recipes import, and
+forks a process for each recipe. It refuses to do so if the process could differ from a new one.
+Uses only the standard library."""
 
 # The server forks one keeper for each recipe. A keeper waits for its recipe, and kills the recipe's
 # process group when the worker is gone. The server never reads the environment of a run: secrets
@@ -56,16 +57,17 @@ _CHANGED = (-1, -1)
 
 
 def serve(status: str, move: Move) -> str | None:
-    """Serve workers until none has connected for a minute, or the folder of the file `status` is
-    gone. This function also returns in each forked process that has to become a recipe: with the
-    file that describes the recipe, in a process like a new one. `move` is the function of
+    """Serve workers until no worker has connected for a minute, or the folder of the file `status`
+    is gone. Then return None. The function also returns in each process that it has forked for a
+    recipe, with the path of the file that describes the recipe. `move` is the function of
     bootstrap.py."""
     with socket.socket(fileno=LISTENING) as listener:
         return Server(listener, status, move).loop()
 
 
 class Server:
-    """A server that has imported modules, and forks a keeper for each worker that asks."""
+    """A server that has imported modules. It forks a keeper (see fork_protocol.py) for each worker
+    that requests a process."""
 
     def __init__(self, listener: socket.socket, status: str, move: Move) -> None:
         self._listener = listener
@@ -78,8 +80,8 @@ class Server:
         self._refused: str | None = None
 
     def loop(self) -> str | None:
-        """Serve until no worker has connected for a while. In a recipe's process, return its
-        file."""
+        """Serve until no worker has connected for a while. In a process forked for a recipe, return
+        the path of the recipe's file."""
         folder = os.path.dirname(self._status)
         last = time.monotonic()
         while time.monotonic() < last + _IDLE_SECONDS and os.path.isdir(folder):
@@ -98,8 +100,8 @@ class Server:
         return None
 
     def _answer(self, connection: socket.socket) -> str | None:
-        """Serve a worker. Return "" normally, the file of the recipe in a recipe's process, and
-        None if the server has to end."""
+        """Serve a worker. Return "", or None if the server has to end. In a process forked for a
+        recipe, return the path of the recipe's file."""
         connection.settimeout(_REQUEST_SECONDS)
         try:
             if user_of(connection) != os.getuid():
@@ -166,7 +168,8 @@ class Server:
             os.replace(partial, self._status)
 
     def _fork(self, connection: socket.socket) -> str:
-        """Fork a keeper. Return "" in the server, and the recipe's file in the recipe's process."""
+        """Fork a keeper. Return "" in the server, and the path of the recipe's file in the recipe's
+        process."""
         if os.fork():
             return ""
         recipe = None
@@ -182,8 +185,9 @@ class Server:
 
 
 class Imported(NamedTuple):
-    """The effects of the imports: the top-level names of imported modules, the variables that were
-    read (None: not set), and those that were changed (None: removed)."""
+    """The effects of imports: the top-level names of the imported modules, the environment
+    variables that were read (None: not set), and the variables that were changed (None:
+    removed)."""
 
     tops: set[str]
     read: dict[str, str | None]
@@ -191,9 +195,9 @@ class Imported(NamedTuple):
 
 
 def _set_at_start() -> dict[str, str | None]:
-    """Return the variables that an interpreter sets by itself: `LC_CTYPE` if there is no locale
-    (PEP 538). They are the same for each run, since they depend only on variables that all runs
-    share."""
+    """Return the environment variables that this interpreter has set: `LC_CTYPE` if there is no
+    locale (PEP 538). They are the same for each run, since they depend only on variables that all
+    runs share."""
     with open("/proc/self/environ", "rb") as file:
         given = {os.fsdecode(item.partition(b"=")[0]) for item in file.read().split(b"\0")}
     return {name: value for name, value in os.environ.items() if name not in given}
@@ -229,9 +233,12 @@ def _import(names: list[str]) -> Imported:
 
 
 def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | None:
-    """Start a recipe, wait for its end, and wait until the worker asks for its result. Return the
-    recipe's file in the recipe's process, and None in the keeper. Touches little memory: each page
-    that it changes, even by a reference count, is copied."""
+    """Start a recipe, wait for its end, and reap it when the worker asks for that. In the recipe's
+    process, return the path of the recipe's file; in the keeper, return None.
+
+    The keeper touches little memory: each page that it changes, even by a reference count, is
+    copied.
+    """
     request: Begin
     connection.settimeout(None)  # The worker may be slow, and nothing else waits for this process.
     request, descriptors = receive(connection, 1)
@@ -281,7 +288,7 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
 
 def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
     """Wait for the end of the recipe, report it to the worker, and wait until the worker has
-    cleaned up. Return False if the worker disappeared before."""
+    cleaned up. Return False if the worker disappears before it has done so."""
     select.select([connection, ended], [], [])
     if select.select([ended], [], [], 0)[0]:
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -293,7 +300,8 @@ def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
 
 
 def _why_differs(request: Begin, imported: Imported) -> str | None:
-    """Return why imports could have had other results in the run's own environment, or None."""
+    """Return why the imports could have had other effects in the run's environment. None if they
+    could not."""
     given = request["environment"]
     for name, value in imported.read.items():
         if given.get(name) != value:
@@ -302,8 +310,9 @@ def _why_differs(request: Begin, imported: Imported) -> str | None:
 
 
 def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
-    """Return why a recipe would import other modules, or None: a folder before the interpreter's
-    own on the module path has a module of the same name."""
+    """Return why the recipe would import a module from another folder than the server has. None if
+    it would not. The reason is a module of the same name in a folder that comes before the
+    interpreter's own folders on the module path."""
     with open(argv[3], "rb") as file:
         child: Child = json.load(file)
     recipe = child["recipe"]
@@ -338,7 +347,7 @@ def _shadowing_name(folder: str, tops: set[str]) -> str | None:
 
 
 def _why_not_forked(files: set[str], open_before: set[int]) -> str | None:
-    """Return why the imported modules cannot be forked, or None."""
+    """Return why this process cannot be forked after its imports. None if it can."""
     threads = _threads_after_fork()
     if threads:
         return f"an imported module has started threads ({threads})"
@@ -352,7 +361,7 @@ def _why_not_forked(files: set[str], open_before: set[int]) -> str | None:
 
 
 def _is_ours(name: str, file: str) -> bool:
-    """Return whether a module is a file of this folder: bootstrap.py, or a file that it has
+    """Return whether a module is bootstrap.py, or a file of this folder that bootstrap.py has
     loaded."""
     return name == "__main__" or os.path.dirname(file) == os.path.dirname(__file__)
 
@@ -366,8 +375,8 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _threads_after_fork() -> int:
-    """Return the number of other threads that a fork does not end. Numerical libraries end theirs
-    before a fork, and start them again when they are needed."""
+    """Return the number of other threads that a fork does not end. Numerical libraries end their
+    threads before a fork, and start them again when they need them."""
     child = os.fork()
     if child == 0:
         os._exit(0)

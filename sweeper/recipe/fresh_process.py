@@ -1,5 +1,5 @@
 """Makes a forked process equal to a new interpreter: session, environment, folder, descriptors,
-random state. The fork server loads this by path. Uses only the standard library."""
+random state. The fork server loads this file by path. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ def become(
     pipe: tuple[int, int],
     keeper: int,
 ) -> bool:
-    """Make this process equal to a new interpreter that was started with `request`. `changed` are
-    the variables that imports have set (None: removed). `output` is the descriptor for its output.
-    `pipe` has the ends for reading the start signal and for reporting that this process is ready.
-    `keeper` is the process whose death also ends this one. Return whether the recipe may start:
-    everything is prepared, and the signal has come."""
+    """Make this process equal to a new interpreter that was started with `request`. Return True
+    when the start signal comes, and False if the recipe must not start.
+
+    `changed` are the variables that imports have set (None: removed). `output` is the descriptor
+    for the process's output. `pipe` has two descriptors: one to read the start signal, one to
+    report that this process is ready. When the process `keeper` dies, this process dies too.
+    """
     reading, telling = pipe
     try:
         os.setsid()
@@ -58,7 +60,8 @@ def _die_with(parent: int) -> None:
 def _as_after_exec(
     request: Begin, changed: Mapping[str, str | None], output: int, *, keep: tuple[int, int]
 ) -> None:
-    """Set this process's own environment, folder, descriptors and random state."""
+    """Give this process the environment, folder, descriptors and random state of a new one. The
+    descriptors `keep` stay open."""
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(output, 1)
@@ -90,7 +93,8 @@ def _as_after_exec(
 
 
 def _opened(before: io.TextIOWrapper, descriptor: int) -> io.TextIOWrapper:
-    """Open a standard stream as the interpreter would, on the descriptor's present file."""
+    """Open a standard stream on a descriptor as a new interpreter would, with the settings of the
+    stream `before`."""
     raw = io.FileIO(descriptor, "w", closefd=False)
     raw.name = before.name
     return io.TextIOWrapper(

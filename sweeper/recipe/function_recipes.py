@@ -1,6 +1,6 @@
-"""Recipes that are functions. Such a function either returns a config or a chz Blueprint, which is
-passed to a `main`, or is itself a `main` that takes a chz object or a dataclass. Loaded by path in
-the recipe's interpreter; uses only the standard library and chz."""
+"""Recipes that are functions. Either the function returns a config, or a chz Blueprint of one, for
+some `main`; or it is itself a `main` that takes a chz object or a dataclass. This file is loaded by
+path in the recipe's interpreter. It uses only the standard library and chz."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if typing.TYPE_CHECKING:
 
 
 class Unusable(Exception):
-    """The function cannot be a recipe. The text says why."""
+    """The function cannot be a recipe. The message says why."""
 
 
 class Made(typing.NamedTuple):
@@ -29,8 +29,8 @@ class Made(typing.NamedTuple):
 
 
 class Function:
-    """A function that makes configurations. `cls` is the class of config that the function makes
-    when called with `arguments`."""
+    """A recipe that is a function. `cls` is the class of its configs. If the function makes
+    configs, it is called with `arguments` to find this class."""
 
     def __init__(self, function: Callable[..., object], arguments: list[str]) -> None:
         self.function = function
@@ -56,14 +56,14 @@ class Function:
         return Made(_applied(built, rest), given)
 
     def read(self, made: Made, key: str) -> tuple[object, str]:
-        """Return the object that holds a key, and the key in it."""
+        """Return the object that has the value of `key`, and the value's key within this object."""
         if key.partition(".")[0] in chz.chz_fields(type(made.config)):
             return made.config, key
         return made.given, key
 
     def annotation(self, field: str) -> object:
-        """Return the type of a field or parameter. For an object that the function sets, that is
-        the object's class, whose fields may be given."""
+        """Return the type of a field or parameter. If the function sets the field to a chz object,
+        return the object's class, since a grid may set the fields of this class."""
         held = self._held.get(field)
         if chz.is_chz(held):
             return held.__class__
@@ -76,7 +76,8 @@ class Function:
             return typing.Any
 
     def defaults(self, arguments: list[str]) -> Mapping[str, object]:
-        """Return the config's values if nothing else is given, or {} if it needs more."""
+        """Return the values of the config that the function makes from `arguments` alone. Return {}
+        if it needs more arguments."""
         if self.taken is not None:
             return {}
         try:
@@ -123,7 +124,8 @@ def _taken(function: Callable[..., object]) -> type[object] | None:
 
 @functools.lru_cache
 def as_chz(cls: type[object]) -> type[object]:
-    """Return a chz class with the fields of a dataclass, and of the dataclasses in it."""
+    """Return a chz class with the fields of a dataclass. Dataclasses in these fields are converted
+    too."""
     hints = typing.get_type_hints(cls)
     space: dict[str, object] = {"__module__": cls.__module__, "__doc__": cls.__doc__}
     types: dict[str, object] = {}
@@ -145,7 +147,8 @@ def as_chz(cls: type[object]) -> type[object]:
 
 
 def to_chz(value: object) -> object:
-    """Return an object of a dataclass as an object of `as_chz`, and other values unchanged."""
+    """Convert an instance of a dataclass to an instance of its `as_chz`. Return other values
+    unchanged."""
     if not dataclasses.is_dataclass(value) or isinstance(value, type):
         return value
     names = [field.name for field in dataclasses.fields(value) if field.init]
@@ -154,7 +157,7 @@ def to_chz(value: object) -> object:
 
 
 def from_chz(config: object, cls: type[object] | None) -> object:
-    """Return the object of a dataclass with the values of an object of `as_chz`."""
+    """Convert an instance of `as_chz(cls)` to an instance of the dataclass `cls`."""
     made: typing.Any = cls
     hints: dict[str, typing.Any] = typing.get_type_hints(cls)
     values: dict[str, object] = {}
@@ -168,7 +171,7 @@ def from_chz(config: object, cls: type[object] | None) -> object:
 
 
 def _first(argument: str) -> str:
-    """Return the field that a `key=value` sets."""
+    """Return the field that a `key=value` argument sets."""
     return argument.partition("=")[0].partition(".")[0]
 
 
@@ -185,8 +188,9 @@ def _class_of(built: object, name: str) -> type[object]:
 
 
 def _applied(built: object, arguments: list[str]) -> object:
-    """Return the config with the arguments over the function's values. chz accepts no argument
-    for a field of an object that a Blueprint holds as a whole; such an object is taken apart."""
+    """Return the config with the function's values, except for the values in `arguments`. If a
+    Blueprint holds an object as a whole, chz accepts no argument for a field of it, so the object
+    is taken apart."""
     if not isinstance(built, chz.Blueprint):
         return _over(built, arguments)
     blueprint = typing.cast("chz.Blueprint[object]", built)
@@ -217,8 +221,8 @@ def _over(config: object, arguments: list[str]) -> object:
 
 
 def consumer(module: ModuleType, cls: type[object]) -> Callable[[object], object]:
-    """Return the function that takes the config: `main` of the recipe's module, else of the
-    module that defines the config's class."""
+    """Return the function that takes the config: `main` of the recipe's module, else `main` of the
+    module that defines the config's class. Raises `Unusable`."""
     places = [module, sys.modules.get(cls.__module__)]
     for place in places:
         main = getattr(place, "main", None)
@@ -237,7 +241,7 @@ def _takes_one(function: Callable[..., object]) -> bool:
 
 
 def run(module: ModuleType, name: str, arguments: list[str]) -> None:
-    """Make the config, and run its `main` to the end."""
+    """Make the config, and run the `main` that takes it to the end."""
     function = Function(getattr(module, name), arguments)
     ended = function.consumer(module)(function.make(arguments).config)
     if inspect.isawaitable(ended):

@@ -45,7 +45,7 @@ class Refused(Exception):
 def answer(
     request: CheckRequest, to_argv: ToArgv, written: Written, set_path: Callable[[Located], None]
 ) -> Answer:
-    """Answer a request. The functions are bootstrap's, which the run uses too."""
+    """Answer a request. The functions are those of bootstrap.py that a run uses too."""
     try:
         recipe = locate(request)
         if not request["validate"]:
@@ -127,14 +127,15 @@ def _source_of(
 
 
 def _given(configs: Packed) -> Iterator[dict[str, object]]:
-    """Unpack configurations."""
+    """Yield the unpacked configurations."""
     for shape, *numbers in configs["rows"]:
         values = (configs["values"][number] for number in numbers)
         yield dict(zip(configs["shapes"][shape], values, strict=True))
 
 
 def _describe_function(source: Function, request: CheckRequest, deep: bool) -> dict[str, Takes]:
-    """Describe a class's fields with the function's values as defaults, and its parameters."""
+    """Describe the fields of a function's config, with the function's values as defaults, and the
+    function's parameters."""
     takes = describe(source.cls, deep=deep)
     field = request["log_path_field"] or "log_path"
     arguments = [f"{field}=log_path"] if field in takes else []
@@ -158,8 +159,8 @@ def _describe_function(source: Function, request: CheckRequest, deep: bool) -> d
 
 
 def log_path_field(request: CheckRequest, takes: dict[str, Takes], name: str) -> str | None:
-    """Return the field that takes the run's folder, or None for a recipe without such a field if
-    `launch.metrics_dir` says where it writes."""
+    """Return the field that takes the run's folder. Return None if the recipe has no such field,
+    but `launch.metrics_dir` says where it writes. Raises `Refused` in other cases."""
     field = request["log_path_field"]
     if field is None and "log_path" not in takes and request.get("metrics_dir"):
         return None
@@ -226,7 +227,7 @@ def locate(request: CheckRequest) -> Located:
     finally:
         del sys.path[0]
     if not exists:
-        short = ", ".join(sorted(entry_points())) or "none here"
+        short = ", ".join(sorted(entry_points())) or "none"
         raise Refused("recipe", f"no recipe or module is called {head!r} (recipes: {short})")
     return here
 
@@ -257,18 +258,20 @@ def entry_point(name: str) -> str | None:
 
 
 def entry_points() -> dict[str, str]:
-    """Return short names of recipes in this interpreter -> `module` or `module:Class`."""
+    """Map the short name of each recipe in this interpreter to `module` or `module:Class`."""
     from importlib import metadata
 
     return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
 
 
 def check_source(recipe: Located) -> None:
-    """Refuse a module that does nothing when run as `__main__`, since its run would succeed, and a
-    module that starts a run when imported, since planning must not run anything. This reads the
-    source before the import. A module whose source cannot be found or parsed is accepted, and the
-    import shows whether it works. Also record whether the recipe names a function, which is then
-    called instead."""
+    """Raise `Refused` for a module that does nothing when run as `__main__`, since its run would
+    succeed, and for a module that starts a run when imported, since planning must not run anything.
+
+    The function reads the source before the import. It accepts a module whose source cannot be
+    found or parsed: the import shows whether that works. If the recipe names a function, this is
+    recorded in `recipe`, and the function is called instead of the module.
+    """
     try:
         source, main = _read_source(recipe)
         if source is None:
@@ -309,7 +312,7 @@ def _read_source(recipe: Located) -> tuple[str | bytes | None, bool]:
 
 
 def _is_guard(node: ast.AST) -> bool:
-    """Return whether the expression compares `__name__` with "__main__"."""
+    """Return whether a node is a comparison of `__name__` with "__main__"."""
     if not isinstance(node, ast.Compare):
         return False
     below = list(ast.walk(node))
@@ -319,8 +322,8 @@ def _is_guard(node: ast.AST) -> bool:
 
 
 def _starts(node: ast.AST) -> bool:
-    """Return whether importing a module with this statement calls a function that usually starts a
-    run."""
+    """Return whether this statement, when its module is imported, calls a function that usually
+    starts a run."""
     if isinstance(node, (*_NAMED, ast.Lambda)):
         return False
     if isinstance(node, (ast.If, ast.BoolOp)) and any(map(_is_guard, ast.walk(node))):
@@ -408,7 +411,8 @@ def describe(
     cls: type[object], *, deep: bool = False, above: tuple[type[object], ...] = ()
 ) -> dict[str, Takes]:
     """Map each field to its type, its default if that is plain data, its doc, and whether it is
-    required. With `deep`, a field that holds a config has that config's fields as `fields`."""
+    required. With `deep`, a field that holds another config has the fields of that config in
+    `fields`."""
     import chz
 
     takes: dict[str, Takes] = {}

@@ -44,14 +44,13 @@ if TYPE_CHECKING:
         on_queue_state_change: Callable[..., object]
 
     class Client(Protocol):
-        """A client of the SDK. Its methods return the name of its model; different clients have
-        different ones."""
+        """A client of the SDK. It has one of these methods, which return the name of its model."""
 
         def get_base_model(self) -> str: ...
         def get_info(self) -> GetInfoResponse: ...
 
     class Promised(Protocol):
-        """The handle of a request."""
+        """The handle of a request to the service."""
 
         def future(self) -> Future[object]: ...
 
@@ -62,11 +61,12 @@ if TYPE_CHECKING:
         create_lora_training_client: Callable[..., object]
 
     Count = Callable[..., None]
-    """A function that counts, from a client, its answer and the tokens of its request."""
+    """A function that counts a request. Its arguments are the client, the answer, and the number of
+    tokens in the request."""
 
 KINDS = ("prefill", "cached", "sample", "train", "requests", "steps")
 _MODEL = "_sweeper_model"
-"""The attribute of a client that caches its model."""
+"""The attribute in which the name of a client's model is cached."""
 UNKNOWN = "unknown"
 """The model name for clients that do not name their model."""
 _WRITE_SECONDS = 1.0
@@ -78,14 +78,14 @@ _CLIENTS = {
 """The methods that are wrapped. All must exist."""
 _PAUSES = {"paused_rate_limit": "rate_limit", "paused_capacity": "capacity"}
 _VOUCHED_SECONDS = 90.0
-"""Seconds that a pause counts if the SDK does not repeat it, since the waiting request may be
-abandoned."""
+"""Seconds that a pause counts if the SDK does not report it again: the waiting request may have
+been abandoned."""
 
 
 def install(folder: str, labels: dict[str, str], then: Callable[[], None] | None = None) -> None:
-    """Start counting when `tinker` is imported, into files in the existing `folder`. `labels` are
-    sent to the service as metadata of each session, in addition to the program's own. `then` is
-    called after the first count."""
+    """Start counting when `tinker` is imported, and write the counts to the existing `folder`.
+    `labels` are sent to the service as metadata of each session, in addition to the program's own
+    metadata. `then` is called after the first count."""
     meter = Meter(folder, then)
     if "tinker" in sys.modules:
         wrap(sys.modules["tinker"], meter, labels)
@@ -110,7 +110,7 @@ class Meter:
         atexit.register(self._write_last)
 
     def _begin(self) -> None:
-        """Reset the counts and the writer thread, as needed in a forked child."""
+        """Reset the counts and the writer thread. A forked child needs this too."""
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
@@ -133,7 +133,7 @@ class Meter:
         self._wake()
 
     def session(self, identity: str) -> None:
-        """Record a session at the service."""
+        """Record the id of a session at the service."""
         with self._lock:
             new = identity not in self._sessions
             self._sessions[identity] = None
@@ -141,7 +141,7 @@ class Meter:
             self._wake()
 
     def pause(self, client: object, why: str | None) -> None:
-        """Record that the service holds a client back, or no longer does."""
+        """Record why the service has paused a client (None: it is not paused)."""
         with self._lock:
             before = self._pauses.pop(id(client), None)
             if why is not None:
@@ -150,7 +150,7 @@ class Meter:
             self._wake()
 
     def _paused(self) -> str | None:
-        """Return why a client is held back now."""
+        """Return why a client is paused now; None if no client is."""
         since = self._clock() - _VOUCHED_SECONDS
         with self._lock:
             return next((why for why, when in self._pauses.values() if when > since), None)
@@ -161,7 +161,7 @@ class Meter:
         self._wake()
 
     def write(self) -> None:
-        """Write the counts so far. Ignore a folder that cannot be written."""
+        """Write the counts. If the folder cannot be written, do nothing."""
         with self._writing:
             self._ask_models()
             paused = self._paused()
@@ -212,8 +212,8 @@ class Meter:
             _safely(self, self.write)
 
     def _ask_models(self) -> None:
-        """Ask clients for their models if these are still unknown. Do not call this in the SDK's
-        own threads, which would wait for themselves."""
+        """Ask clients whose model is unknown for their models, and add their counts. Do not call
+        this in the SDK's own threads, which would wait for themselves."""
         with self._lock:
             nameless, self._nameless = self._nameless, []
         for client, counts in nameless:
@@ -251,7 +251,7 @@ def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
     ]
     if missing:
         version = getattr(sdk, "__version__", "?")
-        meter.note_unknown(f"tinker {version} has no {', '.join(missing)}: its use is not counted")
+        meter.note_unknown(f"tinker {version} has no {', '.join(missing)}: usage is not counted")
         return
     _wrap_training(sdk.TrainingClient, meter)
     _wrap_sampling(sdk.SamplingClient, meter)
@@ -259,8 +259,9 @@ def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
 
 
 def _wrap_observer(observer: type[Observer] | None, meter: Meter) -> None:
-    """Wrap the SDK's notification of a pause: of a sampling client, or of its logger for other
-    clients. Without it, pauses are only known from the SDK's output."""
+    """Wrap the method by which the SDK reports a pause: a method of a sampling client, or of the
+    SDK's logger for other clients. If the SDK has no such method, pauses are known only from its
+    output."""
     original = getattr(observer, "on_queue_state_change", None)
     if observer is None or original is None:
         return
@@ -358,7 +359,7 @@ def _note_session(meter: Meter, holder: object) -> None:
 
 
 def _remember(client: object, model: str) -> None:
-    """Store the model with a client, or with the client that a future will return."""
+    """Store the model's name in a client, or in the client that a future will return."""
     if hasattr(client, "forward_backward"):
         setattr(client, _MODEL, model)
     future: Callable[[], Future[object]] | None = getattr(client, "future", None)
@@ -376,7 +377,7 @@ def _wrap_call(
 ) -> None:
     """Wrap a method that returns a future. `count(self, answer, tokens)` is called when the answer
     arrives; `tokens` is the number of tokens in the method's `data` or `prompt` at the time of the
-    call. If a method of the SDK calls another, only the inner one counts."""
+    call. If a wrapped method calls another wrapped method, only the inner call counts."""
     original = getattr(client, name)
 
     @functools.wraps(original)
@@ -420,7 +421,7 @@ def _is_data(first: object) -> TypeGuard[Sequence[Datum]]:
 
 def _tokens_of(first: object, meter: Meter) -> int | None:
     """Return the number of tokens of a prompt or of a list of data; 0 for other values, such as an
-    optimizer's parameters. If they cannot be counted, report that and return None."""
+    optimizer's parameters. If the tokens cannot be counted, report that and return None."""
     try:
         if _is_data(first):
             return sum(datum.model_input.length for datum in first)
@@ -431,8 +432,8 @@ def _tokens_of(first: object, meter: Meter) -> int | None:
 
 
 class ImportHook:
-    """An import finder for one module. It finds the module by the other finders, and calls `then`
-    with the module after its execution."""
+    """An import finder for one module. It finds the module with the other finders, and calls `then`
+    with the module after the module was executed."""
 
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self._name, self._then = name, then
@@ -440,7 +441,8 @@ class ImportHook:
 
     def find_spec(self, name: str, *_given: object) -> ModuleSpec | None:
         """Return the module's own spec, with a loader that notifies us. A caller that only looks
-        the module up also gets such a spec, and does not execute it."""
+        the module up gets this spec too. That is harmless: nothing happens until the module is
+        executed."""
         if name != self._name or self._asking:
             return None
         import importlib.util

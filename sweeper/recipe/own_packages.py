@@ -36,7 +36,8 @@ def listed(path: str) -> list[str]:
 
 
 def files_of_modules() -> set[str]:
-    """Return the files of all modules of the interpreter's own packages, under any name."""
+    """Return the files of all modules from the interpreter's own packages that are loaded under any
+    name."""
     return {file for _, file in _own_modules()}
 
 
@@ -51,7 +52,8 @@ def _own_modules() -> Iterator[tuple[str, str]]:
 
 
 def _is_called(name: str) -> bool:
-    """Return whether a module can be imported by the name under which it is loaded."""
+    """Return whether `name`, under which a module is loaded, is the name by which it can be
+    imported."""
     spec = getattr(sys.modules.get(name), "__spec__", None)
     return spec is not None and spec.name == name != "__main__"
 

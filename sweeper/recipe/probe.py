@@ -1,5 +1,5 @@
 """Sends one request to the recipe's interpreter: to a process of `start.py check`, which can be
-started before the request is known. This module is loaded first, so it imports little."""
+started before the request is known. This module is loaded first, so it imports few others."""
 
 import os
 import select
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
 
 _GLANCE = 4096
 _ready: "list[Probe]" = []
-"""The process started ahead, until it is used."""
+"""The process that was started in advance, until it is used."""
 
 
 class Answer:
-    """The result: the exit code (negative: a signal), the output, and what the process or the
-    recipe printed."""
+    """The result of a request: the exit code (negative: a signal), the answer in JSON, and
+    everything that the process or the recipe has printed."""
 
     def __init__(self, code: int, output: bytes, printed: str) -> None:
         self.code, self.output, self.printed = code, output, printed
 
 
 class Probe:
-    """The process that answers one request, or is closed. Raises OSError or ValueError if it does
-    not start."""
+    """A process that answers one request. The constructor raises OSError or ValueError if the
+    process does not start."""
 
     meanwhile: "Callable[[], object] | None" = None
-    """Called while the process answers."""
+    """A function that is called while the process answers."""
 
     def __init__(
         self, python: str, cwd: str, env: Mapping[str, str], early: Sequence[str] = ()
@@ -87,7 +87,7 @@ class Probe:
             self.close()
 
     def close(self) -> None:
-        """End the process and free the rest. May be called again."""
+        """End the process, and close its files. May be called again."""
         self._kill()
         if self._go >= 0:
             os.close(self._go)
@@ -109,8 +109,8 @@ class Probe:
 def ahead(
     words: Sequence[str] = (), meanwhile: "Callable[[], object] | None" = None
 ) -> Generator[None]:
-    """Start the most likely process for a command line in advance, and end it with the block.
-    `meanwhile` is called while it answers."""
+    """Start the process that a command line most likely needs, in advance, and end it with the
+    block. `meanwhile` is called while the process answers."""
     with suppress(OSError, ValueError):  # The code that needs it reports the error.
         started = Probe(sys.executable, os.getcwd(), os.environ, _early(words))
         started.meanwhile = meanwhile
@@ -123,8 +123,8 @@ def ahead(
 
 
 def _early(words: Sequence[str]) -> list[str]:
-    """Return the recipe of ours that a grid among these words names, if the grid's text shows it
-    clearly. Such a recipe may be imported before the grid has been checked."""
+    """Return the modules of sweeper's own recipes that grids among `words` name in a line `recipe:
+    NAME`. These recipes may be imported before the grid has been checked."""
     recipes = os.path.join(os.path.dirname(os.path.dirname(BOOTSTRAP)), "recipes")
     names: list[str] = []
     for grid in filter(os.path.isfile, words):
@@ -138,14 +138,14 @@ def _early(words: Sequence[str]) -> list[str]:
 
 
 def probe(python: str, cwd: str, env: Mapping[str, str]) -> Probe:
-    """Return the process started ahead if it matches, else a new one."""
+    """Return the process that was started in advance if it matches, else a new one."""
     if _ready and _ready[0].key == (python, os.path.realpath(cwd), dict(env)):
         return _ready.pop()
     return Probe(python, cwd, env)
 
 
 def _wait(child: "subprocess.Popen[bytes]", seconds: float) -> None:
-    """Wait until the child has ended, without reaping it, so that its number is not reused.
+    """Wait until the child has ended, without reaping it, so that its process id is not reused.
     Raises TimeoutError. `Popen.wait` would poll only every 50 ms."""
     try:
         descriptor = os.pidfd_open(child.pid)

@@ -1,5 +1,5 @@
 """Calls the functions with which a recipe's module describes its runs, in the recipe's interpreter.
-Each gets the values of one run. Standard library only."""
+Each function gets the values of one run. Uses only the standard library."""
 
 # lacks(values)     lines about what this machine lacks for such a run; a line that begins with
 #                   `key=` or `key:` is about the value of that key
@@ -26,16 +26,17 @@ if TYPE_CHECKING:
 
 _KINDS = ("prefill", "cached", "sample", "train")
 _MOST = 20
-"""The most lines of each kind."""
+"""The maximum number of lines of each kind."""
 _ESTIMATING = 2.0
-"""Seconds after which a recipe is no longer asked for estimates; the others stay unknown."""
+"""Seconds that a recipe may take to estimate all configurations. After that, the remaining ones
+have no estimate."""
 
 Config = dict[str, object]
 Configs = list[Config]
 
 
 def ask(module: ModuleType, configs: Configs) -> Answer:
-    """Return the results of all hooks."""
+    """Call all hooks, and return their results."""
     notes, problems = _notes(module, configs)
     estimates = _estimates(module, configs)
     return {"lacks": _lacks(module, configs), "notes": notes, "problems": problems,
@@ -45,8 +46,8 @@ def ask(module: ModuleType, configs: Configs) -> Answer:
 def examples(
     module: ModuleType, config: Config, count: int, checkpoint: str | None = None
 ) -> Answer:
-    """Return the first examples of a run, or None if the recipe does not show any. With a
-    checkpoint, a recipe that can sample from it also shows its samples."""
+    """Return the first examples of a run, or None if the recipe does not show examples. With a
+    checkpoint, the examples also have samples from it, if the recipe can sample."""
     sampling: Callable[[Config, int, str], Examples] | None = getattr(module, "samples", None)
     function: Callable[[Config, int], Examples] | None = getattr(module, "examples", None)
     if not callable(function):
@@ -61,8 +62,8 @@ def examples(
 
 
 def _lacks(module: ModuleType, configs: Configs) -> list[Problem]:
-    """Return what this machine lacks according to the recipe, each line once, with the first
-    configuration that needs it and the key that it is about."""
+    """Return the recipe's lines about what this machine lacks, each line once. If a line is about a
+    key, it comes with the key and the first configuration that has the line."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "lacks", None)
     lacking: dict[str, Problem] = {}
     if not callable(function):
@@ -83,8 +84,7 @@ def _lacks(module: ModuleType, configs: Configs) -> list[Problem]:
 
 
 def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Problem]]:
-    """Return the recipe's notes on all configurations together, and the problems that it
-    finds."""
+    """Return the recipe's notes on all configurations, and the problems that it finds."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "notes", None)
     if not callable(function):
         return [], []
@@ -105,8 +105,8 @@ def _notes(module: ModuleType, configs: Configs) -> tuple[list[str], list[Proble
 
 
 def _estimates(module: ModuleType, configs: Configs) -> Estimates:
-    """Return the recipe's estimates: `distinct` has each distinct one, `of` the number of its
-    estimate for each configuration, or null."""
+    """Return the recipe's estimates: `distinct` has each estimate once, and `of` has the index of
+    each configuration's estimate, or None."""
     function: Callable[[Config], Estimate] | None = getattr(module, "estimate", None)
     if not callable(function):
         return {"distinct": [], "of": [None] * len(configs)}
@@ -128,7 +128,7 @@ def _estimates(module: ModuleType, configs: Configs) -> Estimates:
 
 
 def _tokens(estimate: Estimate) -> dict[str, dict[str, int]]:
-    """Return a recipe's estimate as counts."""
+    """Return a recipe's estimate with whole numbers of tokens."""
     return {
         str(model): {kind: max(0, round(counts[kind])) for kind in _KINDS if kind in counts}
         for model, counts in estimate.items()

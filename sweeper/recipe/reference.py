@@ -27,9 +27,9 @@ _REFERENCE = re.compile(r"(?:[A-Za-z_][\w-]*(?:\.[A-Za-z_]\w*)*)(?::[A-Za-z_]\w*
 
 
 class Problem(NamedTuple):
-    """A problem of configuration number `number`, with the `key` whose value causes it, if there is
-    one. Without a number it affects all configurations. `lacking`: this machine lacks something,
-    which matters only to runs that execute here."""
+    """A problem. `number` is the index of its configuration (None: it affects all configurations),
+    and `key` the key whose value causes it (None: no key). `lacking` means that this machine lacks
+    something, which matters only to runs that execute on this machine."""
 
     number: int | None
     key: str | None
@@ -38,8 +38,8 @@ class Problem(NamedTuple):
 
 
 class Inspected(NamedTuple):
-    """The recipe, the problems of the configurations, the recipe's notes for people, and its
-    estimates of the usage of each run: an empty sequence, or None for runs without an estimate."""
+    """A recipe, the problems of the configurations, and the recipe's notes for users. `estimates`
+    has the recipe's estimate of the usage of each run (None: no estimate), or is empty."""
 
     recipe: Recipe
     problems: list[Problem]
@@ -48,7 +48,8 @@ class Inspected(NamedTuple):
 
 
 class _Estimates(NamedTuple):
-    """Distinct estimates, and the number of its estimate for each configuration."""
+    """The distinct estimates, and for each configuration the index of its estimate (None: no
+    estimate)."""
 
     distinct: tuple[Usage, ...] = ()
     of: tuple[int | None, ...] = ()
@@ -64,8 +65,8 @@ class _Answer(NamedTuple):
 
 
 class RunProcess(NamedTuple):
-    """The process that will run a recipe: its interpreter and its folder, whose paths may be
-    relative to the current folder, and variables added to our environment."""
+    """The process that will run a recipe: its interpreter, its folder, and the variables that are
+    added to this process's environment. Both paths may be relative to the current folder."""
 
     python: str | None = None
     cwd: str | None = None
@@ -74,7 +75,7 @@ class RunProcess(NamedTuple):
 
 class FilledFields(NamedTuple):
     """The fields of a recipe that sweeper fills in: the run's folder (None: the usual field) and
-    its seed (None: no seed). With `metrics_dir` a recipe need not have a field for its folder."""
+    its seed (None: no seed). With `metrics_dir`, the recipe may lack a field for the folder."""
 
     log_path: str | None = None
     seed: str | None = "seed"
@@ -94,12 +95,12 @@ def inspect(
     validate: bool = True,
     deep: bool = False,
 ) -> Inspected:
-    """Find the recipe that `source` (a reference, or a command's template) names, and check the
-    configurations, parsed as their runs will parse them. Starts a single process, since that takes
-    most of the time.
+    """Find the recipe that `source` names (a reference, or the template of a command), and check
+    the configurations. They are parsed as their runs will parse them. Only one process is started,
+    since starting it takes most of the time.
 
-    Without `validate` the recipe is not imported, and is assumed to have the usual fields. With
-    `deep` the fields of nested configs are described too. Raises `RecipeError`.
+    Without `validate`, the recipe is not imported, and is assumed to have the usual fields. With
+    `deep`, the fields of nested configs are described too. Raises `RecipeError`.
     """
     log_path_field, seed_field, metrics_dir = filled
     folder = os.path.abspath(os.path.expanduser(process.cwd or "."))
@@ -151,8 +152,9 @@ def examples(
     env: Mapping[str, str] = {},
     checkpoint: str | None = None,
 ) -> "Examples | None":
-    """Return the first examples that a run of a recipe would train on, or None if the recipe shows
-    none. Prompts have samples of a checkpoint. Raises `RecipeError`."""
+    """Return the first examples that a run of a recipe would train on, or None if the recipe does
+    not show examples. With a checkpoint, the examples also have samples from it, if the recipe can
+    sample. Raises `RecipeError`."""
     request: CheckRequest = {
         "reference": recipe.reference,
         "cwd": recipe.cwd,
@@ -198,9 +200,11 @@ def _is_field(key: str | None, takes: Mapping[str, object]) -> bool:
 
 
 def _packed(configs: Sequence[Mapping[str, object]]) -> "Packed":
-    """Pack configurations with each value written once: `shapes` are lists of keys, each of `rows`
-    has the number of a shape and then the numbers of its `values`. A sweep's configurations share
-    their value objects, which stay alive during this call, so their ids identify them."""
+    """Pack configurations as `documents.Packed`, with each value written once.
+
+    The configurations of a sweep share their value objects. These objects stay alive during this
+    call, so their ids identify them.
+    """
     shapes: dict[tuple[str, ...], int] = {}
     numbers: dict[int, int] = {}
     values: list[object] = []
@@ -255,7 +259,7 @@ def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
 def lacking_modules(
     python: str | None, modules: Sequence[str], env: Mapping[str, str]
 ) -> list[str]:
-    """Return the modules among these that an interpreter (None: this one) cannot find."""
+    """Return the names in `modules` that an interpreter (None: this one) cannot find."""
     import subprocess  # imported late, since few grids name trackers
 
     code = "import sys; from importlib.util import find_spec\n"
@@ -282,8 +286,9 @@ def _ask(
     env: Mapping[str, str],
     seconds: float | None = None,
 ) -> "Answer":
-    """Run bootstrap.py by path in the recipe's interpreter, and return its answer. Raises
-    `RecipeError` after `seconds` (None: the limit for importing a recipe)."""
+    """Send a request to bootstrap.py in the recipe's interpreter, and return the answer. Raises
+    `RecipeError` if there is no answer within `seconds` (None: the limit for importing a
+    recipe)."""
     seconds = IMPORT_SECONDS if seconds is None else seconds
     reference = request["reference"]
     try:

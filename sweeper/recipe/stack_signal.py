@@ -7,18 +7,19 @@ import os
 import signal
 
 _files: list[object] = []
-"""Keeps the file open that the handler writes to."""
+"""The file that the handler writes to, kept open."""
 
 
 def number() -> int:
-    """Return the number of a real-time signal, which programs hardly ever use, or 0 if the platform
-    has none."""
+    """Return the number of the signal, a real-time signal that programs hardly ever use. 0 if the
+    platform has no real-time signals."""
     last = getattr(signal, "SIGRTMAX", None)
     return 0 if last is None else int(last) - 1
 
 
 def write_stacks_to(path: str) -> None:
-    """Write the stacks to the file at `path` with each signal. Without a file nothing happens."""
+    """At each signal, append the stacks of all threads to the file at `path`. If the file cannot be
+    opened, do nothing."""
     if not number():
         return
     import faulthandler

@@ -1,5 +1,5 @@
-"""Runs bootstrap.py from its cached bytecode. Python compiles a script that is started by its path
-each time, which takes milliseconds for bootstrap.py."""
+"""Runs bootstrap.py from its cached bytecode. If Python started bootstrap.py by its path, it would
+compile the file each time, which takes milliseconds."""
 
 import os
 from _frozen_importlib_external import SourceFileLoader  # loaded in every interpreter

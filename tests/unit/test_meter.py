@@ -169,7 +169,7 @@ def test_an_unexpected_sdk_is_reported_and_left_alone(meter: ModuleType, tmp_pat
     assert tinker.TrainingClient.forward is before
     assert counted(tmp_path, made) == {
         "models": {},
-        "unknown": "tinker 9 has no SamplingClient.compute_logprobs: its use is not counted",
+        "unknown": "tinker 9 has no SamplingClient.compute_logprobs: usage is not counted",
     }
     other = sdk()
     meter.wrap(other, made := meter.Meter(str(tmp_path)), {})
