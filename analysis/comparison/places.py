@@ -1,5 +1,5 @@
-"""Counts which values of an axis are best, over blocks or rows with three or more values; for a
-random search, gives the range of the few best cells. No curve is fitted. Pure."""
+"""Finds the range of an axis in which the best values lie: over blocks or rows of a grid with
+three or more values, or among the best cells of a random search. No curve is fitted. Pure."""
 
 import math
 from collections import Counter
@@ -13,20 +13,20 @@ from sweeper.analysis.comparison.contrasts import level_mean, rest, usable
 from sweeper.analysis.reading.settings import keys_of, level, ordered
 
 _ROWS = 3
-"""At least this many rows, with at least this many values each, are counted."""
+"""The smallest number of rows, and of values in each row."""
 _SHARE = 0.15
 """The fraction of a random search's cells that count as the best."""
 _WIDE = 2 / 3
 """A range that covers more than this fraction of the tried values is not reported."""
 _MOST = 0.9
-"""A place contains the best values of at least this fraction of the rows."""
+"""A range contains the best values of at least this fraction of the rows."""
 
 
 class Place(NamedTuple):
-    """The best `of` rows or cells have values of `axis` from `low` to `high`. `counts` maps values
-    to the number of rows in which each is best, the most frequent first; it is empty for a random
-    search. `rows` is the name of a row: the setting that separates blocks, or "row". `texts` are
-    the values as in the names of cells."""
+    """The range of `axis` in which best values lie: from `low` to `high`, in `of` rows or among
+    the `of` best cells. `counts` maps values to the number of rows in which each is best, the
+    most frequent first; it is empty for a random search. `rows` is a word for a row: the setting
+    that separates blocks, or "row". `texts` has the values as the names of cells show them."""
 
     axis: str
     low: float
@@ -38,7 +38,7 @@ class Place(NamedTuple):
     texts: Mapping[float, str] = MappingProxyType({})
 
     def text(self, value: float) -> str:
-        """Return a value as in the names of cells."""
+        """Return a value as the names of cells show it."""
         return self.texts.get(value) or labels.brief(value)
 
 
@@ -83,8 +83,7 @@ def _place(
 
 
 def _shortest(bests: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the smallest range of neighbouring values that has most of the rows' best
-    values."""
+    """Return the ends of the smallest range that contains the best values of most rows."""
     needed = math.ceil(_MOST * len(bests))
     spans = [(bests[i], bests[i + needed - 1]) for i in range(len(bests) - needed + 1)]
     values = sorted(set(bests))

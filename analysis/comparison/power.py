@@ -1,4 +1,4 @@
-"""Simulates which leads can be detected with a number of seeds: how large a lead must be so that
+"""Simulates which leads can be detected with a number of seeds: with the smallest such lead,
 four of five sweeps name the best cell alone. Only `before_launch` does I/O."""
 
 import functools
@@ -26,7 +26,7 @@ _SHARE = 0.8
 
 
 class SmallestLead(NamedTuple):
-    """The smallest lead that is detected with this number of `seeds` per cell."""
+    """The smallest lead that `seeds` seeds per cell detect."""
 
     seeds: int
     lead: float
@@ -34,9 +34,9 @@ class SmallestLead(NamedTuple):
 
 @functools.lru_cache(maxsize=256)
 def lead_found(cells: int, seeds: int, known_df: float = math.inf) -> float:
-    """Return the lead, in standard deviations between seeds, that is detected in four of five
-    sweeps. If the deviation is an estimate with `known_df` degrees of freedom, the lead is larger,
-    because the true deviation may be."""
+    """Return the lead that is detected in four of five sweeps, in standard deviations between
+    seeds. If the deviation was estimated with `known_df` degrees of freedom, the lead is larger,
+    because the true deviation may be larger too."""
     cells = max(cells, 2)
     rng = np.random.default_rng([17, cells, seeds])
     # Few cells have their own noise each, and Welch's test two thirds of their degrees of freedom.
@@ -51,21 +51,21 @@ def lead_found(cells: int, seeds: int, known_df: float = math.inf) -> float:
 
 
 def seeds_for(lead: float, cells: int, known_df: float = math.inf) -> int | None:
-    """Return the number of seeds per cell that detects this lead, in standard deviations between
-    seeds, in four of five sweeps; None if 100 are too few."""
+    """Return how many seeds per cell are enough to detect `lead` in four of five sweeps. `lead`
+    is in standard deviations between seeds. None if more than 100 seeds are needed."""
     return next((n for n in SEEDS if lead_found(cells, n, known_df) <= lead), None)
 
 
 def smallest_lead(ranking: Ranking, cells: int, seeds: int) -> float | None:
-    """Return the smallest lead that is detected, on the scale of the comparison, with the noise of
-    a ranking. None if the noise is unknown."""
+    """Return the smallest lead that `seeds` seeds per cell detect with the noise of a ranking,
+    on the scale of the comparison. None if the noise is unknown."""
     spread = usual_spread(ranking)
     return None if spread is None else lead_found(cells, seeds, spread.df) * spread.sd
 
 
 def usual_spread(ranking: Ranking) -> Spread | None:
-    """Return the noise of a cell: the shared noise, else the root mean square over the cells. None
-    if it is unknown."""
+    """Return the noise of a typical cell: the shared noise, or else the root mean square of the
+    cells' noise. None if it is unknown."""
     noise = ranking.noise.between or ranking.noise
     spreads = sorted(noise.spreads.values(), key=lambda spread: spread.sd)
     if not spreads:
@@ -81,8 +81,8 @@ def usual_spread(ranking: Ranking) -> Spread | None:
 def noise_of(
     registry: Registry, sweep: str, metric: str | None, goal: str | None = None
 ) -> tuple[Ranking, float | None]:
-    """Return the ranking of a sweep's cells, and the standard deviation between seeds on the scale
-    of its comparison. None if the noise is unknown."""
+    """Return the ranking of a sweep's cells, and the standard deviation between seeds on the
+    scale of its comparison (None if the noise is unknown)."""
     (data,) = settle(load(registry, sweep, metric, goal, rollouts=False))
     ranking = rank(data)
     spread = usual_spread(ranking)
@@ -90,7 +90,7 @@ def noise_of(
 
 
 def power_table(ranking: Ranking) -> list[SmallestLead]:
-    """Return the smallest leads that can be detected with more or fewer seeds of the same cells."""
+    """Return the smallest leads that can be detected with other numbers of seeds per cell."""
     cells = len([cell for cell in ranking.measured if not cell.diverged])
     leads = [(seeds, smallest_lead(ranking, cells, seeds)) for seeds in SEEDS[:10]]
     return [SmallestLead(seeds, lead) for seeds, lead in leads if lead is not None]
@@ -104,9 +104,9 @@ def lead_text(ranking: Ranking, lead: float) -> str:
 
 
 def before_launch(registry: Registry, plan: Plan) -> str | None:
-    """Return the lead that the planned seeds can detect, given the noise of the sweeps in
-    `noise: {from: ...}`, or of this sweep's runs so far. None if no noise is known, or cells
-    have one seed."""
+    """Return a sentence about the smallest lead that the planned seeds can detect. The noise is
+    taken from the sweeps in `noise: {from: ...}`, or from the runs that this sweep already has.
+    None if the noise is unknown, or cells have only one seed."""
     metric = plan.metric
     cells = Counter(run.cell for run in plan.runs if not run.retired)
     seeds = max(cells.values(), default=0)

@@ -33,17 +33,17 @@ RULE = (
 _POINTS = 3
 _SHARE = 0.1
 _MANY = 8
-"""With at least this many values, the scatter of the run itself is measured."""
+"""From this number of values on, the scatter of the run itself is measured."""
 _SPREAD = 1.4826 / 6**0.5
 """The factor from the median of absolute second differences to a standard deviation."""
 _EFFICIENCY = 0.4
-"""The degrees of freedom that each value adds to a median."""
+"""The degrees of freedom that each value contributes to a median."""
 
 
 @dataclass(frozen=True)
 class Unstable:
-    """A run that lost what it had learned, with the metric at its beginning, at its best and at
-    its end. `worse`: it ended worse than it began."""
+    """A run that lost what it had learned, with its first, its best and its last value of the
+    metric. `worse` is set if the last value is worse than the first."""
 
     run: str
     cell: str
@@ -55,8 +55,9 @@ class Unstable:
 
 @dataclass(frozen=True)
 class Rate:
-    """Of the `trials` runs with a result and this `value` of a setting, `count` diverged or were
-    unstable. `low` and `high` are Wilson's 95 % interval of the share."""
+    """How often runs with this `value` of a setting went wrong: of `trials` runs with a result,
+    `count` diverged or were unstable. `low` and `high` are Wilson's 95 % interval of the
+    fraction."""
 
     axis: str
     value: str
@@ -68,7 +69,8 @@ class Rate:
 
 @dataclass(frozen=True)
 class Stability:
-    """The `diverged` and `unstable` runs, and their rates at each value of each axis."""
+    """The diverged and unstable runs of a sweep, and how often such runs occur at each value of
+    each axis."""
 
     diverged: tuple[RunData, ...]
     unstable: tuple[Unstable, ...]
@@ -87,22 +89,22 @@ def assess(data: SweepData, keys: Sequence[str]) -> Stability:
 
 @dataclass(frozen=True)
 class _Course:
-    """The course of a run; smaller values are better."""
+    """The values of a run over its steps, converted so that smaller is better."""
 
     run: RunData
     values: Floats
 
     @cached_property
     def lasting(self) -> Floats:
-        """The median of every three consecutive values (if there are many), so that single outliers
-        do not count."""
+        """The running median of three consecutive values (if there are enough values): single
+        outliers have no effect."""
         if len(self.values) < _MANY:
             return self.values
         return np.median(np.lib.stride_tricks.sliding_window_view(self.values, 3), axis=1)
 
     @property
     def gain(self) -> float:
-        """Half of the gain, because the whole gain may overflow."""
+        """Half of the gain, because the whole gain may be too large for a float."""
         return float(self.lasting[0] / 2 - self.lasting.min() / 2)
 
     @property
@@ -141,14 +143,14 @@ def _unstable(data: SweepData) -> tuple[Unstable, ...]:
 
 
 class _Scatter(NamedTuple):
-    """A standard deviation of single values, with its degrees of freedom."""
+    """The standard deviation of single values, with its degrees of freedom."""
 
     sd: float
     df: float
 
 
 def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int) -> float:
-    """Return half of the largest difference between two values of a run that noise may explain."""
+    """Return half of the largest difference between two values of a run that noise can explain."""
     between, of_all = shared
     own = _about_a_line([course]) if len(course.values) >= _MANY else None
     known = [scatter for scatter in (between, own) if scatter is not None] or [of_all]
@@ -158,8 +160,9 @@ def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int
 
 
 def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
-    """Return the standard deviation between runs of one cell at the same step, in the second half
-    of their values: the median over cells, so that a few cells with a bad run do not count."""
+    """Return the standard deviation between runs of a cell at the same step, in the second half
+    of their values. It is the median over cells, so that a few cells with a bad run have no
+    effect."""
     cells: dict[tuple[str, int], list[Floats]] = {}
     for course in courses:
         cells.setdefault((course.run.cell, len(course.values)), []).append(course.values)
@@ -175,8 +178,8 @@ def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
 
 
 def _about_a_line(courses: Sequence[_Course]) -> _Scatter:
-    """Return the standard deviation of values about a straight line through their neighbours, over
-    all these runs."""
+    """Return the standard deviation of values around a straight line through their neighbours,
+    pooled over all `courses`."""
     bends = np.concatenate([np.abs(np.diff(course.values, 2)) for course in courses])
     return _Scatter(_SPREAD * float(np.median(bends)), max(2.0, _EFFICIENCY * len(bends)))
 

@@ -1,5 +1,5 @@
-"""Models all axes at once for sweeps that are not a grid, such as a random search: the importance
-of each axis, its curve with a 95 % band, and which axes matter. Pure."""
+"""Models all axes together for sweeps that are not a grid, such as a random search: which axes
+matter, the importance of each axis, and its curve with a 95 % band. Pure."""
 
 # The model (`regression`) gives the importance of an axis as a share of the variance between cells
 # (functional ANOVA of an additive model, and by permutation). The report says that an axis matters
@@ -24,14 +24,15 @@ from sweeper.analysis.statistics.regression import Column, Fit, bent, column, fi
 from sweeper.metrics.rows import as_float
 
 _FEWEST = 12
-"""The fewest cells for which a model is made."""
+"""The smallest number of cells for which a model is fitted."""
 _POINTS = 41
 _PLANE = 25
 _PAIRED = 0.025
-"""The level for all pairs together. Together with the level for axes, fewer than 10 % of sweeps get
+"""The level for all pairs together. With the level for axes added, fewer than 10 % of sweeps get
 a false sentence."""
 _FAR = 3.0
-"""Means that are more than this many interquartile ranges away are moved to that distance."""
+"""Means that are more than this many interquartile ranges away from the quartiles are moved to
+that distance."""
 
 
 class Share(NamedTuple):
@@ -44,11 +45,12 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class AxisEffect:
-    """The effect of an axis. `p` is corrected for all axes. `importance` is its fraction of the
-    variance between cells. `permuted` is the loss of prediction when its values are shuffled, as
-    such a fraction. `xs` with `means` and the band from `low` to `high` are its curve: values of
-    the metric with all other axes at their average (`xs` are texts if its values are not numbers).
-    `side` is the end toward which the metric improves all the way beyond the noise, else ""."""
+    """The effect of an axis. `p` is corrected for all axes. `importance` is the fraction of the
+    variance between cells that the axis explains. `permuted` is the increase of the prediction
+    error if values of the axis are shuffled, as a fraction of this variance. The curve is
+    `means` at `xs`, with a band from `low` to `high`: the metric with all other axes at their
+    average. `xs` are strings if the values are not numbers. `side` is the end toward which the
+    metric improves all the way, beyond the noise, else ""."""
 
     key: str
     numeric: bool
@@ -64,14 +66,15 @@ class AxisEffect:
 
     @property
     def certain(self) -> bool:
-        """Whether a test shows the effect."""
+        """Whether the effect is significant."""
         return self.p <= 1 - CONFIDENCE
 
 
 @dataclass(frozen=True)
 class PairEffect:
-    """Two axes together: `means` by rows of `ys` and columns of `xs`. `p`, corrected for all pairs,
-    is for the claim that the effect of one depends on the other."""
+    """A pair of axes: `means` has a row for each of `ys` and a column for each of `xs`. `p`
+    belongs to the claim that the effect of one axis depends on the other, and is corrected for
+    all pairs."""
 
     x: str
     y: str
@@ -82,20 +85,18 @@ class PairEffect:
 
     @property
     def certain(self) -> bool:
-        """Whether a test shows that they depend on each other."""
+        """Whether the dependence is significant."""
         return self.p <= _PAIRED
 
 
 @dataclass(frozen=True)
 class Surface:
-    """The model of `cells` cells: the axes, the most important first; pairs of axes that matter;
-    the fraction of the variance that it explains (adjusted for its terms); and the axes that it
-    leaves out, with the reason.
-
-    `cut` cells were moved closer because they were far out. `why` is the reason if there is no
-    model; the rest is then empty. `within` is the setting that separates blocks: fractions are of
-    the variance within blocks, and the setting itself is not judged.
-    """
+    """A model of `cells` cells: the axes, the most important first; pairs of axes that matter;
+    the fraction of the variance that the model explains (adjusted for its number of terms); and
+    the axes that it leaves out, with reasons. `cut` is the number of outliers that were moved
+    closer. If there is no model, `why` is the reason, and the other fields are empty. `within`
+    is the setting that separates blocks: then fractions refer to the variance within blocks, and
+    this setting is not judged."""
 
     cells: int
     axes: tuple[AxisEffect, ...]
@@ -107,13 +108,13 @@ class Surface:
     within: str = ""
 
     def of(self, key: str) -> AxisEffect | None:
-        """Return the result for an axis."""
+        """Return the effect of an axis, if the model has it."""
         return next((axis for axis in self.axes if axis.key == key), None)
 
 
 def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | None:
-    """Make the model if cells have two or more values of some axis; None without any axis. `within`
-    is the setting that separates blocks."""
+    """Fit the model if cells have two or more values of some axis; else return None. `within` is
+    the setting that separates blocks."""
     cells = usable(ranking)
     candidates = [(key, _column(key, cells)) for key in ranking.keys]
     columns = [own for _, own in candidates if isinstance(own, Column)]
@@ -136,7 +137,7 @@ def find_surface(ranking: Ranking, sign: float, within: str = "") -> Surface | N
 
 
 def varying(ranking: Ranking) -> list[str]:
-    """Return the settings with two values or more among the cells that count."""
+    """Return the settings that have two or more values among the usable cells."""
     cells = usable(ranking)
     return [k for k in ranking.keys if len({level(c.settings, k) for c in cells}) > 1]
 
@@ -146,7 +147,8 @@ def _why(cells: int) -> str:
 
 
 def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
-    """Return the columns of a setting; None if all of these cells have the same value."""
+    """Return the columns of a setting. None if all cells have the same value, a string (the
+    reason) if the setting cannot be modelled."""
     texts = [level(cell.settings, key) for cell in cells]
     if len(set(texts)) < 2:
         return None
@@ -156,8 +158,8 @@ def _column(key: str, cells: Sequence[Cell]) -> Column | str | None:
 
 
 def _pulled(y: Floats) -> tuple[Floats, int]:
-    """Move means that are far out to the limit, and count them: that a run went wrong matters, but
-    not by which power of ten."""
+    """Move outliers to the limit `_FAR`, and count them. A bad run matters, but not the power of
+    ten by which it is bad."""
     low, high = np.quantile(y, [0.25, 0.75])
     reach = _FAR * (high - low)
     if not reach > 0:
@@ -169,8 +171,8 @@ def _pulled(y: Floats) -> tuple[Floats, int]:
 def _within_means(
     columns: Sequence[Column], cells: int
 ) -> tuple[list[Column], list[tuple[str, str]]]:
-    """Choose as many terms as the cells can determine: curves for all axes, else straight lines for
-    all, else only the first axes."""
+    """Choose as many terms as the number of cells allows: curves for all axes, or straight lines
+    for all axes, or only the first axes."""
     curved = 1 + sum(own.width for own in columns)
     if 2 * curved <= cells:
         return list(columns), []
@@ -186,7 +188,8 @@ def _within_means(
 
 
 def _apart(columns: Sequence[Column]) -> tuple[list[Column], list[tuple[str, str]]]:
-    """Return the axes whose terms can be separated from those of the axes before them."""
+    """Return the axes whose terms are not collinear with terms of earlier axes, and the axes
+    that are left out, with reasons."""
     design = np.ones((len(columns[0].at), 1)) if columns else np.empty((0, 1))
     remaining: list[Column] = []
     left: list[tuple[str, str]] = []
@@ -218,8 +221,8 @@ def _surface(model: Fit, unit: float, ranking: Ranking, sign: float, within: str
 
 
 class _Scene(NamedTuple):
-    """The model; the model with bends, as it is drawn; the sum of squares that fractions refer to;
-    and the conversion of its numbers to values."""
+    """The model, the model with knots (which is drawn), the sum of squares that fractions refer
+    to, and the conversion of the model's numbers to values of the metric."""
 
     model: Fit
     drawn: Fit
@@ -265,8 +268,8 @@ def _effect(scene: _Scene, index: int, p: float) -> AxisEffect:
 
 
 def _importance(model: Fit, index: int, total: float) -> Share:
-    """Return the share of an axis, from its F statistic with the contribution of noise removed. The
-    interval is that of the noncentral F distribution."""
+    """Return the fraction of the variance that an axis explains, from its F statistic minus the
+    contribution of noise. The interval comes from the noncentral F distribution."""
     squares, terms = model.squares(index)
     if not model.variance > 0:
         return Share(squares / total, squares / total, squares / total)
@@ -282,9 +285,9 @@ def _importance(model: Fit, index: int, total: float) -> Share:
 
 
 def _permuted(model: Fit, index: int, total: float) -> Share:
-    """Return the growth of the squared prediction error of left-out cells, averaged over all
-    shuffles of an axis, as a fraction of the variance (halved, since a shuffled value is wrong
-    twice). The interval is over cells."""
+    """Return the increase of the squared prediction error of left-out cells if an axis is
+    shuffled, averaged over all shuffles, as a fraction of the variance. It is halved: a shuffled
+    value adds the variance of the real value and its own. The interval is over cells."""
     part = model.alone(index)
     errors = model.left / (1 - model.leverage)
     with_own = errors + model.alone(index, without_own=True)
@@ -297,8 +300,8 @@ def _permuted(model: Fit, index: int, total: float) -> Share:
 
 
 def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
-    """Return the end toward which the curve improves all the way, if the ends differ at 5 %, shared
-    by all axes (Bonferroni)."""
+    """Return the end toward which the curve improves all the way, if the ends differ
+    significantly at 5 % / number of axes (Bonferroni); else ""."""
     steps = np.diff(sign * means)
     if not (np.all(steps < 0) or np.all(steps > 0)):
         return ""
@@ -316,9 +319,9 @@ def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
 def _pairs(
     scene: _Scene, order: Sequence[int], axes: Mapping[int, AxisEffect]
 ) -> tuple[PairEffect, ...]:
-    """Return the pairs whose interaction a test shows, and the pair of the two most important axes.
-    An axis whose curve did not fit into the model is left out, because its curve would look like an
-    interaction."""
+    """Return the pairs with a significant interaction, and the pair of the two most important
+    axes. An axis that has only a straight line in the model is left out, because its curve would
+    look like an interaction."""
     flat = [i for i in order if axes[i].numeric]
     pairs = list(combinations(flat, 2))
     columns = scene.model.columns
@@ -331,12 +334,13 @@ def _pairs(
 
 
 def _flattened(own: Column) -> bool:
-    """Return whether an axis with three or more numbers has only a linear term."""
+    """Return whether an axis with three or more numbers has only a straight line in the model."""
     return own.numeric and not own.curved and len(np.unique(own.at)) > 2
 
 
 def _pair(scene: _Scene, pair: tuple[int, int], p: float) -> PairEffect:
-    """Return the plane of two axes: the effect of each, and their product if a test shows it."""
+    """Return the surface of two axes: the effect of each axis, plus their product if it is
+    significant."""
     (a, b), model = pair, scene.model
     at = np.linspace(-1, 1, _PLANE)
     plane = model.part(b, at)[0][:, np.newaxis] + model.part(a, at)[0] - model.weights[0]

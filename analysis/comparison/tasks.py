@@ -21,7 +21,7 @@ from sweeper.results.cells import center
 
 @dataclass(frozen=True)
 class ScoredCheckpoint:
-    """The mean scores of a cell's runs at one checkpoint, by suite."""
+    """The mean scores of a cell's runs at a checkpoint: a dict from suite to score."""
 
     cell: str
     checkpoint: str
@@ -41,7 +41,7 @@ class Checkpoints:
 LEVELS = tuple(level / 50 for level in range(51))
 _DRAWS = 2000
 _ENOUGH = 3
-"""The fewest runs for a bootstrap."""
+"""The smallest number of runs for a bootstrap."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class TasksCell:
 
 @dataclass(frozen=True)
 class Tasks:
-    """Cells over several tasks of one kind, with the metric `leaf` of each of `tasks`; the best
-    interquartile mean first."""
+    """A comparison of cells over several `tasks`, each with the same metric `leaf`. The cell
+    with the best interquartile mean is first."""
 
     leaf: str
     tasks: tuple[str, ...]
@@ -72,7 +72,7 @@ class Tasks:
 
 
 def by_checkpoints(ranking: Ranking) -> Checkpoints | None:
-    """Return the scores of checkpoints; None without evaluations of suites."""
+    """Return the scores of checkpoints; None if no suite was evaluated."""
     rows: list[ScoredCheckpoint] = []
     for cell in ranking.cells:
         runs = [run for run in cell.runs if run.scores and not run.superseded]
@@ -98,8 +98,8 @@ def _at_checkpoint(
 
 
 def by_tasks(data: SweepData, ranking: Ranking) -> Tasks | None:
-    """Return the cells over a family of tasks that every run that counts has recorded, with all
-    scores from 0 to 1; None if there is no such family."""
+    """Return a comparison of cells over a family of tasks. Every counted run must have recorded
+    all tasks of the family, with scores from 0 to 1. None if there is no such family."""
     counting = [run for cell in ranking.cells for run in cell.runs if run.counts]
     recorded = frozenset(data.keys).intersection(*(run.curves for run in counting))
     keys = family(recorded, data.metric_name) if counting else ()
@@ -149,7 +149,7 @@ def _trimmed(ordered: Floats) -> Floats:
 
 
 def interval(scores: Floats) -> tuple[float, float]:
-    """Return the bootstrap interval, which is always the same for the same scores."""
+    """Return the bootstrap interval of the interquartile mean. It is reproducible."""
     rng = np.random.default_rng(20211)
     runs, tasks = scores.shape
     # Of few runs, drawn again from themselves, the variance is that of the runs times (n - 1) / n.
@@ -167,7 +167,7 @@ def profile(scores: Floats, levels: Sequence[float]) -> list[float]:
 
 
 def improvement(own: Floats, other: Floats) -> float:
-    """Return the probability that a run of `own` beats one of `other`, with ties counting half,
-    averaged over the tasks (Mann and Whitney's U as a share)."""
+    """Return the probability that a run of `own` beats a run of `other`, averaged over the
+    tasks. A tie counts as half (Mann and Whitney's U, divided by the number of pairs)."""
     gaps = own[:, np.newaxis, :] - other[np.newaxis, :, :]
     return float(((gaps > 0) + 0.5 * (gaps == 0)).mean())

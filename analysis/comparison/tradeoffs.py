@@ -1,5 +1,4 @@
-"""Compares the metric with costs: the cells on the Pareto front of the metric and another quantity.
-Pure."""
+"""Finds the cells on the Pareto front of the metric and another quantity, such as cost. Pure."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,8 +17,8 @@ _NAMES = {"seconds": "time per run (s)", "tokens": "tokens per run", "dollars": 
 @dataclass(frozen=True)
 class Tradeoff:
     """The metric (`y`) of each cell against another quantity (`x`), both as means over the runs
-    that count. `front` are the cells that no other cell equals or beats in both; None if neither
-    more nor less of `x` is good."""
+    that count. `front` has the cells that no other cell equals or beats in both quantities; None
+    if neither a large nor a small `x` is better."""
 
     name: str
     kind: str
@@ -46,7 +45,7 @@ def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
 def find_tradeoffs(
     data: SweepData, ranking: Ranking, prices: Mapping[str, float]
 ) -> list[Tradeoff]:
-    """Return the metric against cost, and against the other recorded quantities."""
+    """Return the metric against the cost, and against each of the other recorded quantities."""
     if data.metric is None or len(ranking.measured) < 2:
         return []
     name = data.metric.name

@@ -1,5 +1,5 @@
-"""Distributions that `scipy.special` lacks (studentized range and maximum), and readable names for
-those that it has. Pure."""
+"""Distributions that `scipy.special` lacks (studentized range and studentized maximum), and
+readable names for some that it has. Pure."""
 
 # `scipy.stats` has the studentized range too, and agrees to 9 digits, but it takes 0.4 s to load
 # and 0.35 s for a quantile, twenty times as long as here. It has no studentized maximum. The
@@ -23,14 +23,15 @@ _REACH = 8.5
 """Beyond this many standard deviations a normal density is negligible."""
 
 _LARGE = 500.0
-"""For larger statistics, the noncentral F distribution is approximated by a lognormal one."""
+"""For larger statistics than this, the noncentral F distribution is approximated by a lognormal
+distribution."""
 
 _DROP = 90.0
-"""Integration stops where the density has fallen this much, as twice its logarithm."""
+"""Integration stops where twice the logarithm of the density has fallen by this much."""
 
 
 def _special() -> Any:
-    """Return the module scipy.special, which has no types."""
+    """Return the module `scipy.special`, which has no type hints."""
     return importlib.import_module("scipy.special")
 
 
@@ -46,13 +47,15 @@ def student_tail(statistic: Any, df: Any) -> Any:
 
 
 def upper_tail_f(ratio: float, df: float, df_below: float) -> float:
-    """Return the probability that F with these degrees of freedom is at least `ratio`."""
+    """Return the probability that an F statistic with `df` and `df_below` degrees of freedom is
+    at least `ratio`."""
     return float(_special().fdtrc(df, df_below, ratio))
 
 
 def noncentrality(share: float, df: float, df_below: float, ratio: float) -> float:
-    """Return the noncentrality at which F with these degrees of freedom is below `ratio` with
-    probability `share`; 0 if the probability is lower even without noncentrality."""
+    """Return the noncentrality at which an F statistic is below `ratio` with probability
+    `share`. Return 0 if this probability is lower than `share` even for the central F
+    distribution."""
     special = _special()
     if df * ratio > _LARGE:  # the series that sums it grows with it
         width = math.sqrt(2 / df_below + 4 / (df * ratio))
@@ -64,7 +67,7 @@ def noncentrality(share: float, df: float, df_below: float, ratio: float) -> flo
 
 @functools.cache
 def _rule() -> tuple[Floats, Floats]:
-    """Return points between 0 and 1 with their weights."""
+    """Return the points (between 0 and 1) and the weights of a quadrature rule."""
     points, weights = np.polynomial.legendre.leggauss(_POINTS)
     starts = np.arange(_PANELS) / _PANELS
     places = starts[:, np.newaxis] + (points + 1) / (2 * _PANELS)
@@ -72,8 +75,9 @@ def _rule() -> tuple[Floats, Floats]:
 
 
 def _chi(df: float) -> tuple[Floats, Floats]:
-    """Return estimates of the noise with `df` degrees of freedom, as multiples of the true value,
-    with their weights, over the range in which their density matters."""
+    """Return points and weights to integrate over an estimated standard deviation with `df`
+    degrees of freedom, as a multiple of the true one. The points cover the range where the
+    density is not negligible."""
     places, weights = _rule()
     middle = math.sqrt(max(df - 1, 0.0) / df)
     low = max(0.0, middle - math.sqrt(_DROP / 2 / df))
@@ -86,8 +90,8 @@ def _chi(df: float) -> tuple[Floats, Floats]:
 
 
 def range_tail(statistic: float, means: int, df: float) -> float:
-    """Return the probability that the studentized range of `means` equal means, with noise of `df`
-    degrees of freedom, is at least `statistic`."""
+    """Return the probability that the studentized range of `means` equal means is at least
+    `statistic`, if their noise was estimated with `df` degrees of freedom."""
     if not statistic > 0:
         return 1.0
     places, weights = _rule()
@@ -108,8 +112,8 @@ def range_quantile(share: float, means: int, df: float) -> float:
 
 
 def _where(tail: Callable[[float], float], share: float) -> float:
-    """Return the point at which a decreasing tail function reaches `share`, by false position on
-    its logarithm (Illinois)."""
+    """Return the point at which a decreasing function `tail` reaches `share`, by the Illinois
+    method (false position) on its logarithm."""
 
     def above(place: float) -> float:
         return math.log(max(tail(place), 1e-300) / share)

@@ -15,16 +15,16 @@ from sweeper.analysis.statistics.distributions import (
 from sweeper.results.cells import unit_of
 
 CONFIDENCE = 0.95
-"""The confidence of all intervals. The level of all tests is 1 minus it."""
+"""The confidence of all intervals. The level of all tests is 1 - `CONFIDENCE`."""
 
 _NORMAL = 1.959963984540054
-"""The number of standard deviations to either side that contain `CONFIDENCE` of a normal
+"""Within this many standard deviations of the mean lies the fraction `CONFIDENCE` of a normal
 distribution."""
 
 
 class Estimate(NamedTuple):
-    """A difference with its standard error, degrees of freedom, two-sided 95 % Student t interval
-    and p value. If the noise is unknown, only `value` is not None."""
+    """A difference with its standard error, degrees of freedom, two-sided 95 % Student t
+    interval and p value. If the noise is unknown, all fields except `value` are None."""
 
     value: float
     error: float | None = None
@@ -37,9 +37,9 @@ class Estimate(NamedTuple):
 def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Estimate:
     """Return a weighted sum of the means of independent groups, with an interval that allows for
     different variances: the degrees of freedom are Welch and Satterthwaite's (Biometrics
-    Bulletin 2(6), 1946, 110-114). For weights 1 and -1 it is Welch's t test. Groups with one
-    value, or with equal values, show no noise; with such a group at a weight other than 0, there
-    is no interval."""
+    Bulletin 2(6), 1946, 110-114). For weights 1 and -1 it is Welch's t test. A group with one
+    value, or with equal values, shows no noise: if such a group has a weight other than 0, the
+    interval is missing."""
     used = [(g, w) for g, w in zip(groups, weights, strict=True) if w]
     if not used:
         return Estimate(0.0)
@@ -58,8 +58,8 @@ def contrast(groups: Sequence[Sequence[float]], weights: Sequence[float]) -> Est
 
 
 def student(value: float, error: float, df: float) -> Estimate:
-    """Return Student's interval and p value for a difference with its standard error and degrees of
-    freedom. There is no interval if the error or the interval is out of the range of floats."""
+    """Return the estimate with Student's interval and p value. The interval is missing if the
+    error or the interval is too large for a float."""
     reach = student_quantile((1 + CONFIDENCE) / 2, df) * error
     if not error > 0 or not math.isfinite(reach):
         return Estimate(value)
@@ -69,17 +69,17 @@ def student(value: float, error: float, df: float) -> Estimate:
 
 
 def paired(own: Mapping[int, float], other: Mapping[int, float]) -> Estimate | None:
-    """Return the mean of own minus other over the seeds that both have, with the interval of a
-    paired t test. None if they share no seed. There is no interval for one pair, or if all
-    differences are equal."""
+    """Return the mean of `own` minus `other` over the seeds that both have, with the interval of
+    a paired t test. None if they share no seed. The interval is missing for a single pair, or if
+    all differences are equal."""
     return paired_with({"": own}, other).get("")
 
 
 def paired_with(
     cells: Mapping[str, Mapping[int, float]], other: Mapping[int, float], tests: int = 1
 ) -> dict[str, Estimate]:
-    """Return `paired` for each of several cells that share a seed with `other`. Intervals and p are
-    corrected for this many `tests` (Bonferroni)."""
+    """Return a dict from cell to `paired(cell, other)`, for the cells that share a seed with
+    `other`. Intervals and p are corrected for `tests` tests (Bonferroni)."""
     estimates: dict[str, Estimate] = {}
     alike: dict[tuple[int, ...], dict[str, tuple[float, list[float]]]] = {}
     for name, own in cells.items():
@@ -117,24 +117,24 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 
 def counted_share(share: float, items: int) -> tuple[float, float]:
-    """Return bounds of a fraction of this many items whose noise is unknown: Wilson's interval of
-    the nearest count."""
+    """Return bounds of a fraction of `items` items if the noise between runs is unknown:
+    Wilson's interval of the nearest count."""
     return wilson(min(max(round(share * items), 0), items), items)
 
 
 def share_bounds(share: float, answers: float, below: float, above: float) -> tuple[float, float]:
-    """Return bounds, within 0 and 1, of a fraction of this many answers. `below` and `above` are
-    the distances of a normal mean's bounds, in standard errors (Jeffreys' interval: Brown, Cai and
-    DasGupta, *Statistical Science* 16(2), 2001)."""
+    """Return bounds between 0 and 1 of a fraction of `answers` answers. `below` and `above` are
+    the distances that the bounds of a normal mean would have, in standard errors (Jeffreys'
+    interval: Brown, Cai and DasGupta, *Statistical Science* 16(2), 2001)."""
     right, wrong = share * answers + 0.5, (1 - share) * answers + 0.5
     low = beta_quantile(normal_tail(below), right, wrong) if share > 0 else 0.0
     return low, (1 - beta_quantile(normal_tail(above), wrong, right) if share < 1 else 1.0)
 
 
 def on_logits(mean: float, reach: float) -> tuple[float, float]:
-    """Return bounds of a fraction strictly between 0 and 1, from a symmetric interval that reaches
-    `reach` to either side. The interval has the same length on the logit scale, by the delta
-    method, and so stays within 0 and 1 (Agresti, *Categorical Data Analysis*, 3.1.6)."""
+    """Return bounds of a fraction strictly between 0 and 1. The symmetric interval `mean` +-
+    `reach` is moved to the logit scale by the delta method, so that its bounds stay between 0
+    and 1 (Agresti, *Categorical Data Analysis*, 3.1.6)."""
     logit, width = math.log(mean / (1 - mean)), reach / (mean * (1 - mean))
     return _logistic(logit - width), _logistic(logit + width)
 
@@ -158,9 +158,9 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def pass_at_k(answers: int, right: int, k: int) -> float:
-    """Return the chance that at least one of `k` answers to a question is right, an unbiased
-    estimate from more answers: 1 - C(answers - right, k) / C(answers, k) (Chen et al. 2021,
-    arXiv:2107.03374, equation 1). Raises `ValueError` for fewer answers than `k`."""
+    """Estimate the probability that at least one of `k` answers to a question is right. The
+    estimate from `answers` answers is unbiased: 1 - C(answers - right, k) / C(answers, k) (Chen
+    et al. 2021, arXiv:2107.03374, equation 1). Raises `ValueError` for fewer answers than `k`."""
     if not 1 <= k <= answers:
         raise ValueError(f"pass@{k} of {answers} answers")
     return 1.0 - math.comb(answers - right, k) / math.comb(answers, k)

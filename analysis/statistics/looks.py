@@ -1,4 +1,4 @@
-"""Stricter levels for verdicts on data that are looked at repeatedly: while runs are unfinished,
+"""Stricter levels for tests of data that are analysed repeatedly: while runs are unfinished,
 after seeds were added, and in later rounds on new seeds. Pure."""
 
 # While runs are open the bound falls with the square root of the share done (O'Brien and Fleming,
@@ -17,14 +17,16 @@ from sweeper.analysis.statistics.inference import CONFIDENCE
 from sweeper.results.race import level
 
 _OPEN, _GROWN = 2.3, 2.15
-"""Bounds of a normal statistic at the last look."""
+"""Critical values of a normal statistic at the last analysis, for sweeps with unfinished runs
+and for sweeps with added seeds."""
 _HORIZON, _BEYOND = 10, 2.5
-"""The number of seeds for which looks at a growing sweep are planned, and the bound after it."""
+"""The number of seeds up to which analyses of a growing sweep are planned, and the critical
+value beyond it."""
 
 
 def price(data: SweepData) -> float:
-    """Return the factor that p values are multiplied by: 1 for a sweep that is looked at only when
-    it is complete."""
+    """Return the factor by which p values are multiplied. It is 1 for a complete sweep that has no
+    added seeds, is no race and confirms no other sweep."""
     usual = 1 - CONFIDENCE
     levels = [usual]
     if open_runs(data) and data.runs:
@@ -43,13 +45,13 @@ def price(data: SweepData) -> float:
 
 
 def open_runs(data: SweepData) -> int:
-    """Return the number of runs that may still give a result."""
+    """Return the number of runs that may still get a result."""
     return sum(run.state in PENDING for run in data.runs)
 
 
 def grown_from(data: SweepData) -> int:
-    """Return the number of seeds per cell of the earliest launch, if seeds were added after it;
-    else 0. Also 0 for a race, whose statistics already allow for added seeds."""
+    """Return the number of seeds per cell at the earliest launch, if seeds were added later;
+    else 0. For a race, return 0: its statistics allow for added seeds."""
     if data.plan is not None and data.plan.race is not None:
         return 0
     launches = () if data.plan is None else data.plan.launches

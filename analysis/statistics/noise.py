@@ -1,5 +1,6 @@
-"""Estimates the noise between seeds, the variance of the runs of a cell: one variance for all
-cells, moderated variances, or one for each cell. docs/statistics.md describes the method. Pure."""
+"""Estimates the noise between seeds, i.e. the variance between runs of a cell: a common variance
+of all cells, moderated variances, or a variance for each cell. docs/statistics.md describes the
+method. Pure."""
 
 # Bartlett's test (Proceedings of the Royal Society A 160, 1937, 268-282) at `LEVEL` checks whether
 # the variances of cells differ. If not, fewer than `MANY` cells share one variance, and more are
@@ -35,11 +36,12 @@ from sweeper.analysis.statistics.variances import equal_variances, pool, squeeze
 from sweeper.results.cells import unit_of
 
 FEW = 4
-"""With fewer repeated cells, cells do not share their noise unless the caller requests it."""
+"""With fewer repeated cells than this, cells do not share their noise unless the caller requests
+it."""
 
 MANY = 12
-"""With fewer repeated cells, the spread of their variances is not estimated, and the cells share
-one variance."""
+"""With fewer repeated cells than this, all cells share a variance, since the spread of variances
+cannot be estimated."""
 
 LEVEL = 0.02
 """The level of the test for equal variances. One in fifty sweeps with equal variances does not
@@ -47,12 +49,13 @@ share its noise, which costs power. A larger level would cost more power and giv
 protection."""
 
 NOISIER = 0.1
-"""The level of the F test by which a cell may be noisier than the others. With two seeds it detects
-four times the noise in two of three sweeps. At 5 %, undetected noise would cause more false winners
-than promised; at this level, two in a hundred true winners are lost."""
+"""The level of the F test that a cell is noisier than the others. With two seeds per cell, the
+test detects noise of four times the size in two of three sweeps. At a level of 5 %, undetected
+noise would cause more false winners than promised. At this level, two in a hundred true winners
+are lost."""
 
 TOWARD = " toward divergence"
-"""The end of the name of an axis with values at which half of all cells diverged."""
+"""Appended to the name of an axis if half of the cells at some value diverged."""
 
 NoiseRule = Literal["auto", "pooled", "own"]
 
@@ -66,26 +69,24 @@ class Spread(NamedTuple):
     answers: float = 0.0
 
     def reach(self) -> float:
-        """Return the reach of Student's interval of a single value to either side."""
+        """Half of the width of Student's interval for a single value."""
         return self.sd * student_quantile((1 + CONFIDENCE) / 2, self.df)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of a sweep. `kind` is "pooled" (one variance for all), "moderated", "own", or
-    "none" (no cell was repeated).
-
-    It is estimated from `cells` of the `repeated` cells, and from those of `lent` sweeps. `p` is
-    that of the test for equal variances (None if there was no test). `prior` is the variance that
-    all cells have in common, with `prior_df` degrees of freedom (infinite: it is used alone).
-    `total` are the degrees of freedom of all cells together. `refused` are sweeps whose noise was
-    requested but differs. `noisier` are the cells that share the noise although their own variance
-    is larger than that of the others by an F test at `NOISIER`, with their own noise. `together` is
-    the noise of all cells, if each has its own although the user did not request that, or if runs
-    failed. Along the axis `trend` the noise grows or falls. `shares`: it follows from the mean of a
-    cell. If `seeds` is known, it is the part of the noise that a seed adds to all cells alike, and
-    `between` is the noise of differences.
-    """
+    """The noise of a sweep. `kind` is "pooled" (the same variance for all cells), "moderated",
+    "own" (a variance for each cell), or "none" (no cell was repeated). The noise is estimated
+    from `cells` of the `repeated` cells, and from cells of the `lent` sweeps. `p` is the p value
+    of the test for equal variances (None if there was no test). `prior` is the common variance
+    of all cells, with `prior_df` degrees of freedom (infinite: cells have exactly this
+    variance). `total` is the number of degrees of freedom of all cells. `refused` names sweeps
+    whose noise was requested but differs. `noisier` has the noise of those cells that share the
+    common noise although their variance is significantly larger (F test at `NOISIER`).
+    `together` is the noise of all cells, if each has its own although the user did not request
+    this, or if runs failed. `trend` is the axis along which the noise grows or falls. `shares`
+    is set if the noise of a cell follows from its mean. `seeds` is the part of the noise that a
+    seed adds to all cells, if known; `between` is then the noise of differences."""
 
     kind: Literal["pooled", "moderated", "own", "none"]
     spreads: Mapping[str, Spread]
@@ -115,13 +116,14 @@ class Noise:
         return self.spreads.get(cell)
 
     def largest(self, cell: str) -> Spread:
-        """Return the largest noise that a cell may have: its own, or that of all cells together."""
+        """Return the larger of the cell's own noise and the noise of all cells together."""
         spreads = (self.of(cell), self.noisier.get(cell), self.together)
         return max((s for s in spreads if s is not None), key=Spread.reach)
 
     def of_chosen(self, cell: str) -> Spread | None:
-        """Return the noise for the interval of a cell that was chosen as the best: if cells do not
-        share their noise, or runs failed, the larger of its own and that of all."""
+        """Return the noise for the interval of a cell that was chosen as the best. If cells do
+        not share their noise, or runs failed, this is the larger of the cell's own noise and the
+        noise of all cells."""
         own = self.noisier.get(cell) or self.of(cell)
         if own is None or self.together is None:
             return own
@@ -130,12 +132,12 @@ class Noise:
     def contrast(
         self, groups: Sequence[tuple[str, Sequence[float]]], weights: Sequence[float]
     ) -> Estimate:
-        """Return a weighted sum of the means of cells, with the interval that this noise gives it.
-        `groups` has each cell's values, by name, on the scale of the comparison. The degrees of
-        freedom are Satterthwaite's, but no more than there are in all. Moderated variances have t
-        distributions and are below the mean that they estimate, so the error of a sum of many gives
-        the variance of the sum. No interval if the noise of a cell (at a weight other than 0) is
-        unknown."""
+        """Return a weighted sum of the means of cells, with its interval. `groups` has (name,
+        values) for each cell, on the scale of the comparison. The degrees of freedom are
+        Satterthwaite's, but at most `total`. Means with moderated variances have t
+        distributions, whose variance is larger than the moderated variance; the error of a sum
+        allows for this. The interval is missing if the noise of a cell with a weight other than
+        0 is unknown."""
         if self.between is not None and self.seeds is not None:
             return _with_seeds(self.between.contrast(groups, weights), self.seeds, groups, weights)
         used = [(n, v, w) for (n, v), w in zip(groups, weights, strict=True) if w]
@@ -178,7 +180,7 @@ class Noise:
 
 
 UNKNOWN = Noise("none", {}, 0, 0.0)
-"""The result if nothing is known about the noise."""
+"""The noise if nothing is known about it."""
 
 
 def fit_noise(
@@ -189,11 +191,12 @@ def fit_noise(
     *,
     shares: bool = False,
 ) -> Noise:
-    """Estimate the noise of cells from the values of each. `rule` may determine whether they share
-    it. `lent` are the cells of other sweeps, by sweep, whose noise counts too. Lent noise needs no
-    `FEW` cells, since the user vouches for it, but the test may refuse it. `axes` maps ordered axes
-    to the position of each cell; the noise may have a trend along them. `shares`: values are
-    fractions of questions."""
+    """Estimate the noise of cells from their values. `rule` says whether the cells share their
+    noise. `lent` maps other sweeps to their cells, from which the noise is estimated too. With
+    lent noise, fewer than `FEW` repeated cells are enough, since the user vouches for it; but it
+    is refused if it differs significantly. `axes` maps each ordered axis to the positions of the
+    cells; the noise may have a trend along an axis. Set `shares` if values are fractions of
+    questions."""
     own = {name: list(values) for name, values in groups.items() if values}
     others = {name: dict(cells) for name, cells in (lent or {}).items()}
     borrowed = [v for cells in others.values() for v in cells.values() if len(v) > 1]
@@ -231,8 +234,8 @@ def _share(
     least: int,
     axes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Noise | None:
-    """Return the shared noise; each cell's own noise if the test rejects sharing; None if there is
-    too little data for the test."""
+    """Return the shared noise. If the test rejects equal variances, return each cell's own
+    noise. If there are too few values for the test, return None."""
     mine = {name: values for name, values in own.items() if len(values) > 1}
     repeated = [*mine.values(), *borrowed]
     if len(repeated) < max(least, 1):
@@ -273,7 +276,8 @@ def _share(
 
 
 class _Trend(NamedTuple):
-    """A trend of the noise along an axis: the factor of each cell's variance, 1 on average."""
+    """A trend of the noise along an axis: a factor for the variance of each cell. The mean
+    factor is 1."""
 
     axis: str
     of: Mapping[str, float]
@@ -286,10 +290,10 @@ def _trend(
     dfs: Floats,
     axes: Mapping[str, Mapping[str, float]],
 ) -> _Trend | None:
-    """Return the axis along which variances grow or fall the most, if a t test of the weighted
-    slope of their logarithms on the position detects it at 5 %, shared by the axes. If the
-    logarithms scatter more than those of chi-squared variances, the test is weakened
-    accordingly."""
+    """Return the axis along which variances grow or fall the most, if the trend is significant:
+    a t test of the weighted slope of log variance on position, at 5 % / number of axes. If the
+    logarithms scatter more than those of chi-squared variances, the standard error is larger by
+    that factor."""
     if len(repeated) < FEW or len(variances) > len(repeated):
         return None
     weights = 1 / np.asarray(trigamma(dfs / 2))
@@ -317,7 +321,8 @@ def _trend(
 
 
 _COUNTS = 5.0
-"""If a run has fewer right or wrong answers than this, variances of fractions are not compared."""
+"""If a run has fewer right answers or fewer wrong answers than this, variances of fractions are
+not tested."""
 
 
 def _of_shares(
@@ -326,10 +331,10 @@ def _of_shares(
     rule: NoiseRule,
     least: int,
 ) -> Noise | None:
-    """Return the noise of fractions. Its variance is p(1 - p) times a factor that all cells share.
-    The factor is a ratio of sums, so cells without any right answer do not distort it. A cell's
-    fraction is shrunk toward 1/2: one right and one wrong answer are added. Equality of the noise
-    is tested only if counts are large enough."""
+    """Return the noise of fractions: the variance of a cell is p(1 - p) times a factor that all
+    cells share. The factor is a ratio of sums, so cells without any right answer do not distort
+    it. To compute p, a right and a wrong answer are added to each cell. The equality of
+    variances is tested only if counts are large enough."""
     mine = {name: values for name, values in own.items() if len(values) > 1}
     repeated = [*mine.values(), *borrowed]
     if len(repeated) < least:
@@ -355,7 +360,7 @@ def _of_shares(
 
 
 def _with_answers(noise: Noise, own: Mapping[str, Sequence[float]]) -> Noise:
-    """Return noise that was estimated as for any other metric, with the number of answers."""
+    """Return `noise` with the number of answers per run."""
 
     def counted(name: str, spread: Spread) -> Spread:
         share = math.fsum(own[name]) / len(own[name])
@@ -368,7 +373,8 @@ def _with_answers(noise: Noise, own: Mapping[str, Sequence[float]]) -> Noise:
 def _noisier(
     names: Sequence[str], variances: Floats, dfs: Floats, unit: float
 ) -> dict[str, Spread]:
-    """Return the cells whose variance is larger than that of all others together."""
+    """Return the cells whose variance is significantly larger than the pooled variance of all
+    other cells."""
     squares, total = float(dfs @ variances), float(dfs.sum())
     noisier: dict[str, Spread] = {}
     for name, own, df in zip(names, variances.tolist(), dfs.tolist(), strict=False):
@@ -379,8 +385,8 @@ def _noisier(
 
 
 def _each(own: Mapping[str, Sequence[float]], rule: NoiseRule, p: float | None) -> Noise:
-    """Give each cell the noise of its own runs. A cell with equal values in all runs has no
-    noise."""
+    """Give each cell the noise of its own runs. For a cell with equal values in all runs, the
+    noise is unknown."""
     spreads: dict[str, Spread] = {}
     repeated = total = 0
     for name, values in own.items():
@@ -401,8 +407,8 @@ def _each(own: Mapping[str, Sequence[float]], rule: NoiseRule, p: float | None) 
 
 def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) -> float:
     """Return the value that replaces a variance of 0. A metric with discrete values, such as a
-    fraction of some questions, gives equal values by chance. Their variance is not 0, but below
-    that of one step."""
+    fraction of questions, may give equal values by chance. Its true variance is then not 0, but
+    at most that of a difference of a single step."""
     values = np.unique(np.concatenate([np.asarray(g, dtype=float) for g in groups]) / unit)
     steps = np.diff(values)
     step = float(steps.min()) if len(steps) else 0.0
@@ -412,8 +418,8 @@ def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) ->
 def with_failed(
     noise: Noise, groups: Mapping[str, Sequence[float]], failed: Mapping[str, int], worst: float
 ) -> Noise:
-    """Return the noise if failed runs may have had the `worst` value of all, because the remaining
-    runs look too similar if the worst fail. It is used for the interval of the best."""
+    """Return the noise with the `worst` value in place of each failed run, for the interval of
+    the best cell. If the worst runs fail, the remaining runs look too similar."""
     filled = {name: [*v, *[worst] * failed.get(name, 0)] for name, v in groups.items() if v}
     repeated = [values for values in filled.values() if len(values) > 1]
     if not any(failed.values()) or not repeated or not noise.spreads:
@@ -427,11 +433,11 @@ def with_failed(
 
 
 def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
-    """Return the noise of cells (each with its values by seed) that all had the same seeds. In a
-    two-way analysis of variance, the effect of a seed on all cells is not noise of their
-    differences. This noise is used if seeds differ at `LEVEL` by F, which is independent of the
-    ranking, and if the residuals have the same variance in all cells. Otherwise, or if a seed is
-    missing somewhere, the noise is unchanged."""
+    """Return the noise of cells that all had the same seeds. `cells` maps cells to their values
+    by seed. By a two-way analysis of variance, the effect that a seed has on all cells is
+    subtracted from the noise of differences. This is done only if seeds differ (F test at
+    `LEVEL`, independent of the ranking) and residuals have the same variance in all cells.
+    Otherwise, or if a cell lacks a seed, return `noise` unchanged."""
     every = {tuple(sorted(own)) for own in cells.values()}
     if noise.rule == "own" or noise.lent or len(every) != 1 or len(cells) < 2:
         return noise
@@ -477,8 +483,8 @@ def _with_seeds(
     groups: Sequence[tuple[str, Sequence[float]]],
     weights: Sequence[float],
 ) -> Estimate:
-    """Return a weighted sum of cells, with the noise that seeds add to all cells alike. In a
-    difference it cancels."""
+    """Return the estimate, with the noise that seeds add to all cells included. This noise
+    cancels in a difference."""
     whole = abs(math.fsum(weights))
     if estimate.error is None or estimate.df is None or whole < 1e-9 * math.fsum(map(abs, weights)):
         return estimate

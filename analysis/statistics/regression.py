@@ -24,27 +24,27 @@ DEALS = 999
 """The number of random permutations."""
 _WORK = 3_000_000
 _LEVELS = 8
-"""An axis that is not numeric may always have this many values. With more values, each needs
-`_EACH` cells on average."""
+"""An axis that is not numeric may always have this many values. An axis with more values needs
+`_EACH` cells for each value on average."""
 _EACH = 5
 _MOST = 40
-"""The most values of an axis that is not numeric. Each value is a column, and a thousand
-permutations of hundreds of columns take minutes."""
+"""The largest number of values of an axis that is not numeric. Each value is a column, and a
+thousand permutations of hundreds of columns take minutes."""
 
 
 _KNOTS = 3
-"""The most knots of an axis."""
+"""The largest number of knots of an axis."""
 _STEPS = 10
-"""The most steps by which knots are moved."""
+"""The largest number of steps in which knots are moved."""
 _PLACES = np.linspace(0.05, 0.95, 19)
 """The positions of possible knots, as fractions of an axis's values."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """An axis as columns of the model. `at` is the input of its terms: a number between -1 and 1,
-    or for other values their position in `names`. `low` and `high` are the ends. The slope may
-    change at `knots`."""
+    """The columns of an axis in the model. `at` has the input of each cell: the value scaled to
+    -1 ... 1 for a numeric axis, else the position of the value in `names`. `low` and `high` are
+    the ends of the axis. The slope may change at `knots`."""
 
     key: str
     names: tuple[str, ...]
@@ -57,21 +57,22 @@ class Column:
 
     @property
     def numeric(self) -> bool:
-        """Whether its values are numbers."""
+        """Whether the values of the axis are numbers."""
         return not self.names
 
     @property
     def width(self) -> int:
-        """The number of its columns."""
+        """The number of columns."""
         return self._raw(self.at[:1]).shape[1]
 
     def terms(self, at: Floats) -> Floats:
-        """Return the columns of the model for these values. Their mean over the cells is zero."""
+        """Return the columns of the model at the inputs `at`. The mean of each column over the
+        cells is zero."""
         return self._raw(at) - self._middle
 
     def steps(self, at: Floats) -> Floats:
-        """Return the columns by which moving a knot changes the curve, up to its change of slope:
-        a step at each knot. Over the cells their mean is zero."""
+        """Return a step function at each knot: moving a knot changes the curve by this column
+        times the change of slope. The mean of each column over the cells is zero."""
         knots = np.array(self.knots)
         return (at[:, np.newaxis] > knots) * 1.0 - (self.at[:, np.newaxis] > knots).mean(axis=0)
 
@@ -86,7 +87,7 @@ class Column:
         return np.column_stack([at == code for code in range(1, len(self.names))]).astype(float)
 
     def value(self, at: Floats) -> Floats:
-        """Convert numbers between -1 and 1 back to values of the axis."""
+        """Convert inputs between -1 and 1 to values of the axis."""
         share = (at + 1) / 2
         if self.log:
             return np.exp(math.log(self.low) * (1 - share) + math.log(self.high) * share)
@@ -94,8 +95,8 @@ class Column:
 
 
 def log_spread(values: Sequence[float]) -> bool:
-    """Return whether numbers are spaced more evenly by their logarithms, judged by the largest
-    distance from an even spacing (as by Kolmogorov and Smirnov) on either scale."""
+    """Return whether numbers are spaced more evenly on a log scale. On each scale, the largest
+    distance from an even spacing is measured (as in the Kolmogorov-Smirnov statistic)."""
     distinct = np.unique(np.asarray(values, dtype=float))
     if len(distinct) < 2 or distinct[0] <= 0:
         return False
@@ -110,8 +111,8 @@ def _unevenness(values: Floats) -> float:
 
 
 def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column | str:
-    """Return the columns of an axis with these values (`numbers` if all are), or a text that
-    explains why it has none."""
+    """Return the columns of an axis, or a string that says why it cannot have any. `numbers` has
+    the values if all are numbers."""
     if numbers:
         values = np.asarray(numbers, dtype=float)
         low, high = float(values.min()), float(values.max())
@@ -132,8 +133,8 @@ def column(key: str, numbers: Sequence[float], texts: Sequence[str]) -> Column |
 
 @dataclass(frozen=True)
 class Fit:
-    """The fitted model: the `weights` of its terms (the first is the mean), their covariance, and
-    the residuals of the cells."""
+    """A fitted model: the `weights` of its terms (the first is the mean), the covariance of the
+    weights, and the residuals of the cells."""
 
     columns: tuple[Column, ...]
     y: Floats
@@ -154,8 +155,8 @@ class Fit:
         raise IndexError(index)
 
     def part(self, index: int, at: Floats) -> tuple[Floats, Floats]:
-        """Return the effect of an axis at these values, relative to the overall mean, with the
-        standard error of both together."""
+        """Return the effect of an axis at the inputs `at`, relative to the overall mean, and the
+        standard error of effect plus mean."""
         own = self.place(index)
         terms = self.columns[index].terms(at)
         chosen = [0, *range(own.start, own.stop)]
@@ -176,8 +177,8 @@ class Fit:
         return means, errors
 
     def alone(self, index: int, *, without_own: bool = False) -> Floats:
-        """Return the effect of an axis at each cell; with `without_own`, as determined by the other
-        cells."""
+        """Return the effect of an axis at each cell. With `without_own`, the effect at a cell is
+        fitted without that cell."""
         own = self.place(index)
         terms = self.design[:, own]
         part: Floats = terms @ self.weights[own]
@@ -193,15 +194,15 @@ class Fit:
         return np.minimum(np.sum(q**2, axis=1), 0.999)
 
     def without(self, indexes: Sequence[int]) -> Floats:
-        """Return the residuals of a model of these axes alone."""
+        """Return the residuals of a model that has only the axes `indexes`."""
         columns = [self.design[:, self.place(index)] for index in indexes]
         rows = np.column_stack([np.ones(len(self.y)), *columns])
         solved: Any = np.linalg.lstsq(rows, self.y, rcond=None)[0]
         return self.y - rows @ solved
 
     def squares(self, index: int) -> tuple[float, int]:
-        """Return the growth of the sum of squared residuals without an axis, and the number of its
-        terms."""
+        """Return the increase of the sum of squared residuals if an axis is removed, and the
+        number of its terms."""
         own = self.place(index)
         rest = self._without(own)
         solved: Any = np.linalg.lstsq(rest, self.y, rcond=None)[0]
@@ -213,8 +214,8 @@ class Fit:
         return np.hstack([self.design[:, : own.start], self.design[:, own.stop :]])
 
     def dealt(self, index: int, deals: int = DEALS) -> float:
-        """Return the p value of an axis: the share of permutations of its values that explain at
-        least as much as the real order."""
+        """Return the p value of an axis: the fraction of permutations of its values that explain
+        at least as much as the real values."""
         rng = np.random.default_rng([7, index, len(self.y)])
         own = self.place(index)
         # Axes with many terms get fewer permutations: enough for a p of 5 % shared by ten axes.
@@ -232,10 +233,11 @@ class Fit:
     def products(
         self, pairs: Sequence[tuple[int, int]], level: float
     ) -> dict[tuple[int, int], float]:
-        """Return the p values of the products of pairs of axes, corrected for all pairs (by the
-        largest statistic, as Westfall and Young): whether the effect of one depends on the other. A
-        product that is significant at `level` joins the model before the others are tested, because
-        they would otherwise be mistaken for it."""
+        """Return a dict from each pair of axes to the p value of their product, i.e. of the
+        claim that the effect of one axis depends on the other. p values are corrected for all
+        pairs by the largest statistic (Westfall and Young). A product that is significant at
+        `level` joins the model before the others are tested, since other products would
+        otherwise seem significant in its place."""
         design, strengths = self.design, dict[tuple[int, int], float]()
         while len(strengths) < len(pairs):
             missing = [pair for pair in pairs if pair not in strengths]
@@ -266,14 +268,14 @@ class Fit:
         return [(1 + int(np.sum(most >= one * (1 - 1e-9)))) / (DEALS + 1) for one in strengths]
 
     def slope(self, index: int) -> Floats:
-        """Return an axis as one column, for products."""
+        """Return an axis as a single column, for products."""
         own = self.columns[index]
         return own.at - own.at.mean()
 
 
 def _explained(terms: Floats, q: Floats, left: Floats) -> Floats:
-    """Return the part of the residuals that terms (each a matrix with one row per cell) explain, as
-    a ratio to the rest."""
+    """Return the sum of squares that `terms` explain of the residuals, divided by the
+    unexplained sum of squares. Each of the terms is a matrix with a row for each cell."""
     own = terms - q @ (q.T @ terms)
     squares = np.swapaxes(own, 1, 2) @ own
     shared = np.swapaxes(own, 1, 2) @ left
@@ -290,9 +292,10 @@ def _strength(rows: Floats, left: Floats, df: int) -> Floats:
 
 
 def bent(model: Fit) -> Fit:
-    """Return the model with knots in the axes along which its residuals still bend: each at the
-    position that explains most, as long as an F test is significant at 1 - `CONFIDENCE`, shared by
-    the axes. A loss that rises steeply at one end is not a parabola, whose band would miss it."""
+    """Add knots to the axes along which the residuals of a model still bend. Each knot is put
+    where it explains most, as long as an F test is significant at (1 - `CONFIDENCE`) / number of
+    axes. Without knots, the curve is a parabola, whose band would miss a loss that rises steeply
+    at one end."""
     curved = [i for i, own in enumerate(model.columns) if own.numeric and own.curved]
     for index in curved * _KNOTS:
         more = one_more_knot(model, index)
@@ -306,7 +309,7 @@ def bent(model: Fit) -> Fit:
 
 
 def one_more_knot(model: Fit, index: int) -> Fit | None:
-    """Return the model with the knot in an axis that explains most; None with too few cells."""
+    """Add a knot to an axis where it explains most. Return None if there are too few cells."""
     own = model.columns[index]
     if not (own.numeric and own.curved) or 2 * (model.design.shape[1] + 1) > len(model.y):
         return None
@@ -349,8 +352,8 @@ def _with_knots(model: Fit, index: int, knots: Sequence[float]) -> Fit | None:
 
 
 def fit(columns: Sequence[Column], y: Floats) -> Fit | None:
-    """Fit by least squares. None if the terms cannot be separated from each other, or leave no
-    residuals."""
+    """Fit the model by least squares. Return None if terms are collinear or there are no degrees
+    of freedom left."""
     design = np.column_stack([np.ones(len(y)), *(own.terms(own.at) for own in columns)])
     df = len(y) - design.shape[1]
     if df < 1 or np.linalg.matrix_rank(design) < design.shape[1]:

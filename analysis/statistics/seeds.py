@@ -1,5 +1,5 @@
-"""Statistics over seeds: Student t intervals, and comparisons with the best that allow for its
-selection from the data. docs/statistics.md describes them. Pure."""
+"""Statistics over seeds: Student t intervals, and comparisons with the best cell that allow for
+its selection from the data. docs/statistics.md describes them. Pure."""
 
 # Which cells may be the best: a cell is excluded if it cannot be as good as all others. The means
 # above it are moved onto it by as little as possible, and the movement is more than noise explains.
@@ -37,26 +37,28 @@ from sweeper.analysis.statistics.noise import FEW, Noise, Spread
 from sweeper.results.cells import Scale, center, exp, off_scale, on_scale, unit_of
 
 _WELCH = 2 / 3
-"""The largest fraction of their degrees of freedom that Welch's comparison of two cells uses. With
-three runs, the estimate is often too large if one cell is much noisier."""
+"""Welch's comparison uses at most this fraction of the degrees of freedom of both cells. With
+three runs, his estimate is often too large if one of the cells is much noisier."""
 
 
 _NO_CHANCE = 0.001
 _SPARE = 1.2
 _SURE = 0.001
 _JUST, _FAILED, _HIDDEN = 0.99, 0.98, 0.99
-"""The confidence of the bound on the worse side of the best, by case: it was only just named;
-failed runs may have been the worst; there are so few runs that collapses may not have been seen."""
+"""The confidence of the bound on the worse side of the best cell in three cases: the cell is
+only just ahead; failed runs may have been the worst; there are so few runs that collapses may
+not have been seen."""
 _ENOUGH = 6
-"""The number of runs that show a collapse in 95 % of sweeps, if 4 of 10 runs of a cell collapse."""
+"""With this many runs per cell, 95 % of sweeps show a collapse, if 4 of 10 runs of a cell
+collapse."""
 
 
 class Summary(NamedTuple):
-    """The values of one cell, one per seed. `low` and `high` bound the mean with `CONFIDENCE`. They
-    are None at n = 1, and if all values are equal, since identical replicates do not show the noise
-    between seeds. `mean` and the rest are None at n = 0; `sd` (with n - 1) also at n = 1. On the
-    log scale, `mean` is the geometric mean, `sd` is that of the natural logarithms, and the bounds
-    are for the geometric mean."""
+    """A summary of a cell's values, one for each seed. `low` and `high` bound the mean with
+    `CONFIDENCE`. They are None at n = 1, and if all values are equal, since identical values do
+    not show the noise between seeds. At n = 0 all fields are None; `sd` (with n - 1) is None at
+    n = 1 too. On the log scale, `mean` and its bounds are for the geometric mean, and `sd` is
+    the standard deviation of the natural logarithms."""
 
     n: int
     mean: float | None
@@ -68,14 +70,14 @@ class Summary(NamedTuple):
 
     @property
     def identical(self) -> bool:
-        """Whether there are two values or more, all the same."""
+        """Whether there are two or more values, and all are the same."""
         return self.n > 1 and self.minimum == self.maximum
 
 
 class Chosen(NamedTuple):
-    """A cell that was selected as the best of `of` possible cells. With `sign` 1, smaller is
-    better. `share` is the confidence of the bound on its worse side, which is higher if the cell
-    was only just named, because chance has then probably helped it."""
+    """How the best cell was selected: from `of` possible cells; with `sign` 1, smaller is
+    better. `share` is the confidence of the bound on the worse side. It is higher if the cell is
+    only just ahead, because then chance has probably helped."""
 
     name: str
     of: int
@@ -83,7 +85,7 @@ class Chosen(NamedTuple):
     share: float = CONFIDENCE
 
     def reach(self, df: float) -> float:
-        """Return the distance from the estimate to the bound on its worse side, in standard
+        """Return the distance from the estimate to the bound on the worse side, in standard
         errors."""
         if self.of < 2:
             return _student(df)
@@ -91,15 +93,14 @@ class Chosen(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """A cell compared with the best.
-
-    `difference` is its mean minus that of the best; on the log scale, of the natural logarithms.
-    `error` is the standard error of the difference, with `df` degrees of freedom. `family` is the
-    number of cells compared. `p` is for the claim that the cell is not the best, adjusted for
-    choosing the best among all. `reach` is the distance of the bounds from the difference, in
-    standard errors. Two values of the metric can differ by at most `most` (1 for a fraction).
-    `doubt` is the distance of the bounds for the largest noise that the two cells may have.
-    """
+    """A cell compared with the best cell. `difference` is the mean of the cell minus the mean of
+    the best cell; on the log scale, of natural logarithms. `error` is the standard error of the
+    difference, with `df` degrees of freedom. `family` is the number of compared cells. `p`
+    belongs to the claim that the cell is not the best, and is adjusted for the choice of the
+    best among all. `reach` is the distance of the bounds from the difference, in standard
+    errors. `most` is the largest possible difference of two values of the metric (1 for a
+    fraction). `doubt` is the distance of the bounds if the two cells have the largest noise that
+    they may have."""
 
     difference: float
     error: float
@@ -123,14 +124,15 @@ class Comparison(NamedTuple):
 
     @property
     def beyond(self) -> bool:
-        """Return whether the interval for all cells at once excludes 0 by a fifth of its
-        half-width, also with the largest noise that the two cells may have. At 95 % alone, this
-        claim would be false more often than any other."""
+        """Whether the simultaneous interval excludes 0 by a fifth of its half-width, even with
+        the largest noise that the two cells may have. This claim would be false more often than
+        any other if 95 % were enough."""
         return abs(self.difference) > max(_SPARE * self.reach * self.error, self.doubt)
 
     def interval(self) -> tuple[float, float]:
         """Return the bounds of the difference, or of the ratio on the log scale. They hold with
-        `CONFIDENCE` for all cells at once, and are cut where they would contradict the test."""
+        `CONFIDENCE` for all cells simultaneously, and are cut where they would contradict the
+        test."""
         reach = self.reach * self.error
         low = max(self.difference - reach, -self.most)
         high = min(self.difference + reach, self.most)
@@ -141,7 +143,7 @@ class Comparison(NamedTuple):
 
 @functools.lru_cache(maxsize=1024)
 def _student(df: float) -> float:
-    """Return the reach of Student's interval to either side, in standard errors."""
+    """Return half of the width of Student's interval, in standard errors."""
     return student_quantile((1 + CONFIDENCE) / 2, df)
 
 
@@ -154,10 +156,10 @@ def finite_mean(values: Iterable[float]) -> float | None:
 def summarise(
     values: Sequence[float], scale: Scale = "linear", spread: Spread | None = None
 ) -> Summary:
-    """Return the mean and the Student t interval of finite `values`: mean +- t(df) sd / sqrt(n). It
-    is computed on `scale` and converted back. The standard deviation and the degrees of freedom are
-    those of `spread`, by default those of the values and n - 1. On the log scale all `values` must
-    be positive."""
+    """Return the mean and the Student t interval of finite `values`: mean +- t(df) sd / sqrt(n).
+    Both are computed on `scale` and converted back. The standard deviation and the degrees of
+    freedom come from `spread`, or by default from the values, with n - 1. On the log scale all
+    `values` must be positive."""
     n = len(values)
     if n == 0:
         return Summary(0, None, None, None, None, None, None)
@@ -180,7 +182,7 @@ def summarise(
 def _bounded(
     summary: Summary, mean: float, spread: Spread, reaches: tuple[float, float], scale: Scale
 ) -> Summary:
-    """Return a summary with bounds this many standard errors below and above the mean."""
+    """Return a summary with bounds that are `reaches` standard errors below and above the mean."""
     error = spread.sd / summary.n**0.5
     below, above = reaches
     if spread.answers:
@@ -193,9 +195,10 @@ def _bounded(
 def summarise_chosen(
     values: Sequence[float], scale: Scale, noise: Noise, chosen: Chosen
 ) -> Summary:
-    """Return the summary of a cell that was selected as the best, probably with the help of chance.
-    The bound on the worse side is as far away as the largest of that many means deviates from its
-    true value with probability 1 - `CONFIDENCE`. The other bound is Student's."""
+    """Return the summary of a cell that was selected as the best, probably with the help of
+    chance. The largest of `chosen.of` equal means exceeds its true value by more than the
+    distance to the bound on the worse side with probability 1 - `CONFIDENCE`. The other bound is
+    Student's."""
     spread = noise.of_chosen(chosen.name)
     summary = summarise(values, scale, spread)
     if spread is None:
@@ -219,9 +222,10 @@ def against_best(
     scale: Scale = "linear",
     price: float = 1.0,
 ) -> dict[str, Comparison]:
-    """Compare `best` with every other cell with known noise, which form the family. With `sign` 1,
-    smaller is better. Empty if the noise of `best`, or of all others, is unknown. On the log scale
-    all values must be positive. p values are multiplied by `price`, for other looks at the data."""
+    """Compare `best` with every other cell of known noise; these cells are the family of tests.
+    With `sign` 1, smaller is better. The dict is empty if the noise of `best`, or of all other
+    cells, is unknown. On the log scale all values must be positive. p values are multiplied by
+    `price`, which pays for other looks at the data."""
     noise = noise.between or noise
     cells = {
         name: _Mean.of(on_scale(v, scale), s) for name, v in groups.items() if (s := noise.of(name))
@@ -256,30 +260,31 @@ def against_best(
 def confidence(
     comparisons: Mapping[str, Comparison], noise: Noise, runs: Sequence[int], *, failed: bool
 ) -> float:
-    """Return the confidence of the bound on the worse side of the best. `runs` are the numbers of
-    runs of the cells, and `failed` says whether others failed."""
+    """Return the confidence of the bound on the worse side of the best cell. `runs` has the
+    number of runs of each cell, and `failed` says whether other runs failed."""
     share = _JUST if only_just(comparisons) else CONFIDENCE
     share = max(share, _FAILED if failed else 0.0)
     return max(share, _HIDDEN if may_hide_collapse(noise, runs) else 0.0)
 
 
 def may_hide_collapse(noise: Noise, runs: Sequence[int]) -> bool:
-    """Return whether cells have so few runs that collapses may not have been seen."""
+    """Return whether cells have so few runs that none may have collapsed although the setting
+    sometimes collapses."""
     return noise.repeated + noise.lent_cells < FEW and max(runs, default=0) < _ENOUGH
 
 
 def only_just(comparisons: Mapping[str, Comparison]) -> bool:
-    """Return whether the best leads all others, but does not lead the nearest at `_SURE`. Chance
-    has then probably helped it."""
+    """Return whether the best cell leads all others, but is only just ahead: it does not lead
+    the nearest cell at `_SURE`. Chance has then probably helped it."""
     return (
         bool(comparisons) and _SURE < max(one.p for one in comparisons.values()) <= 1 - CONFIDENCE
     )
 
 
 def contenders(comparisons: Mapping[str, Comparison], others: Iterable[str]) -> int:
-    """Return the number of cells that might have been selected as the best: the best, cells that a
-    lenient test does not exclude, and cells that were not compared. If the best was only just
-    named, all cells count."""
+    """Return the number of cells that might have been selected as the best: the best cell, cells
+    that a lenient test does not exclude, and cells that were not compared. If the best is only
+    just ahead, return the number of all cells."""
     others = list(others)
     if only_just(comparisons):
         return 1 + len(others)
@@ -297,8 +302,7 @@ class _Mean(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """The cells that are compared, their number, the arguments of `against_best`, and the level
-    of its tests."""
+    """The number of compared cells, the arguments of `against_best`, and the level of its tests."""
 
     cells: int
     sign: float
@@ -307,7 +311,7 @@ class _Family(NamedTuple):
 
 
 def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[str, Comparison]:
-    """Return comparisons with shared noise. The bounds are those of Tukey and Kramer."""
+    """Return comparisons with shared noise. The bounds are Tukey and Kramer's."""
     chances = _not_the_best(cells, best, family.sign)
     comparisons: dict[str, Comparison] = {}
     for name, cell in cells.items():
@@ -320,11 +324,11 @@ def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[st
 
 
 def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[str, float]:
-    """Return for each cell the p value of the claim that another cell is better. If no other is
-    better, the closest fit to the measured means moves this cell and those above it to one place,
-    their mean, down to the last cell above that place. Given these cells, the sum of the squared
-    moves is at most chi-squared, with as many degrees of freedom as there are cells above. Cells
-    with a better mean than the best (which lost runs) are left out."""
+    """Return a dict from cell to the p value of the hypothesis that this cell is the best. Under
+    the hypothesis, the closest fit to the measured means gives the cell and all cells above it
+    the same mean. Given which cells these are, the sum of the squared moves is at most
+    chi-squared, with as many degrees of freedom as there are cells above. Cells with a better
+    mean than the best cell (which lost runs) are left out."""
     unit = max(cell.spread.sd for cell in (best, *cells.values()))
     order = sorted(cells, key=lambda name: sign * cells[name].value)
     every = [best, *(cells[name] for name in order)]
@@ -351,7 +355,8 @@ def _all_apart(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict
 
 
 def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
-    """Return comparisons in which each cell has its own noise: Welch's, with Bonferroni's bound."""
+    """Return Welch's comparison of two cells that each have their own noise, with Bonferroni's
+    bound."""
     difference, error, a, b = _distance(cell, best)
     df = (a + b) ** 2 / (a**2 / cell.spread.df + b**2 / best.spread.df)
     df, others = min(df, _WELCH * (cell.spread.df + best.spread.df)), family.cells - 1
@@ -363,20 +368,20 @@ def _apart(cell: _Mean, best: _Mean, family: _Family) -> Comparison:
 
 
 def _distance(cell: _Mean, best: _Mean) -> tuple[float, float, float, float]:
-    """Return the distance of two means with its standard error, and the parts of the squared error,
-    in one unit."""
+    """Return the distance of two means, its standard error, and the two parts of the squared
+    error, all in the same unit."""
     unit = max(cell.spread.sd, best.spread.sd)
     a, b = ((one.spread.sd / unit) ** 2 / one.n for one in (cell, best))
     return cell.value - best.value, math.sqrt(a + b) * unit, a, b
 
 
 def _at_least_of_two(comparison: Comparison, sign: float) -> Comparison:
-    """Raise p among many cells to at least that of the two cells alone."""
+    """Raise the p of a comparison to at least the p of the two cells alone."""
     return comparison._replace(p=max(comparison.p, _pair(comparison, sign)))
 
 
 def _pair(comparison: Comparison, sign: float) -> float:
-    """Return the two-sided p value of two cells alone; 1 for a cell with the better mean."""
+    """Return the two-sided p value of the two cells alone; 1 if the cell has the better mean."""
     if sign * comparison.difference <= 0:
         return 1.0
     return float(student_tail(comparison.difference / comparison.error, comparison.df))

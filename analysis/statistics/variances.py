@@ -1,4 +1,5 @@
-"""Compares variances of several cells: a test for equality, and their common part. Pure."""
+"""Compares the variances of several cells: a test for equality, and an estimate of their common
+variance. Pure."""
 
 import functools
 import math
@@ -14,8 +15,8 @@ _DRAWS = 9999
 
 
 class Split(NamedTuple):
-    """The numbers of cells whose runs are `close` together and `wide` apart, and the ratio between
-    the ranges of the two groups."""
+    """A split of the cells into two groups: `close` cells have similar runs, `wide` cells have
+    different runs. The third field is the ratio between the ranges of the two groups."""
 
     close: int
     wide: int
@@ -23,10 +24,10 @@ class Split(NamedTuple):
 
 
 def split_noise(groups: Sequence[Sequence[float]]) -> Split | None:
-    """Return the split if the ranges of repeated cells fall into two groups, else None. There are
-    two groups if neighbouring ranges differ by a factor of at least 4, with at least a fifth of the
-    cells, and at least two, on either side. Normal noise has such gaps too, so check `Noise.p`
-    first. Ranges of 0 are left out."""
+    """Return the split if the ranges of repeated cells fall into two groups, else None. Two
+    groups are separated by a gap: neighbouring ranges differ by a factor of at least 4, with at
+    least a fifth of the cells, and at least two cells, on either side. Normal noise has such
+    gaps too, so check `Noise.p` first. Ranges of 0 are left out."""
     widths = sorted(max(g) - min(g) for g in groups if len(g) > 1 and max(g) > min(g))
     enough = max(2, len(widths) // 5)
     if len(widths) < 2 * enough:
@@ -42,9 +43,9 @@ _CLUMPS = 4.0
 
 def squeeze(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
     """Return moderated variances along the last axis (limma's `squeezeVar` without a trend): the
-    common variance, its degrees of freedom, and each variance shrunk toward it. If the variances
-    differ no more than by chance, the degrees of freedom are infinite and the common variance is
-    their mean, weighted by degrees of freedom."""
+    common variance, its degrees of freedom, and each variance shrunk toward the common variance.
+    If the variances differ no more than by chance, the degrees of freedom are infinite, and the
+    common variance is the mean of the variances, weighted by degrees of freedom."""
     prior, prior_df = _prior(variances, dfs)
     middle = prior[..., np.newaxis]
     endless = np.isinf(prior_df)[..., np.newaxis]
@@ -54,7 +55,7 @@ def squeeze(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def pool(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return `squeeze` with one variance for all cells."""
+    """Return the result of `squeeze` as if all cells had the same variance."""
     prior = np.asarray(dfs @ variances / dfs.sum())
     return prior, np.asarray(math.inf), np.full_like(variances, prior)
 
@@ -87,8 +88,8 @@ def bartlett(variances: Floats, dfs: Floats) -> Floats:
 
 
 def equal_variances(variances: Floats, dfs: Floats) -> float:
-    """Return the p value of the test for equal variances. It is simulated, because chi-squared is a
-    poor approximation if cells have two or three runs."""
+    """Return the p value of the test for equal variances. It is simulated, because the
+    chi-squared approximation is poor if cells have two or three runs."""
     drawn = _null(tuple(sorted(dfs.tolist())))
     above = len(drawn) - int(np.searchsorted(drawn, float(bartlett(variances, dfs))))
     return (above + 1) / (len(drawn) + 1)
@@ -96,8 +97,8 @@ def equal_variances(variances: Floats, dfs: Floats) -> float:
 
 @functools.lru_cache(maxsize=16)
 def _null(dfs: tuple[float, ...]) -> Floats:
-    """Return the statistic of cells with equal variances, in ascending order. The random draws are
-    always the same."""
+    """Return simulated statistics of cells with equal variances, in ascending order. The random
+    numbers are always the same."""
     draws = max(999, min(_DRAWS, 1_000_000 // len(dfs)))
     free = np.array(dfs)
     chi = np.random.default_rng(20).chisquare(free, (draws, len(dfs)))
