@@ -1,5 +1,6 @@
-"""Chooses tasks by names and globs, and by a dataset's name and version in a registry file of
-Harbor or Terminal-Bench, whose repository is checked out on this machine. Downloads nothing."""
+"""Chooses tasks by names and globs, or by a dataset's name and version. Datasets are listed in a
+registry file of Harbor or Terminal-Bench, and their repository must be checked out on this machine.
+Downloads nothing."""
 
 import json
 import os
@@ -17,8 +18,9 @@ _TASK_FILES = ("task.toml", "instruction.md", "task.yaml")
 
 class Choice(NamedTuple):
     """A choice of tasks at a path. `task_ids` are names and globs, separated by commas; `!` before
-    a name excludes tasks. `dataset` is NAME or NAME@VERSION in `registry`, or in the file
-    `registry.json` at the path, which is then a checkout of the dataset's repository."""
+    a name excludes tasks. `dataset` is NAME or NAME@VERSION; the path is then a checkout of the
+    dataset's repository. `registry` is the registry file, by default `registry.json` at the
+    path."""
 
     task_ids: str | None = None
     dataset: str | None = None
@@ -35,8 +37,8 @@ def choice_of(values: Mapping[str, object]) -> Choice:
 
 
 def folders_of(path: str, choice: Choice = ALL) -> list[str]:
-    """Return the folders of the chosen tasks. Raises `UsageError` if there are none, and for a name
-    without a task."""
+    """Return the folders of the chosen tasks. Raises `UsageError` if there are none, or if a name
+    matches no task."""
     if choice.dataset is not None:
         folders = _in_dataset(path, choice.dataset, choice.registry)
     elif choice.registry is not None:
@@ -47,7 +49,7 @@ def folders_of(path: str, choice: Choice = ALL) -> list[str]:
 
 
 def _in_folder(path: str) -> list[str]:
-    """Return the path itself if it is a task, else its subfolders."""
+    """Return the path itself if it is the folder of a task, else its subfolders."""
     if any(os.path.isfile(os.path.join(path, name)) for name in _TASK_FILES):
         return [path]
     try:
@@ -62,7 +64,7 @@ def _in_folder(path: str) -> list[str]:
 
 
 def _named(folders: Sequence[str], task_ids: str, path: str) -> list[str]:
-    """Return the folders whose names match `task_ids`, in their order."""
+    """Return the folders whose names match `task_ids`, in the order of `folders`."""
     patterns = [word.strip() for word in task_ids.split(",") if word.strip()]
     names = {folder: os.path.basename(os.path.normpath(folder)) for folder in folders}
     for pattern in patterns:
@@ -109,7 +111,8 @@ def _in_dataset(path: str, dataset: str, registry: str | None) -> list[str]:
 
 
 def _row(file: str, dataset: str) -> Mapping[str, object]:
-    """Return the registry's entry of a dataset; without a version, its last entry of that name."""
+    """Return the registry's entry of a dataset. Without a version, return the last entry with the
+    dataset's name."""
     try:
         with open(file, encoding="utf-8") as stream:
             document: object = json.load(stream)

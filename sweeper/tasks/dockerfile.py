@@ -1,4 +1,4 @@
-"""Reads a Dockerfile, as far as possible without Docker."""
+"""Reads and checks a Dockerfile without Docker."""
 
 import json
 import os
@@ -20,8 +20,8 @@ _LINE = re.compile(r"\s*([A-Za-z]+)(?:\s+(.*))?\Z", re.DOTALL)
 
 
 def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
-    """Read the instructions of a Dockerfile. Record unknown instructions, and missing files of COPY
-    and ADD."""
+    """Read the instructions of a Dockerfile. Record unknown instructions, and files that COPY or
+    ADD name but that do not exist."""
     instructions: list[Instruction] = []
     image = ""
     for number, line in _joined(text):
@@ -37,7 +37,7 @@ def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
             continue
         if name == "FROM":
             image = rest.split()[0]
-            instructions.clear()  # instructions of an earlier image do not apply
+            instructions.clear()  # Instructions of an earlier image do not apply.
             continue
         instruction = Instruction(name, rest, number)
         if name in ("COPY", "ADD"):
@@ -50,22 +50,23 @@ def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
     """Yield logical lines with their numbers. Continued lines are joined, comments left out."""
-    begun, whole = 0, ""
+    first, whole = 0, ""
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("#") or (not line.strip() and not whole):
             continue
-        begun = begun or number
+        first = first or number
         if line.rstrip().endswith("\\"):
             whole += line.rstrip()[:-1] + "\n"
             continue
-        yield begun, whole + line
-        begun, whole = 0, ""
+        yield first, whole + line
+        first, whole = 0, ""
     if whole:
-        yield begun, whole
+        yield first, whole
 
 
 def sources_of(instruction: Instruction) -> tuple[list[str], str, bool]:
-    """Return the sources of a COPY, its target, and whether it copies from the task's folder."""
+    """Return the sources of a COPY or ADD, its target, and whether all sources are in the task's
+    folder."""
     words = _words(instruction.text)
     flags = [word for word in words if word.startswith("--")]
     paths = [word for word in words if not word.startswith("--")]
@@ -103,7 +104,7 @@ def _check_copy(instruction: Instruction, path: str, problems: Problems) -> None
 
 
 def command_of(instruction: Instruction) -> str:
-    """Return the command of a RUN, for a shell."""
+    """Return the command of a RUN as a shell command."""
     text = re.sub(r"\A(?:--\S+\s+)+", "", instruction.text)
     return shlex.join(_words(text)) if text.startswith("[") else text
 

@@ -1,5 +1,5 @@
-"""The contents of a task, in Harbor's format (`schema_version` 1.x): their types, and the
-fields of `task.toml`."""
+"""The types of a task in Harbor's format (`schema_version` 1.x), and the declared fields of
+`task.toml`."""
 
 import os
 import re
@@ -61,8 +61,8 @@ class Healthcheck:
 
 @dataclass(frozen=True)
 class TaskEnvironment:
-    """The environment of a task. None means that the program that runs the task decides. `rootfs`
-    is a prepared root file system (`environment/rootfs`)."""
+    """The environment of a task. None means the default of the program that runs the task. `rootfs`
+    is the folder of a prepared root file system (`environment/rootfs`)."""
 
     folder: str
     dockerfile: Dockerfile | None = None
@@ -84,10 +84,9 @@ class TaskEnvironment:
 
 @dataclass(frozen=True)
 class Verifier:
-    """The verifier of a step: the folders whose files are put into `/tests` (one of them has the
-    script `test.sh`), its variables, and its time limit. `collect` are commands to run before.
-    `older` is the script `run-tests.sh` of a task in the older format, whose exit code is the
-    result."""
+    """The verifier of a step. The files in `folders`, among them the script `test.sh`, are copied
+    to `/tests`. The commands `collect` run before the script. `older` is the script `run-tests.sh`
+    of a task in the older format, whose exit code is the result."""
 
     folders: tuple[str, ...]
     timeout_sec: float = 600.0
@@ -98,14 +97,14 @@ class Verifier:
 
     @property
     def script(self) -> str:
-        """The path of the script that judges."""
+        """The path of the verifier's script."""
         return self.older or os.path.join(self.folders[-1], "test.sh")
 
 
 @dataclass(frozen=True)
 class Step:
     """An instruction and its verifier. A task without `[[steps]]` has one step, without a name. If
-    a step's rewards are below `min_reward`, the task ends there."""
+    a step's rewards are below `min_reward`, the task ends with this step."""
 
     name: str
     instruction: str
@@ -127,7 +126,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Task:
-    """A task. `name` is the name in `task.toml`, else the folder's name."""
+    """A task. `name` is from `task.toml`, or else the folder's name."""
 
     folder: str
     name: str
@@ -181,7 +180,7 @@ def _any_text(node: Node, where: str, problems: Problems) -> str | None:
 
 
 def _size(node: Node, where: str, problems: Problems) -> int | None:
-    """Read a size in megabytes, as written in older tasks: `2G`, `512M`."""
+    """Read a size as older tasks write it (`2G`, `512M`), and return megabytes."""
     value = node.value
     units = {"G": 1024.0, "M": 1.0, "K": 1 / 1024}
     text = value.strip().upper() if isinstance(value, str) else ""
@@ -200,7 +199,7 @@ def _user(node: Node, where: str, problems: Problems) -> str | int | None:
 
 
 def _least(node: Node, where: str, problems: Problems) -> object:
-    """Read the smallest reward that suffices, or a number for each key of the rewards."""
+    """Read a minimum reward: one number, or a number for each key of the rewards."""
     if node.entries is not None:
         return {
             key: Number(-1e9, 1e9).read(item, f"{where}.{key}", problems)

@@ -1,7 +1,7 @@
 # pyright: basic, reportMissingImports=false
-"""sweeper's environments for the package `harbor`, loaded by their import path (`harbor run
---environment-import-path sweeper.tasks.for_harbor:Bubblewrap`). Only for an interpreter that has
-`harbor`."""
+"""sweeper's environments, adapted to the package `harbor`, which loads them by their import path
+(`harbor run --environment-import-path sweeper.tasks.for_harbor:Bubblewrap`). Works only in an
+interpreter that has `harbor`."""
 
 import asyncio
 import io
@@ -27,8 +27,8 @@ _LARGEST = 256 << 20
 
 
 class Bubblewrap(BaseEnvironment):
-    """An environment in separate namespaces without a network. Everything runs as root, which has
-    no rights outside. Requests for another user are ignored."""
+    """An environment in separate namespaces, without a network. Everything runs as root, which has
+    no rights outside the environment. Requests for another user are ignored."""
 
     @staticmethod
     def type() -> str:
@@ -79,7 +79,7 @@ class Bubblewrap(BaseEnvironment):
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Execute one command in its own shell. Raises RuntimeError when its time is up."""
+        """Execute one command in its own shell. Raises RuntimeError when it times out."""
         del user
         exports = "".join(
             f"export {key}={shlex.quote(value)}\n"

@@ -1,4 +1,4 @@
-"""Reads the folder of a task. Records each mistake with its place. Executes nothing."""
+"""Reads tasks from folders, and records each mistake with its place. Executes nothing."""
 
 import os
 import re
@@ -129,8 +129,7 @@ def read_all(path: str, choice: Choice = ALL) -> tuple[list[Task], tuple[str, ..
 
 
 def read_tasks(path: str, problems: Problems, choice: Choice = ALL) -> list[Task]:
-    """Return the chosen tasks at a path that have no mistakes, and record the mistakes of others
-    as `read_task` does."""
+    """Return the chosen tasks at a path. Leave out tasks with mistakes, and record the mistakes."""
     tasks: list[Task] = []
     for folder in folders_of(path, choice):
         task = read_task(folder, problems)
@@ -270,7 +269,7 @@ def _dockerfile(environment_folder: str, problems: Problems, *, needed: bool) ->
 
 
 def _older(table: dict[str, object], reading: Reading) -> None:
-    """Rename fields to their current names."""
+    """Replace fields of older tasks by the current fields."""
     for old, new in (("memory", "memory_mb"), ("storage", "storage_mb")):
         size = table.pop(old, None)
         if size is not None and table.setdefault(new, size) != size:
@@ -285,7 +284,8 @@ def _healthcheck(table: HealthcheckTable | None) -> Healthcheck | None:
 
 
 def _check_variables(variables: Mapping[str, str], key: str, reading: Reading) -> None:
-    """Record variables of this machine that are used but are not set and have no default."""
+    """Record each variable of this machine that a value uses, if it is not set and has no
+    default."""
     for name, value in variables.items():
         for wanted, default in VARIABLE.findall(value):
             if not default and wanted not in os.environ:
@@ -350,12 +350,12 @@ def _step(
 def _verifier(
     folder: str, at: str, values: TaskTable, table: StepTable, reading: Reading
 ) -> Verifier:
-    """Return the verifier, which runs the step's script, or else the task's. It gets the files of
-    both `tests` folders."""
+    """Return the verifier of a step. It runs the step's script, or else the task's, with the files
+    of both `tests` folders."""
     shared = os.path.join(folder, "tests")
     folders = dict.fromkeys((shared, os.path.join(at, "tests")))
-    existing = [each for each in folders if os.path.isdir(each)]
-    with_script = [each for each in existing if os.path.exists(os.path.join(each, "test.sh"))]
+    existing = [tests for tests in folders if os.path.isdir(tests)]
+    with_script = [tests for tests in existing if os.path.exists(os.path.join(tests, "test.sh"))]
     _script(with_script[-1] if with_script else os.path.join(at, "tests"), "test.sh",
             reading.problems, ": the task cannot be judged")  # fmt: skip
     verifier: VerifierTable = {**(values.get("verifier") or {}), **(table.get("verifier") or {})}
@@ -378,7 +378,7 @@ def _verifier(
 
 
 def _script(folder: str, name: str, problems: Problems, what: str) -> None:
-    """Record a script that is missing or that cannot be executed by a shell."""
+    """Record a mistake if a script is missing, or if it cannot be executed."""
     path = os.path.join(folder, name)
     text = _text(path, problems, what)
     if text is None:

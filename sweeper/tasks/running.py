@@ -1,4 +1,4 @@
-"""Runs a task in an environment: prepares it, and runs the verifier on the work."""
+"""Runs a task: prepares its environment, and runs the reference solution and the verifier."""
 
 import json
 import math
@@ -36,16 +36,16 @@ code=$?
 echo $earned >"${SWEEPER_TASK_ROOT:-}/logs/verifier/reward.txt"
 exit $code
 """
-"""The script that judges a task in the older format."""
+"""The verifier's script for a task in the older format."""
 
 
 class TaskFailed(Exception):
-    """The task itself has an error, independent of the agent's work. The message says where."""
+    """The task itself has an error, which is not the agent's fault. The message says where."""
 
 
 class Judged(NamedTuple):
-    """A verifier's result: the rewards by name, its output, and `wrong`, the reason if there are no
-    rewards."""
+    """A verifier's result: the rewards by name, and its output. If there are no rewards, `wrong` is
+    the reason."""
 
     rewards: Mapping[str, float]
     output: str
@@ -70,8 +70,8 @@ class Judged(NamedTuple):
 
 
 def total(task: Task, judged: list[Judged]) -> float:
-    """Return the reward of a whole task, from the results of its steps. Steps that were not reached
-    count as 0."""
+    """Return the reward of a whole task from the results of its steps. A step that was not reached
+    counts as 0."""
     if task.reward_strategy == "final" and len(judged) == len(task.steps):
         return judged[-1].reward
     if task.reward_strategy == "final":
@@ -80,7 +80,8 @@ def total(task: Task, judged: list[Judged]) -> float:
 
 
 def made_of(task: Task, limits: Limits | None = None) -> Made:
-    """Return the environment that a task needs, with defaults from `limits`."""
+    """Return the description of a task's environment. `limits` has defaults for limits that the
+    task does not set."""
     limits, place = limits or Limits(), task.environment
     variables, workdir = dict[str, str](), _WORKDIR
     for instruction in place.dockerfile.instructions if place.dockerfile else ():
@@ -110,8 +111,8 @@ def made_of(task: Task, limits: Limits | None = None) -> Made:
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """Replace `$NAME` by variables that the Dockerfile has set earlier. PATH has the usual
-    default."""
+    """Replace each `$NAME` in a text by the variable's value. `variables` are those that the
+    Dockerfile has set so far. PATH has the usual default."""
     values = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
     return re.sub(
         r"\$(?:\{(\w+)\}|(\w+))", lambda match: values.get(match[1] or match[2], ""), text
@@ -119,7 +120,7 @@ def _expanded(text: str, variables: Mapping[str, str]) -> str:
 
 
 def resolved(variables: Mapping[str, str]) -> dict[str, str]:
-    """Replace `${NAME}` and `${NAME:-default}` by variables of this machine."""
+    """Replace `${NAME}` and `${NAME:-default}` in values by variables of this machine."""
 
     def value(match: re.Match[str]) -> str:
         return os.environ.get(match[1], (match[2] or "").removeprefix(":-"))
@@ -128,18 +129,19 @@ def resolved(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def set_up(environment: Environment, task: Task) -> None:
-    """Prepare a started environment: execute the Dockerfile, unless a prepared root or the
-    environment replaces it, and wait for the health check. Raises `TaskFailed` and `Died`."""
+    """Prepare a started environment: execute the Dockerfile, and wait for the health check. The
+    Dockerfile is skipped if there is a prepared root, or if starting the environment has already
+    executed it. Raises `TaskFailed` and `Died`."""
     place = task.environment
     if place.dockerfile is not None and place.rootfs is None and not environment.built:
-        _carry_out(environment, place, place.dockerfile)
+        _execute(environment, place, place.dockerfile)
     workdir = _q(environment, made_of(task).workdir)
     _must(environment, f"mkdir -p {workdir} && cd {workdir}", 30, task.folder)
     if place.healthcheck is not None:
         _wait_healthy(environment, place.healthcheck, task.folder)
 
 
-def _carry_out(environment: Environment, place: TaskEnvironment, dockerfile: Dockerfile) -> None:
+def _execute(environment: Environment, place: TaskEnvironment, dockerfile: Dockerfile) -> None:
     """Execute the instructions of a Dockerfile in an environment."""
     deadline, at = time.monotonic() + place.build_timeout_sec, _WORKDIR
     for instruction in dockerfile.instructions:
@@ -181,8 +183,8 @@ def solve(environment: Environment, task: Task, step: Step) -> Result:
 
 
 def verify(environment: Environment, task: Task, step: Step) -> Judged:
-    """Run the verifier. All processes are ended first, and existing files in the verifier's folders
-    are removed. Raises `Died`."""
+    """Run the verifier and return its result. All processes in the environment are ended first, and
+    files in the verifier's folders are removed. Raises `Died`."""
     environment.reset()
     verifier = step.verifier
     places = " ".join(_q(environment, path) for path in ("/tests", "/logs/verifier"))
@@ -210,7 +212,7 @@ def verify(environment: Environment, task: Task, step: Step) -> Judged:
 
 
 def _rewards(environment: Environment, output: str) -> Judged:
-    """Read the verifier's `reward.json`, else its `reward.txt`."""
+    """Read the rewards from the verifier's `reward.json`, or else from its `reward.txt`."""
     try:
         data = environment.get("/logs/verifier/reward.json")
         if data is not None:
@@ -224,7 +226,7 @@ def _rewards(environment: Environment, output: str) -> Judged:
 
 
 def _named(data: bytes) -> dict[str, float]:
-    """Parse rewards by name. Raises ValueError."""
+    """Parse the content of `reward.json`. Raises ValueError."""
     try:
         value: object = json.loads(data)
     except (ValueError, RecursionError):
@@ -289,7 +291,7 @@ def _wait_healthy(environment: Environment, check: Healthcheck, where: str) -> N
 def _copy(
     environment: Environment, folder: str, instruction: Instruction, at: str, where: str
 ) -> None:
-    """Execute a COPY. Of a folder, the contents are copied."""
+    """Execute a COPY or ADD. If a source is a folder, its contents are copied."""
     sources, target, local = sources_of(instruction)
     if not local:
         raise TaskFailed(f"{where}: {instruction.name} from elsewhere needs Docker")
@@ -316,7 +318,8 @@ def _matching(folder: str, pattern: str) -> list[str]:
 
 
 def files_of(folder: str, target: str, where: str) -> dict[str, bytes]:
-    """Read the files of a folder, by their paths in an environment."""
+    """Read the files of a folder. Return their contents by their paths below `target`, a folder in
+    an environment. Raises `TaskFailed`, with `where` in the message."""
     files: dict[str, bytes] = {}
     size = 0
     for at, _, names in os.walk(folder):

@@ -1,5 +1,5 @@
-"""Checks a folder of tasks. Reads each task and then tries it: the reference solution must earn
-the whole reward, and doing nothing must not."""
+"""Checks a folder of tasks: reads each task, and then tries it. The reference solution must earn
+the full reward, and doing nothing must not."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +25,8 @@ _SOLVED = 1.0
 
 
 class Tried(NamedTuple):
-    """The rewards of a task: for its solution, and for doing nothing."""
+    """A trial of a task: the rewards of its solution and of doing nothing; None without a
+    result."""
 
     task: Task
     solved: float | None
@@ -33,7 +34,8 @@ class Tried(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """The result of a check: a line for each mistake, with its place, and the trials."""
+    """The result of a check: the tasks without mistakes, a line for each mistake, and the
+    trials."""
 
     tasks: tuple[Task, ...]
     mistakes: tuple[str, ...]
@@ -48,7 +50,7 @@ def check_tasks(
     at_once: int = 4,
     choice: Choice = ALL,
 ) -> Checked:
-    """Read the chosen tasks at a path. With a `kind` of environment, also try the tasks that have
+    """Check the chosen tasks at a path. With a `kind` of environment, also try the tasks that have
     no mistakes. Raises `UsageError` if there is no task, and `NotThere` if this machine does not
     support such environments."""
     problems = Problems()
@@ -72,8 +74,8 @@ def check_tasks(
 
 
 def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried, list[str]]:
-    """Try a task with its solution, and then with nothing done. Return the rewards, and a line for
-    each error. Raises `NotThere`."""
+    """Try a task first with its solution, and then with nothing done. Return the rewards, and a
+    line for each error. Raises `NotThere`."""
     lines: list[str] = []
     rewards: list[float | None] = []
     for done in (True, False):
@@ -100,8 +102,8 @@ def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried
 def _attempt(
     task: Task, open_one: Callable[[Task], Environment], lines: list[str], *, done: bool
 ) -> float | None:
-    """Run the solution, or nothing, and return the reward. If the verifier gives no reward, add a
-    line and return None."""
+    """Run the solution, or do nothing, and return the reward. If the verifier gives no reward, add
+    a line with the reason to `lines` and return None."""
     place = open_one(task)
     judged: list[Judged] = []
     try:
@@ -130,8 +132,8 @@ def _attempt(
 
 
 def notes_of(task: Task, kind: str) -> list[str]:
-    """Return notes on features that a task uses and that are not supported here. They are no
-    mistakes of the task."""
+    """Return a note for each feature that a task uses and that this kind of environment does not
+    support. These are not mistakes of the task."""
     place, notes = task.environment, list[str]()
     ours = kind in ("bubblewrap", "process")
     if kind != "process" and not kind.startswith("harbor") and place.network_mode != "no-network":

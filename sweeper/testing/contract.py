@@ -1,4 +1,4 @@
-"""Contract tests for backends, including those of other packages: subclass `BackendContract` and
+"""Contract tests for backends, also for backends of other packages. Subclass `BackendContract` and
 define a fixture `site` that yields a `Site`. Needs pytest. Tests of events that a site cannot cause
 are skipped."""
 
@@ -50,12 +50,12 @@ while not os.path.exists(place + ".end"):
     time.sleep(0.02)
 sys.exit(3)
 """
-"""A job that reports its start and its arguments. It ends when a file tells it to, or at SIGTERM;
-then it first takes the given number of seconds to save, if any."""
+"""A job that reports its start and its arguments. It ends when the file TOKEN.end exists, or at
+SIGTERM. After SIGTERM it first saves for the given number of seconds."""
 
 _QUICK = """echo "$2" >> "$1/done" """
 _SAVES_SECONDS = 4.0
-"""More than the 3 s after which some platforms kill a job that was asked to stop."""
+"""Seconds in which a job saves, more than the 3 s after which some platforms would kill it."""
 _KILLED = """
 import json, os, sys
 from sweeper.backends import open_backend
@@ -78,15 +78,15 @@ T = TypeVar("T")
 class Site:
     """A backend under test, by its name and `options`, and the events that a test can cause.
 
-    `folder` must be visible to the jobs too. `opener` opens the backend for a sweep and its folder,
-    if `open_backend` is not enough. `resources` are those of a job. `parallel` jobs run at once;
-    the test of many jobs runs `many` in all. `python` is the jobs' interpreter. Waits last at most
-    `seconds`. `knows_codes`: the backend reports the exit codes of jobs.
+    Jobs must be able to use `folder`. `opener` opens the backend for a sweep and its folder, if
+    `open_backend` is not enough. `resources` are the resources of each job. `parallel` jobs can run
+    at once; the test of many jobs runs `many` in total. `python` is the jobs' interpreter. Waits
+    last at most `seconds`. `knows_codes`: the backend reports the exit codes of jobs.
 
     The next fields return context managers that cause an event and undo it at exit. `hold`: jobs
-    with the returned resources wait. `silence`: nothing answers. `preempt` takes away the machine
-    of the job with this native id, as a spot market does; `lose_node` does so as a power cut does.
-    The platform itself does not restart such a job if it has the `fragile` resources.
+    with the returned resources stay pending. `silence`: the platform does not answer. `preempt`
+    takes away the machine of the job with this native id, like a spot market; `lose_node` does the
+    same like a power cut. The platform must not restart a job with the resources `fragile`.
     """
 
     name: str
@@ -134,7 +134,8 @@ class Site:
         saves: float = 0.0,
         resources: Mapping[str, object] = _NOTHING,
     ) -> JobSpec:
-        """Return a job that runs until `finish`. It takes `saves` seconds to stop."""
+        """Return a job that runs until `finish` is called. If it is cancelled, it saves for `saves`
+        seconds before it ends."""
         where = str(self.place(sweep))
         self._submitted.setdefault(sweep, []).append(token)
         argv = [self.python, "-c", _JOB, str(saves), *extra, where, token]
@@ -147,30 +148,31 @@ class Site:
         return JobSpec(token, token, argv, where, dict(self.resources))
 
     def mark(self, token: str, kind: str, sweep: str = "sweep") -> Path:
-        """Return the path of a file that a job writes: `started`, `place` (its working folder, and
-        its standard input unless that is a terminal), `told` (it got SIGTERM), `below` (a child of
-        it got SIGTERM), `saved`."""
+        """Return the path of a file that a job writes. Its kind is `started`, `place` (working
+        folder, and standard input unless it is a terminal), `told` (the job got SIGTERM), `below`
+        (a child of the job got SIGTERM) or `saved`."""
         return self.place(sweep) / f"{token}.{kind}"
 
     def until(self, condition: Callable[[], object], what: str) -> None:
-        """Wait for a condition. Fail after `seconds`; `what` names the condition in the message."""
+        """Wait for a condition, and fail after `seconds`. `what` describes the condition in the
+        message."""
         deadline = time.monotonic() + self.seconds
         while not condition():
             assert time.monotonic() < deadline, f"{what}: not within {self.seconds:g} s"
             time.sleep(0.02)
 
     def await_start(self, *tokens: str, sweep: str = "sweep") -> None:
-        """Wait until the jobs run."""
+        """Wait until the jobs have started."""
         for token in tokens:
             self.until(self.mark(token, "started", sweep).exists, f"{token} starts")
 
     def finish(self, *tokens: str, sweep: str = "sweep") -> None:
-        """Make the jobs end, including those that have not started."""
+        """Make the jobs end. Jobs that have not started end at their start."""
         for token in tokens:
             self.mark(token, "end", sweep).touch()
 
     def end(self) -> None:
-        """End all jobs and withdraw those that wait."""
+        """End all jobs, and cancel pending ones."""
         for sweep, tokens in self._submitted.items():
             self.finish(*tokens, sweep=sweep)
             backend = self.open(sweep)
@@ -261,8 +263,8 @@ class BackendContract:
         assert {status.state for status in other.poll(tokens).values()} == {JobState.RUNNING}
 
     def test_jobs_that_are_to_be_shown_together(self, site: Site) -> None:
-        """Submit more jobs with one window than fit into it, in two submissions, together with a
-        job without a window."""
+        """Submit jobs for one window in two submissions, and also a job without a window. There are
+        more jobs than fit into the window."""
         backend = site.open()
         tokens = [f"ababababab{index:02d}-a1" for index in range(max(2, min(16, site.parallel)))]
         jobs = [site.job(token)._replace(window="lr=0.1: a.b") for token in tokens]
@@ -284,7 +286,7 @@ class BackendContract:
         assert _status(site.open("two"), token).state is JobState.ABSENT
 
     def test_cancel_asks_the_worker_to_stop_and_gives_it_time(self, site: Site) -> None:
-        """SIGTERM reaches only the worker, which signals its children itself. The worker is not
+        """SIGTERM reaches only the worker, since it signals its children itself. The worker is not
         killed before it has saved."""
         backend, token = site.open(), "abababababab-a1"
         backend.submit([site.job(token, saves=_SAVES_SECONDS)])
@@ -292,7 +294,7 @@ class BackendContract:
         site.until(lambda: not backend.cancel([token]), "it can be told")
         site.until(site.mark(token, "told").exists, "it is told")
         state = _status(backend, token).state
-        # The test may be so late that the job has saved and ended.
+        # If the test is slow, the job may already have saved and ended.
         over = state is JobState.ENDED and site.mark(token, "saved").exists()
         assert over or state in (JobState.RUNNING, JobState.STOPPING)
         site.until(lambda: not _at_work(backend, [token]), "it ends")
@@ -310,9 +312,9 @@ class BackendContract:
         assert _status(backend, token).state is JobState.RUNNING
 
     def test_what_is_submitted_twice(self, site: Site) -> None:
-        """Submit a job twice, as a launcher does that did not learn that the first submission was
-        accepted. Whether that makes one job or two, the token is reported as long as one of them
-        exists, and can be stopped."""
+        """Submit a job twice, like a launcher that lost the reply to its first submission. The
+        backend may make one job or two. It reports the token as long as a job exists, and a cancel
+        of the token stops them all."""
         backend, token = site.open(), "adadadadadad-a1"
         backend.submit([site.job(token)])
         site.await_start(token)
@@ -370,7 +372,7 @@ class BackendContract:
         self, site: Site, token: str, take: Callable[[str], AbstractContextManager[object]]
     ) -> None:
         backend = site.open()
-        # The worker must not end and report by itself, or the backend would not be queried.
+        # The job saves for a long time, so that it does not end before the backend is asked.
         backend.submit([site.job(token, saves=3600.0, resources=site.fragile)])
         site.await_start(token)
         with take(backend.find([token])[token]):
@@ -386,13 +388,14 @@ class BackendContract:
     def test_many_jobs(self, site: Site) -> None:
         """Each job is executed exactly once."""
         backend = site.open()
-        left = [f"{number:012x}-a1" for number in range(site.many)]
-        everybody, going = list(left), list[str]()
-        while left or going:
-            starting, left = left[: site.parallel - len(going)], left[site.parallel - len(going) :]
+        tokens = [f"{number:012x}-a1" for number in range(site.many)]
+        pending, active = tokens, list[str]()
+        while pending or active:
+            room = site.parallel - len(active)
+            starting, pending = pending[:room], pending[room:]
             if starting:
                 backend.submit([site.quick(token) for token in starting])
-            going = sorted(_at_work(backend, [*going, *starting]))
+            active = sorted(_at_work(backend, [*active, *starting]))
         lines = (site.place() / "done").read_text().split()
-        assert Counter(lines) == Counter(everybody)
-        assert not _at_work(site.open(), everybody[: site.parallel])
+        assert Counter(lines) == Counter(tokens)
+        assert not _at_work(site.open(), tokens[: site.parallel])

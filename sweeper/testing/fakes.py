@@ -26,11 +26,11 @@ class FakeBackend(Backend):
     """A backend that executes nothing. Jobs run until the test ends them with `end` or makes the
     backend forget them with `lose`.
 
-    `submitted` lists the tokens of all accepted submissions in order, twice if a job was submitted
-    twice. `shown` lists the arguments of the calls of `show`. `not_yet` holds tokens that cannot be
-    stopped yet. With `reachable = False` every call raises `Unreachable`, except a `poll` of no
-    tokens. With `lose_reply = True` the next submission is accepted and then raises `Unreachable`.
-    With a `refusal` every submission of jobs raises it and starts nothing.
+    `submitted` lists the tokens of all accepted submissions in order. A job that was submitted
+    twice is in it twice. `shown` lists the arguments of the calls of `show`. `not_yet` holds tokens
+    that cannot be stopped yet. With `reachable = False`, every call raises `Unreachable`, except a
+    `poll` of no tokens. With `lose_reply = True`, the next submission is accepted and then raises
+    `Unreachable`. If `refusal` is set, every submission of jobs raises it and starts nothing.
     """
 
     name = "fake"
@@ -47,7 +47,7 @@ class FakeBackend(Backend):
         self.refusal: EnvironmentFailure | None = None
 
     def end(self, token: str, code: int | None = 0, reason: str | None = None) -> None:
-        """End the job, as far as the backend can see."""
+        """Make the backend report the job as ended."""
         self.jobs[token] = JobStatus(JobState.ENDED, code, reason)
 
     def lose(self, token: str) -> None:

@@ -1,5 +1,5 @@
-"""Stores and backends that fail at chosen calls. A `Faults` counts the calls, from 1, of all
-wrapped stores and backends that share it, and decides which fail and how."""
+"""Stores and backends that fail at chosen calls. Wrapped stores and backends share a `Faults`,
+which numbers their calls from 1, and decides which calls fail and how."""
 
 import errno
 import os
@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 class Killed(BaseException):
-    """The process was killed, as by SIGKILL. Let the exception pass, drop the objects that were in
-    use and create new ones. It is not an `Exception`, so that no handler of errors catches it."""
+    """The process was killed, as by SIGKILL. Tests drop the objects that were in use, and create
+    new ones. This is not an `Exception`, so that no error handler catches it."""
 
 
 class Fault(Enum):
@@ -28,10 +28,10 @@ class Fault(Enum):
     FAIL = "fail"
     """The call raises (`StoreError`, `Unreachable`) without effect."""
     LOSE_REPLY = "lose_reply"
-    """The call takes effect, but its answer is lost: it raises."""
+    """The call takes effect, but then raises, as if its answer was lost."""
     TWICE = "twice"
-    """The call takes effect twice, and the caller gets the second answer: the request was sent
-    again. An exclusive create then finds its own file; a job is started twice."""
+    """The call takes effect twice, as if the request was sent again. The caller gets the second
+    answer. So an exclusive create finds its own file, and a job is started twice."""
     KILL = "kill"
     """The caller is killed before the call takes effect."""
     KILL_AFTER = "kill_after"
@@ -47,12 +47,12 @@ def _raise_killed() -> NoReturn:
 
 
 class Faults:
-    """The calls that fail, and how.
+    """The choice of the calls that fail, and how.
 
     `chosen` maps a call's number to its fault, or is a function of the number and the call's name
     (`"store.create s/state/..."`, `"backend.find"`) that returns the fault or None. `kill` ends the
-    caller: it raises `Killed` by default; a test with a real process may send itself SIGKILL.
-    `calls` lists all calls so far, `struck` those that failed.
+    caller. By default it raises `Killed`; a test with real processes may send SIGKILL instead.
+    `calls` lists all calls so far, and `struck` the calls that failed.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class Faults:
         error: Callable[[str], Exception],
         cut: Callable[[], object] = lambda: None,
     ) -> T:
-        """Call `act`, changed by the fault if there is one. `error` makes the exception of a
-        failure; `cut` removes what a power cut loses."""
+        """Call `act`, and apply the fault of this call, if it has one. `error` makes the exception
+        of a failure from its message. `cut` undoes the writes that a power cut loses."""
         self.calls.append(name)
         fault = self._choose(len(self.calls), name)
         if fault is None:
@@ -100,8 +100,8 @@ class Faults:
 
 
 class FaultyStore:
-    """A store that fails as `faults` decides and otherwise behaves like `store`. With `remote` it
-    reports itself as a remote store, and its files have no paths on this machine."""
+    """A store that fails as `faults` decides, and otherwise behaves like `store`. With `remote`, it
+    says that it is a remote store, and its files have no local paths."""
 
     def __init__(self, store: Store, faults: Faults, *, remote: bool = False) -> None:
         self.root = store.root
@@ -164,7 +164,7 @@ class FaultyStore:
         return None if self._remote else self._store.local_path(path)
 
     def cut_power(self) -> None:
-        """Undo every write through this object that the store did not promise to keep."""
+        """Undo every write through this object that is not durable yet."""
         for path, data in self._durable.items():
             local = self._store.local_path(path)
             if data is None and local is not None:
