@@ -1,2 +1,2 @@
-"""Makes the plan of a grid, in steps: `expansion` (with `product`) makes cells, `cells` names them,
-`checks` checks the runs, `stages` plans each stage, and `plan` calls these in order."""
+"""Makes the plan of a grid. `plan` calls the steps in order: `expansion` (with `product`) makes the
+cells, `cells` names them, and `checks` checks the runs. `stages` does this for each stage."""

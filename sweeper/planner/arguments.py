@@ -1,5 +1,5 @@
 """Makes the plan that a command line requests. Imports only what a plan needs, since the recipe's
-interpreter waits for it."""
+interpreter is already started and waits for the plan."""
 
 import argparse
 
@@ -35,7 +35,8 @@ def planned_by(arguments: argparse.Namespace) -> Plan:
 
 
 def _with_budget(planned: Plan, text: str) -> Plan:
-    """Replace limits of the plan's budget by those of `--budget`. Raises `GridError`."""
+    """Return the plan with the limits of `--budget` in place of those of its budget. Raises
+    `GridError`."""
     problems = Problems()
     given = {key.strip(): value for key, _, value in (p.partition("=") for p in text.split(","))}
     before = {} if planned.budget is None else planned.budget.document()

@@ -1,4 +1,4 @@
-"""Names cells and makes the ids of runs."""
+"""Gives cells their names, and runs their names and ids."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -11,15 +11,15 @@ from sweeper.sweep.names import shorten
 from sweeper.sweep.plan import Run
 
 MAX_PLAN = 256_000_000
-"""The most characters that the configurations of a sweep's runs may have in total."""
+"""Maximum number of characters in the configurations of all runs of a sweep together."""
 
 _MAX_CELL = 80
 _NONE: object = object()
 
 
 class Named(NamedTuple):
-    """The runs of a grid, in the order of its cells, and its axes with their values, without the
-    seed."""
+    """The runs of a grid, in the order of its cells, and its axes with their values. The seed is
+    not among the axes."""
 
     runs: tuple[Run, ...]
     axes: dict[str, list[object]]
@@ -46,7 +46,7 @@ class _TooLarge(Exception):
 
 
 class _Naming:
-    """Names the runs of one grid."""
+    """The naming of the runs of one grid."""
 
     def __init__(self, expanded: Expanded) -> None:
         self.grid = grid = expanded.grid
@@ -54,7 +54,7 @@ class _Naming:
         self.source = f'"recipe":{canonical(grid.recipe)}'
         if grid.command is not None:
             self.source = f'"command":{canonical(list(grid.command))}'
-        # Many points share value objects, which the grid keeps alive, so `id()` can be their key.
+        # Many points share value objects. The grid keeps these alive, so `id()` can be their key.
         self._members: dict[str, dict[int, str]] = {}
         self._columns: dict[tuple[str | None, ...], list[tuple[str, dict[int, str]]]] = {}
         self._size = 0
@@ -65,14 +65,14 @@ class _Naming:
         seeds_in_cells = [
             _NONE if field is None else point.config.get(field, _NONE) for point in self.points
         ]
-        # Without `seeds`, an integer in a cell's seed field is its seed. It is part of names if
-        # seeds differ.
+        # Without `seeds`, an integer in a cell's seed field is the cell's seed. If these seeds
+        # differ, they are part of the names of runs.
         replicates = grid.seeds is not None or all(
             n is _NONE or type(n) is int for n in seeds_in_cells
         )
         shown = grid.seeds is not None or (replicates and len(set(seeds_in_cells)) > 1)
         keys = [key for key in _given_keys(grid) if key != field or not replicates]
-        # Replicates are not called `seed` if a key of that name has another meaning.
+        # In names, the seed is called `seed`, unless a key of that name has another meaning.
         word = field if field and "seed" in keys and grid.seeds is not None else "seed"
         if field is None:
             word = "replicate"
@@ -102,12 +102,12 @@ class _Naming:
                 )
 
     def _seeded(self, config: Mapping[str, object]) -> str | None:
-        """Return the field that holds the seed in a configuration, if any."""
+        """Return the seed field if it has an integer in this configuration, else None."""
         field = self.seed_field
         return field if field is not None and type(config.get(field)) is int else None
 
     def _values(self, config: Mapping[str, object], left_out: str | None) -> str:
-        """Return the values in the form for an id, without the key `left_out`."""
+        """Return the values of a configuration as text for its id, without the key `left_out`."""
         shape = (left_out, *config)
         columns = self._columns.get(shape)
         if columns is None:
@@ -124,8 +124,8 @@ class _Naming:
 
 
 class _Names:
-    """Names of cells. Cells that differ only in the seed share a name. Other cells never do, even
-    if case is ignored."""
+    """The names of cells. Cells that differ only in the seed share a name. Other cells have
+    different names, even if case is ignored."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
@@ -146,8 +146,8 @@ class _Names:
 
 
 def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
-    """Return the declared axes with their distinct values, in the grid's order. Axes whose
-    condition never holds are left out."""
+    """Return the declared axes with their distinct values, in the grid's order. An axis of `when`
+    is left out if its condition never holds."""
     values_of: dict[str, dict[str, object]] = {}
     held = {id(block) for block in grid.blocks}
     if grid.whens:
@@ -183,8 +183,8 @@ def _given_keys(grid: Grid) -> list[str]:
 
 
 def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str) -> Iterator[str]:
-    """Yield the label of each point's cell: the keys that vary, with their values, or "". No label
-    has `word` as a key."""
+    """Yield the label of each point's cell: the keys that vary, with their values, or "" if none
+    varies. No label uses `word` as a key."""
     included = len(points) - len(grid.include)
     chosen = [_values(point, keys) for point in points[included:]]
     parts: dict[str, dict[str, str]] = {}
@@ -196,7 +196,7 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
         values = offered.get(key, [])
         values += [value[key] for value in chosen if key in value]
         labels = value_labels(values, written.get(key, {}))
-        # Included cells appear next to cells of the axes, not all of which have this key.
+        # The key must be in labels if included cells stand next to cells that may lack it.
         beside = bool(grid.include and grid.blocks) and key not in everywhere
         if len(labels) > 1 or beside or any(key not in value for value in chosen):
             parts[key] = {text: f"{short[key]}={label}" for text, label in labels.items()}
@@ -215,7 +215,8 @@ def _labels(grid: Grid, points: Sequence[Point], keys: Sequence[str], word: str)
 
 
 def _written(grid: Grid) -> dict[str, dict[str, str]]:
-    """Return the grid's spelling of numbers: by key, then by the value's canonical text."""
+    """Return the spelling of numbers in the grid, by key, and then by the canonical text of the
+    number."""
     given = [pair for block in grid.every_block() for pair in block.axes.items()]
     single = [*grid.include, grid.base, grid.fixed, *(when.base for when in grid.whens)]
     given += [(key, (setting,)) for settings in single for key, setting in settings.items()]
@@ -236,7 +237,7 @@ def _row_labels(row: Row, parts: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
-    """Return the values that cells can have, by key, with references resolved."""
+    """Return the values that axes and `when` can give to each key, with references resolved."""
     offered: dict[str, list[object]] = {}
     made: set[str] = set()
     axes = [pair for block in grid.every_block() for pair in block.axes.items()]
@@ -254,7 +255,8 @@ def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
 
 
 def _values(point: Point, keys: Sequence[str]) -> dict[str, object]:
-    """Return the values of an included cell for the keys: its own, else those of the base."""
+    """Return the values of an included cell for the keys. A key that the cell does not give has the
+    value of the base."""
     values: dict[str, object] = {}
     for key in keys:
         if key in point.rows[0].settings:

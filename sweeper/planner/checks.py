@@ -1,5 +1,6 @@
-"""Checks a grid's runs. The recipe checks each configuration in the interpreter that will run it;
-further checks compare all of them. Cells are named first, because messages use the names."""
+"""Checks a grid's runs. The recipe checks each configuration, in the interpreter that will run it.
+Other checks compare the runs with each other, and check the launch settings. Cells are named
+before, because messages use their names."""
 
 import itertools
 import os
@@ -50,7 +51,7 @@ _NUMBERS = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?(, +[-+]?[0-9.]+([eE][-+]?
 
 
 def check_placeholders(grid: Grid, runs: Sequence[Run], problems: Problems) -> None:
-    """Note placeholders without a value, each once."""
+    """Note placeholders of the command that have no value, and values of the wrong type."""
     try:
         holes = placeholders(grid.command or ())
     except RecipeError as error:
@@ -81,8 +82,8 @@ def check_placeholders(grid: Grid, runs: Sequence[Run], problems: Problems) -> N
 
 
 def command_warnings(grid: Grid, elsewhere: Collection[str] = ()) -> Iterator[str]:
-    """Yield warnings about values, seeds and folders that do not reach the program. `elsewhere` are
-    the keys that other stages use."""
+    """Yield warnings about values, seeds and folders that a command does not pass to its program.
+    `elsewhere` are the keys that other stages use."""
     if grid.command is None:
         return
     used = used_keys(grid)
@@ -119,8 +120,8 @@ def _unused_values(grid: Grid, used: Reach) -> Iterator[str]:
 
 
 def _single(grid: Grid) -> Iterator[tuple[str, Setting]]:
-    """Yield the keys that have a single value, in the base, the command line, conditions and
-    included cells, each key once."""
+    """Yield each key that has a single value in the base, the command line, a condition or an
+    included cell, with its first setting."""
     seen: set[str] = set()
     parts = (grid.fixed, grid.base, *(when.base for when in grid.whens), *grid.include)
     for key, setting in (pair for part in parts for pair in part.items()):
@@ -137,7 +138,7 @@ def _reads(grid: Grid, name: str) -> bool:
 
 
 def _sources(grid: Grid) -> Iterator[str]:
-    """Yield the texts of the files that the command names, as far as they can be read here."""
+    """Yield the contents of the files that the command names and that can be read here."""
     folder = os.path.abspath(os.path.expanduser(grid.launch.cwd or "."))
     command = grid.command or ()
     names = list(command)
@@ -156,7 +157,7 @@ def _sources(grid: Grid) -> Iterator[str]:
 
 
 def check_program(grid: Grid, runs: Sequence[Run], problems: Problems) -> None:
-    """Note programs that are missing on this machine, for jobs that run here."""
+    """Note programs of the command that are missing on this machine, where the jobs will run."""
     command = grid.command or ()
     folder = os.path.abspath(os.path.expanduser(grid.launch.cwd or "."))
     env = {**os.environ, **grid.launch.env}
@@ -224,7 +225,7 @@ def check_readable_part(grid: Grid, points: Sequence[Point] | None, problems: Pr
 
 
 def fields_of(grid: Grid) -> Mapping[str, object]:
-    """Return the fields of a grid's recipe. Return none if it cannot be inspected, which `check`
+    """Return the fields of a grid's recipe; empty if it cannot be inspected, which `check`
     reports."""
     try:
         return _inspect(grid, [], validate=True).recipe.takes
@@ -253,7 +254,7 @@ class _Check:
 
     def __init__(self, expanded: Expanded, runs: Sequence[Run], problems: Problems) -> None:
         self.expanded, self.runs, self.problems = expanded, runs, problems
-        # The recipe would refuse a value that could not be computed a second time.
+        # The recipe also refuses values that already have a mistake, which is reported once.
         self.broken = problems.places()
         self.grid = expanded.grid
         self.warnings: list[str] = []
@@ -311,7 +312,7 @@ class _Check:
                     self.problems.add(setting.places[key], f"{key} is given by seeds already")
 
     def _check_duplicates(self) -> None:
-        """Note runs with the same configuration: one would silently replace the other."""
+        """Note runs with the same configuration, since one would silently replace the other."""
         first: dict[str, Run] = {}
         for number, run in enumerate(self.runs):
             other = first.setdefault(run.id, run)
@@ -364,8 +365,8 @@ class _Check:
         self.problems.add(place or grid.places["recipe"], message)
 
     def _advice(self, run: Run, key: str, place: Place | None, recipe: Recipe | None) -> str:
-        """Return what was probably meant by a value that the recipe refuses, as the end of a
-        message."""
+        """Return a suggestion for a value that the recipe refuses, as the end of a message; "" if
+        there is none."""
         first, value = key.partition(".")[0], run.config.get(key)
         overridden = place is not None and place.source.startswith("override ")
         if recipe is None or not recipe.takes:
@@ -402,7 +403,7 @@ class _Check:
         return here
 
     def _check_requirements(self, recipe: Recipe | None) -> None:
-        """Check the requirements file for other machines."""
+        """Check `launch.requirements`, the requirements file for other machines."""
         launch = self.grid.launch
         if launch.requirements is None:
             return
@@ -424,8 +425,8 @@ class _Check:
             self.problems.add(place, f"launch.requirements: {mistake}")
 
     def _check_trackers(self, recipe: Recipe) -> None:
-        """Check that the recipe's interpreter has the trackers' packages. A command imports them
-        itself, if it logs to them at all."""
+        """Check that the recipe's interpreter has the trackers' packages. For a command, warn that
+        sweeper does not send its metrics to them."""
         track = [name for name in self.grid.track if name != "wandb"]
         if not track:
             return

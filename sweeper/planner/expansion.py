@@ -1,5 +1,4 @@
-"""Expands a grid to its cells, with the configurations of their runs. `product` makes the
-cells."""
+"""Expands a grid to its cells, which `product` makes, and to the configurations of their runs."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ _SOME_POINTS = 200
 
 def expand(grid: Grid, problems: Problems) -> Expanded:
     """Expand a grid to its cells, each with its runs; seeds vary fastest. Raises `GridError` if
-    there are too many cells, or some cannot be made."""
+    there are too many runs, or if a cell cannot be made."""
     warnings = [*grid.notes, *_lone_values(grid)]
     grid = _seeds_from_axis(grid, warnings)
     warnings += _seed_like(grid)
@@ -38,12 +37,12 @@ def expand(grid: Grid, problems: Problems) -> Expanded:
 
 
 def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int | None]:
-    """Expand a grid together with its baseline cell, if it names one. Return the cells and the
-    baseline's number. A baseline that is also a cell of the grid is not added."""
+    """Expand a grid, and add its baseline cell if it names one that is not a cell already. Return
+    the expanded grid and the number of the baseline's cell, or None without one."""
     baseline = grid.baseline
     if baseline is None or baseline.cell is None:
         return expand(grid, problems), None
-    alone = not grid.blocks and not grid.include  # the cell that is just the base
+    alone = not grid.blocks and not grid.include  # The grid has one cell, which is the base.
     include = (*grid.include, *([{}] if alone else []), baseline.cell)
     points = expand(grid._replace(include=include), problems)
     texts = [canonical(point.config) for point in points.points]
@@ -54,9 +53,9 @@ def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int 
 
 
 def expand_some(grid: Grid) -> list[Point] | None:
-    """Return some points of a grid with mistakes, without those that depend on the seed; None if
-    there are too many. Their problems are not noted, since they may be consequences of the
-    mistakes."""
+    """Return some points of a grid that has mistakes; None if there are too many. Points with
+    values that depend on the seed are left out. No mistakes are noted, since they may be
+    consequences of the grid's mistakes."""
     product = Product(grid, Problems(), [])
     if count_points(grid) > MAX_RUNS or product.overflows():
         return None
@@ -64,7 +63,7 @@ def expand_some(grid: Grid) -> list[Point] | None:
 
 
 def _lone_values(grid: Grid) -> Iterator[str]:
-    """Yield warnings about axes with one value; replicates may have one."""
+    """Yield warnings about axes with one value, except an axis of seeds."""
     for block in grid.every_block():
         for key, settings in block.axes.items():
             replicates = key == "seed" and bool(_integers(settings))
@@ -90,7 +89,7 @@ def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
 
 
 def _seed_like(grid: Grid) -> Iterator[str]:
-    """Yield warnings about axes that look like seeds but make cells."""
+    """Yield warnings about axes that look like seeds, but of which each value makes a cell."""
     if grid.seeds is not None:
         return
     for block in grid.every_block():
@@ -106,7 +105,7 @@ def _seed_like(grid: Grid) -> Iterator[str]:
 
 
 def _integers(settings: Sequence[Setting]) -> list[int]:
-    """Return the values if all are integers, else []."""
+    """Return the values of settings if all are integers, else []."""
     values = [setting.value for setting in settings]
     integers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
     return integers if len(integers) == len(values) else []

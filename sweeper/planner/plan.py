@@ -1,4 +1,4 @@
-"""Makes the plan of a grid: the runs of a sweep, checked, each with its configuration, name and id.
+"""Makes the plan of a grid: the checked runs of a sweep, each with its configuration, name and id.
 Starts and writes nothing. All mistakes are reported in one `GridError`."""
 
 import os
@@ -14,6 +14,7 @@ from sweeper.planner.cells import name
 from sweeper.planner.checks import check, check_readable_part
 from sweeper.planner.expansion import expand_some, expand_with_baseline
 from sweeper.planner.stages import NO_RECIPE, baseline_of, check_readable_stages, with_stages
+from sweeper.sweep.labels import plural
 from sweeper.sweep.plan import Expected, Extended, Plan, Race, Run
 from sweeper.sweep.race import raced
 
@@ -26,10 +27,10 @@ def plan(
 ) -> Plan:
     """Make the plan of a grid, given as a file's path or as a mapping.
 
-    A path may be the address of a file in a store. `overrides` are as on the command line
-    (`["max_steps=5", "~lr"]`, or a string for a single one), or a mapping in which a list sets an
-    axis. Without `validate` the recipe is not imported; names and ids stay the same, but a stage is
-    refused if only its recipe knows the fields for its parents. Raises `GridError`.
+    A path may be the address of a file in a store. `overrides` are written as on the command line
+    (`["max_steps=5", "~lr"]`, or one string), or are a mapping in which a list sets an axis.
+    Without `validate`, the recipe is not imported. Names and ids stay the same, but a stage is
+    refused if only its recipe knows the fields that continue from its parents. Raises `GridError`.
     """
     problems = Problems()
     grid = read_grid(_fetched(source), overrides or (), problems)
@@ -64,7 +65,8 @@ def plan(
 
 
 def _with_race(plan: Plan, seeds: Seeds | None) -> Plan:
-    """Leave out the runs that only the grid's race may add, if it has one. Raises `GridError`."""
+    """Return the plan without the runs that only a race may add later, if the grid has a race.
+    Raises `GridError`."""
     if seeds is None or seeds.least is None:
         return plan
     counts: Counter[str] = Counter()
@@ -81,7 +83,7 @@ def _with_race(plan: Plan, seeds: Seeds | None) -> Plan:
 
 
 def _without_runs(grid: Grid) -> Plan:
-    """Make a plan from the grid's sections, without recipe, axes and runs."""
+    """Return a plan with the grid's sections, still without recipe, axes and runs."""
     return Plan(
         name=grid.name,
         recipe=NO_RECIPE,
@@ -107,7 +109,8 @@ def _without_runs(grid: Grid) -> Plan:
 def _fetched(
     source: "str | os.PathLike[str] | Mapping[str, object]",
 ) -> "str | os.PathLike[str] | Mapping[str, object] | GridText":
-    """Read a grid in a store from its address, such as the next grid that a report proposes."""
+    """Return the text of a grid in a store if `source` is its address, such as the next grid that a
+    report proposes. Return any other `source` unchanged."""
     if not isinstance(source, str) or "://" not in source:
         return source
     from sweeper.store.opening import open_store
@@ -123,11 +126,12 @@ def _fetched(
 
 
 def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
-    """Warn of runs that differ from recorded ones only because the grid now gives a value that is
-    the recipe's default: `lora_rank: 8` where nothing was given before.
+    """Return warnings about runs that differ from recorded ones only because the grid now gives a
+    value that is the recipe's default, such as `lora_rank: 8` where the key was missing before.
 
-    An id is made from the values that a grid gives, so these are other runs and train again. They
-    do not count as the same, since the default may have been different when the earlier ones ran.
+    A run's id is made from the values that the grid gives, so these are new runs, which train
+    again. They are not the same runs, since the default may have been another when the recorded
+    runs trained.
     """
     if plan.stages or recorded.stages:
         names = [stage.name for stage in plan.stages if recorded.stage(stage.name)]
@@ -141,19 +145,20 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
     }
     planned = {run.id for run in plan.runs}
     recorded_ids = {run.id for run in recorded.runs}
-    left: dict[tuple[tuple[str, str], ...], set[str]] = {}
+    retired: dict[tuple[tuple[str, str], ...], set[str]] = {}
     for run in recorded.runs:
         if run.id not in planned:
-            left.setdefault(_stripped(run.config, defaults), set()).update(run.config)
+            retired.setdefault(_stripped(run.config, defaults), set()).update(run.config)
     counts: dict[tuple[str, ...], int] = {}
     for run in plan.runs:
-        before = left.get(_stripped(run.config, defaults)) if run.id not in recorded_ids else None
+        is_new = run.id not in recorded_ids
+        before = retired.get(_stripped(run.config, defaults)) if is_new else None
         keys = tuple(key for key in run.config if before is not None and key not in before)
         if keys:
             counts[keys] = counts.get(keys, 0) + 1
     return [
-        f"runs that differ from recorded ones only in giving {', '.join(keys)[:80]}, with the"
-        f" recipe's default: {count}; they have new ids, and train again"
+        f"{plural(count, 'run')} will train again: the grid now gives {', '.join(keys)[:80]}, with "
+        "the recipe's default, and so makes new ids"
         for keys, count in counts.items()
     ]
 
@@ -161,6 +166,6 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
 def _stripped(
     config: Mapping[str, object], defaults: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the values of a configuration, without those that equal the defaults."""
+    """Return the values of a configuration that differ from the defaults, sorted by key."""
     texts = {key: canonical(value) for key, value in config.items()}
     return tuple(sorted((k, text) for k, text in texts.items() if defaults.get(k) != text))

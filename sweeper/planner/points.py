@@ -1,4 +1,4 @@
-"""The types that the steps of planning exchange: rows of settings, points, and expanded grids."""
+"""The types that the steps of planning share: rows of settings, points, and expanded grids."""
 
 from typing import NamedTuple
 
@@ -8,8 +8,8 @@ from sweeper.grid.blocks import Block, Setting
 
 
 class Row(NamedTuple):
-    """One choice of a block, or the settings of an entry of `when` or `include`: settings by key,
-    and the same as dotted keys. `refers`: some of them hold references."""
+    """One choice of a block, or the settings of an entry of `when` or `include`. `given` has the
+    same values by dotted key. `refers`: some of them contain references."""
 
     settings: dict[str, Setting]
     given: dict[str, object]
@@ -25,15 +25,15 @@ class Row(NamedTuple):
 
 
 def rows_of(block: Block) -> tuple[Row, ...]:
-    """Return the choices of a block."""
+    """Return the choices of a block as rows."""
     columns = zip(*block.axes.values(), strict=True)
     return tuple(Row.of(dict(zip(block.axes, column, strict=True))) for column in columns)
 
 
 class Point(NamedTuple):
     """One cell: its configuration with dotted keys, the rows chosen for it, and the keys whose
-    values depend on the seed. `configs` are the configurations of its runs, if they differ from
-    its own."""
+    values depend on the seed (`pending`). `configs` are the configurations of its runs, if they
+    differ from `config`."""
 
     config: dict[str, object]
     rows: tuple[Row, ...]
@@ -42,22 +42,22 @@ class Point(NamedTuple):
 
 
 class Expanded(NamedTuple):
-    """An expanded grid: the points of `grid`, in which an axis over the seed has become `seeds`,
-    and `warnings` for people."""
+    """An expanded grid: its points, and warnings for people. In `grid`, an axis over the seed was
+    replaced by `seeds`."""
 
     grid: Grid
     points: tuple[Point, ...]
     warnings: tuple[str, ...]
 
     def point_of(self, run: int) -> Point:
-        """Return the point of a run, by the run's number."""
+        """Return the point of the run with this number."""
         seeds = self.grid.seeds
         return self.points[run // (len(seeds.values) if seeds else 1)]
 
 
 def place_of(grid: Grid, point: Point, key: str) -> Place | None:
-    """Return the place where the value of a key at a point was written, or None. If a reference has
-    made the key, its place is that of the reference."""
+    """Return the place where the value of a key at a point was written, or None. If a reference to
+    a mapping has made the key, this is the place of the reference."""
     while True:
         if key in grid.fixed:
             return grid.fixed[key].place

@@ -1,6 +1,6 @@
-"""Makes the points of a grid one by one: the product of the blocks, extended by `when`, reduced
-by `exclude`, followed by `include`. A point is a cell's configuration; references are resolved
-last."""
+"""Makes the points of a grid one by one. A point is the configuration of a cell. The points are the
+product of the blocks, extended by `when`, without the points that `exclude` removes, and then the
+points of `include`. References are resolved last."""
 
 import itertools
 import math
@@ -19,13 +19,13 @@ from sweeper.planner.points import Point, Row, place_of, rows_of
 
 MAX_RUNS = 100_000
 MAX_WORK = 2_000_000
-"""The most work that expanding a grid may take: 1 for each value of each run, 3 for each kind of
-rule in `exclude` for each cell, 8 for each condition and each reference in a cell, and more
-for long values made from references."""
+"""Maximum work of expanding a grid: 1 for each value of each run, 3 in each cell for each set of
+keys in `exclude`, 8 in each cell for each condition and each reference, and more for long values
+made from references."""
 
 _ASKED, _HELD = 8, 3
 _ENOUGH = 5_000
-"""The number of cells after which no more mistakes are searched for."""
+"""After a mistake, expansion stops at this number of cells."""
 
 
 def count_points(grid: Grid) -> int:
@@ -37,13 +37,13 @@ def count_points(grid: Grid) -> int:
 
 
 class _TooMuch(Exception):
-    """There are too many points, or making them takes too long. The text says which."""
+    """There are too many points, or making them takes too long. The text is the message."""
 
 
 class Product:
-    """The points of a grid, made one by one. `replicates` is the number of runs of each point.
-    `cut_short`: points are missing because of mistakes. `warnings` are complete once the last point
-    is taken."""
+    """A maker of the points of a grid. `replicates` is the number of runs of each point.
+    `cut_short`: points are missing because of mistakes. `warnings` are complete after the last
+    point."""
 
     def __init__(
         self, grid: Grid, problems: Problems, warnings: list[str], *, replicates: int = 1
@@ -67,9 +67,9 @@ class Product:
         self._rule_keys = {tuple(sorted(rule)) for rule in self._rules}
 
     def overflows(self) -> bool:
-        """Return whether there are too many points, or they take too much work, and note that.
-        Points are counted without keeping them, and not at all if the product of all axes is small
-        enough."""
+        """Return whether there are too many points or they take too much work, and note a mistake
+        if so. Points are counted without keeping them. They are not counted if the product of all
+        axes is small enough."""
         sizes = [len(rows) for rows in self._blocks]
         sizes += [len(rows) for when in self._whens for rows in when.blocks]
         each = self._cost(self._known) + _ASKED * len(self._whens)
@@ -84,7 +84,7 @@ class Product:
         return False
 
     def _cost(self, config: Collection[str]) -> int:
-        """Return the work of a point with these keys, without the work of resolving
+        """Return the work of a point with these keys, without the work for long values made from
         references."""
         rules, references = len(self._rule_keys), len(self._referring)
         return len(config) * self._replicates + _HELD * rules + _ASKED * references
@@ -102,8 +102,8 @@ class Product:
         self.problems.add(self.grid.places["when" if self._whens else "grid"], str(error))
 
     def points(self) -> Iterator[Point]:
-        """Yield the points in order: the last axis varies fastest, axes of `when` vary within the
-        others, included cells come last."""
+        """Yield the points in order: the last axis varies fastest, axes of `when` vary faster than
+        all other axes, and included cells come last."""
         exclusion = Exclusion(self._rules)
         try:
             for config, rows in self._unresolved_points():
@@ -139,7 +139,7 @@ class Product:
         if not self._blocks and self.grid.include:
             return
         self._count = self._work = 0
-        # Values that no axis changes are the same in every point.
+        # Start from the values that no axis changes.
         common = dict(self._base)
         for key in [key for block in self.grid.blocks for key in block.axes] + [*self._fixed]:
             assign(common, key, {})
@@ -157,8 +157,8 @@ class Product:
     def _under_conditions(
         self, number: int, config: dict[str, object], rows: tuple[Row, ...], held: tuple[int, ...]
     ) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
-        """Apply the entries of `when` to a point, starting at `number`. The recursion is bounded
-        by the number of entries, at most 100."""
+        """Apply the entries of `when` to a point, from entry `number` on, and yield the resulting
+        points. The depth of the recursion is at most the number of entries, at most 100."""
         for index in range(number, len(self._whens)):
             when = self._whens[index]
             self._charge(_ASKED)
@@ -166,7 +166,7 @@ class Product:
                 continue
             self._held.add(index)
             rival = next((other for other in held if other in when.rivals), None)
-            if rival is not None:  # It is skipped: each branch gives a point, which is counted.
+            if rival is not None:  # Note the mistake and skip the entry.
                 if (rival, index) not in self._rivals_noted:
                     self._rivals_noted.add((rival, index))
                     self._add_rivals(self._whens[rival].when, when.when)
@@ -179,8 +179,7 @@ class Product:
                 config.update(when.base.given)
                 rows = (*rows, when.base)
             if when.blocks:
-                # Each combination makes at least one point, so they are counted before they are
-                # made.
+                # Each combination makes at least one point, so count the points before making them.
                 self._add_to_count(math.prod(map(len, when.blocks)) - 1)
                 for chosen in itertools.product(*when.blocks):
                     branch = dict(config)
@@ -225,7 +224,7 @@ class Product:
                 )
 
     def _resolved(self, config: dict[str, object], rows: tuple[Row, ...]) -> Point:
-        """Make a point with its references resolved."""
+        """Return a point with its references resolved."""
         if not self._referring:
             return Point(config, rows)
         raw, before = dict(config), self.resolver.work
@@ -238,13 +237,13 @@ class Product:
         chosen = tuple(self._resolved_row(row, raw) if row.refers else row for row in rows)
         made = max(0, self.resolver.work - before - _ASKED * len(self._referring))
         grown = max(0, len(config) - len(raw)) * (1 + self._replicates)
-        # Values that depend on the seed are computed for each run.
+        # Values that depend on the seed are computed once for each run.
         self._charge(made + grown + _ASKED * len(pending) * self._replicates)
         return Point(config, chosen, pending)
 
     def with_runs(self, point: Point) -> Point:
-        """Add the configurations of a point's runs, with values that depend on the seed
-        resolved."""
+        """Return a point with the configurations of its runs, in which values that depend on the
+        seed are resolved."""
         seeds, field = self.grid.seeds, self.seed_field
         if seeds is None or field is None:
             if not point.pending:
@@ -272,7 +271,7 @@ class Product:
                     value = self.resolver.fill(
                         config, setting.value, self._referring, self.seed_field
                     )
-                except BrokenReference as error:  # a later layer overrides the key
+                except BrokenReference as error:  # `config` has the key's value of a later layer.
                     self._add_broken(setting.place, key, error, config)
                     continue
                 settings[key] = setting._replace(value=value)
@@ -288,8 +287,8 @@ class Product:
             self.problems.add(place, f"{label}: {error}{near}")
 
     def _usable_rules(self) -> Iterator[dict[str, Setting]]:
-        """Yield the rules of `exclude` that can match. Unknown keys are mistakes, unless the
-        command line dropped them."""
+        """Yield the rules of `exclude` that can match. Note unknown keys as mistakes, unless the
+        command line has dropped them."""
         for rule in self.grid.exclude:
             unknown = [key for key in rule if key not in self._known]
             for key in unknown:
@@ -298,7 +297,7 @@ class Product:
                 yield rule
 
     def _usable_whens(self) -> Iterator["_When"]:
-        """Yield the entries of `when` that can hold, prepared for the expansion."""
+        """Yield the entries of `when` whose conditions can hold, prepared for the expansion."""
         before = _keys(self.grid, ())
         usable: list[When] = []
         for number, when in enumerate(self.grid.whens):
@@ -347,8 +346,9 @@ class Product:
 
 
 class _When(NamedTuple):
-    """An entry of `when`, prepared for the expansion. `clears` has its keys and the keys above and
-    below them, `rivals` the numbers of earlier entries that set some of the same keys."""
+    """An entry of `when`, prepared for the expansion. `clears` are the keys that it replaces: its
+    own, and keys above and below them. `rivals` are the numbers of earlier entries that set some of
+    the same keys."""
 
     when: When
     base: Row
@@ -374,12 +374,12 @@ class _When(NamedTuple):
 
 
 def _referring(grid: Grid) -> dict[str, None]:
-    """Return the keys that may hold references, in the grid's order."""
+    """Return the keys whose values may contain references, in the grid's order."""
     return dict.fromkeys(leaf for s in grid.every_setting() if s.refers for leaf in s.given)
 
 
 def _keys(grid: Grid, whens: Sequence[When]) -> set[str]:
-    """Return the keys that cells may have, without included cells."""
+    """Return the keys that cells may have, apart from included cells."""
     blocks = [*grid.blocks, *(block for when in whens for block in when.blocks)]
     axes = {
         leaf
@@ -405,7 +405,7 @@ class Exclusion:
         self.used: set[int] = set()
 
     def takes(self, config: Mapping[str, object]) -> bool:
-        """Return whether a rule excludes the point. Records the rule as used."""
+        """Return whether a rule excludes the point, and record the rule as used."""
         for keys, rules in self._by_keys.items():
             if all(key in config for key in keys):
                 number = rules.get(tuple(canonical(config[key]) for key in keys))

@@ -1,5 +1,5 @@
-"""Plans a grid with stages. Each stage is planned as a grid of its own. Its configurations are
-checked with values from the first of their parents."""
+"""Plans a grid with stages. Each stage is planned as a grid of its own. Values that a run takes
+from its parents are checked with the values of one possible parent."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,8 +24,8 @@ from sweeper.sweep.stage_runs import Growth, Taken, grow, grown
 
 _MODEL = "model_name"
 _GOES_ON = {_MODEL: _MODEL, "load_checkpoint_path": "checkpoint.state"}
-"""The fields with which a recipe continues from other weights, each with the value of the parent
-that it gets."""
+"""The fields with which a recipe continues from a parent's weights, each with the parent's value
+that it gets by default."""
 
 
 def _nothing_chosen(_choice: Choice) -> None:
@@ -37,7 +37,7 @@ def _the_first(choice: Choice) -> Sequence[str]:
 
 
 class _Planned(NamedTuple):
-    """A planned stage: `grid`, and `runs` as its own grid makes them, without parents."""
+    """A planned stage. `runs` are the runs of its own grid, not yet combined with parents."""
 
     grid: StageGrid
     stage: Stage
@@ -45,16 +45,16 @@ class _Planned(NamedTuple):
 
 
 def check_readable_stages(grid: Grid, problems: Problems) -> None:
-    """Let the recipes check the readable part of a grid with mistakes, except stages with
-    references to other stages."""
+    """Let the recipes check the readable part of a grid that has mistakes. Stages with references
+    to other stages are not checked."""
     for stage in grid.stages:
         if not stage.references:
             check_readable_part(stage.grid, expand_some(stage.grid), problems)
 
 
 def with_stages(grid: Grid, plan: Plan, problems: Problems, *, validate: bool) -> Plan:
-    """Add the stages to a plan, with the runs that are known before any run has ended. Raises
-    `GridError` with all mistakes."""
+    """Return the plan with its stages, and with the runs that are known before any run has ended.
+    Raises `GridError` with all mistakes."""
     return _Planning(grid, plan, problems, validate).all()
 
 
@@ -71,11 +71,12 @@ class _Planning:
         self.model_places: dict[str, str] = {}
 
     def all(self) -> Plan:
-        """Plan every stage, in an order in which parents come first."""
+        """Plan every stage, parents first, and return the whole plan."""
         for stage in self.grid.stages:
             before = set(stages_before(stage.takings))
-            if self.done.keys() >= before:  # Otherwise its parents have mistakes, which come first.
-                with suppress(GridError):  # This is reported together with the others.
+            # A stage is skipped if its parents have mistakes.
+            if self.done.keys() >= before:
+                with suppress(GridError):  # All mistakes are reported together below.
                     self._add(stage)
         if not self.problems:
             self._check_duplicates()
@@ -99,7 +100,7 @@ class _Planning:
         return (run for done in self.done.values() if not done.grid.takings for run in done.runs)
 
     def _add(self, stage: StageGrid) -> None:
-        """Plan one stage after those that it takes from. Raises `GridError`."""
+        """Plan one stage. The stages that it takes from are planned already. Raises `GridError`."""
         if stage.takings and not stage.references:
             stage = self._with_default_references(stage)
         expanded, baseline = expand_with_baseline(stage.grid, self.problems)
@@ -115,15 +116,15 @@ class _Planning:
             made = made._replace(baseline=self._base_baseline(stage, made))
         else:
             made = made._replace(baseline=self._baseline(stage, expanded, runs, baseline))
-        fits = (
+        checkable = (
             self._check_references(stage, runs)
             & self._check_takes(stage)
             & self._within_limit(made, len(runs))
         )
         # A value from another stage can only be checked if it is known.
-        fits &= all(self.done[before].stage.recipe is not NO_RECIPE for before in made.before)
-        shown = self._runs_of_first_parents(made) if sources and fits else runs
-        validated = self.validate and (not sources or (fits and len(shown) == len(runs)))
+        checkable &= all(self.done[before].stage.recipe is not NO_RECIPE for before in made.before)
+        shown = self._runs_of_first_parents(made) if sources and checkable else runs
+        validated = self.validate and (not sources or (checkable and len(shown) == len(runs)))
         self.done[stage.name] = _Planned(stage, made, runs)
         elsewhere = {ref.key for other in self.grid.stages for ref in other.references}
         checked = check(
@@ -141,8 +142,8 @@ class _Planning:
         self.done[stage.name] = _Planned(stage, made._replace(recipe=checked.recipe), runs)
 
     def _with_default_references(self, stage: StageGrid) -> StageGrid:
-        """Let a stage without references to its parents continue from their weights, if its recipe
-        has the usual fields for that."""
+        """Make a stage without references to its parents continue from their weights, if its recipe
+        has the fields for that (`_GOES_ON`)."""
         grid = stage.grid
         given = {key for setting in grid.every_setting() for key in setting.given}
         if grid.recipe is None or _GOES_ON.keys() <= given:
@@ -180,13 +181,14 @@ class _Planning:
         return None
 
     def _compares_with_base(self, stage: StageGrid) -> bool:
-        """Return whether a stage takes the base model and is compared with it."""
+        """Return whether a stage takes the base model and has it as its baseline."""
         baseline = stage.grid.baseline
         takes_base = any(taking.source.base for taking in stage.takings)
         return baseline is not None and baseline.is_base_model and takes_base
 
     def _base_baseline(self, stage: StageGrid, made: Stage) -> Baseline | None:
-        """Return the cell of the runs of the base model. There must be exactly one."""
+        """Return the cell of the base model's runs as the baseline. Note a mistake if there are
+        several."""
         roots = [done.stage for done in self.done.values() if not done.grid.takings]
         runs = self._grow(*roots, made._replace(sources=(Source(base=True),))).runs
         cells = list(dict.fromkeys(run.cell for run in runs if run.stage == stage.name))
@@ -199,13 +201,14 @@ class _Planning:
         return None
 
     def _grow(self, *stages: Stage, chosen: Taken = _nothing_chosen) -> Growth:
-        """Make the runs of these stages, as far as they follow from the runs that are `chosen`."""
+        """Make the runs of these stages that can be known. `chosen` returns the runs that a stage
+        takes from another, or None if they are not known yet."""
         recipe = stages[0].recipe
         plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._root_runs()))
         return grow(plan, chosen)
 
     def _runs_of_first_parents(self, stage: Stage) -> tuple[Run, ...]:
-        """Return the runs of a stage, made with the first of their parents only."""
+        """Return the runs of a stage that are made with the first possible parent."""
         sources = [source for source in stage.sources if not source.base] or stage.sources
         stages = (*self._first_sources(stage), stage._replace(sources=sources[:1]))
         growth = self._grow(*stages, chosen=_the_first)
@@ -213,8 +216,9 @@ class _Planning:
         return tuple(runs[: len(stage.runs)])
 
     def _first_sources(self, stage: Stage) -> Iterator[Stage]:
-        """Yield the planned stages with the runs of their first source only, since there may be
-        many. Stages from which a run is taken by name are complete, and so are their ancestors."""
+        """Yield the planned stages, each with its first source only, since all sources may give
+        many runs. A stage from which a run is taken by name keeps all sources, as do its
+        ancestors."""
         planned = [done.stage for done in self.done.values()]
         takes = [
             t
@@ -289,16 +293,16 @@ class _Planning:
 
     def _ancestors(self, names: Sequence[str]) -> set[str]:
         ancestors: set[str] = set()
-        left = list(names)
-        while left:
-            name = left.pop()
+        pending = list(names)
+        while pending:
+            name = pending.pop()
             if name not in ancestors and name in self.done:
                 ancestors.add(name)
-                left += self.done[name].stage.before
+                pending += self.done[name].stage.before
         return ancestors
 
     def _check_takes(self, stage: StageGrid) -> bool:
-        """Return whether the runs that a stage takes exist, as far as that is known."""
+        """Return whether the runs that a stage takes can exist, and note a mistake if not."""
         good = True
         for taking in stage.takings:
             for take, place in taking.placed_takes():
@@ -327,7 +331,7 @@ class _Planning:
         return None
 
     def _known_runs(self, name: str) -> Sequence[Run] | None:
-        """Return the runs of a stage, or None if some of them are not known before others have
+        """Return the runs of a stage, or None if some of them are only known when other runs have
         ended."""
         before = self.done[name]
         if not before.grid.takings:
@@ -348,14 +352,13 @@ class _Planning:
         )
 
     def _within_limit(self, stage: Stage, runs: int) -> bool:
-        """Return whether the runs of a stage stay within the limit. `runs` is the number that its
-        own grid makes. They are counted without making them."""
+        """Return whether the grid's runs, with those of this stage, stay within the limit. `runs`
+        is the number of runs of the stage's own grid. Runs are counted without making them."""
         self.counts[stage.name] = self._count(stage, runs)
         total = sum(self.counts.values())
         if total <= MAX_RUNS:
             return True
-        # Otherwise it was already noted for an earlier stage.
-        if total - self.counts[stage.name] <= MAX_RUNS:
+        if total - self.counts[stage.name] <= MAX_RUNS:  # No earlier stage has noted this.
             place = self._place(stage.name)
             self.problems.add(place, f"{total} runs; a sweep has at most {MAX_RUNS}")
         return False
@@ -375,7 +378,7 @@ class _Planning:
         return total
 
     def _check_duplicates(self) -> None:
-        """Note stages that would make the same runs: one would replace the other."""
+        """Note stages that would make the same runs, since one run would replace the other."""
         seen: list[_Planned] = []
         for done in self.done.values():
             mine = {run.id for run in done.runs}
@@ -400,7 +403,7 @@ def _was_not_asked(recipe: Recipe) -> bool:
 
 
 def _named_after(run: Run, stage: str) -> Run:
-    """Prefix the names of a run with its stage, for a stage that takes from no other."""
+    """Return a run with its stage's name before its own name and its cell's name."""
     name, cell = f"{stage}/{run.name}", f"{stage}/{run.cell}"
     return run._replace(name=shorten(name), cell=shorten(cell), stage=stage)
 
@@ -408,8 +411,8 @@ def _named_after(run: Run, stage: str) -> Run:
 def baseline_of(
     grid: Grid, expanded: Expanded, runs: Sequence[Run], cell: int | None
 ) -> Baseline | None:
-    """Return what the grid's best cell is compared with. `cell` is the number of the baseline's
-    cell."""
+    """Return the baseline with which the grid's best cell is compared, or None. `cell` is the
+    number of the baseline's cell, if it is one."""
     if grid.baseline is None:
         return None
     if grid.baseline.sweep is not None:

@@ -187,8 +187,8 @@ def test_giving_a_default_is_warned_of_and_trains_again(shell: Shell) -> None:
     small = ("grid.yaml", "seeds=1", "learning_rate=[0.3]", "seconds=0.01")
     shell.run("launch", *small, "--wait")
     warning = (
-        "runs that differ from recorded ones only in giving fail, with the recipe's default: 1;"
-        " they have new ids, and train again"
+        "1 run will train again: the grid now gives fail, with the recipe's "
+        "default, and so makes new ids"
     )
     assert f"warning: {warning}" in shell.run("plan", *small, "fail=false")
     assert warning in shell.run("launch", *small, "fail=false", "--wait", "--drop")

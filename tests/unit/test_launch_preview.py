@@ -217,8 +217,8 @@ def test_runs_that_only_give_a_default_are_warned_of(store):
     planned = planned._replace(recipe=planned.recipe._replace(takes=takes), warnings=("first",))
     survey = preview.survey(planned, store)
     warning = (
-        "runs that differ from recorded ones only in giving rank, with the recipe's default: 4;"
-        " they have new ids, and train again"
+        "4 runs will train again: the grid now gives rank, with the recipe's "
+        "default, and so makes new ids"
     )
     assert survey.plan.warnings == ("first", warning)
     assert preview.document(survey)["warnings"] == ["first", warning]

@@ -88,7 +88,7 @@ def test_giving_a_default_makes_new_runs_with_a_warning():
     later = plan({**GRID, "base": {}, "random": None, "grid": {"lr": [1], "rank": [8.0, 32]}})
     later = later._replace(recipe=later.recipe._replace(takes=takes))
     assert repeats_by_default(later, earlier) == [
-        "runs that differ from recorded ones only in giving rank, with the recipe's default: 1;"
-        " they have new ids, and train again"
+        "1 run will train again: the grid now gives rank, with the recipe's "
+        "default, and so makes new ids"
     ]
     assert repeats_by_default(later, later) == []
