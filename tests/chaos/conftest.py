@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from harness.real import Sweep
 
@@ -46,16 +45,3 @@ def make_sweep(tmp_path: Path) -> Iterator[Callable[..., Sweep]]:
     yield make
     for sweep in made:
         sweep.clean()
-
-
-@pytest.fixture
-def alive() -> Callable[[int], bool]:
-    """Return whether a process exists and is no zombie."""
-
-    def check(pid: int) -> bool:
-        try:
-            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
-    return check

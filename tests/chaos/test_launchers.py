@@ -13,10 +13,9 @@ import pytest
 from harness.memory import memory_group
 from harness.real import NAME, Sweeps, until
 
-from sweeper.backends import open_backend
 from sweeper.launcher import annotations
-from sweeper.sweep.folder import SweepFolder, token
-from sweeper.sweep.states import Event, State
+from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.states import Event
 
 
 @pytest.mark.timeout(1200)  # on a slow machine each launch takes longer, and has more calls
@@ -190,16 +189,3 @@ def _is_worker(process: psutil.Process) -> bool:
     endings = (Event.SUCCEEDED, Event.FAILED, Event.PREEMPTED)
     state = Path(words[-2], "state", run)
     return not any((state / f"{attempt}.{event.value}.json").exists() for event in endings)
-
-
-def test_a_job_that_was_adopted_can_be_cancelled(make_sweep: Sweeps) -> None:
-    """The backend of another launcher cancels it: the signal reaches the worker, not
-    its children."""
-    sweep = make_sweep(runs=1, seconds=30)
-    launching = sweep.start()
-    until(sweep.rows)
-    launching.kill()
-    (run,) = [run.id for run in SweepFolder(sweep.store, NAME).read_plan().runs]
-    backend = open_backend("local", NAME, f"{sweep.store.root}/{NAME}")
-    backend.cancel([token(run, 1)])
-    until(lambda: State.PREEMPTED in sweep.states().values(), 60, "the worker was not told")

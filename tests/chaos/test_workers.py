@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -233,18 +232,3 @@ def test_a_pid_that_is_used_again(make_sweep: Sweeps) -> None:
     finally:
         stranger.kill()
         stranger.wait()
-
-
-def test_a_recipe_that_was_orphaned_goes_within_a_moment(
-    make_sweep: Sweeps, alive: Callable[[int], bool]
-) -> None:
-    """The worker is killed alone: its guard ends the recipe with it, before the next attempt."""
-    sweep = make_sweep(runs=1, seconds=900)
-    launching = sweep.start()
-    until(sweep.rows)
-    launching.kill()
-    pid = int(_body(sweep, Event.CLAIMED)["pid"])  # type: ignore[call-overload]
-    recipe = [p.pid for p in sweep.workers() if str(sweep.ledger) in p.cmdline()]
-    assert recipe
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: not any(alive(child) for child in recipe), why="the recipe goes on")

@@ -193,11 +193,13 @@ def test_a_sweep_without_a_winner_names_none(
     sweep = written.Written(tmp_path, axes={"lr": [1]}, metric=written.METRIC if metric else None)
     sweep.run({"lr": 1}, 0, rows, state)
     sweep.save()
-    report = analyze(str(tmp_path), "demo")
+    report = analysis.analyze(str(tmp_path), "demo")
     verdict = report.document["verdict"]
     assert (verdict["kind"], verdict["best"], verdict["checkpoint"]) == ("none", None, None)
     assert expected in kinds(report)
-    assert "None" not in page(report)
+    texts = [Path(report.files[name]).read_text() for name in ("report.json", "report.md")]
+    for text in (page(report), *texts):
+        assert not re.search(r"\bNone\b|\bnan\b|Undefined", text)
     json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
 
 

@@ -235,10 +235,3 @@ def test_status_is_drawn_on_a_terminal(sweeper: Sweeper) -> None:
     sweeper.environment["TERM"] = "dumb"  # of which nothing is known but that it shows lines
     lines = sweeper.on_terminal("status", "many", "--follow")
     assert "many: 3 succeeded" in lines and "\x1b" not in lines
-
-
-def test_a_sweep_that_is_held_ends_alike_for_both(sweeper: Sweeper) -> None:
-    sweeper.grid("echo no such data; exit 1", "local", 6)
-    output = sweeper.run("launch", "grid.yaml", "launch.max_parallel=1", "--wait", code=4)
-    assert "failed with the same error" in output
-    assert "held: " in sweeper.run("status", "many", code=4)

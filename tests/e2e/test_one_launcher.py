@@ -1,12 +1,10 @@
 """A sweep has one launcher, which may die at any time."""
 
 import fcntl
-import multiprocessing
 import os
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,29 +14,6 @@ from sweeper.sweep import lock
 from sweeper.sweep.folder import SweepFolder
 
 pytestmark = pytest.mark.e2e
-
-
-def _hold(root: str, held: Any, release: Any) -> None:
-    with lock.holding_sweep(SweepFolder(LocalStore(root), "s")):
-        held.set()
-        release.wait(120)
-        os.kill(os.getpid(), 9)  # whoever holds the lock may die holding it
-
-
-def test_one_launcher_a_sweep(tmp_path: Path) -> None:
-    store = LocalStore(str(tmp_path))
-    context = multiprocessing.get_context("spawn")
-    held, release = context.Event(), context.Event()
-    holder = context.Process(target=_hold, args=(store.root, held, release))
-    holder.start()
-    assert held.wait(120)
-    assert lock.is_held(SweepFolder(store, "s"))
-    assert not lock.is_held(SweepFolder(store, "other"))
-    with pytest.raises(AnotherLauncher, match="another launcher is running on 's'"):
-        lock.holding_sweep(SweepFolder(store, "s")).__enter__()
-    release.set()
-    holder.join(120)
-    assert not lock.is_held(SweepFolder(store, "s"))
 
 
 def test_a_suspended_reader_is_no_launcher(tmp_path: Path) -> None:

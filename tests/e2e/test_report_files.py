@@ -75,28 +75,6 @@ def test_matplotlib_is_quiet_and_a_failed_import_is_explained(tmp_path: Path):
     assert done.stderr.count("\n") == 1
 
 
-def test_every_kind_of_sweep_has_a_report(tmp_path: Path):
-    def write_sweep(name: str, *runs: tuple[int, str, float | None]) -> None:
-        sweep = written.Written(tmp_path, name, axes={"lr": [1, 2]})
-        for number, (lr, state, end) in enumerate(runs):
-            rows = [] if end is None else [{"step": s, "test/nll": end} for s in range(3)]
-            sweep.run({"lr": lr}, number, rows, state)
-        sweep.save()
-
-    write_sweep("nothing")
-    write_sweep("single", (1, "succeeded", 0.5))
-    write_sweep("failed", (1, "failed", None), (2, "failed", None))
-    write_sweep("equal", *((lr, "succeeded", 0.5) for lr in (1, 1, 2, 2)))
-    write_sweep("diverged", *((lr, "succeeded", NAN) for lr in (1, 1, 2, 2)))
-    write_sweep("running", (1, "running", 0.4), (1, "succeeded", 0.5), (2, "planned", None))
-    write_sweep("missing", (1, "succeeded", 0.4), (1, "succeeded", 0.5), (2, "cancelled", None))
-    for name in ("nothing", "single", "failed", "equal", "diverged", "running", "missing"):
-        report = analysis.analyze(str(tmp_path), name)
-        texts = [Path(path).read_text() for n, path in report.files.items() if n[-3:] != "png"]
-        assert all(not re.search(r"\bNone\b|\bnan\b|Undefined", text) for text in texts), name
-        json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
-
-
 ODD_SETTINGS = (
     *(1, 2, 3, -1, 1e-4, 0.5, True, None, "a", "$x$", "", [1], {"b": {"c": 2}}, 1e308, 10**30),
 )
@@ -145,15 +123,6 @@ def test_odd_values_anywhere_end_in_a_report(tmp_path: Path, seed: int):
     report = analysis.analyze(str(tmp_path), "demo", prices="train=1")  # warnings are errors here
     assert len(report.runs) == len(sweep.document["runs"]) and report.cells is not None
     json.loads(Path(report.json_path).read_text(), parse_constant=pytest.fail)
-
-
-def test_thirty_five_models(tmp_path: Path):
-    cells = [({"model_name": f"org/model-{i}b"}, [2 - i / 30, 2.02 - i / 30]) for i in range(35)]
-    written.measured(tmp_path, cells, axes=["model_name"])
-    report = analysis.analyze(str(tmp_path), "demo", pictures=False)
-    assert report.document["verdict"]["best"] == "model_name=org/model-34b"
-    assert len(report.cells) == 35
-    assert Path(report.html_path).stat().st_size < 3e6
 
 
 def test_the_verbs(tmp_path: Path):

@@ -78,13 +78,6 @@ def test_a_retry_is_taken_up_by_the_launcher_at_work(shell: Shell) -> None:
     assert set(shell.executed().values()) == {1}
 
 
-def test_without_waiting_a_retry_continues_by_itself(shell: Shell) -> None:
-    shell.run("launch", "grid.yaml", f"flag={shell.folder}/flag", "--wait", code=4)
-    (shell.folder / "flag").write_text("mended")
-    assert "sweeper watch toys" in shell.run("retry", "toys", "--failed")
-    shell.until_states({"succeeded": 6})
-
-
 def test_smoke(shell: Shell) -> None:
     output = shell.run("launch", "grid.yaml", "fail=true", "--smoke", "--wait", code=4)
     assert "the first run, lr=0.1,seed=0, failed" in output

@@ -77,20 +77,6 @@ def _ended_panes(window: str, listed: Iterable[str]) -> list[int]:
     return [int(match[1]) for match in matches if match]
 
 
-ALL = sorted(f"{x} {y}" for x in (0, 3) for y in (1, 2, 3))
-
-
-def test_grouped_runs_with_their_names_and_ends(shell: Shell) -> None:
-    launcher = shell.launch("--wait")
-    output, _ = launcher.communicate(timeout=120)
-    assert launcher.returncode == 3, output
-    assert shell.executed() == ALL
-    ends = {f"x=0,y={y}": f"x=0 + x=0,y={y} (succeeded) " for y in (1, 2, 3)}
-    ends |= {f"x=3,y={y}": f"x=3 ! x=3,y={y} (failed (error)) " for y in (1, 2, 3)}
-    # A worker ends after its outcome is on record, and tmux hears of that still later.
-    until(lambda: ends.items() <= shell.panes().items())
-
-
 def test_an_unattended_view_ends_with_its_sweep(shell: Shell) -> None:
     """Its window stays, with what it showed last; a process is there no more."""
     launcher = shell.launch("x=0", "y=1", "--wait")
