@@ -226,8 +226,8 @@ def _here(options: Options) -> Capabilities:
     return Capabilities()
 
 
-def _over(defaults: Options, given: Options) -> dict[str, object]:
-    return {**defaults, **given}
+def _over(defaults: Options, later: Options) -> dict[str, object]:
+    return {**defaults, **later}
 
 
 class BackendType(NamedTuple):

@@ -51,21 +51,21 @@ def check_same_for_all_runs(reading: Reading, keys: Sequence[str]) -> None:
 
 def options_with_image(
     options: type[T],
-    given: Mapping[str, object],
+    plan_options: Mapping[str, object],
     backend: str,
     example: str = "IMAGE",
     other_key: str = "",
 ) -> T:
     """Read options into the type `options`. Raises `UsageError` if they have no image, by the key
     `image` or `other_key`."""
-    if given.get("image") is None and given.get(other_key) is None:
+    if plan_options.get("image") is None and plan_options.get(other_key) is None:
         other = f" (or {other_key})" if other_key else ""
         raise UsageError(
             f"{backend}: no image is given: write `launch: "
             f'{{{backend}: {{image: {example}}}}}`{other} in the grid, or image = "{example}" '
             f"below [{backend}] in {config_file.file()}"
         )
-    return read_options(options, given, f"launch.{backend}")
+    return read_options(options, plan_options, f"launch.{backend}")
 
 
 def capabilities(options: _Options, *credentials: str) -> Capabilities:

@@ -19,16 +19,16 @@ class GpuRoom:
 
     def __init__(self, options: Mapping[str, object], backend: str) -> None:
         self._backend, self._options = backend, options
-        self._known: dict[tuple[object, object], Gpus | None] = {}
+        self._gpus_by_options: dict[tuple[object, object], Gpus | None] = {}
         self._submitted: list[float] = []
 
     def _of(self, options: Mapping[str, object]) -> Gpus | None:
         """Return the GPUs for jobs with these options. Cached, since listing the machine's devices
         is slow."""
         key = options.get("gpus"), options.get("per_gpu")
-        if key not in self._known:
-            self._known[key] = gpus_of(options)
-        return self._known[key]
+        if key not in self._gpus_by_options:
+            self._gpus_by_options[key] = gpus_of(options)
+        return self._gpus_by_options[key]
 
     def submitted(self, jobs: Sequence[JobSpec]) -> None:
         """Record that these jobs were submitted now. Only jobs that get GPUs count."""

@@ -14,20 +14,20 @@ class Identity:
     a hash of the folder that is used in job names. The methods raise `StoreError`."""
 
     def __init__(self, folder: str) -> None:
-        self.mark = hashlib.sha256(folder.encode()).hexdigest()[:12]
+        self.folder_hash = hashlib.sha256(folder.encode()).hexdigest()[:12]
         self._folder = SweepFolder.at_address(folder)
-        self._known = ""
+        self._identity = ""
 
     def current(self) -> str:
         """Return the identity; empty before the first submission."""
-        self._known = self._known or self._folder.read_identity() or ""
-        return self._known
+        self._identity = self._identity or self._folder.read_identity() or ""
+        return self._identity
 
     def preview(self) -> None:
         """Use `NOT_YET` as the identity if nothing was submitted yet, to preview a submission."""
-        self._known = self.current() or NOT_YET
+        self._identity = self.current() or NOT_YET
 
     def ensure(self) -> str:
         """Return the identity; create it before the first submission."""
-        self._known = self._known or self._folder.ensure_identity()
-        return self._known
+        self._identity = self._identity or self._folder.ensure_identity()
+        return self._identity

@@ -21,17 +21,17 @@ class Workers:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._known: dict[str, psutil.Process] = {}
+        self._processes: dict[str, psutil.Process] = {}
 
     def find(self, tokens: Iterable[str]) -> dict[str, psutil.Process]:
         """Return token -> process, for each live worker that is visible from here. Raises
         `Unreachable` if the process table cannot be read."""
         wanted = set(tokens)
-        self._known = {t: p for t, p in self._known.items() if t not in wanted or _lives(p)}
-        missing = wanted - self._known.keys()
+        self._processes = {t: p for t, p in self._processes.items() if t not in wanted or _lives(p)}
+        missing = wanted - self._processes.keys()
         if missing:
-            self._known |= self._look(missing)
-        return {token: self._known[token] for token in wanted & self._known.keys()}
+            self._processes |= self._look(missing)
+        return {token: self._processes[token] for token in wanted & self._processes.keys()}
 
     def holding(self, tokens: Iterable[str]) -> set[str]:
         """Return the tokens whose worker is alive, even if it is not visible from here. Raises

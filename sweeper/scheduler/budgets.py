@@ -165,22 +165,22 @@ class SweepUsageWatch:
         self._context, self._run_table, self._attempts = context, run_table, attempts
         self._at: float | None = None
         self._events = 0
-        self._known: SweepUsage | None = None
+        self._published: SweepUsage | None = None
 
     def look(self, plan: Plan) -> SweepUsage | None:
         """Return the sweep's usage, which may be some seconds old. None if nothing was counted yet,
         or if the usage of an attempt is unknown."""
         now, views = self._context.clock(), self._run_table.views.values()
         events = sum(view.size for view in views)
-        happened = events != self._events or self._known is None
+        happened = events != self._events or self._published is None
         busy = any(view.state.at_work for view in views)
         if self._at is None or now - self._at >= _SUM_SECONDS or (happened and not busy):
             self._at, self._events = now, events
             usage = self._sum(plan)
-            before = self._known and self._known._replace(time=None)
+            before = self._published and self._published._replace(time=None)
             if usage != before:
-                self._known = None if usage is None else usage._replace(time=timestamp())
-        return self._known
+                self._published = None if usage is None else usage._replace(time=timestamp())
+        return self._published
 
     def _sum(self, plan: Plan) -> SweepUsage | None:
         usages = self._attempts.look(_REMOTE_LOOKS if self._context.store.is_remote else None)
@@ -253,7 +253,7 @@ class AccountBudget:
         self._before = f"{folder}/{name_of(root, sweep)}.json"
         self._seconds = _REMOTE_SECONDS if store.is_remote else _WRITE_SECONDS
         self._next = context.clock()
-        self._known: dict[str, tuple[int, SweepSpent]] = {}
+        self._others: dict[str, tuple[int, SweepSpent]] = {}
         self._mine: SweepSpent | None = None
         self.spent = NOTHING
         self.trouble: str | None = None
@@ -264,7 +264,7 @@ class AccountBudget:
         if self._context.clock() >= self._next:
             self._next = self._context.clock() + self._seconds
             self.exchange(now)
-        several = [spent for _, spent in self._known.values()]
+        several = [spent for _, spent in self._others.values()]
         several.append(self._with_ours(now))
         days = (item for sweep in several for item in sweep.days.items())
         self.spent = daily_spending.together([spent for day, spent in days if self._counts(day)])
@@ -309,7 +309,7 @@ class AccountBudget:
             self._read()
         lines = [
             record.counted
-            for path, (_, record) in self._known.items()
+            for path, (_, record) in self._others.items()
             if record.created == self._created
             and (path == self._before or record.identity == self._identity)
         ]
@@ -326,16 +326,16 @@ class AccountBudget:
         read."""
         listed = {entry.path: entry.stamp for entry in self._store.list(self._folder)}
         listed.pop(self._path, None)
-        self._known = {path: entry for path, entry in self._known.items() if path in listed}
+        self._others = {path: entry for path, entry in self._others.items() if path in listed}
         failed: StoreError | None = None
         for path, stamp in listed.items():
-            cached = self._known.get(path)
+            cached = self._others.get(path)
             if cached is not None and cached[0] == stamp:
                 continue
             try:
-                self._known[path] = (stamp, read_as(self._store, path, daily_spending.read))
+                self._others[path] = (stamp, read_as(self._store, path, daily_spending.read))
             except NotFound:  # The file was removed meanwhile.
-                self._known.pop(path, None)
+                self._others.pop(path, None)
             except StoreError as error:
                 failed = failed or error
         if failed is not None:

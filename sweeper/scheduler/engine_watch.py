@@ -115,19 +115,19 @@ def watch(context: Context, service: Service) -> EngineWatch | None:
     """Return the engine watch of a sweep, or None if its runs do not use sweeper's engine.
     `service` is the service record of the launch."""
     plan, url = context.plan, service.engine
-    here_too = capabilities_together(plan.launch).here
+    is_here = capabilities_together(plan.launch).here
     if plan.service != "local" or url is None:
         return None
     if "TINKER_BASE_URL" in plan.launch.env:
         return None  # The grid names another service.
 
-    def here() -> Engine | None:
+    def find_here() -> Engine | None:
         engine = lifecycle.find(service.home, _ASK_SECONDS)
         return None if engine is None else Engine(engine.url, engine.started)
 
-    def there() -> Engine | None:
+    def find_there() -> Engine | None:
         started = lifecycle.knock(url, _ASK_SECONDS)
         return None if started is None else Engine(url, started)
 
-    find = here if here_too else there
-    return EngineWatch(context, find, url, fixed=not here_too)
+    find = find_here if is_here else find_there
+    return EngineWatch(context, find, url, fixed=not is_here)

@@ -300,7 +300,7 @@ class FailurePolicy:
         self._outcomes = outcomes
         self._breaker = CircuitBreaker()
         self._begun = False
-        self._known: set[tuple[str, int]] = set()
+        self._retried: set[tuple[str, int]] = set()
         # The outcomes of this launch whose runs are to be started again, unless a user cancels
         # them.
         self._open: dict[str, RunState] = {}
@@ -337,12 +337,12 @@ class FailurePolicy:
                 refused = refused or "machine"
             if fresh and self._begun:
                 self._open[run] = state
-                self._try(run, state.state)
+                self._note_attempt(run, state.state)
             if self._open.get(run) == state and not self._run_table.views[run].wants:
                 del self._open[run]
-                self._learn(run, state.state)
-        self._go_on()
-        self._hold()
+                self._note_run(run, state.state)
+        self._forget_failures()
+        self._hold_if_tripped()
         self._begun = True
         return refused
 
@@ -353,7 +353,7 @@ class FailurePolicy:
         if run not in self._run_table.retired and not self._run_table.views[run].cancel:
             body = {"by": f"the launcher, {why}"}
             fresh = self._run_table.add(run, attempt, Event.RETRY, body)
-            self._known.add((run, attempt))
+            self._retried.add((run, attempt))
             if fresh and self._run_table.is_cancelled(run, attempt):
                 self._run_table.add(run, attempt + 1, Event.CANCEL, body)
 
@@ -375,14 +375,14 @@ class FailurePolicy:
         views = {run: self._run_table.views[run] for run in suspects}
         return any(v.wants or v.state.state in OPEN or r in unknown for r, v in views.items())
 
-    def _try(self, run: str, state: State) -> None:
+    def _note_attempt(self, run: str, state: State) -> None:
         """Tell the circuit breaker that an attempt of this launch has ended."""
         if state is State.SUCCEEDED:
             self._breaker.attempt_ended(run, None)
         elif state is State.FAILED and self._outcomes.failure(run).reason not in EXCUSED:
             self._breaker.attempt_ended(run, self._outcomes.failure(run))
 
-    def _learn(self, run: str, state: State) -> None:
+    def _note_run(self, run: str, state: State) -> None:
         """Tell the circuit breaker that a run of this launch is over. With `smoke`, also check
         whether the first run has succeeded."""
         if state is State.SUCCEEDED:
@@ -397,7 +397,7 @@ class FailurePolicy:
             verb = "failed" if failure else f"was {state.value}"
             self.held = f"the first run, {name}, {verb}{why}: no more runs are started"
 
-    def _go_on(self) -> None:
+    def _forget_failures(self) -> None:
         """Forget the earlier failures and the hold if a user has asked for a retry since the last
         step."""
         retried = {
@@ -407,21 +407,21 @@ class FailurePolicy:
             for attempt, event in self._run_table.events(run)
             if event in RETRIES
         }
-        if self._begun and retried - self._known:
+        if self._begun and retried - self._retried:
             self.first = self.held = None
             self._breaker.reset()
-        self._known |= retried
+        self._retried |= retried
 
-    def _hold(self) -> None:
+    def _hold_if_tripped(self) -> None:
         alive = len(self._run_table.runs) - len(self._run_table.retired)
         cause = self._breaker.tripped(alive)
-        if cause is not None and self.held is None and self._left():
+        if cause is not None and self.held is None and self._has_runs_to_start():
             self.held = (
                 f"the first runs failed with the same error ({_cause(cause)}), so no other "
                 "run is started: see `sweeper logs`, fix it, then run `sweeper retry`"
             )
 
-    def _left(self) -> bool:
+    def _has_runs_to_start(self) -> bool:
         """Return whether any run is still to be started."""
         wanting = any(view.wants for view in self._run_table.views.values())
         return wanting or bool(self._run_table.unacknowledged())

@@ -190,7 +190,7 @@ class Governor:
         takes."""
         gone = self._gone(page)
         members = dict(page.members)
-        for name, slots in self._left_by(page, gone).items():
+        for name, slots in self._slots_needed(page, gone).items():
             members[name] = members[name]._replace(slots=slots)
             if not slots:
                 del members[name]
@@ -287,7 +287,7 @@ class Governor:
                 abandoned = self._abandoned[name] = _Abandoned(member, self._clock, is_here=is_here)
             abandoned.look()
 
-    def _left_by(self, page: Page, gone: set[str]) -> dict[str, int]:
+    def _slots_needed(self, page: Page, gone: set[str]) -> dict[str, int]:
         """Return the number of slots that each member without a launcher still needs, for members
         that hold more."""
         jobs: dict[str, int] = {}
@@ -381,14 +381,18 @@ class Parallelism:
         self._planned = self.most = context.plan.launch.max_parallel
         self._governor = governor_of(context, service) if needed else None
         self._machine = Limiter(context.clock)
-        self._borne = Learned()
+        self._machine_limit = Learned()
         self._slots = 0
         self.lowered: Lowered | None = None
 
     @property
     def here(self) -> int:
         """The number of jobs that this launcher would run without the quota."""
-        return self.most if self._borne.limit is None else min(self.most, self._borne.limit)
+        return (
+            self.most
+            if self._machine_limit.limit is None
+            else min(self.most, self._machine_limit.limit)
+        )
 
     @property
     def jobs(self) -> int:
@@ -406,9 +410,11 @@ class Parallelism:
         `startable` more could start. `refused` is what rejected a job: the service or the machine.
         Raises `Unreachable` if the place of the quota does not answer; then no run may start."""
         crowded = "machine" if refused == "machine" else None
-        self._borne = self._machine.see(self._borne, Load(busy, 0, startable, crowded))
-        if self._borne.limit is not None and self._borne.limit >= self.most:
-            self._borne = self._borne._replace(limit=None, step=1)
+        self._machine_limit = self._machine.see(
+            self._machine_limit, Load(busy, 0, startable, crowded)
+        )
+        if self._machine_limit.limit is not None and self._machine_limit.limit >= self.most:
+            self._machine_limit = self._machine_limit._replace(limit=None, step=1)
         self.lowered = None
         if self.here != self._planned:
             self.lowered = Lowered(self.here, "machine" if self.here < self.most else "asked")

@@ -200,7 +200,7 @@ class Stages:
         while True:  # If one run waits in vain, so do its descendants.
             self._wait()
             before = self._progress()
-            if any(self._try(choice, trouble) for choice in self._plan.choices):
+            if any(self._choose_or_report(choice, trouble) for choice in self._plan.choices):
                 self._plan = self._context.folder.with_chosen(self._plan)
                 self._run_table.grow(self._plan)
                 self._halted = halted(self._plan, cancelled)
@@ -223,7 +223,7 @@ class Stages:
                 retries = self._run_table.retries(run)
                 request_cancel(self._context.folder, run, happened, retries, cancelled.by)
 
-    def _try(self, choice: Choice, trouble: list[str]) -> bool:
+    def _choose_or_report(self, choice: Choice, trouble: list[str]) -> bool:
         try:
             return self._choose(choice)
         except StoreError as error:

@@ -208,7 +208,7 @@ def test_jobs_refused_for_now_do_not_keep_others_out(
 def test_an_unconfirmed_submission_is_not_repeated(tmp_path: Path) -> None:
     """Also if squeue is so slow that an answer from before is still used."""
     first, second = _tokens(2)
-    mark = Tables(str(tmp_path)).mark
+    mark = Tables(str(tmp_path)).folder_hash
 
     clock = FakeClock()
 
@@ -265,7 +265,7 @@ def test_silent_accounting_means_unreachable(tmp_path: Path) -> None:
     slurm = Accounted()
     slurm.accounts = None
     now = 100.0
-    mark = Tables(str(tmp_path)).mark
+    mark = Tables(str(tmp_path)).folder_hash
     accounting = Accounting(slurm, mark, lambda: now)
     for _ in range(3):  # it is left alone for some seconds
         with pytest.raises(Unreachable, match="Problem talking"):
@@ -278,7 +278,7 @@ def test_silent_accounting_means_unreachable(tmp_path: Path) -> None:
 
 def test_accounting_is_asked_again_for_jobs_seen_in_the_queue(tmp_path: Path) -> None:
     slurm = Accounted()
-    accounting = Accounting(slurm, Tables(str(tmp_path)).mark, lambda: 100.0)
+    accounting = Accounting(slurm, Tables(str(tmp_path)).folder_hash, lambda: 100.0)
     first, second = TOKEN, "d" * 12 + "-a1"
     counts: list[int] = []
     for missed in ({first}, {second}, {first}, {first, second}):  # by `poll` and `find`, in turn
@@ -308,7 +308,7 @@ def test_accounting_without_comments_is_not_asked(tmp_path: Path, configured: st
 def test_cancelling_needs_no_accounting(tmp_path: Path) -> None:
     slurm = Accounted()
     slurm.accounts = None
-    slurm.answer = _line("7", "RUNNING", label=TOKEN, mark=Tables(str(tmp_path)).mark)
+    slurm.answer = _line("7", "RUNNING", label=TOKEN, mark=Tables(str(tmp_path)).folder_hash)
     SlurmBackend(slurm, "s", str(tmp_path)).cancel([TOKEN, "d" * 12 + "-a1"])
     assert [call[-1] for call in slurm.sent("scancel")] == ["7"]
 
@@ -316,7 +316,7 @@ def test_cancelling_needs_no_accounting(tmp_path: Path) -> None:
 def test_a_requeued_job_serves_the_next_attempts(tmp_path: Path) -> None:
     tables = Tables(str(tmp_path))
     run = "c" * 12
-    answer = _line("7", "PENDING", restarts=2, mark=tables.mark, label=f"{run}-a2")
+    answer = _line("7", "PENDING", restarts=2, mark=tables.folder_hash, label=f"{run}-a2")
     backend = SlurmBackend(FakeSlurm(answer), "sweep", str(tmp_path))
     states = {token: status.state for token, status in backend.poll(
         [f"{run}-a{number}" for number in range(1, 6)]).items()}  # fmt: skip
@@ -328,7 +328,7 @@ def test_a_requeued_job_serves_the_next_attempts(tmp_path: Path) -> None:
 
 
 def test_an_array_without_its_table_is_unreachable(tmp_path: Path) -> None:
-    answer = _line("7", "RUNNING", task="0", label="array", mark=Tables(str(tmp_path)).mark)
+    answer = _line("7", "RUNNING", task="0", label="array", mark=Tables(str(tmp_path)).folder_hash)
     with pytest.raises(Unreachable, match=r"which run 7_0 is running: `scancel 7`"):
         SlurmBackend(FakeSlurm(answer), "sweep", str(tmp_path)).poll([TOKEN])
 
@@ -344,7 +344,7 @@ def test_an_array_without_its_table_is_unreachable(tmp_path: Path) -> None:
 def test_cancelling_a_job_that_has_ended_is_fine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, is_over: bool
 ) -> None:
-    answer = _line("7", "RUNNING", mark=Tables(str(tmp_path / "s")).mark, label=TOKEN)
+    answer = _line("7", "RUNNING", mark=Tables(str(tmp_path / "s")).folder_hash, label=TOKEN)
     for name, text in (("squeue", f"echo '{answer}'"), ("scancel", end)):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
@@ -359,7 +359,9 @@ def test_an_array_is_cancelled_by_one_call(tmp_path: Path) -> None:
     name = tables.write([_job(token) for token in _tokens(300)], requeue=True)
     states = ["PENDING" if number % 3 else "RUNNING" for number in range(300)]
     lines = [
-        _line("7", state, task=str(number), label="array", mark=tables.mark).replace(TABLE, name)
+        _line("7", state, task=str(number), label="array", mark=tables.folder_hash).replace(
+            TABLE, name
+        )
         for number, state in enumerate(states)
     ]
     slurm = FakeSlurm("\n".join(lines))
@@ -391,7 +393,9 @@ _EARLY = "start: its batch script ended before the worker"
 def test_reasons_are_read_from_the_output_of_a_job(
     tmp_path: Path, code: str, printed: str, reason: str | None
 ) -> None:
-    slurm = FakeSlurm(_line("7", "FAILED", code, mark=Tables(str(tmp_path)).mark, label=TOKEN))
+    slurm = FakeSlurm(
+        _line("7", "FAILED", code, mark=Tables(str(tmp_path)).folder_hash, label=TOKEN)
+    )
     (tmp_path / "slurm").mkdir()
     (tmp_path / "slurm" / f"{TABLE}.out").write_text(printed.format(TOKEN))
     assert SlurmBackend(slurm, "s", str(tmp_path)).poll([TOKEN])[TOKEN].reason == reason
@@ -402,7 +406,7 @@ def test_a_suspended_job_is_not_signalled_but_reported_as_not_stopped(tmp_path: 
     states = ["SUSPENDED", "STOPPED", "RUNNING", "NEW_STATE", "REQUEUE_HOLD", "COMPLETED"]
     tokens = _tokens(6)
     lines = [
-        _line(str(number), state, mark=tables.mark, label=token)
+        _line(str(number), state, mark=tables.folder_hash, label=token)
         for number, (state, token) in enumerate(zip(states, tokens, strict=True))
     ]
     slurm = FakeSlurm("\n".join(lines))
@@ -415,7 +419,7 @@ def test_a_suspended_job_is_not_signalled_but_reported_as_not_stopped(tmp_path: 
 
 @pytest.mark.parametrize("state", ["FAILED", "PENDING"])
 def test_an_array_that_has_ended_needs_no_table(tmp_path: Path, state: str) -> None:
-    answer = _line("7", state, task="0", label="array", mark=Tables(str(tmp_path)).mark)
+    answer = _line("7", state, task="0", label="array", mark=Tables(str(tmp_path)).folder_hash)
     (status,) = SlurmBackend(FakeSlurm(answer), "s", str(tmp_path)).poll(_tokens(1)).values()
     assert status.state is JobState.ABSENT
 

@@ -17,13 +17,13 @@ from sweeper.backends.base import (
 __all__ = ["BACKEND"]
 
 
-def _merged(defaults: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
+def _merged(defaults: Mapping[str, object], later: Mapping[str, object]) -> dict[str, object]:
     merged = dict(defaults)
-    if "job_definition" in given:  # These replace a default image and its roles.
+    if "job_definition" in later:  # These replace a default image and its roles.
         merged = {k: v for k, v in merged.items() if k not in ("image", *OF_AN_IMAGE)}
-    elif given.keys() & {"image", *OF_AN_IMAGE}:
+    elif later.keys() & {"image", *OF_AN_IMAGE}:
         merged.pop("job_definition", None)
-    return {**merged, **given}
+    return {**merged, **later}
 
 
 def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
@@ -32,9 +32,9 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     return open_backend(sweep, folder, options)
 
 
-def _capabilities(given: Mapping[str, object]) -> Capabilities:
+def _capabilities(plan_options: Mapping[str, object]) -> Capabilities:
     """Return the capabilities: jobs run on other machines and share no files with this one."""
-    options = read_options(given)
+    options = read_options(plan_options)
     return Capabilities(
         here=False,
         files=False,

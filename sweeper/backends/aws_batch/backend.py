@@ -44,8 +44,10 @@ def open_backend(
 ) -> "AwsBatchBackend":
     """Open the backend for one sweep. Raises `EnvironmentFailure` if the queue does not exist or
     AWS does not answer, and `UsageError` for incomplete options."""
-    given = read_options(options or {})
-    backend = AwsBatchBackend(Aws(given.region, given.profile), given, sweep, folder)
+    batch_options = read_options(options or {})
+    backend = AwsBatchBackend(
+        Aws(batch_options.region, batch_options.profile), batch_options, sweep, folder
+    )
     backend.check()
     return backend
 

@@ -206,8 +206,8 @@ class Aws:
             return client
         try:
             if self._session is None:
-                made: _Session = import_module("botocore.session").Session(profile=self._profile)
-                self._session = made
+                session: _Session = import_module("botocore.session").Session(profile=self._profile)
+                self._session = session
             retries: dict[str, object] = {"mode": "adaptive", "total_max_attempts": _TRIES}
             if not again:
                 retries = {"mode": "standard", "total_max_attempts": 1}

@@ -38,12 +38,12 @@ def definition(aws: Aws, options: Options) -> str:
     try:
         # Two launches may make it twice. That is harmless: the name determines the content, and the
         # newest revision is used.
-        made = aws.call("batch", "register_job_definition", **registration(options))
+        registered = aws.call("batch", "register_job_definition", **registration(options))
     except Refused as error:
         if not error.for_good:
             raise
         raise EnvironmentFailure(str(error)) from error
-    return f"{made['jobDefinitionName']}:{made['revision']}"
+    return f"{registered['jobDefinitionName']}:{registered['revision']}"
 
 
 def registration(options: Options) -> dict[str, object]:
@@ -72,8 +72,8 @@ def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
     newest = max(active, key=lambda item: item["revision"], default=None)
     if newest is not None and named is not None:
         container = newest.get("containerProperties", {})
-        has = {secret["name"] for secret in container.get("secrets", ())}
-        for name in sorted(options.secrets.keys() - has):
+        present = {secret["name"] for secret in container.get("secrets", ())}
+        for name in sorted(options.secrets.keys() - present):
             raise UsageError(
                 f"aws-batch: the job definition {named} has no secret {name}, so jobs cannot "
                 "get it: add it there, or give an image instead"
@@ -109,10 +109,10 @@ def _container(options: Options) -> dict[str, object]:
 
 
 def _resources(vcpus: float | None, memory: int | None, gpus: int | None) -> list[dict[str, str]]:
-    given = (("VCPU", vcpus), ("MEMORY", memory), ("GPU", gpus))
+    amounts = (("VCPU", vcpus), ("MEMORY", memory), ("GPU", gpus))
     return [
         {"type": kind, "value": str(value) if isinstance(value, int) else f"{value:g}"}
-        for kind, value in given
+        for kind, value in amounts
         if value is not None
     ]
 

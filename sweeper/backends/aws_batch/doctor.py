@@ -32,12 +32,12 @@ class _Account(NamedTuple):
     profile: str | None
 
 
-def checks(given: Mapping[str, object]) -> list[Check]:
+def checks(plan_options: Mapping[str, object]) -> list[Check]:
     """Return the checks of `sweeper doctor --backend aws-batch`, for the options of a plan."""
-    aws = Aws(*codec.read(_Account, dict(given), PLACE))
+    aws = Aws(*codec.read(_Account, dict(plan_options), PLACE))
     identity = Check("AWS identity", True, lambda: _identity(aws))
     try:
-        options = read_options(given)
+        options = read_options(plan_options)
     except UsageError as error:
         message = f"{error}; or give the grid: --grid GRID"
 

@@ -33,17 +33,17 @@ class Submissions:
         alike: dict[tuple[str, ...], list[JobSpec]] = {}
         for job in jobs:
             alike.setdefault(tuple(job.argv[:-1]), []).append(job)
-        least = max(2, self._options.array)
+        minimum = max(2, self._options.array)
         for argv, group in alike.items():
             # A task of an array finds its token by sweeper's own code, so it needs a Python
             # interpreter.
             python = os.path.basename(argv[0] if argv else "").startswith("python")
             for start in range(0, len(group), _MOST_CHILDREN):
-                some = group[start : start + _MOST_CHILDREN]
-                if self._options.array and len(some) >= least and python:
-                    yield some
+                batch = group[start : start + _MOST_CHILDREN]
+                if self._options.array and len(batch) >= minimum and python:
+                    yield batch
                 else:
-                    yield from ([job] for job in some)
+                    yield from ([job] for job in batch)
 
     def request(self, jobs: Sequence[JobSpec], definition: str, region: str) -> dict[str, object]:
         """Return the parameters of SubmitJob for the jobs of one submission."""
@@ -71,11 +71,11 @@ class Submissions:
 
 
 def manifests(
-    sweep: str, folder: str, given: Mapping[str, object], batches: Batches
+    sweep: str, folder: str, plan_options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
     """Yield the parameters of each request. RegisterJobDefinition comes first if a definition is
     made from an image. Each SubmitJob names the definition without its revision."""
-    options = read_options(given)
+    options = read_options(plan_options)
     region = Aws(options.region, options.profile).region
     names = Names(SweepFolder.at_address(folder))
     names.identity.preview()

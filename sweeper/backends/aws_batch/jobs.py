@@ -307,8 +307,8 @@ class Jobs:
     def _describe(self, jobs: Sequence[str]) -> list[Job]:
         described: list[Job] = []
         for start in range(0, len(jobs), A_CALL):
-            some = list(jobs[start : start + A_CALL])
-            described += self._aws.call("batch", "describe_jobs", jobs=some)["jobs"]
+            batch = list(jobs[start : start + A_CALL])
+            described += self._aws.call("batch", "describe_jobs", jobs=batch)["jobs"]
         return described
 
 

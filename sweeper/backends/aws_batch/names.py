@@ -30,7 +30,7 @@ class Names:
 
     def __init__(self, folder: SweepFolder) -> None:
         self.identity = Identity(folder.address)
-        self.prefix = f"sweeper-{self.identity.mark}-"
+        self.prefix = f"sweeper-{self.identity.folder_hash}-"
         self._store, self._folder = folder.store, folder
         self._tables: dict[str, list[str]] = {}
 

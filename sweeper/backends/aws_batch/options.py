@@ -119,17 +119,17 @@ SECTION = section_of(
 )
 
 
-def read_options(given: Mapping[str, object]) -> Options:
+def read_options(plan_options: Mapping[str, object]) -> Options:
     """Return the options. For a missing option, the job definition or AWS decides. Raises
     `UsageError` unless there are a queue and either a job definition or an image, and `Damaged` for
     an option of another type."""
-    if given.get("queue") is None:
+    if plan_options.get("queue") is None:
         raise UsageError(
             "aws-batch: no queue is given: write `launch: "
             f'{{aws_batch: {{queue: NAME, image: IMAGE}}}}` in the grid, or queue = "NAME" '
             f"below [aws_batch] in {config_file.file()}"
         )
-    options = codec.read(Options, dict(given), PLACE)
+    options = codec.read(Options, dict(plan_options), PLACE)
     if options.job_definition is None and options.image is None:
         raise UsageError(
             "aws-batch: no image is given: set launch.aws_batch.image, or job_definition to "

@@ -18,13 +18,15 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     return open_backend(sweep, folder, _whole(options))
 
 
-def _whole(given: Mapping[str, object]) -> Options:
+def _whole(plan_options: Mapping[str, object]) -> Options:
     """Return the options. Raises `UsageError` without an image."""
-    return container_jobs.options_with_image(Options, given, "beaker", "OWNER/NAME", "docker_image")
+    return container_jobs.options_with_image(
+        Options, plan_options, "beaker", "OWNER/NAME", "docker_image"
+    )
 
 
-def _capabilities(given: Mapping[str, object]) -> Capabilities:
-    return container_jobs.capabilities(_whole(given), "BEAKER_TOKEN", "BEAKER_CONFIG")
+def _capabilities(plan_options: Mapping[str, object]) -> Capabilities:
+    return container_jobs.capabilities(_whole(plan_options), "BEAKER_TOKEN", "BEAKER_CONFIG")
 
 
 def _checks(options: Mapping[str, object]) -> Iterable[Check]:
@@ -39,11 +41,11 @@ def _manifests(
     """Yield the spec of one experiment per job. The spec lacks its name, so `about` has it."""
     from sweeper.backends.beaker.spec import Names, spec
 
-    names, given = Names(sweep, folder), _whole(options)
+    names, sweep_options = Names(sweep, folder), _whole(options)
     names.identity.preview()
     for job in chain.from_iterable(batches):
         about = f"{names.name(job.token)}: {job.title}"
-        yield Manifest(about, spec(job, over(given, job.resources, merged), names))
+        yield Manifest(about, spec(job, over(sweep_options, job.resources, merged), names))
 
 
 BACKEND = BackendType(

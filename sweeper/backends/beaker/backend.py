@@ -89,7 +89,7 @@ class BeakerBackend(Backend):
         if not tokens:
             return {}
         self._look(tokens)
-        self._ask_more(tokens)
+        self._query_details(tokens)
         return {token: self._status(token) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> None:
@@ -118,14 +118,14 @@ class BeakerBackend(Backend):
     def _create(self, job: JobSpec) -> None:
         self._over.pop(job.token, None)
         name = self._names.name(job.token)
-        made = spec(job, over(self._options, job.resources, merged), self._names)
+        experiment = spec(job, over(self._options, job.resources, merged), self._names)
         try:
-            self._service.create(name, made)
+            self._service.create(name, experiment)
         except Refused as error:
             if error.status != "ALREADY_EXISTS":
                 raise error.settled() from None
             if self._make_way(job.token):
-                self._service.create(name, made)
+                self._service.create(name, experiment)
 
     def _make_way(self, token: str) -> bool:
         """Free the experiment name of a token: rename an ended experiment that has it, which
@@ -133,15 +133,15 @@ class BeakerBackend(Backend):
         it cannot be ours.) Return False if an unfinished experiment of this sweep has the name.
         Raises `EnvironmentFailure` if the experiment is in another workspace, and `Refused` if it
         belongs to an earlier sweep and has not ended."""
-        there = self._listed(token, anyones=True).get(token)
-        if there is None:
+        workload = self._listed(token, anyones=True).get(token)
+        if workload is None:
             reason = (
                 f"a workspace other than {self._service.workspace} already has an experiment named"
             )
             raise EnvironmentFailure(f"beaker: {reason} {self._names.name(token)}")
-        identity = there.experiment.id
-        if word(there, "status") not in ENDS:
-            if self._names.is_ours(there.experiment.description):
+        identity = workload.experiment.id
+        if word(workload, "status") not in ENDS:
+            if self._names.is_ours(workload.experiment.description):
                 return False
             reason = (
                 f"the experiment {identity} of an earlier sweep in this folder is still running"
@@ -199,7 +199,7 @@ class BeakerBackend(Backend):
                     listed[about.name.removeprefix(self._names.prefix)] = workload
         return listed
 
-    def _ask_more(self, tokens: Iterable[str]) -> None:
+    def _query_details(self, tokens: Iterable[str]) -> None:
         """Query the jobs of experiments whose details are due."""
         now = time.monotonic()
         due = sorted((at, token) for token in tokens if (at := self._due(token, now)) is not None)

@@ -83,9 +83,9 @@ class Service:
 
     def __init__(self, workspace: str | None = None) -> None:
         self._backoff = Backoff(*_AGAIN_SECONDS)
-        self._made, self._messages, self._errors = _client()
+        self._new_client, self._messages, self._errors = _client()
         self._renewing = threading.Lock()
-        self._client = self._made()
+        self._client = self._new_client()
         self._config = self._client.config
         self.host = str(self._config.agent_address)
         name = workspace or self._config.default_workspace
@@ -187,7 +187,7 @@ class Service:
         try:
             return retried(ask, delays(0.2, times=_TRIES - 1), passes)
         except Unreachable as failure:
-            raise self._left_alone(failure) from failure.__cause__
+            raise self._start_backoff(failure) from failure.__cause__
 
     @overload
     def pages(
@@ -220,7 +220,7 @@ class Service:
             ask = client.experiment.http_request
             ask(path, "POST", {"name": name}, data, timeout=_SECONDS)
         except Exception as error:
-            raise self._left_alone(self._unreachable(*_of_http(error), client)) from error
+            raise self._start_backoff(self._unreachable(*_of_http(error), client)) from error
         self._backoff.succeeded()
 
     def lines(self, job: str) -> Iterator[bytes]:
@@ -237,8 +237,8 @@ class Service:
     ) -> "list[Message]":
         stub, answers = getattr(client.service, method), list["Message"]()
         for start in range(0, len(messages), _ABREAST):
-            some = messages[start : start + _ABREAST]
-            calls = [stub.future(message, **self._how()) for message in some]
+            batch = messages[start : start + _ABREAST]
+            calls = [stub.future(message, **self._how()) for message in batch]
             answers += [call.result() for call in calls]
         self._backoff.succeeded()
         return answers
@@ -262,10 +262,10 @@ class Service:
             # threads may still use the old connection. It closes itself when it is no longer
             # referenced.
             if self._client is client:
-                self._client = self._made()
+                self._client = self._new_client()
         return Unreachable(f"beaker: {self.host} does not answer: {line}")
 
-    def _left_alone(self, failure: Unreachable) -> Unreachable:
+    def _start_backoff(self, failure: Unreachable) -> Unreachable:
         """Start the backoff unless the failure is a refusal. Return the failure."""
         if not isinstance(failure, Refused):
             self._backoff.failed(failure)
@@ -293,13 +293,13 @@ def _client() -> "tuple[Callable[[], Beaker], ModuleType, tuple[type[Exception],
             f"beaker: no login ({line_of(error)}): set BEAKER_TOKEN, or run `beaker account login`"
         ) from error
 
-    def made() -> Beaker:
+    def new_client() -> Beaker:
         client = Beaker(config, check_for_upgrades=False)
         vars(client)["MAX_RETRIES"] = 1  # Set for this client only, although the class declares it.
         return client
 
     # ValueError means that the channel is closed.
-    return made, messages, (grpc.RpcError, ValueError)
+    return new_client, messages, (grpc.RpcError, ValueError)
 
 
 def _streams(client: "Beaker") -> _Streams:

@@ -33,7 +33,7 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
     def check(look: Callable[[Service, Options], str]) -> Callable[[], str]:
         return lambda: look(connected(), options)
 
-    def of(look: Callable[[Service, Options, str], str], name: str) -> Callable[[], str]:
+    def check_named(look: Callable[[Service, Options, str], str], name: str) -> Callable[[], str]:
         return check(lambda service, options: look(service, options, name))
 
     steps = [
@@ -44,13 +44,13 @@ def checks(options: Options, service: Service | None = None) -> list[Check]:
         Check("image", options.docker_image is None, check(_image)),
     ]
     if options.priority is not None:
-        steps.append(Check("priority", True, of(_priority, options.priority)))
+        steps.append(Check("priority", True, check_named(_priority, options.priority)))
     named = [name for name in options.clusters if "*" not in name]
-    steps += [Check(f"cluster {name}", True, of(_cluster, name)) for name in named]
+    steps += [Check(f"cluster {name}", True, check_named(_cluster, name)) for name in named]
     if hostnames := options.hostnames:
         steps.append(Check("nodes", True, check(partial(_nodes, hostnames))))
     for path, name in sorted(options.datasets.items()):
-        steps.append(Check(f"dataset {path}", True, of(_dataset, name)))
+        steps.append(Check(f"dataset {path}", True, check_named(_dataset, name)))
     for variable, name in sorted(options.secrets.items()):
         steps.append(Check(f"secret {variable}", True, check(partial(_secret, variable, name))))
     return steps
@@ -137,10 +137,10 @@ def _cluster(service: Service, options: Options, name: str) -> str:
         ("CPUs", options.cpus, shape.cpu_count),
         ("bytes of memory", round(float(amount) * _UNITS[unit]), shape.memory_bytes),
     )
-    for kind, wanted_count, has in wanted if shape.cpu_count else ():
-        if wanted_count > has:
+    for kind, wanted_count, available in wanted if shape.cpu_count else ():
+        if wanted_count > available:
             raise LookupError(
-                f"the nodes of {name} have {has} {kind}, but a job asks for {wanted_count}"
+                f"the nodes of {name} have {available} {kind}, but a job asks for {wanted_count}"
             )
     most = cluster.max_task_timeout.ToSeconds()
     if most and (options.timeout_s or 0) > most:

@@ -24,9 +24,11 @@ _PREEMPTIBLE_DOC = (
 )
 
 
-def _mounts(pattern: str, of: str) -> Names:
+def _mounts(pattern: str, targets: str) -> Names:
     path = Matching(r"/[^\x00-\x1f\x7f:]{1,250}", "a path in the container")
-    return Names(f"a mapping of paths to {of}", path, values=Matching(pattern, f"one of {of}"))
+    return Names(
+        f"a mapping of paths to {targets}", path, values=Matching(pattern, f"one of {targets}")
+    )
 
 
 _OWN = Text(_OWNED, "{} is not a name in Beaker: owner/name, or an id")
@@ -103,8 +105,8 @@ def _check(reading: Reading) -> None:
 
 
 def _both(keys: tuple[str, str]) -> dict[str, object]:
-    given = {key: {"not": {"type": "null"}} for key in keys}
-    return {"type": "object", "required": list(keys), "properties": given}
+    present = {key: {"not": {"type": "null"}} for key in keys}
+    return {"type": "object", "required": list(keys), "properties": present}
 
 
 SECTION = section_of(
@@ -112,9 +114,9 @@ SECTION = section_of(
 )
 
 
-def merged(before: Mapping[str, object], given: Mapping[str, object]) -> dict[str, object]:
-    """Merge `given` into `before`. An option of `given` also removes the options that it
+def merged(before: Mapping[str, object], later: Mapping[str, object]) -> dict[str, object]:
+    """Merge `later` into `before`. An option of `later` also removes the options that it
     excludes."""
-    keys = {key.removesuffix("_s") for key in given}
+    keys = {key.removesuffix("_s") for key in later}
     gone = {key for pair in APART if not keys.isdisjoint(pair) for key in pair}
-    return {k: v for k, v in before.items() if k.removesuffix("_s") not in gone} | dict(given)
+    return {k: v for k, v in before.items() if k.removesuffix("_s") not in gone} | dict(later)

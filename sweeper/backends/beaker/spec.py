@@ -16,7 +16,7 @@ class Names:
 
     def __init__(self, sweep: str, folder: str) -> None:
         self.sweep, self.identity = sweep, Identity(folder)
-        self.prefix = f"sweeper-{self.identity.mark}-"
+        self.prefix = f"sweeper-{self.identity.folder_hash}-"
 
     def name(self, token: str) -> str:
         return self.prefix + token

@@ -18,13 +18,13 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     return open_backend(sweep, folder, _whole(options))
 
 
-def _whole(given: Mapping[str, object]) -> Options:
+def _whole(plan_options: Mapping[str, object]) -> Options:
     """Return the options. Raises `UsageError` without an image."""
-    return container_jobs.options_with_image(Options, given, "kubernetes")
+    return container_jobs.options_with_image(Options, plan_options, "kubernetes")
 
 
-def _capabilities(given: Mapping[str, object]) -> Capabilities:
-    return container_jobs.capabilities(_whole(given), "KUBECONFIG")
+def _capabilities(plan_options: Mapping[str, object]) -> Capabilities:
+    return container_jobs.capabilities(_whole(plan_options), "KUBECONFIG")
 
 
 def _checks(options: Mapping[str, object]) -> Iterable[Check]:
@@ -40,11 +40,11 @@ def _manifests(
     from sweeper.backends.identity import NOT_YET
     from sweeper.backends.kubernetes.manifest import Names, manifest
 
-    names, given = Names(sweep, folder), _whole(options)
+    names, sweep_options = Names(sweep, folder), _whole(options)
     names.identity.preview()
     for job in chain.from_iterable(batches):
-        made = manifest(job, over(given, job.resources), names, NOT_YET)
-        yield Manifest(job.title, made)
+        body = manifest(job, over(sweep_options, job.resources), names, NOT_YET)
+        yield Manifest(job.title, body)
 
 
 BACKEND = BackendType(

@@ -185,7 +185,7 @@ class KubernetesBackend(Backend):
         self._over: dict[str, JobStatus] = {}
         self._withdrawn: set[str] = set()
         self._freshness = Freshness()
-        self._asked_why = float("-inf")
+        self._reasons_at = float("-inf")
         self._whys: dict[str, str] = {}
         self._room = Backoff(*_ROOM_SECONDS)
 
@@ -238,8 +238,10 @@ class KubernetesBackend(Backend):
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         self._look(tokens, anew=True)
-        there = {token for token, job in self._jobs.items() if job is not None} | self._over.keys()
-        return {token: self._names.name(token) for token in tokens if token in there}
+        existing = {
+            token for token, job in self._jobs.items() if job is not None
+        } | self._over.keys()
+        return {token: self._names.name(token) for token in tokens if token in existing}
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
         if not tokens:
@@ -247,7 +249,7 @@ class KubernetesBackend(Backend):
         self._look(tokens)
         statuses = {token: self._status(token) for token in tokens}
         if any(s.state is JobState.PENDING and t not in self._pods for t, s in statuses.items()):
-            self._ask_why()
+            self._query_reasons()
             statuses = {token: self._status(token) for token in tokens}
         return statuses
 
@@ -276,36 +278,36 @@ class KubernetesBackend(Backend):
         self._over.pop(job.token, None)
         self._withdrawn.discard(job.token)
         options = over(self._options, job.resources)
-        made = manifest(job, options, self._names, submission)
+        body = manifest(job, options, self._names, submission)
         try:
-            self._cluster.call("POST", JOBS.path, made)
+            self._cluster.call("POST", JOBS.path, body)
         except Refused as error:
             if error.reason != "AlreadyExists":
                 raise error.settled() from None
             if self._make_way(self._names.name(job.token), submission):
-                self._cluster.call("POST", JOBS.path, made)
+                self._cluster.call("POST", JOBS.path, body)
 
     def _make_way(self, name: str, submission: str) -> bool:
         """Free the name for a new Job: delete an ended Job that has it. Return False if a Job of
         this sweep has the name, which then is the new Job. Raises `Unreachable` while a Job of that
         name is being deleted, and `Refused` if an unfinished Job of an earlier sweep in the same
         folder has the name."""
-        there = self._get(name)
-        if there is None:
+        existing = self._get(name)
+        if existing is None:
             return True
-        if there["metadata"].get("annotations", {}).get(SUBMISSION) == submission:
+        if existing["metadata"].get("annotations", {}).get(SUBMISSION) == submission:
             return False  # Our request created it, but the answer was lost.
-        if not is_over(there):
-            if "deletionTimestamp" in there["metadata"]:
+        if not is_over(existing):
+            if "deletionTimestamp" in existing["metadata"]:
                 raise Unreachable(
                     f"kubernetes: the job {name} is being deleted: waiting for its end"
                 )
-            if not self._names.is_ours(there):
+            if not self._names.is_ours(existing):
                 reason = f"the job {name} of an earlier sweep in this folder is still running"
                 how = f"waiting for its end, or run `kubectl delete job {name}`"
                 raise Refused(f"kubernetes: {reason}: {how}", 409, "AlreadyExists")
             return False
-        self._delete(there, "Background")
+        self._delete(existing, "Background")
         return True
 
     def _withdraw(self, token: str, job: Job) -> None:
@@ -369,12 +371,12 @@ class KubernetesBackend(Backend):
                 raise
             return None
 
-    def _ask_why(self) -> None:
+    def _query_reasons(self) -> None:
         """Query, at most once per interval, why Jobs have no pod: the pod was refused (a quota), or
         they wait for Kueue."""
-        if time.monotonic() - self._asked_why < _WHY_SECONDS:
+        if time.monotonic() - self._reasons_at < _WHY_SECONDS:
             return
-        self._asked_why, self._whys = time.monotonic(), {}
+        self._reasons_at, self._whys = time.monotonic(), {}
         with suppress(Refused):
             which = "involvedObject.kind=Job,reason=FailedCreate"
             for event in self._cluster.items(_EVENTS, fieldSelector=which):

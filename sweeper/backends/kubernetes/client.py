@@ -171,7 +171,7 @@ class Cluster:
                 ask,
                 spread(delays(0.25, _MOST_SECONDS, times=_TRIES - 1)),
                 lambda error: _status(error) in _NOT_NOW,
-                at_least=_asked_wait,
+                at_least=_retry_after_s,
                 sleep=self._sleep,
             )
         except Exception as error:
@@ -183,7 +183,7 @@ def _status(error: Exception) -> int:
     return int(getattr(error, "status", None) or 0)
 
 
-def _asked_wait(error: Exception) -> float:
+def _retry_after_s(error: Exception) -> float:
     """Return the seconds that the server asks to wait, plus up to half of that so that launchers
     spread out; 0 if it does not ask."""
     headers: Mapping[str, str] = getattr(error, "headers", None) or {}
@@ -200,12 +200,12 @@ def _client(context: str | None) -> tuple[_Client, str]:
         raise EnvironmentFailure(
             f"kubernetes: its client is not installed: `{add_extra('kubernetes')}`"
         ) from error
-    made = client.Configuration()
-    made.retries = False  # This module decides which requests to repeat.
+    configuration = client.Configuration()
+    configuration.retries = False  # This module decides which requests to repeat.
     # The client read this value only when it was imported.
     file = os.environ.get("KUBECONFIG") or None
     try:
-        config.load_kube_config(file, context=context, client_configuration=made)
+        config.load_kube_config(file, context=context, client_configuration=configuration)
         contexts, current = config.list_kube_config_contexts(file)
         chosen = next((c for c in contexts if c["name"] == context), current)
         namespace = chosen["context"].get("namespace") or "default"
@@ -213,7 +213,7 @@ def _client(context: str | None) -> tuple[_Client, str]:
         try:
             if context is not None:
                 raise
-            config.load_incluster_config(client_configuration=made)
+            config.load_incluster_config(client_configuration=configuration)
             with open(_ACCOUNT, encoding="utf-8") as account:
                 namespace = account.read().strip()
         except Exception:  # noqa: BLE001
@@ -221,7 +221,7 @@ def _client(context: str | None) -> tuple[_Client, str]:
                 f"kubernetes: no cluster ({line_of(error)}): see KUBECONFIG, "
                 "launch.kubernetes.context and `kubectl config get-contexts`"
             ) from error
-    return client.ApiClient(made), namespace
+    return client.ApiClient(configuration), namespace
 
 
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"

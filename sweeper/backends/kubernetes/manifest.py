@@ -23,26 +23,26 @@ class Names:
 
     def __init__(self, sweep: str, folder: str) -> None:
         self.sweep, self.identity = sweep, Identity(folder)
-        self.mark = self.identity.mark
+        self.folder_hash = self.identity.folder_hash
 
     @property
     def selector(self) -> str:
         """The label selector of the sweep's Jobs, which excludes those of earlier sweeps in the
         folder."""
-        return f"{SWEEP}={self.mark},{IDENTITY}={self.identity.current()}"
+        return f"{SWEEP}={self.folder_hash},{IDENTITY}={self.identity.current()}"
 
     def is_ours(self, job: Job) -> bool:
         """Return whether a Job has the sweep's identity."""
         return job["metadata"]["labels"].get(IDENTITY) == self.identity.current()
 
     def name(self, token: str) -> str:
-        return f"sweeper-{self.mark}-{token}"
+        return f"sweeper-{self.folder_hash}-{token}"
 
 
 def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> dict[str, object]:
     """Return the Job for the API server. `options` are those of this run. `submission` identifies
     the call that submits it."""
-    ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.mark, TOKEN: job.token}
+    ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.folder_hash, TOKEN: job.token}
     labels = {**options.labels, **ours, IDENTITY: names.identity.current()}
     queue = options.queue
     spec: dict[str, object] = {
@@ -100,14 +100,14 @@ def pod_spec(job: JobSpec, options: Options) -> dict[str, object]:
         "enableServiceLinks": False,
         "containers": [container],
     }
-    given = {
+    optional = {
         "nodeSelector": options.node_selector,
         "tolerations": [_toleration(text) for text in options.tolerations],
         "priorityClassName": options.priority_class,
         "serviceAccountName": options.service_account,
         "imagePullSecrets": [{"name": name} for name in options.pull_secrets],
     }
-    return {**pod, **{key: value for key, value in given.items() if value}, **more}
+    return {**pod, **{key: value for key, value in optional.items() if value}, **more}
 
 
 def _secret(variable: str, reference: str) -> dict[str, object]:

@@ -18,14 +18,14 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     return open_backend(sweep, folder, _whole(options))
 
 
-def _whole(given: Mapping[str, object]) -> Options:
+def _whole(plan_options: Mapping[str, object]) -> Options:
     """Return the options. Raises `UsageError` without an image."""
-    return container_jobs.options_with_image(Options, given, "modal")
+    return container_jobs.options_with_image(Options, plan_options, "modal")
 
 
-def _capabilities(given: Mapping[str, object]) -> Capabilities:
+def _capabilities(plan_options: Mapping[str, object]) -> Capabilities:
     return container_jobs.capabilities(
-        _whole(given), "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_CONFIG_PATH"
+        _whole(plan_options), "MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET", "MODAL_CONFIG_PATH"
     )
 
 
@@ -41,11 +41,11 @@ def _manifests(
     """Yield the arguments of `modal.Sandbox.create` for each job."""
     from sweeper.backends.modal.spec import Names, spec
 
-    names, given = Names(sweep, folder), _whole(options)
+    names, sweep_options = Names(sweep, folder), _whole(options)
     names.identity.preview()
     for job in chain.from_iterable(batches):
-        made = spec(job, over(given, job.resources), names)
-        yield Manifest(f"Sandbox.create: {job.title}", made)
+        arguments = spec(job, over(sweep_options, job.resources), names)
+        yield Manifest(f"Sandbox.create: {job.title}", arguments)
 
 
 BACKEND = BackendType(

@@ -21,7 +21,7 @@ from sweeper.common.backoff import Backoff, Freshness
 from sweeper.fields.options import over
 
 _ENDED = JobStatus(JobState.ENDED)
-_SAYS = {
+_END_STATUSES = {
     "TERMINATED": _ENDED._replace(
         reason="terminated: its machine was taken away, or a user stopped it", preempted=True
     ),
@@ -62,7 +62,7 @@ async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
         status = "TIMEOUT"
     except modal.exception.SandboxTerminatedError:
         status = "TERMINATED"
-    meaning = _SAYS.get(status)
+    meaning = _END_STATUSES.get(status)
     if meaning is None:
         return _ENDED._replace(code=process_exit_code(code))
     if meaning.reason in ("oom", "timeout") or not why:
@@ -76,8 +76,8 @@ def _result(sandbox: Any) -> tuple[str, str]:
     with suppress(AttributeError, ValueError):
         inner = sandbox._sync_synchronizer._translate_in(sandbox)
         result = inner._impl.result if hasattr(inner, "_impl") else inner._result
-        of = result.__class__
-        kind = str(of.GenericStatus.Name(result.status)).removeprefix(_PREFIX)
+        result_type = result.__class__
+        kind = str(result_type.GenericStatus.Name(result.status)).removeprefix(_PREFIX)
         return kind, reason_of(result.exception) or ""
     return "", ""
 
@@ -87,7 +87,7 @@ if TYPE_CHECKING:
 
 _ROOM_SECONDS = 5.0, 60.0
 """Backoff of a submission for which there was no room: first and longest wait."""
-_TELLING_SECONDS = 2.0
+_STOP_SECONDS = 2.0
 """The most seconds that a call spends on stopping sandboxes. The rest follow in later calls."""
 _LINES = 10_000
 """How many of the last output lines of a job are shown."""
@@ -118,7 +118,7 @@ class ModalBackend(Backend):
         self._going: set[str] = set()  # ids of running sandboxes, at the last listing
         self._ids: dict[str, str | None] = {}  # by token; None if there was none
         self._over: dict[str, JobStatus] = {}
-        self._untold: set[str] = set()  # tokens whose last signal failed
+        self._unsignalled: set[str] = set()  # tokens whose last signal failed
         self._freshness = Freshness()
         self._room = Backoff(*_ROOM_SECONDS)
 
@@ -139,7 +139,7 @@ class ModalBackend(Backend):
         self._freshness.end()
         with self._room.tried(Refused):
             if self._image is None:
-                self._image = self._had_image()
+                self._image = self._fetched_image()
             for_each(jobs, self._create, Refused)
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
@@ -151,7 +151,7 @@ class ModalBackend(Backend):
             return {}
         self._look(tokens)
         unknown = [t for t in tokens if t not in self._over and self._ids.get(t)]
-        for_each([t for t in unknown if self._ids[t] not in self._going], self._ask_how, Refused)
+        for_each([t for t in unknown if self._ids[t] not in self._going], self._query_end, Refused)
         return {token: self._status(token) for token in tokens}
 
     def cancel(self, tokens: Sequence[str]) -> list[str]:
@@ -161,18 +161,18 @@ class ModalBackend(Backend):
         self._look(tokens)
         running = [t for t in tokens if t not in self._over and self._ids.get(t)]
         # Jobs that got no signal last time come last, so that they do not delay the others.
-        running.sort(key=self._untold.__contains__)
-        until, signalled = time.monotonic() + _TELLING_SECONDS, set[str]()
+        running.sort(key=self._unsignalled.__contains__)
+        until, signalled = time.monotonic() + _STOP_SECONDS, set[str]()
 
         def tell(token: str) -> None:
-            left = until - time.monotonic()
-            if left <= 0:
+            remaining_s = until - time.monotonic()
+            if remaining_s <= 0:
                 return
-            if self._signal(token, left):
+            if self._signal(token, remaining_s):
                 signalled.add(token)
-                self._untold.discard(token)
+                self._unsignalled.discard(token)
             else:
-                self._untold.add(token)
+                self._unsignalled.add(token)
 
         for_each(running, tell, Refused)
         self._freshness.end()
@@ -192,7 +192,7 @@ class ModalBackend(Backend):
 
         yield from "".join(self._service.ask(read)).splitlines()
 
-    def _had_image(self) -> "Image":
+    def _fetched_image(self) -> "Image":
         """Return the image of the jobs. The launch has checked that Modal has it."""
         try:
             return self._service.image(self._options.image or "")
@@ -201,28 +201,33 @@ class ModalBackend(Backend):
 
     def _create(self, job: JobSpec) -> None:
         self._over.pop(job.token, None)
-        made = spec(job, over(self._options, job.resources), self._names)
-        of = self._options.secrets
+        arguments = spec(job, over(self._options, job.resources), self._names)
+        references = self._options.secrets
         from_name = partial(
             self._modal.Secret.from_name, environment_name=self._service.environment
         )
         secrets = [
-            from_name(name, required_keys=required(of, name)) for name in made.get("secrets", ())
+            from_name(name, required_keys=required(references, name))
+            for name in arguments.get("secrets", ())
         ]
-        given = {key: value for key, value in made.items() if key not in ("args", "secrets")}
-        given["image"] = self._image
+        keywords = {
+            key: value for key, value in arguments.items() if key not in ("args", "secrets")
+        }
+        keywords["image"] = self._image
 
         async def create(client: "Client", app: "App") -> str:
             make = self._modal.Sandbox.create.aio
-            there = await make(*made["args"], app=app, secrets=secrets, client=client, **given)
-            return str(there.object_id)
+            sandbox = await make(
+                *arguments["args"], app=app, secrets=secrets, client=client, **keywords
+            )
+            return str(sandbox.object_id)
 
         try:
             self._ids[job.token] = self._service.ask(create)
         except Refused as error:
             if error.kind != "AlreadyExistsError":
                 raise error.settled() from None
-            self._ask_id(job.token)
+            self._query_id(job.token)
             # If the sandbox is ours, an earlier request has created it, but the answer was lost.
             if self._ids[job.token] is None:
                 reason = "the sandbox"
@@ -236,7 +241,7 @@ class ModalBackend(Backend):
             return self._over.get(token, _ABSENT)
         return self._over.get(token, _RUNS)
 
-    def _ask_how(self, token: str) -> None:
+    def _query_end(self, token: str) -> None:
         """Query the status of a sandbox that is not in the last listing: it has ended, or has
         started after the listing."""
         identity = self._ids[token]
@@ -277,7 +282,7 @@ class ModalBackend(Backend):
         except Refused as error:
             if error.kind not in ("NotFoundError", "ConflictError"):
                 raise
-        self._ask_how(token)  # The sandbox has ended, or has not started yet.
+        self._query_end(token)  # The sandbox has ended, or has not started yet.
         return token in self._over or self._ids[token] is None
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
@@ -287,7 +292,7 @@ class ModalBackend(Backend):
             with self._freshness.renewed():
                 self._app_id, self._going = self._listed()
             self._ids = {token: identity for token, identity in self._ids.items() if identity}
-        for_each([token for token in wanted if token not in self._ids], self._ask_id, Refused)
+        for_each([token for token in wanted if token not in self._ids], self._query_id, Refused)
 
     def _listed(self) -> tuple[str, set[str]]:
         """Return the app's id, and the ids of the sweep's running sandboxes."""
@@ -299,7 +304,7 @@ class ModalBackend(Backend):
 
         return self._service.ask(ask)
 
-    def _ask_id(self, token: str) -> None:
+    def _query_id(self, token: str) -> None:
         """Query the id of a token's sandbox, which may have ended. The id is None if there is no
         such sandbox, or if it belongs to an earlier sweep in the same folder."""
 

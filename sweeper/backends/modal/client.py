@@ -92,7 +92,7 @@ class Service:
         except TimeoutError:
             future.cancel()
             no_answer = self._no_answer(f"no answer in {seconds:g} s")
-            raise self._left_alone(no_answer, client) from None
+            raise self._start_backoff(no_answer, client) from None
         except Exception as error:
             raise self._unreachable(error, client) from error
         self._backoff.succeeded()
@@ -100,11 +100,11 @@ class Service:
 
     def image(self, address: str, seconds: float = 0.0) -> "Image":
         """Return an image of a registry after Modal has fetched it. Raises as `ask` does."""
-        made = self._modal.Image.from_registry(address)
+        definition = self._modal.Image.from_registry(address)
 
         async def build(client: "Client", app: "App") -> "Image":
             del client
-            return await made.build.aio(app)
+            return await definition.build.aio(app)
 
         return self.ask(build, seconds)
 
@@ -116,16 +116,16 @@ class Service:
                     client = self._client = await self._connected()
                 if app is None:
                     lookup = self._modal.App.lookup.aio
-                    given = {"environment_name": self.environment, "client": client}
-                    app = self._app = await lookup(self.app, create_if_missing=True, **given)
+                    keywords = {"environment_name": self.environment, "client": client}
+                    app = self._app = await lookup(self.app, create_if_missing=True, **keywords)
             return await question(client, app)
 
     async def _connected(self) -> "Client":
         """Return a new client if the configuration has a token, since other code may close the
         client that this process shares. Without a token, return the shared client, whose error says
         what is missing."""
-        given = self._modal.config.config
-        token = given["token_id"], given["token_secret"]
+        config = self._modal.config.config
+        token = config["token_id"], config["token_secret"]
         if all(token):
             return await self._modal.Client.from_credentials.aio(*token)
         return await self._modal.Client.from_env.aio()
@@ -138,17 +138,17 @@ class Service:
         line = line_of(error)
         if kind == "AuthError":
             refused = Refused(f"modal: {_UNKNOWN} ({line})", kind)
-            return self._left_alone(refused, client)
+            return self._start_backoff(refused, client)
         if kind is not None:
             return Refused(f"modal: {line}", kind)
         if not (isinstance(error, OSError) or type(error).__module__.startswith(_THEIRS)):
             raise error
-        return self._left_alone(self._no_answer(line or type(error).__name__), client)
+        return self._start_backoff(self._no_answer(line or type(error).__name__), client)
 
     def _no_answer(self, reason: str) -> Unreachable:
         return Unreachable(f"modal: {self.server} does not answer: {reason}")
 
-    def _left_alone(self, failure: Unreachable, client: "Client | None") -> Unreachable:
+    def _start_backoff(self, failure: Unreachable, client: "Client | None") -> Unreachable:
         """Start the backoff and drop the connection. Return the failure."""
         with self._renewing:
             self._forget(client)

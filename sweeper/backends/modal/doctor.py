@@ -91,8 +91,8 @@ def _secret(name: str, wanted: Sequence[str], service: Service, options: Options
 
     async def look(client: "Client", app: "App") -> None:
         del app
-        given = {"environment_name": service.environment, "required_keys": wanted}
-        await official().Secret.from_name(name, **given).hydrate.aio(client)
+        keywords = {"environment_name": service.environment, "required_keys": wanted}
+        await official().Secret.from_name(name, **keywords).hydrate.aio(client)
 
     try:
         service.ask(look)

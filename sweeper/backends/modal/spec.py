@@ -38,7 +38,7 @@ class Names:
         Before the first submission the sweep has no identity. Then this tag is left out, since a
         tag must have a value."""
         identity = self.identity.current()
-        return {"sweeper": self.identity.mark, **({_IDENTITY: identity} if identity else {})}
+        return {"sweeper": self.identity.folder_hash, **({_IDENTITY: identity} if identity else {})}
 
     def is_ours(self, tags: Mapping[str, str]) -> bool:
         """Return False if the sandbox belongs to another sweep. A sandbox whose tags were removed
@@ -46,12 +46,12 @@ class Names:
         return tags.get(_IDENTITY, "") in ("", self.identity.current())
 
     def name(self, token: str) -> str:
-        return f"sweeper-{self.identity.mark}-{token}"
+        return f"sweeper-{self.identity.folder_hash}-{token}"
 
 
 def spec(job: JobSpec, options: Options, names: Names) -> Sandbox:
     """Return the arguments of a sandbox. `options` are those of this run."""
-    made = {
+    arguments = {
         "args": list(job.argv),
         "name": names.name(job.token),
         "tags": {**names.tags, "sweep": _tag(names.sweep), "run": _tag(job.title)},
@@ -63,7 +63,9 @@ def spec(job: JobSpec, options: Options, names: Names) -> Sandbox:
         "region": list(options.region),
         "cloud": options.cloud,
     }
-    return cast(Sandbox, {key: value for key, value in made.items() if value not in (None, [])})
+    return cast(
+        Sandbox, {key: value for key, value in arguments.items() if value not in (None, [])}
+    )
 
 
 def _tag(text: str) -> str:

@@ -22,14 +22,14 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
     return open_backend(folder, options)
 
 
-def _capabilities(given: Mapping[str, object]) -> Capabilities:
+def _capabilities(plan_options: Mapping[str, object]) -> Capabilities:
     """Return the capabilities: jobs run on other machines, which may share this machine's folders.
     Raises `UsageError`."""
-    for override in map(table_of, list_of(given.get("overrides"))):
+    for override in map(table_of, list_of(plan_options.get("overrides"))):
         for key in _OF_ALL:
             if key in override:
                 raise UsageError(f"ray: launch.ray.overrides: {key} must be the same for all runs")
-    options = read_options(Options, given, "launch.ray")
+    options = read_options(Options, plan_options, "launch.ray")
     return Capabilities(
         here=False,
         files=options.files,

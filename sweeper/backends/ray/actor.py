@@ -103,8 +103,8 @@ def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
     """Return the worker's environment: the node's variables except Ray's, and the secrets."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {name: resolved(name, where) for name, where in secrets.items()}
-    given = [name for name in (*_GIVEN, *secrets) if name in environment]
-    return environment | {"SWEEPER_KEEP": "\n".join(given), "SWEEPER_DROP": "RAY_"}
+    names = [name for name in (*_GIVEN, *secrets) if name in environment]
+    return environment | {"SWEEPER_KEEP": "\n".join(names), "SWEEPER_DROP": "RAY_"}
 
 
 def resolved(name: str, reference: str) -> str:

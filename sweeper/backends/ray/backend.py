@@ -65,15 +65,15 @@ class RayBackend(Backend):
 
     name = "ray"
 
-    def __init__(self, folder: str, given: Mapping[str, object]) -> None:
-        self._options = options = read_options(Options, given, _PLACE)
+    def __init__(self, folder: str, plan_options: Mapping[str, object]) -> None:
+        self._options = options = read_options(Options, plan_options, _PLACE)
         self._identity = Identity(folder)
-        self._mark = f"sweeper-{self._identity.mark}"
+        self._prefix = f"sweeper-{self._identity.folder_hash}"
         address = options.address or os.environ.get("RAY_ADDRESS") or "auto"
         environment = {"RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", **os.environ}
         if any(environment.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")):
             environment.setdefault("RAY_AUTH_MODE", "token")
-        opening = {"address": address, "namespace": self._mark}
+        opening = {"address": address, "namespace": self._prefix}
         self.driver = Driver("ray", "sweeper.backends.ray.driver", opening, environment)
 
     def location(self) -> dict[str, str]:
@@ -135,22 +135,22 @@ class RayBackend(Backend):
         return {names[name]: about for name, about in actors.items()}
 
     def _name(self, token: str) -> str:
-        return f"{self._mark}-{self._identity.current()}-{token}"
+        return f"{self._prefix}-{self._identity.current()}-{token}"
 
 
 def _options(resources: Mapping[str, object]) -> ActorOptions:
     """Return an actor's options in Ray's format."""
-    given = read_options(Options, resources, _PLACE)
-    options = ActorOptions(num_cpus=given.num_cpus)
-    if given.num_gpus:
-        options["num_gpus"] = given.num_gpus
-    if given.resources:
-        options["resources"] = given.resources
-    if given.labels:
-        options["label_selector"] = given.labels
-    if given.memory:
-        options["memory"] = given.memory * _MEBIBYTE
-    if given.placement == "spread":
+    ray_options = read_options(Options, resources, _PLACE)
+    options = ActorOptions(num_cpus=ray_options.num_cpus)
+    if ray_options.num_gpus:
+        options["num_gpus"] = ray_options.num_gpus
+    if ray_options.resources:
+        options["resources"] = ray_options.resources
+    if ray_options.labels:
+        options["label_selector"] = ray_options.labels
+    if ray_options.memory:
+        options["memory"] = ray_options.memory * _MEBIBYTE
+    if ray_options.placement == "spread":
         options["scheduling_strategy"] = "SPREAD"
     return options
 

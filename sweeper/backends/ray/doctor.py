@@ -14,19 +14,19 @@ from sweeper.paths import add_extra
 def checks(options: Mapping[str, object]) -> list[Check]:
     """Return the checks of `sweeper doctor --backend ray`, for a grid's options. If the head does
     not answer, nothing else is queried."""
-    met: list[RayBackend] = []
+    reached: list[RayBackend] = []
 
     def head() -> str:
         backend = open_backend("/doctor", options)
         hello = backend.hello()
-        met.append(backend)
+        reached.append(backend)
         return f"{hello['address']}, Ray {hello['version']}"
 
     def then(look: Callable[[Sequence[Node]], str]) -> Callable[[], str]:
         def looked() -> str:
-            if not met:
+            if not reached:
                 raise LookupError("unknown: the head did not answer")
-            return look(met[0].driver.ask("nodes"))
+            return look(reached[0].driver.ask("nodes"))
 
         return looked
 

@@ -43,8 +43,10 @@ class Cluster:
     def __init__(self, address: str, namespace: str) -> None:
         host, _, port = address.rpartition(":")
         if port.isdecimal():  # Without this check Ray would try to connect for a minute.
-            with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS) as met:
-                if ipaddress.ip_address(met.getpeername()[0]).is_loopback:
+            with socket.create_connection(
+                (host.strip("[]"), int(port)), _CONNECT_SECONDS
+            ) as connection:
+                if ipaddress.ip_address(connection.getpeername()[0]).is_loopback:
                     # Ray would replace the loopback address by another one, where the head may not
                     # listen.
                     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"

@@ -34,10 +34,10 @@ class Accounting:
     """The sweep's ended jobs, from sacct."""
 
     def __init__(
-        self, slurm: Slurm, mark: str, clock: Callable[[], float] = time.monotonic
+        self, slurm: Slurm, folder_hash: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._slurm = slurm
-        self._mark = mark
+        self._folder_hash = folder_hash
         self._clock = clock
         self._jobs: list[Job] = []
         self._queried = 0.0
@@ -55,7 +55,7 @@ class Accounting:
             return []
         self._backoff.check()
         try:
-            jobs = self._slurm.accounted(self._mark, _DAYS)
+            jobs = self._slurm.accounted(self._folder_hash, _DAYS)
         except Unreachable as error:
             self._backoff.failed(error)
             raise

@@ -59,7 +59,7 @@ class SlurmBackend(Backend):
         self._defaults = defaults or {}
         self._queue: list[Job] | None = None
         self._clock, self._freshness = clock, Freshness(clock)
-        self._accounting = Accounting(slurm, self._tables.mark)
+        self._accounting = Accounting(slurm, self._tables.folder_hash)
         self._backoff = Backoff(*_ROOM_SECONDS, clock)
         self._rooms: dict[str, Backoff] = {}  # by the jobs' resources
         self._doubted: set[str] = set()  # tokens that may have a job, since sbatch did not answer
@@ -74,8 +74,8 @@ class SlurmBackend(Backend):
         backoff then delays further jobs with the rejected resources. If sbatch does not answer, a
         backoff delays all jobs."""
         self._backoff.check()
-        there = self._there([job.token for job in jobs])
-        groups = alike(job for job in jobs if job.token not in there)
+        existing = self._existing([job.token for job in jobs])
+        groups = alike(job for job in jobs if job.token not in existing)
         self._queue = None
         refused: Closed | None = None
         for key, group in groups.items():
@@ -108,13 +108,13 @@ class SlurmBackend(Backend):
         """Let Slurm check a job with these resources without submitting it. Raises
         `EnvironmentFailure` if Slurm objects. The message names the options of sbatch that were
         checked."""
-        given = arguments_of(asked_of(self._defaults, resources))
+        sbatch_options = arguments_of(asked_of(self._defaults, resources))
         try:
-            self._slurm.submit(["--test-only", *given], script((), ""))
+            self._slurm.submit(["--test-only", *sbatch_options], script((), ""))
         except EnvironmentFailure as error:
             if isinstance(error, Unreachable) and not isinstance(error, Closed):
                 raise
-            options = " ".join(option for option in given if not option.startswith(_OWN))
+            options = " ".join(option for option in sbatch_options if not option.startswith(_OWN))
             message = f"{error}: a job asks for {options or 'nothing'} (launch.slurm)"
             raise type(error)(message) from error
 
@@ -170,10 +170,10 @@ class SlurmBackend(Backend):
 
     def _submit(self, jobs: Sequence[JobSpec], options: Options) -> None:
         name = self._tables.write(jobs, requeue=options.requeue)
-        given = arguments(self._sweep, self._tables, name, jobs, options)
+        sbatch_arguments = arguments(self._sweep, self._tables, name, jobs, options)
         text = script(options.setup, self._tables.path(name))
         try:
-            self._slurm.submit(given, text)
+            self._slurm.submit(sbatch_arguments, text)
         except EnvironmentFailure as error:
             # After any other error sbatch may have accepted the job, which then needs its table.
             if isinstance(error, Closed) or not isinstance(error, Unreachable):
@@ -195,7 +195,7 @@ class SlurmBackend(Backend):
         message = lines[-1].rpartition("/slurm_script: ")[2][:200] if lines else "nothing printed"
         return status._replace(reason=f"start: its batch script ended before the worker: {message}")
 
-    def _there(self, tokens: Sequence[str]) -> set[str]:
+    def _existing(self, tokens: Sequence[str]) -> set[str]:
         """Return the tokens that need no submission because they already have a job: one that Slurm
         restarted and that has not ended, or one that sbatch accepted without an answer."""
         doubted = self._doubted & set(tokens)
@@ -205,9 +205,9 @@ class SlurmBackend(Backend):
         self._queue = None  # An answer of squeue from before the submission would not list the job.
         jobs = self._look()
         live = [job for job in jobs if status_of(job).state is not JobState.ENDED]
-        there = self._pick(live, again).keys() | self._pick(jobs, doubted).keys()
-        self._doubted -= there
-        return there
+        existing = self._pick(live, again).keys() | self._pick(jobs, doubted).keys()
+        self._doubted -= existing
+        return existing
 
     def _jobs(self, tokens: Sequence[str]) -> dict[str, Job]:
         """Return token -> job, from slurmctld or the accounting database."""
@@ -233,7 +233,7 @@ class SlurmBackend(Backend):
         """Return the sweep's jobs in the queue, from the last query if that is recent enough."""
         if self._queue is None or self._freshness.is_over():
             with self._freshness.renewed():
-                self._queue = self._slurm.queue(self._tables.mark)
+                self._queue = self._slurm.queue(self._tables.folder_hash)
         return self._queue
 
 

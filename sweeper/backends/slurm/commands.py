@@ -135,19 +135,19 @@ def _code(text: str) -> int | None:
     return -(status & 127) if status & 127 else status >> 8
 
 
-def queue_of(text: str, mark: str) -> list[Job]:
-    """Parse the output of squeue. Return the jobs whose comment contains `mark`, the hash of a
-    sweep's folder. Raises `Unreachable` if a line cannot be parsed, since its job must not count as
+def queue_of(text: str, folder_hash: str) -> list[Job]:
+    """Parse the output of squeue. Return the jobs whose comment has the hash of this sweep's
+    folder. Raises `Unreachable` if a line cannot be parsed, since its job must not count as
     absent."""
     jobs: list[Job] = []
     for line in text.splitlines():
-        if mark not in line:
+        if folder_hash not in line:
             continue
         fields = line.split("|", 9)
         match = _COMMENT.fullmatch(fields[6]) if len(fields) > 9 else None
-        if match is None and (len(fields) < 10 or fields[6].startswith(f"sweeper:{mark}")):
+        if match is None and (len(fields) < 10 or fields[6].startswith(f"sweeper:{folder_hash}")):
             raise Unreachable(f"slurm: squeue: cannot parse {line[:200]}")
-        if match and match[1] == mark:
+        if match and match[1] == folder_hash:
             array, index, alone, state, code, restarts = fields[:6]
             name = f"{array}_{index}" if match[3] == "array" else alone
             if name.endswith("_N/A") and state in _ENDED:
@@ -158,14 +158,14 @@ def queue_of(text: str, mark: str) -> list[Job]:
     return jobs
 
 
-def accounted_of(text: str, mark: str) -> list[Job]:
+def accounted_of(text: str, folder_hash: str) -> list[Job]:
     """Parse the output of sacct in the same way. sacct prints a line for each start of a job,
     oldest first."""
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
         fields = line.split("|", 3)
         match = _COMMENT.match(fields[3]) if len(fields) > 3 else None
-        if match and match[1] == mark:
+        if match and match[1] == folder_hash:
             name, state, code = fields[:3]
             if "[" in name:
                 continue  # Tasks that have not started are in the output of squeue.
@@ -267,16 +267,16 @@ class Slurm:
         counts = [row[-1] for row in rows if partition or row[0].endswith("*")]
         return any(count.isdecimal() and int(count) for count in counts)
 
-    def queue(self, mark: str) -> list[Job]:
+    def queue(self, folder_hash: str) -> list[Job]:
         """Return all jobs of the sweep that slurmctld knows, including recently ended ones, in one
         call."""
         options = ("-a", "--me", "-h", "-r", "-t", "all", "-O", _FORMAT)
-        return queue_of(self.call("squeue", *options), mark)
+        return queue_of(self.call("squeue", *options), folder_hash)
 
-    def accounted(self, mark: str, days: int) -> list[Job]:
+    def accounted(self, folder_hash: str, days: int) -> list[Job]:
         """Return the sweep's jobs of the last `days` in the accounting database."""
         options = ("-X", "-n", "-P", "-D", "-S", f"now-{days}days", "-o", _ACCOUNTED)
-        return accounted_of(self.call("sacct", *options), mark)
+        return accounted_of(self.call("sacct", *options), folder_hash)
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Withdraw waiting jobs, and send SIGTERM to the batch script of running ones, which

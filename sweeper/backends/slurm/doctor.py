@@ -66,9 +66,11 @@ def _partitions(slurm: Slurm) -> str:
 
 
 def _trial(slurm: Slurm, options: Mapping[str, object], defaults: Mapping[str, object]) -> str:
-    given = {key: value for key, value in options.items() if key != "overrides"}
-    SlurmBackend(slurm, "doctor", "/doctor", defaults).trial(given)
-    shown = ", ".join(sorted(key.removesuffix("_s") for key in defaults.keys() | given.keys()))
+    grid_options = {key: value for key, value in options.items() if key != "overrides"}
+    SlurmBackend(slurm, "doctor", "/doctor", defaults).trial(grid_options)
+    shown = ", ".join(
+        sorted(key.removesuffix("_s") for key in defaults.keys() | grid_options.keys())
+    )
     return "Slurm would accept a job" + (f" with {shown}" if shown else " without options")
 
 

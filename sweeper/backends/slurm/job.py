@@ -56,17 +56,21 @@ def environment(ours: dict[str, str]) -> dict[str, str]:
     environment. A recipe gets the environment of `sweeper launch`, except for the variables that
     SWEEPER_KEEP names. These have the values of this job. They are the variables that Slurm sets
     and those that lines of `setup` have changed."""
-    given = {name for name in ours if name.startswith(_GIVEN)}
+    from_job = {name for name in ours if name.startswith(_GIVEN)}
     before = ours.get("SWEEPER_BEFORE")
     if before is not None:
         parts = base64.b64decode(before).split(b"\0")
-        was = {os.fsdecode(n): os.fsdecode(v) for n, _, v in (p.partition(b"=") for p in parts)}
-        given |= {name for name, value in ours.items() if was.get(name) != value} - _SHELLS
-    made = {name: value for name, value in ours.items() if name != "SWEEPER_BEFORE"}
-    made["SWEEPER_KEEP"] = "\n".join(sorted(given))
-    made["SWEEPER_DROP"] = "SLURM_"
-    made["SWEEPER_SIGNALS"] = "everybody"  # Slurm signals every process of a job.
-    return made
+        old_values = {
+            os.fsdecode(n): os.fsdecode(v) for n, _, v in (p.partition(b"=") for p in parts)
+        }
+        from_job |= {
+            name for name, value in ours.items() if old_values.get(name) != value
+        } - _SHELLS
+    variables = {name: value for name, value in ours.items() if name != "SWEEPER_BEFORE"}
+    variables["SWEEPER_KEEP"] = "\n".join(sorted(from_job))
+    variables["SWEEPER_DROP"] = "SLURM_"
+    variables["SWEEPER_SIGNALS"] = "everybody"  # Slurm signals every process of a job.
+    return variables
 
 
 def requeue(folder: str, token: str) -> None:

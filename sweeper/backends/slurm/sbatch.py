@@ -12,9 +12,9 @@ from sweeper.fields.options import read_options
 _JOB = os.path.join(os.path.dirname(os.path.abspath(__file__)), "job.py")
 
 
-def asked_of(defaults: Mapping[str, object], given: Mapping[str, object]) -> Options:
+def asked_of(defaults: Mapping[str, object], job_options: Mapping[str, object]) -> Options:
     """Merge a job's options with the defaults, which they override."""
-    resources = {**defaults, **given}
+    resources = {**defaults, **job_options}
     options = read_options(Options, resources, "launch.slurm")
     if options.time_s is None:
         return options
@@ -27,14 +27,14 @@ def asked_of(defaults: Mapping[str, object], given: Mapping[str, object]) -> Opt
 def arguments_of(options: Options) -> list[str]:
     """Return the options of sbatch for a job's resources."""
     texts = {name: getattr(options, name) for name in TEXTS}
-    given = [f"--{name}={text}" for name, text in texts.items() if text is not None]
+    arguments = [f"--{name}={text}" for name, text in texts.items() if text is not None]
     if options.cpus is not None:
-        given.append(f"--cpus-per-task={options.cpus}")
+        arguments.append(f"--cpus-per-task={options.cpus}")
     if options.time_s is not None:
-        given.append(f"--time={_clock(options.time_s)}")
-    given.append(f"--signal=B:TERM@{max(1, round(options.signal_s))}")
-    given.append("--requeue" if options.requeue else "--no-requeue")
-    return [*given, *options.extra]
+        arguments.append(f"--time={_clock(options.time_s)}")
+    arguments.append(f"--signal=B:TERM@{max(1, round(options.signal_s))}")
+    arguments.append("--requeue" if options.requeue else "--no-requeue")
+    return [*arguments, *options.extra]
 
 
 def _clock(seconds: float) -> str:

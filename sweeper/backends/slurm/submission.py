@@ -25,7 +25,7 @@ def arguments(
     sweep: str, tables: Tables, table: str, jobs: Sequence[JobSpec], options: Options
 ) -> list[str]:
     """Return sbatch's arguments for jobs with the same resources that are listed in `table`."""
-    given = [
+    flags = [
         f"--job-name={jobs[0].token if len(jobs) == 1 else f'{sweep}.{table}'}",
         f"--comment={tables.comment(table, jobs)}",
         f"--chdir={jobs[0].cwd}",
@@ -35,8 +35,8 @@ def arguments(
     ]
     if len(jobs) > 1:
         throttle = options.throttle
-        given.append(f"--array=0-{len(jobs) - 1}" + (f"%{throttle}" if throttle else ""))
-    return given
+        flags.append(f"--array=0-{len(jobs) - 1}" + (f"%{throttle}" if throttle else ""))
+    return flags
 
 
 def manifests(
@@ -53,8 +53,8 @@ def manifests(
 
 
 def _manifest(sweep: str, tables: Tables, jobs: Sequence[JobSpec], options: Options) -> Manifest:
-    given = shlex.join(["sbatch", *arguments(sweep, tables, _TABLE, jobs, options)])
+    command = shlex.join(["sbatch", *arguments(sweep, tables, _TABLE, jobs, options)])
     text = script(options.setup, tables.path(_TABLE))
     tasks = [f"# task {index}: {shlex.join(job.argv)}" for index, job in enumerate(jobs)]
     about = f"{len(jobs)} tasks of an array" if len(jobs) > 1 else jobs[0].title
-    return Manifest(about, "\n".join((*tasks, f"{given} <<'{_END}'", f"{text}{_END}", "")))
+    return Manifest(about, "\n".join((*tasks, f"{command} <<'{_END}'", f"{text}{_END}", "")))

@@ -27,13 +27,13 @@ class Tables:
     SWEEPER_HOME, which the nodes must then share."""
 
     def __init__(self, folder: str) -> None:
-        self.mark = hashlib.sha256(folder.encode()).hexdigest()[:16]
+        self.folder_hash = hashlib.sha256(folder.encode()).hexdigest()[:16]
         self.place = os.path.join(folder, "slurm")
         if "://" in folder:
             from sweeper.paths import home
 
-            self.place = os.path.join(home(), "slurm", self.mark)
-        self._known: dict[str, list[str]] = {}
+            self.place = os.path.join(home(), "slurm", self.folder_hash)
+        self._tokens_by_table: dict[str, list[str]] = {}
 
     def write(self, jobs: Sequence[JobSpec], *, requeue: bool) -> str:
         """Record the jobs of one submission durably and return the table's name. Raises
@@ -50,7 +50,7 @@ class Tables:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
             failure = Unreachable if full else EnvironmentFailure
             raise failure(f"cannot write {path}: {error.strerror}") from error
-        self._known[name] = [job.token for job in jobs]
+        self._tokens_by_table[name] = [job.token for job in jobs]
         return name
 
     def discard(self, name: str) -> None:
@@ -63,7 +63,7 @@ class Tables:
 
     def comment(self, name: str, jobs: Sequence[JobSpec]) -> str:
         """Return the comment that identifies the job."""
-        return f"sweeper:{self.mark}:{name}:{jobs[0].token if len(jobs) == 1 else 'array'}"
+        return f"sweeper:{self.folder_hash}:{name}:{jobs[0].token if len(jobs) == 1 else 'array'}"
 
     def output(self, name: str, jobs: Sequence[JobSpec]) -> str:
         """Return the path of the job's output, in the syntax of sbatch."""
@@ -73,8 +73,8 @@ class Tables:
     def spent(self, over: Set[str], well: Set[str]) -> Iterator[list[str]]:
         """Yield the paths that are no longer needed, for each table whose runs are all `over`: the
         table itself, and the output files of its runs that succeeded (`well`)."""
-        there = set(os.listdir(self.place)) if os.path.isdir(self.place) else set[str]()
-        for name in sorted(name for name in there if name.endswith(".json")):
+        files = set(os.listdir(self.place)) if os.path.isdir(self.place) else set[str]()
+        for name in sorted(name for name in files if name.endswith(".json")):
             table = name.removesuffix(".json")
             try:
                 runs = [attempt_of(token)[0] for token in self._tokens(table)]
@@ -83,7 +83,7 @@ class Tables:
             if over >= set(runs):
                 outs = [f"{table}.{index}.out" for index in range(len(runs))]
                 pairs = zip([f"{table}.out"] if len(runs) == 1 else outs, runs, strict=True)
-                printed = [out for out, run in pairs if run in well and out in there]
+                printed = [out for out, run in pairs if run in well and out in files]
                 yield [os.path.join(self.place, each) for each in (name, *printed)]
 
     def token(self, job: Job) -> str | None:
@@ -107,11 +107,11 @@ class Tables:
 
     def _tokens(self, table: str) -> Sequence[str]:
         """Return the tokens in a table. Raises one of `_UNREADABLE`."""
-        if table not in self._known:
+        if table not in self._tokens_by_table:
             with open(self.path(table), encoding="utf-8", opener=open_regular) as file:
                 tasks = json.load(file)["tasks"]
-            self._known[table] = [str(task["token"]) for task in tasks]
-        return self._known[table]
+            self._tokens_by_table[table] = [str(task["token"]) for task in tasks]
+        return self._tokens_by_table[table]
 
     def printed(self, job: Job) -> Iterator[str]:
         """Yield the lines that a job printed, if its output is here."""

@@ -12,8 +12,8 @@ __all__ = ["BACKEND"]
 
 
 def _read(options: Mapping[str, object]) -> Options:
-    given = {key: value for key, value in options.items() if key not in ("gpus", "per_gpu")}
-    read = read_options(Options, given, "launch.ssh")
+    ssh_options = {key: value for key, value in options.items() if key not in ("gpus", "per_gpu")}
+    read = read_options(Options, ssh_options, "launch.ssh")
     if not read.hosts:
         raise UsageError("launch.ssh.hosts is missing: it lists the machines, as in [gpu1, gpu2]")
     return read

@@ -58,34 +58,34 @@ class SshBackend(Backend):
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
         environment = secret_values(self._options.secrets, os.environ)
-        left = {job.token: job for job in jobs}
+        remaining = {job.token: job for job in jobs}
         problems: list[EnvironmentFailure] = []
-        placed = self._recorded(left)
+        placed = self._recorded(remaining)
         for _ in range(2):  # A host may have filled up meanwhile; then try others.
-            for token in left.keys() - placed.keys():
+            for token in remaining.keys() - placed.keys():
                 if (host := self._free_host(placed)) is not None:
                     placed[token] = host
                     self._record(token, host)
-            chosen = {t: h for t, h in placed.items() if t in left}
+            chosen = {t: h for t, h in placed.items() if t in remaining}
             for host, tokens in _by_host(chosen).items():
                 try:
-                    full = self._start(host, [left[token] for token in tokens], environment)
+                    full = self._start(host, [remaining[token] for token in tokens], environment)
                 except EnvironmentFailure as error:
                     problems.append(error)
                     full = list(tokens)
                     self._busy[host] = _Count(self._capacity.get(host, 0), time.monotonic())
                 for token in tokens:
                     if token not in full:
-                        del left[token]
+                        del remaining[token]
                     elif not problems:
                         del placed[token]
-            if not left or problems:
+            if not remaining or problems:
                 break
         if problems:
             raise sorted(problems, key=lambda error: isinstance(error, Unreachable))[0]
-        if left:
+        if remaining:
             raise NoRoom(
-                f"ssh: no free slots for {len(left)} jobs: they start when slots become free"
+                f"ssh: no free slots for {len(remaining)} jobs: they start when slots become free"
             )
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:

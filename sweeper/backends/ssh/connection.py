@@ -97,9 +97,9 @@ class Connection:
         }
         if private:
             options["ControlPath"] = f"{_SOCKETS}/%C"
-        given = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+        flags = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
         config = [] if self._config is None else ["-F", _path(self._config)]
-        return ["ssh", *config, *given, "--", self.host, f"{shlex.quote(self._python)} -"]
+        return ["ssh", *config, *flags, "--", self.host, f"{shlex.quote(self._python)} -"]
 
 
 def _path(name: str) -> str:

@@ -98,16 +98,16 @@ class Host:
             fcntl.flock(lock, fcntl.LOCK_EX)
             os.makedirs(self.folder, mode=0o700, exist_ok=True)  # `forget` may have removed it
             free = slots - self.busy()
-            left: list[str] = []
+            rejected: list[str] = []
             for job in jobs:
                 if isinstance(self.state(self.path(job["token"])), int):
                     continue
                 if free <= 0:
-                    left.append(job["token"])
+                    rejected.append(job["token"])
                     continue
                 self.spawn(job)
                 free -= 1
-            return left
+            return rejected
 
     def spawn(self, job: dict[str, Any]) -> None:
         """Start a worker. Raises `OSError` if its program or folder does not exist."""
@@ -192,17 +192,17 @@ class Host:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Execute a request of the launcher and return the answer."""
     host = Host(request["folder"], request["sweep"])
-    do, tokens = request["do"], request.get("tokens", [])
+    action, tokens = request["do"], request.get("tokens", [])
     result: dict[str, Any] = {}
-    if do == "start":
+    if action == "start":
         result["left"] = host.start(request["jobs"], request["slots"])
-    elif do == "cancel":
+    elif action == "cancel":
         host.cancel(tokens)
-    elif do == "log":
+    elif action == "log":
         result["log"] = host.log(tokens[0])
-    elif do == "forget":
+    elif action == "forget":
         host.forget(tokens)
-    elif do == "look":
+    elif action == "look":
         result["states"] = host.look(tokens)
     return {**result, "busy": host.busy(), "python": sys.version.split()[0]}
 

@@ -85,8 +85,8 @@ class TmuxBackend(Backend):
         except Refusal:
             # A window had no room or was closed meanwhile. The missing jobs get windows of their
             # own.
-            there = self._panes([job.token for job in jobs])
-            missing = [job for job in jobs if job.token not in there]
+            panes = self._panes([job.token for job in jobs])
+            missing = [job for job in jobs if job.token not in panes]
             self._server.source([_own_window(session, job) for job in missing])
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
@@ -208,20 +208,20 @@ def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> li
             if pane.group == mark:
                 used[pane.window] = used.get(pane.window, 0) + 1
                 room[pane.window] = panes_in(pane.width, pane.height, wanted)
-        left = list(members)
+        remaining = list(members)
         for window, count in used.items():
             free = max(0, room[window] - count)
-            for job in left[:free]:
+            for job in remaining[:free]:
                 lines += _split(window, job)
-            left = left[free:]
+            remaining = remaining[free:]
         # A new window is as large as the existing ones.
         most = panes_in(panes[0].width, panes[0].height, wanted) if panes else wanted
         number = len(used)
-        while left:
+        while remaining:
             number += 1
             name = label if number == 1 else f"{label}-{number}"
-            lines += _new_group(session, mark, name, left[:most])
-            left = left[most:]
+            lines += _new_group(session, mark, name, remaining[:most])
+            remaining = remaining[most:]
     return lines
 
 

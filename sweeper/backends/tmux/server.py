@@ -56,17 +56,17 @@ def socket_name() -> str:
 
 class Pane(NamedTuple):
     """A pane of a session. `id` and `window` are tmux's ids. `dead`: its program has ended. `group`
-    is the group of jobs that its window shows, or empty. `own` is the window's title if the window
-    shows no jobs, else empty. `width` and `height` are the size of the window. `current`: the
-    session shows this window. `word` is the pane's label, or empty. `command` is the end of the
-    command that it was opened with."""
+    is the group of jobs that its window shows, or empty. `window_title` is the window's title if
+    the window shows no jobs, else empty. `width` and `height` are the size of the window.
+    `current`: the session shows this window. `word` is the pane's label, or empty. `command` is the
+    end of the command that it was opened with."""
 
     id: str
     window: str
     dead: bool
     pid: int
     group: str
-    own: str
+    window_title: str
     width: int
     height: int
     current: bool
@@ -176,9 +176,9 @@ class TmuxServer:
                     revived = True
         path = message.removeprefix("error connecting to ").removesuffix(f" {_NO_SOCKET}")
         while revived and time.monotonic() < self._looked + _SOCKET_SECONDS:
-            there = os.path.exists(path)
+            exists = os.path.exists(path)
             time.sleep(0.02)  # The server listens shortly after it created the socket.
-            if there:
+            if exists:
                 return True
         return False
 
@@ -235,21 +235,23 @@ class TmuxServer:
         session if needed. Return the session's id. A window whose program has ended is restarted.
         The program gets `environment` and the SWEEPER_HOME of this process. The server's own
         SWEEPER_HOME may be different, since several homes may share one server."""
-        given = {"SWEEPER_HOME": home(), **environment}
-        variables = (part for item in given.items() for part in ("-e", "=".join(item)))
+        values = {"SWEEPER_HOME": home(), **environment}
+        variables = (part for item in values.items() for part in ("-e", "=".join(item)))
         argv = (*variables, *argv)
         session = self.session(folder)
         if session is None:
             return self._new_session(name, folder, title, argv)
         for pane in self.panes(session):
-            if pane.own == title:
+            if pane.window_title == title:
                 if pane.dead:
                     # Closing the window first would end the session if it has no other window.
                     self._run("respawn-pane", "-k", "-t", pane.id, *argv)
                 return session
         form = ("-d", "-P", "-F", "#{window_id}")
-        (made,) = self._run("new-window", *form, "-t", f"{session}:", "-n", as_shown(title), *argv)
-        self._run("set-option", "-w", "-t", made, "@sweeper_token", title)
+        (window,) = self._run(
+            "new-window", *form, "-t", f"{session}:", "-n", as_shown(title), *argv
+        )
+        self._run("set-option", "-w", "-t", window, "@sweeper_token", title)
         return session
 
     def _new_session(self, name: str, folder: str, title: str, argv: Sequence[str]) -> str:
@@ -279,12 +281,12 @@ class TmuxServer:
             raise _unreachable(error) from error
         if result.returncode:
             raise Refusal(result.stderr.strip())
-        made = result.stdout.strip()
+        session = result.stdout.strip()
         # This option is set first, because the session is found again by it.
-        self._run("set-option", "-t", made, "@sweeper_folder", _mark(folder))
-        self._run("set-option", "-t", made, "@sweeper_place", _place(folder))
-        self._run("set-option", "-w", "-t", f"{made}:", "@sweeper_token", title)
-        return made
+        self._run("set-option", "-t", session, "@sweeper_folder", _mark(folder))
+        self._run("set-option", "-t", session, "@sweeper_place", _place(folder))
+        self._run("set-option", "-w", "-t", f"{session}:", "@sweeper_token", title)
+        return session
 
     def panes(self, session: str) -> list[Pane]:
         """Return every pane of a session, by window and position."""
@@ -292,11 +294,13 @@ class TmuxServer:
         for line in self._listing("list-panes", "-s", "-t", session, "-F", _PANE):
             fields = line.split("\t", 10)
             if len(fields) == 11:
-                pane, window, dead, pid, group, own, width, height, current, word, command = fields
+                pane, window, dead, pid, group, title, width, height, current, word, command = (
+                    fields
+                )
                 size = int(width or 0), int(height or 0)
                 state = current == "1", word, command
                 panes.append(
-                    Pane(pane, window, dead == "1", int(pid or 0), group, own, *size, *state)
+                    Pane(pane, window, dead == "1", int(pid or 0), group, title, *size, *state)
                 )
         return panes
 
