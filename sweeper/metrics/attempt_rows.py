@@ -1,6 +1,6 @@
-"""Follows the metrics of one attempt or folder. Only new bytes are read, and a limited number at a
-time. Rows that a resumed attempt copied from the previous attempt are marked as copies, since they
-have raised their alarms already."""
+"""Follows the metrics of one attempt or folder. A read gets only new bytes, and at most a given
+number of them. Rows that a resumed attempt copied from the previous attempt are marked as copies,
+since alarms were raised for them already."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +16,8 @@ from sweeper.sweep.folder import SweepFolder
 
 
 class GrowingMetrics:
-    """A follower of the metrics in `folder`, in whichever file they are."""
+    """A follower of the metrics in `folder`, which may be in any of its metrics files
+    (`files.NAMES`)."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._folder = folder
@@ -48,7 +49,7 @@ class GrowingMetrics:
         return self._growing.read(find, most)
 
     def _choose(self, find: Find) -> None:
-        """Open the file that has the metrics now. A program may write a preferred file after
+        """Open the file that has the metrics now. A program may begin a preferred file after
         another one."""
         for path in paths_in(self._folder):
             if path == self.begun_path:
@@ -60,9 +61,10 @@ class GrowingMetrics:
 
 
 class Fresh(NamedTuple):
-    """New rows, and for each whether it is a copy. `again`: the file was replaced, and these are
-    its rows from the start. `more`: more can be read at once. `size`: bytes read. `malformed`
-    counts lines that are not rows, and `unlike` describes them."""
+    """New rows, each with True if it is a copy. `again` means that the file was replaced, and these
+    are its rows from the start. `more` means that more can be read immediately. `size` is the
+    number of bytes read. `malformed` counts lines that are not rows, and `unlike` describes these
+    lines."""
 
     rows: list[tuple[Row, bool]]
     again: bool
@@ -86,8 +88,8 @@ class Tail:
         self._resumed = self._copying = attempt > 1
 
     def read(self, most: int, *, ended: bool = False) -> Fresh:
-        """Read the rows added since the last call, at most `most` bytes. `ended` is whether the
-        attempt has an outcome, so that nothing more is written. Raises `StoreError`."""
+        """Read the rows added since the last call, at most `most` bytes. `ended` means that the
+        attempt has an outcome, so nothing more is written. Raises `StoreError`."""
         find = self._finder(ended)
         added = self._metrics.read(find, most)
         if added is None:
@@ -103,9 +105,12 @@ class Tail:
         return Fresh(rows, again, added.more, added.size, malformed, unlike)
 
     def _finder(self, ended: bool) -> Find:
-        """Return a function that finds a file in its present state. On a remote store, it lists the
-        few parts of the file that was read before. If there are none, it lists the attempt's
-        folder. It does so only once, because the folder may hold many iterations."""
+        """Return a function that takes a path and returns the file as it is now, or None.
+
+        If a part of the metrics file on a remote store was read before, the function lists only the
+        parts of this file, which are few. If there are none, it lists the attempt's folder, but
+        only once, because the folder may contain many iteration folders.
+        """
         files = self._listed.files(self._folder, ended=ended)
         begun = self._metrics.begun_path if self._store.is_remote else None
 
@@ -126,8 +131,8 @@ class Tail:
         return parse(data[:copied], start, find), parse(data[copied:], start + copied, find)
 
     def _copied(self, data: bytes, start: int) -> int:
-        """Count the bytes at the beginning of `data` that repeat the previous attempt's file at the
-        same place."""
+        """Return the number of bytes at the beginning of `data` that equal the bytes of the
+        previous attempt's file at the same offset."""
         before = b""
         name = self._metrics.file.path.rpartition("/")[2]
         source = Files(self._store, self._before).source(f"{self._before}/{name}")

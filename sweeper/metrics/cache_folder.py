@@ -1,5 +1,6 @@
-"""The cache folder and the documents in it. Users may delete these files at any time, since they
-are derived. Each file is written under another name and renamed. Uses only the standard library."""
+"""The cache folder and the documents in it. Users may delete these files at any time, since sweeper
+makes them again. Each file is written under a temporary name and then renamed. Uses only the
+standard library."""
 
 import contextlib
 import json
@@ -30,7 +31,8 @@ class Folder:
         self._made = False
 
     def may_keep(self, stamp: Stamp) -> bool:
-        """Return whether a later change of the file with this stamp would change the stamp."""
+        """Return whether a value may be cached that was read from a file with this stamp: only if
+        every later change of the file would change the stamp."""
         return not stamp.is_fleeting(self._clock())
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> bool:
@@ -51,7 +53,7 @@ class Folder:
             self._made = True
 
     def save_json(self, name: str, document: Mapping[str, object]) -> None:
-        """Save a document under a name that the caller chooses."""
+        """Save a document under a name."""
         import zlib  # import late, because that takes some time
 
         text = json.dumps({"name": name, "document": document}, separators=(",", ":")).encode()
@@ -73,7 +75,7 @@ class Folder:
 
 
 def hash_of(text: str) -> str:
-    """Return a name derived from any text."""
+    """Return a hash of a string, for use as a file name."""
     import hashlib  # import late, because that takes some time
 
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
@@ -92,9 +94,9 @@ class Index:
     def recall(
         self, run: str, what: str, files: Iterable[tuple[str, Stamp | None]], read: Callable[[], T]
     ) -> T:
-        """Return the value `what` of a run, as JSON. The cached value is used if its `files` still
-        have the same names and stamps; otherwise `read` is called. None is not cached. Without a
-        folder, `files` are not iterated over, so a generator saves their stamps."""
+        """Return the value `what` of a run, which is JSON: the cached value if its `files` still
+        have the same names and stamps, else the result of `read`. None is not cached. Without a
+        folder, `files` is not iterated over, so a generator does not have to make stamps."""
         if self._folder is None:
             return read()
         files = tuple(files)
@@ -121,5 +123,5 @@ class Index:
 
 
 def _described(name: str, stamp: Stamp | None) -> str:
-    """Return a file's name and stamp as one text, which is smaller than a list."""
+    """Return a file's name and stamp as one string, which takes less space than a list."""
     return f"{name}:" if stamp is None else f"{name}:{stamp[0]}.{stamp[1]}.{stamp[2]}.{stamp[3]}"

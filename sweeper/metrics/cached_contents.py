@@ -10,19 +10,19 @@ from sweeper.store.base import Entry
 from sweeper.sweep.settled import GATES, is_settled
 
 _SMALL = 4096
-"""Bytes of the largest file of a remote store whose content is cached."""
+"""Maximum size in bytes of a file on a remote store whose content is cached."""
 _PLAN = 1 << 22
-"""The same for files directly in a sweep's folder, such as its plan."""
+"""Maximum size in bytes of a file directly in a sweep's folder, such as its plan."""
 
 _LISTED_NS = 600 * 10**9
-"""The longest time in nanoseconds that a listing is reused."""
+"""Maximum age in nanoseconds of a cached listing."""
 
 
 class Contents:
-    """The contents of small files of a remote store, by their stamps. A file that a listing shows
-    unchanged is not read again. The contents are saved when the process ends. Listings of sweeps
-    that nothing writes to are reused too, for at most `_LISTED_NS`, because files that are removed
-    by hand do not show otherwise."""
+    """A cache of the contents of small files on a remote store. A file is not read again while its
+    stamp is unchanged. The contents are saved when the process ends. Listings of sweeps that
+    nothing writes to are cached too, but only for `_LISTED_NS`: otherwise files that users remove
+    would stay listed."""
 
     gates: tuple[str, ...] = GATES
 
@@ -39,14 +39,14 @@ class Contents:
         return self._tops[top]
 
     def get(self, path: str, stamp: tuple[int, int]) -> bytes | None:
-        """Return the content of the file with this stamp; None if it is not cached."""
+        """Return the cached content of `path` if it was cached with this stamp, else None."""
         entry = self._of(path).get(path)
         if entry is None or (entry[0], entry[1]) != stamp:
             return None
         return str(entry[2]).encode()
 
     def put(self, path: str, stamp: tuple[int, int], data: bytes) -> None:
-        """Cache the content of a file, if it is a small text."""
+        """Cache the content of a file if the file is small, and is text."""
         if len(data) > (_PLAN if path.count("/") == 1 else _SMALL):
             return
         try:
@@ -58,8 +58,8 @@ class Contents:
         self._changed.add(path.partition("/")[0])
 
     def listing(self, top: str, gate: Sequence[Entry]) -> list[Entry] | None:
-        """Return the cached listing of a sweep's files, if the files in `gate` are still the
-        same."""
+        """Return the cached listing of a sweep's files if the entries in `gate` are still the same,
+        else None."""
         stored = self._folder.load_json(f"listing of {top}")
         if stored is None or stored["gate"] != [[*entry] for entry in gate]:
             return None

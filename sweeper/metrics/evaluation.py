@@ -1,5 +1,5 @@
-"""Reads tinker-cookbook's file about an evaluation in its EvalStore: the checkpoint of a model, and
-its scores."""
+"""Reads the file that tinker-cookbook writes about an evaluation in its EvalStore: the model's
+checkpoint, and its scores."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from sweeper.common.json_values import list_of, table_of
 from sweeper.metrics.rows import as_float
 
 BASE = "base"
-"""The checkpoint's name for the model before training."""
+"""The name of the checkpoint if the model is not trained."""
 _STEP = r"(?:^|step|batch|[-_/])(\d+)$"
 
 

@@ -19,14 +19,14 @@ EVALUATION = "metadata.json"
 """The file with the facts of an evaluation (`evaluation.py`). Its scores are read as one row of
 metrics, but it does not show that a folder holds metrics: other programs use the name."""
 PLACES = frozenset({*NAMES, *(f"{name}.parts" for name in NAMES)})
-"""Names of files and folders that mark a folder with metrics."""
+"""Names of files and folders. A folder that contains one of them has metrics."""
 
 _STEPS = (
     *("step", "global_step", "_step", "training_iteration", "iteration", "iterations", "itr"),
     *("n_itr", "nupdates", "timesteps_total", "total_timesteps", "timesteps", "epoch"),
 )
-"""Columns of a CSV file that number its rows, in any case, and also with a prefix
-(`time/iterations`). If a file has several, the first in this list is the step."""
+"""Names of CSV columns with the step, with or without a prefix (`time/iterations`). Case is
+ignored. If a file has several such columns, the first in this list is the step."""
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _BOOLEANS = {"True": True, "true": True, "False": False, "false": False}
 _HEADER_BYTES = 65_536
@@ -150,8 +150,8 @@ def _step_column(columns: Sequence[str]) -> str | None:
 
 
 def metrics_stamp(files: Files, folder: str) -> tuple[str, Stamp | None]:
-    """Return the path of the metrics file in `folder` and its stamp; `metrics.jsonl` and None if
-    there is none."""
+    """Return the path of the metrics file in `folder`, and its stamp. If there is none, return the
+    path of `metrics.jsonl`, and None."""
     for path in paths_in(folder):
         stamp = files.stamp(path)
         if stamp is not None:

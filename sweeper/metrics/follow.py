@@ -18,8 +18,9 @@ Find = Callable[[str], Source | None]
 
 
 class Added(NamedTuple):
-    """New bytes of a file: `data`, which starts at offset `start`. `size` bytes were read. `again`:
-    the file was replaced, and `start` is 0. `more`: more can be read at once."""
+    """New bytes of a file: `data`, which starts at offset `start`. `size` bytes were read. `again`
+    means that the file was replaced, and `start` is 0. `more` means that more can be read
+    immediately."""
 
     data: bytes
     start: int
@@ -36,7 +37,8 @@ class Growing:
         self.open(path)
 
     def open(self, path: str, *, again: bool = False) -> None:
-        """Follow another file from its beginning; `again` reports it as a replaced file."""
+        """Follow another file from its beginning. With `again`, the next read reports that the file
+        was replaced."""
         self.path = path
         self._full = self._store.local_path(path)
         self._begin()

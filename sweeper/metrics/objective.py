@@ -1,6 +1,6 @@
-"""Chooses the value by which a run is judged: `judged` for points, `counting_rows` and `reduced`
-for columns, `Judge` for points one by one. docs/registry.md has the rules. numpy is imported on
-demand."""
+"""Chooses the value by which a run is judged: `judged` chooses from points, `counting_rows` and
+`reduced` from columns, and `Judge` from points that come one by one. docs/registry.md has the
+rules. numpy is imported on demand."""
 
 import math
 from collections import deque
@@ -24,7 +24,7 @@ SMOOTH = 0.1
 
 class Judged(NamedTuple):
     """The value by which a run is judged, and its step. `missing` counts the rows at the end of the
-    run that should have a number for the metric and do not (see `missing_rows`)."""
+    run that should have a number for the metric, but have none (see `missing_rows`)."""
 
     step: float | None
     value: float
@@ -37,7 +37,8 @@ def sign_of(goal: str) -> float:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Return the mean of the finite values; the last value if that is not finite."""
+    """Return the mean of the finite values. If the last value is not finite, return the last
+    value."""
     if not math.isfinite(values[-1]):
         return values[-1]
     finite = [value for value in values if math.isfinite(value)]
@@ -61,8 +62,9 @@ def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
 
 
 def last_values(rows: Iterable[Row]) -> dict[str, dict[str, object]]:
-    """Return the last value of each key in a merged history, of any type, and its step. Rows
-    without a step count only for keys that no other row has."""
+    """Return {key: {"step": ..., "value": ...}}, with the last value of each key in a merged
+    history. A value may have any type. Rows without a step count only for keys that no row with a
+    step has."""
     values: dict[str, dict[str, object]] = {}
     for row in rows:
         step = row.get("step")
@@ -76,8 +78,8 @@ _NONE: dict[str, object] = {"step": None}
 
 
 def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]) -> int:
-    """Return the number of rows after the last row in `numbered`, if there are more than
-    expected."""
+    """Return the number of rows after the last row in `numbered` if these rows should have a number
+    too (`are_missing`), else 0."""
     after = rows - 1 - numbered[-1]
     if after == 0:
         return 0
@@ -87,8 +89,8 @@ def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]
 
 
 def missing_in(rows: Sequence[Row], key: str) -> int:
-    """Return the number of rows at the end of a merged history that should have a number for `key`
-    and do not; 0 if no row has a number for it."""
+    """Return the number of rows at the end of a merged history that should have a number for `key`,
+    but have none; 0 if no row has a number for it."""
     numbered = [n for n, row in enumerate(rows) if as_number(row.get(key)) is not None]
     if not numbered:
         return 0
@@ -100,8 +102,8 @@ def missing_in(rows: Sequence[Row], key: str) -> int:
 
 
 def missing_rows(has_number: "Flags", named: "Flags", stepped: "Flags") -> int:
-    """Return the same number as `missing_in`, from flags by row: whether it has a number for the
-    metric (`has_number`), its key (`named`), and a step (`stepped`)."""
+    """Return the same number as `missing_in`, from three flags per row: the row has a number for
+    the metric (`has_number`), has the metric's key (`named`), has a step (`stepped`)."""
     import numpy as np
 
     [numbered] = np.nonzero(has_number)
@@ -115,15 +117,15 @@ def missing_rows(has_number: "Flags", named: "Flags", stepped: "Flags") -> int:
 
 
 def counting_rows(has_number: "Flags", stepped: "Flags") -> "Flags":
-    """Mark the rows of a merged history that count. Among the rows with a number (`has_number`),
-    these are the rows with a step, or all if none has a step."""
+    """Return a mask of the rows of a merged history by which a run is judged: the rows with a
+    number (`has_number`) and a step, or all rows with a number if none of them has a step."""
     both = has_number & stepped
     return both if both.any() else has_number
 
 
 def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
-    """Reduce the values that count (at least one, steps ascending) to the value by which a run is
-    judged. Return the index of its step, and the value."""
+    """Reduce the values of `counting_rows` (at least one, steps ascending) to the value by which a
+    run is judged. Return the index of its step, and the value."""
     end, of = len(values) - 1, mean_of_last(at)
     if of is not None:
         return end, _mean(values[-of:].tolist())
@@ -138,8 +140,8 @@ def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
 
 
 def smoothed(values: "Floats") -> float | None:
-    """Return the mean of the last tenth of the values that count, at least one value; None if there
-    are none, or one of these is not finite."""
+    """Return the mean of the last tenth of the values, at least of one value. None if there are no
+    values, or one in the last tenth is not finite."""
     import numpy as np
 
     tail = values[-max(1, round(SMOOTH * len(values))) :]
@@ -164,7 +166,7 @@ class Judge:
 
     @property
     def value(self) -> float | None:
-        """The value by which the run is judged so far."""
+        """The value by which the run is judged, from the points added until now."""
         if self.last is None:
             return None
         if self._before_last is not None:
@@ -200,7 +202,8 @@ class Judge:
         return True
 
     def takes_back(self, step: float | None) -> bool:
-        """Return whether a row of this step without a number replaces a point that was added."""
+        """Return whether a row of this step that has no value of the metric undoes a point that was
+        added before."""
         if self.last is None or self.last.step is None or step is None:
             return False
         return step == self.last.step or (step < self.last.step and self._at != "last")

@@ -14,10 +14,12 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "sample": ("tokens/sampled", "env/all/total_ac_tokens", "total_ac_tokens"),
     "prefill": ("tokens/prefill_uncached", "env/all/total_ob_tokens", "total_ob_tokens"),
 }
-"""Keys of recorded tokens, by kind. If a run has several, the first in this list counts."""
+"""Keys of metrics that are numbers of tokens, by kind. If a run has several keys of a kind, the
+first one counts."""
 
 ALSO: Mapping[str, str] = {"tokens/prefill_uncached": "tokens/prefill_cached"}
-"""Keys of one kind that are counted separately, because cached prompts are cheaper."""
+"""The key of the cached tokens, by the key of the tokens that were not cached. The two are counted
+separately, because cached prompts are cheaper."""
 
 _MOST = 1e15
 """A count of more tokens than this in one step is considered wrong."""
@@ -32,7 +34,7 @@ class RecordedTokens:
         self._sums: dict[str, float] = {}
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Add rows."""
+        """Add the tokens in `rows`."""
         for row in rows:
             for key in _KEYS:
                 if key in row:
@@ -41,7 +43,8 @@ class RecordedTokens:
                     self._sums[key] = self._sums.get(key, 0.0) + counts
 
     def usage(self, config: Mapping[str, object]) -> Usage:
-        """Return the tokens so far, as usage of the run's model; `NO_USAGE` if there are none."""
+        """Return the tokens added until now, as usage of the run's model; `NO_USAGE` if there are
+        none."""
         counts: dict[str, int] = {}
         for kind, names in SOURCES.items():
             key = next((name for name in names if name in self._sums), None)
@@ -67,7 +70,7 @@ class AttemptRecords:
         self._tokens = RecordedTokens()
 
     def read(self, config: Mapping[str, object], *, ended: bool = False) -> Usage:
-        """Return the tokens so far. Reads only new rows. Raises `StoreError`."""
+        """Return the tokens recorded until now. Reads only new rows. Raises `StoreError`."""
         more = True
         while more:
             fresh = self._tail.read(_MOST_BYTES, ended=ended)

@@ -1,6 +1,6 @@
 """Reads rollout summaries: `iteration_NNNNNN/<name>_rollout_summaries.jsonl`, one record per
-trajectory, as tinker-cookbook's and sweeper's recipes write them. Uses no numpy, since views read
-only a few."""
+trajectory, as tinker-cookbook's and sweeper's recipes write them. Does not use numpy, since views
+read only a few records."""
 
 import functools
 import operator
@@ -19,10 +19,10 @@ COLUMNS = (
     *("iteration", "group_idx", "traj_idx", "total_reward", "final_reward", "turns"),
     *("ob_len", "ac_len", "final_ob_len", "sampling_client_step", "attempt"),
 )
-"""Columns with numbers in every row; columns of metrics follow. `ob_len` and `ac_len` are the
-tokens of all turns."""
+"""Columns of numbers that any row may have; columns of metrics follow. `ob_len` and `ac_len` are
+the tokens of all turns."""
 LABELS = ("name", "split", "tags")
-"""Columns with texts: the file's name ("train", "eval_test"), the split, the tags."""
+"""Columns of strings: the file's name ("train", "eval_test"), the split, the tags."""
 
 _SUFFIX = "_rollout_summaries.jsonl"
 _FOLDER = re.compile(r"iteration_(\d+)")
@@ -44,9 +44,9 @@ class SummaryFile(NamedTuple):
 
 
 def summary_files(files: Files, folders: Sequence[str]) -> list[SummaryFile]:
-    """Return the files of a run, by iteration and name. If several attempts wrote an iteration, the
-    latest attempt's files are returned. `folders`: one per attempt, oldest first. Raises
-    `StoreError`."""
+    """Return the files of a run, sorted by iteration and name. If several attempts wrote an
+    iteration, the latest attempt's files are returned. `folders` has one folder per attempt, oldest
+    first. Raises `StoreError`."""
     files_by_place: dict[tuple[int, str], SummaryFile] = {}
     for attempt, folder in enumerate(folders, start=1):
         for inner, name in _names(files, folder):
@@ -82,9 +82,9 @@ def _listed(folder: str) -> list[str]:
 
 
 def flat(record: Mapping[str, object], file: SummaryFile) -> dict[str, object]:
-    """Return a summary as one row of numbers. A metric of the trajectory has its own name. A metric
-    of turns is the mean over the turns that have it, unless the trajectory has a metric of that
-    name."""
+    """Return a summary as one row of numbers. The row has the trajectory's metrics. It also has the
+    metrics of turns whose names the trajectory's metrics do not have: the mean over the turns with
+    such a metric."""
     steps = [table_of(step) for step in list_of(record.get("steps"))]
     row: dict[str, object] = {
         "iteration": record.get("iteration", file.iteration),
@@ -133,6 +133,6 @@ def _sum(numbers: Iterable[float]) -> float:
 
 
 def labels_of(record: Mapping[str, object], file: SummaryFile) -> tuple[str, str, str]:
-    """Return the texts of `LABELS`."""
+    """Return the values of the columns `LABELS`."""
     tags = ",".join(str(tag) for tag in list_of(record.get("tags")))
     return file.name, str(record.get("split", file.name)), tags

@@ -1,5 +1,6 @@
-"""Reads `metrics.jsonl` and `checkpoints.jsonl`: bytes in, rows out, without disk or pandas. A
-slower parser reads lines that the quick one rejects (`NaN`, `Infinity`). Bad lines are counted."""
+"""Reads `metrics.jsonl` and `checkpoints.jsonl`: bytes in, rows out, without disk access or pandas.
+A slower parser reads lines that the quick one rejects (`NaN`, `Infinity`). Bad lines are
+counted."""
 
 import json
 import math
@@ -12,7 +13,7 @@ Row = dict[str, object]
 
 _SHOWN = 3
 _LONGEST = 60
-"""How many keys of a record a message names, and how many characters it quotes."""
+"""Maximum number of keys that a message names, and of characters that it quotes."""
 
 
 class Parsed(NamedTuple):
@@ -83,11 +84,11 @@ def _parse_object(line: bytes, loads: Callable[[bytes], object]) -> Row | None:
 def merge(attempts: Iterable[Parsed]) -> Merged:
     """Merge the attempts of a run, oldest first, into one history.
 
-    An attempt replaces all earlier rows from its own first step on, because the training beyond
-    that step was discarded. An attempt that resumed begins with copies of all earlier rows, so it
-    is the whole history; so is an attempt that started anew. Within one file the later line wins
-    per (step, key). Among rows without a step, only those of the latest attempt with any count,
-    because such rows cannot be matched.
+    From its first step on, an attempt replaces all earlier rows, because the training beyond that
+    step was discarded. A resumed attempt begins with copies of all earlier rows, so its rows are
+    the whole history; so are the rows of an attempt that started anew. Within one file, the later
+    line wins for each step and key. Rows without a step cannot be matched, so only those of the
+    latest attempt that has any are kept.
     """
     by_step: dict[float, Row] = {}
     loose: list[Row] = []
@@ -125,8 +126,8 @@ def written(attempts: Sequence[Parsed]) -> list[Row]:
 
 
 def _alike(rows: Sequence[Row], others: Sequence[Row]) -> int:
-    """Return the number of rows at the beginning that are equal in both. Rows with NaN are compared
-    as texts."""
+    """Return how many rows at the beginning are equal in both. Rows with NaN are compared by their
+    `repr`."""
     count = 0
     for row, other in zip(rows, others, strict=False):
         if row != other and repr(row) != repr(other):
@@ -168,7 +169,7 @@ def describe_malformed(data: bytes) -> str:
 
 
 def shorten(text: str) -> str:
-    """Shorten a text that a message quotes."""
+    """Shorten a string that a message quotes."""
     return f"{text[:_LONGEST]}{'...' if len(text) > _LONGEST else ''}"
 
 
@@ -197,15 +198,16 @@ _NOT_FINITE = {
 
 
 def as_number(value: object) -> float | None:
-    """Return a recorded metric as a float: a number, or a text for NaN or an infinity, which strict
-    JSON lacks. None for anything else."""
+    """Return a recorded metric as a float: a number, or a string for NaN or an infinity, which
+    strict JSON lacks. None for anything else."""
     if isinstance(value, str):
         return _NOT_FINITE.get(value.strip().lower())
     return as_float(value)
 
 
 _PASSING = 2
-"""How many rows at the end may have other contents, such as a summary."""
+"""The number of rows at the end that may lack the metric because they have other contents, such as
+a summary."""
 
 
 def are_missing(after: int, gap: int, *, named: bool) -> bool:
@@ -217,8 +219,8 @@ def are_missing(after: int, gap: int, *, named: bool) -> bool:
 
 def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
     """Return checkpoint records of the attempts of a run, oldest first, each with its `attempt`
-    (from 1). A record replaces an earlier one of the same name. The copies of earlier records with
-    which a resumed attempt starts keep the attempt that wrote them."""
+    (from 1). A record replaces an earlier one of the same name. A resumed attempt starts with
+    copies of earlier records; each copy keeps the number of the attempt that wrote the record."""
     records: dict[object, Row] = {}
     for attempt, parsed in enumerate(attempts, start=1):
         for row in parsed.rows:
@@ -241,7 +243,7 @@ def ends_final(records: Sequence[Mapping[str, object]]) -> bool:
 
 def numbers(rows: Sequence[Row], key: str) -> list[Point]:
     """Return the values of `key` that are numbers (see `as_number`), including NaN and infinities,
-    in the order of `rows`. Other texts, booleans, nulls and rows without the key are skipped."""
+    in the order of `rows`. Other strings, booleans, nulls and rows without the key are skipped."""
     return [
         Point(step if isinstance(step := row["step"], int | float) else None, value)
         for row in rows

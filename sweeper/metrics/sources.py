@@ -17,7 +17,7 @@ times is coarse, so a second change within one tick would not show."""
 
 class Stamp(NamedTuple):
     """Values that change with a file: its size, its time (nanoseconds, or a store's equivalent),
-    its inode (0 without), and the kernel's change time (nanoseconds). Copying and unpacking may
+    its inode (0: no inode), and the kernel's change time (nanoseconds). Copying and unpacking may
     keep the time and size of another file, but users cannot set the change time."""
 
     size: int
@@ -37,7 +37,7 @@ class Stamp(NamedTuple):
 
 
 def _number_of(value: object) -> int:
-    """Return a number below 2**63 that identifies a value, derived from its representation."""
+    """Return a hash below 2**63 of the `repr` of a value."""
     import hashlib  # import late: local files do not need it
 
     digest = hashlib.blake2b(repr(value).encode(), digest_size=8).digest()
@@ -64,7 +64,7 @@ def _status(path: str) -> os.stat_result | None:
 
 
 class Source(Protocol):
-    """A file, or the parts of one."""
+    """A file, which may be stored in parts."""
 
     name: str
     stamp: Stamp
@@ -84,8 +84,8 @@ class Source(Protocol):
 
 
 def begins_with(source: Source, pieces: list[list[int]]) -> bool:
-    """Return whether a file on a remote store still begins with these objects, so that the bytes
-    read from them are still valid."""
+    """Return whether a file on a remote store still begins with the objects `pieces`. If it does,
+    the bytes that were read from them are still valid."""
     return bool(pieces) and source.pieces[: len(pieces)] == pieces
 
 
@@ -239,7 +239,7 @@ class Files:
         return source
 
     def _parts(self, path: str, entries: list[Entry]) -> Source | None:
-        """Return the parts from 0 on, up to the first gap."""
+        """Return the parts of a file, from offset 0 up to the first gap."""
         numbered = [
             (int(name), entry)
             for entry in entries
@@ -260,8 +260,9 @@ _MOST_LISTED = 512
 
 
 class ListedOnce:
-    """The files of ended attempts on a remote store, whose folders no longer change. Each folder is
-    listed once for all parts of a launcher that follow it. Threads may share this object."""
+    """The files of attempts on a remote store. The folder of an ended attempt no longer changes, so
+    it is listed only once for all parts of a launcher that follow it. Threads may share this
+    object."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

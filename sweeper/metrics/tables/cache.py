@@ -37,14 +37,14 @@ def wait_for_writers(but: int = 0) -> None:
 
 
 def _pyarrow(module: str = "pyarrow.parquet") -> Any:
-    """Return a module of pyarrow, which has almost no types. Importing it takes time, so only large
-    data imports it."""
+    """Import a module of pyarrow, without types, since pyarrow has almost none. The import takes
+    time, so it is only done for large data."""
     return importlib.import_module(module)
 
 
 class _Member(NamedTuple):
     """A file in a segment: its first row and the number of rows, its keys, the counts of unreadable
-    lines, and what the reader recorded about it."""
+    lines, and the reader's `about` value."""
 
     start: int
     rows: int
@@ -113,7 +113,7 @@ class Cache:
         self.open_segments()
 
     def open_segments(self) -> None:
-        """Find segments that this process or others have written since the last call."""
+        """Open the segments that this process or others have written since the last call."""
         wait_for_writers()
         self._sent.clear()
         names: list[str] = []
@@ -138,7 +138,7 @@ class Cache:
         return self._where.get(name)
 
     def about(self, name: str) -> Any:
-        """Return what the reader recorded about a file; None if it is not cached."""
+        """Return the `about` value that was cached with a file; None if the file is not cached."""
         if name in self._new:
             return self._new[name][0]
         segment = self._segment(name)
@@ -151,8 +151,8 @@ class Cache:
         return self._where[name].members[name].keys
 
     def columns(self, name: str, keys: Iterable[str] | None = None) -> Columns | None:
-        """Return the cached columns of a file with these keys (None for all); None if it is not
-        cached."""
+        """Return the cached columns of a file with these keys (None for all). Return None if the
+        file is not cached."""
         if name in self._new:
             return self._new[name][1].chosen(keys)
         segment = self._segment(name)
@@ -166,8 +166,7 @@ class Cache:
             return None
 
     def put(self, name: str, about: object, columns: Columns) -> None:
-        """Cache the columns of a file, replacing earlier ones. `about` is a JSON value of the
-        reader."""
+        """Cache the columns of a file, replacing earlier ones. `about` is any JSON value."""
         # Files with different keys would leave most of a segment empty.
         if len(self._new_keys | dict.fromkeys(columns.values)) > 2 * len(columns.values) + 16:
             self.flush()
@@ -229,7 +228,7 @@ def _write(
 
 
 def _encoded(files: dict[str, tuple[Any, Columns]]) -> memoryview:
-    """Return files encoded as the bytes of a segment."""
+    """Encode files as the bytes of a segment."""
     whole = join([columns for _, columns in files.values()])
     shapes: dict[tuple[str, ...], int] = {}
     members: dict[str, list[Any]] = {}

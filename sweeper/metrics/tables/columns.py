@@ -1,6 +1,7 @@
 """Reads metrics as columns of floats, as exactly as `metrics.rows.parse` and several times faster.
-A fast decoder, which expects numbers under known keys, parses a whole file; if it rejects the file,
-the file is parsed line by line."""
+If all lines of a file have only numbers under expected keys, a fast decoder parses them in one
+call. Other files are cut into pieces, and pieces that the decoder rejects are parsed line by
+line."""
 
 import functools
 import operator
@@ -25,8 +26,8 @@ Odd = dict[int, object]
 
 _BITS = 0x7FF8_0000_5357_4550
 ABSENT: float = struct.unpack("<d", struct.pack("<Q", _BITS))[0]
-"""The mark of a missing number in a column. It is a NaN whose bits differ from those of a recorded
-NaN; `present` distinguishes them."""
+"""The value for a missing number in a column. It is a NaN whose bits differ from those of a
+recorded NaN; `present` distinguishes them."""
 
 _EXACT = 2.0**53
 """From this number on, floats cannot represent all integers."""
@@ -45,15 +46,15 @@ def present(column: Floats) -> NDArray[np.bool_]:
 
 
 def absent(rows: int) -> Floats:
-    """Return a column of this many rows without numbers."""
+    """Return a column of `rows` rows without numbers."""
     return np.full(rows, ABSENT)
 
 
 @dataclass(frozen=True)
 class Columns:
     """The rows of one file, or of one run. `values` maps each key to its numbers, in order of the
-    keys' first appearance. `odd` holds other values: texts, booleans, nulls, lists, objects,
-    integers beyond 2**53. `malformed` and `torn` count as in `metrics.rows.Parsed`."""
+    keys' first appearance. `odd` holds other values: strings, booleans, nulls, lists, objects,
+    integers beyond 2**53. `malformed` and `torn` count lines as in `metrics.rows.Parsed`."""
 
     rows: int = 0
     values: Mapping[str, Floats] = field(default_factory=dict[str, Floats])
@@ -113,16 +114,16 @@ class Columns:
         return replace(self, rows=len(numbers), values=values, odd=_filled(odd))
 
     def chosen(self, keys: Iterable[str] | None) -> "Columns":
-        """Return all rows, with only these keys unless None."""
+        """Return all rows, with only these keys (None for all)."""
         if keys is None:
             return self
         values = {key: self.column(key) for key in keys}
         return replace(self, values=values, odd={k: self.odd[k] for k in values if k in self.odd})
 
     def tidy(self) -> "Columns":
-        """Return the rows with their keys ordered: the keys of the first row in its order, then
-        other keys by their first row and name. Keys that no row has are dropped. So the order does
-        not depend on the hint."""
+        """Return the rows with their keys in an order that does not depend on the hint: the keys of
+        the first row in its order, then other keys by their first row and name. Keys that no row
+        has are dropped."""
         first: dict[str, Floats] = {}
         late: list[tuple[int, str]] = []
         for key, column in self.values.items():
@@ -176,9 +177,9 @@ def read_columns(path: str, data: bytes, hint: Iterable[str] = ()) -> Columns:
 def parse_columns(
     data: bytes, keys: Sequence[str] | None = None, hint: Iterable[str] = ()
 ) -> Columns:
-    """Return the rows in `data`, which has lines of JSON. With `keys`, only these columns are
-    returned, even without numbers. `hint` has keys to expect in addition to those of the first
-    row."""
+    """Return the rows in `data`, which has lines of JSON. If `keys` is not None, return exactly
+    these columns, even if they have no numbers. `hint` has keys that are expected in addition to
+    those of the first row."""
     columns = _numbers_of(data, keys, hint)
     if columns is None:
         parts: list[Columns] = []
@@ -203,8 +204,7 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _numbers_of(data: bytes, keys: Sequence[str] | None, hint: Iterable[str]) -> Columns | None:
-    """Return rows that consist only of numbers that floats hold exactly; None if any row is
-    different."""
+    """Return the rows if they consist only of numbers that floats hold exactly, else None."""
     names = (*dict.fromkeys((*_first_keys(data), *hint)),) if keys is None else (*keys,)
     if not names or len(names) > _WIDEST or any(map(_AWKWARD.search, names)):
         return None
@@ -228,7 +228,7 @@ def _first_keys(data: bytes) -> list[str]:
 
 
 def decode_lines(data: bytes, decoder: "msgspec.json.Decoder[T]") -> "list[T] | None":
-    """Decode complete lines at once; None if any line is not one object.
+    """Decode complete lines in one call. Return None if any line is not exactly one object.
 
     A decoder accepts objects with any whitespace between them. Each line is one object if there are
     as many objects as lines, and each line begins and ends with a brace: an object that continued
@@ -294,8 +294,8 @@ def columns_of(rows: Sequence[Mapping[str, object]]) -> Columns:
 
 
 def _exact(value: object) -> float | None:
-    """Return a number that a float holds exactly, or the number that a text such as NaN represents;
-    None for anything else."""
+    """Return a number that a float holds exactly, or the number that a string such as NaN
+    represents; None for anything else."""
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _EXACT:
         return None
     return as_number(value)
@@ -303,17 +303,16 @@ def _exact(value: object) -> float | None:
 
 _STEP = re.compile(rb'\{"step": ?(\d{1,15})[,}]')
 _BACK = 64
-"""The number of lines at the end that are searched for a key, because not every line has
-evaluations."""
+"""The number of lines at the end that are searched for a key. More than one line is searched,
+because not every line has evaluations."""
 
 
 def last_number(data: bytes, key: str) -> Point | None:
-    """Return the last number of `key` in lines of JSON without parsing all lines. Return None if it
-    cannot be determined, or if later lines lack a number that they should have.
+    """Return the last number of `key` in lines of JSON without parsing all lines. Return None if
+    that number cannot be determined, or if later lines lack a number that they should have.
 
-    The last value is the value of the highest step. If the steps at the beginnings of the lines
-    ascend, it is in the last lines. (A line with two steps has no meaning in JSON; here the
-    first one counts.)
+    The last number belongs to the highest step. If the steps at the beginnings of the lines ascend,
+    it is in one of the last lines. (If a line has two steps, the first one counts.)
     """
     starts = _line_starts(data)
     steps = [int(match[1]) for match in map(_STEP.match, repeat(data), starts) if match]
@@ -333,8 +332,8 @@ def last_number(data: bytes, key: str) -> Point | None:
 
 
 def _lacks(after: Sequence[Row], before: Sequence[Row], key: str) -> bool:
-    """Return whether the rows after the last number should perhaps have one, because the gap
-    directly before it is shorter."""
+    """Return whether the rows `after` the last number should probably have a number too. They
+    should if the gap in `before`, the rows directly before that number, is shorter."""
     numbered = [as_number(row.get(key)) is not None for row in before]
     gap = numbered.index(True) if any(numbered) else len(numbered)
     return are_missing(len(after), gap, named=any(key in row for row in after))

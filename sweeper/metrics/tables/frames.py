@@ -1,4 +1,4 @@
-"""Joins columns of many runs to one table, for pandas and for SQL."""
+"""Joins columns of many runs into one table, for pandas and for SQL."""
 
 import importlib
 import json
@@ -22,8 +22,8 @@ _WHOLE = 2.0**53
 
 
 class Part(NamedTuple):
-    """The rows of one run: values common to all rows, then columns. `notes` describe problems of
-    the run's files."""
+    """The rows of one run: values that all its rows have in common, and columns. `notes` describe
+    problems of the run's files."""
 
     common: Mapping[str, str]
     columns: Columns
@@ -58,10 +58,13 @@ def numbers_frame(
     whole: Sequence[str] = (),
     common: Sequence[str] = RUN_KEY,
 ) -> "pandas.DataFrame":
-    """Return a DataFrame: a category for each common value, the keys `first`, then the others in
-    order of appearance. A column is int64 if it is named in `whole` and has only integers;
-    objects, with None, if the key has other values than numbers; else float64, with NaN for
-    missing values."""
+    """Return a DataFrame. Its columns are a category for each common value, the keys `first`, then
+    the other keys in order of appearance.
+
+    A column is int64 if it is named in `whole` and has only integers. It has objects, with None for
+    missing values, if the key has values other than numbers. Else it is float64, with NaN for
+    missing values.
+    """
     import pandas
 
     keys = _keys(parts, first)
@@ -82,8 +85,8 @@ def numbers_frame(
 
 
 def _coded(parts: Sequence[Part], name: str) -> tuple[NDArray[np.int32], list[str]]:
-    """Return the distinct values of a common column, and for each row the index of its value among
-    them."""
+    """Return a code for each row, and the distinct values of a common column. A code is the index
+    of the row's value among these values."""
     texts = [*dict.fromkeys(part.common[name] for part in parts)]
     places = {text: place for place, text in enumerate(texts)}
     counts = [part.columns.rows for part in parts]
@@ -97,8 +100,8 @@ def _index(names: Sequence[str]) -> "pandas.Index[str]":
 
 
 def _made(make: Callable[..., T], values: Sequence[object]) -> T:
-    """Return values as a pandas array; as plain objects if a text has a lone surrogate, which
-    pandas' strings reject."""
+    """Make a pandas object of values. It holds plain objects if a string has a lone surrogate,
+    which pandas' strings reject."""
     try:
         return make(values)
     except UnicodeEncodeError:
@@ -106,8 +109,8 @@ def _made(make: Callable[..., T], values: Sequence[object]) -> T:
 
 
 def rows_frame(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> "pandas.DataFrame":
-    """Return rows of Python values as a DataFrame: the columns `first`, then the others in order of
-    appearance. pandas infers the types."""
+    """Return rows of Python values as a DataFrame: the columns `first`, then the other columns in
+    order of appearance. pandas infers the types."""
     import pandas
 
     names = dict.fromkeys(chain(first, *rows))
@@ -130,8 +133,8 @@ def numbers_table(
     common: Sequence[str] = RUN_KEY,
 ) -> object:
     """Return an Arrow table for SQL with the columns of `numbers_frame`, where NULL (missing)
-    differs from NaN (recorded). Values other than numbers are a text column with the key's name, or
-    `<key>.text` if the key has numbers too."""
+    differs from NaN (recorded). Values other than numbers are in a text column. It has the key's
+    name, or `<key>.text` if the key has numbers too."""
     pyarrow = _pyarrow()
     keys = _keys(parts, first)
     odd = join_odd([part.columns for part in parts])
@@ -185,8 +188,8 @@ def _text(value: object) -> str | None:
 
 
 def plain_column(values: Sequence[Any]) -> object:
-    """Return Python values of one kind as an Arrow column; other values become texts (JSON, except
-    for strings)."""
+    """Return Python values as an Arrow column. If their types differ, they become strings (JSON,
+    except for strings)."""
     pyarrow = _pyarrow()
     kinds: set[object] = {type(value) for value in values if value is not None}
     if not kinds:
@@ -221,7 +224,7 @@ def _split(name: str, values: Sequence[object]) -> list[tuple[str, Sequence[obje
 
 def plain_table(rows: Sequence[Mapping[str, object]], first: Sequence[str]) -> object:
     """Return rows of Python values as an Arrow table. A key with numbers and other values has two
-    columns; the others are texts in `<key>.text`."""
+    columns; `<key>.text` has the other values as strings."""
     pyarrow = _pyarrow()
     names = dict.fromkeys(chain(first, *rows))
     columns = [part for name in names for part in _split(name, [row.get(name) for row in rows])]

@@ -14,9 +14,9 @@ from sweeper.sweep.labels import plural
 
 def merge_columns(attempts: Sequence[Columns]) -> Columns:
     """Merge the attempts of a run, oldest first, into one history: one row per step, ascending,
-    then the rows without a step (ABSENT there). From its first step on, an attempt replaces earlier
-    attempts. Among rows without a step, only those of the latest attempt with any count. Steps
-    become floats."""
+    then the rows without a step (their step is ABSENT). From its first step on, an attempt replaces
+    earlier attempts. Of the rows without a step, only those of the latest attempt that has any are
+    kept. Steps become floats."""
     used = [attempt for attempt in attempts if attempt.rows]
     malformed = sum(attempt.malformed for attempt in attempts)
     torn = sum(attempt.torn for attempt in attempts)
@@ -47,8 +47,8 @@ def merge_columns(attempts: Sequence[Columns]) -> Columns:
 
 
 def odd_steps(attempts: Sequence[Columns]) -> list[str]:
-    """Describe the places where the steps in the attempts' files, oldest first, go back or are not
-    numbers. A resumed attempt may begin before the end of the rows that it copied."""
+    """Describe where steps go back, or are not numbers, in the files of the attempts, oldest first.
+    After the rows that a resumed attempt copied, the steps may go back once."""
     if len(attempts) == 1 and _is_plain(attempts[0]):
         return []
     notes: list[str] = []
@@ -86,9 +86,12 @@ def _alike(steps: Floats, others: Floats) -> int:
 
 
 def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, float]]:
-    """Return the steps of rows from `start` on that are lower than an earlier step with the same
-    key, each with the highest step before it. Keys that are written late, such as by an evaluation
-    parallel to the training, count only if their own steps go back."""
+    """Return each step of the rows from `start` on that is lower than the step of the previous row
+    with the same key, as pairs of (previous step, step).
+
+    Each key is compared only with itself. So an evaluation that runs beside the training may log
+    late.
+    """
     new_steps = steps[start:]
     new_steps = new_steps[present(new_steps)]
     if not (new_steps[1:] < new_steps[:-1]).any():
@@ -127,8 +130,8 @@ def _steps(columns: Columns) -> Floats:
 
 
 def _lasting(steps: Sequence[Floats]) -> NDArray[np.bool_]:
-    """Return the rows whose step is below the first step of every later attempt, numbered across
-    all attempts."""
+    """Return a mask over the rows of all attempts: the rows whose step is below the first step of
+    every later attempt."""
     begin, lasting = math.inf, list[NDArray[np.bool_]]()
     for attempt in reversed(steps):
         lasting.append(attempt < begin)
@@ -137,7 +140,7 @@ def _lasting(steps: Sequence[Floats]) -> NDArray[np.bool_]:
 
 
 def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
-    """Return the rows without a step that count, numbered across all attempts."""
+    """Return the rows without a step that are kept, as indices over the rows of all attempts."""
     end = sum(map(len, steps))
     for attempt in reversed(steps):
         end -= len(attempt)

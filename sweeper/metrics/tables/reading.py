@@ -1,6 +1,6 @@
-"""Reads a metrics file as columns through the cache, parsing only new bytes. Cached columns are
-valid while the file's stamp is unchanged. A file that has grown is continued if its old bytes are
-unchanged."""
+"""Reads a metrics file as columns through the cache. Cached columns are valid while the file's
+stamp is unchanged. If a file has grown and its old bytes are unchanged, only its new bytes are
+parsed."""
 
 import json
 import os
@@ -22,15 +22,15 @@ from sweeper.metrics.tables.columns import Columns, join, parse_columns, read_co
 from sweeper.store.opening import open_store
 
 _SHARE = 1 << 26
-"""A separate process is worth its start for at least this many bytes."""
+"""The number of bytes for which it is worthwhile to start a separate process."""
 _PROCESSES = 4
 
 
-class _Mark(NamedTuple):
-    """The version of the file from which columns were made: its stamp, and whether the stamp was
-    too new to be reliable; the end (`offset`) and the number of the rows to continue from; a
-    checksum of the bytes before that end, if bytes may be compared; and the `pieces` of a file on a
-    remote store."""
+class _CachedState(NamedTuple):
+    """The state of a file when its columns were cached: its stamp; whether the stamp was too new to
+    be reliable (`fleeting`); the number of rows that need not be parsed again (`rows`) and the end
+    of their bytes (`offset`); a checksum of these bytes, if bytes may be compared; and the `pieces`
+    of a file on a remote store."""
 
     stamp: Stamp
     fleeting: bool
@@ -53,14 +53,14 @@ class Reader:
 
     def fill(self, wanted: Iterable[tuple[Files, str]], share: int = _SHARE) -> None:
         """Start processes that cache the last of many local files, while this process reads the
-        first. `share` is the number of bytes that justifies a process. `columns` waits for them,
-        and reads the files that they skip."""
+        first. `share` is the number of bytes that justifies a process. `columns` waits for the
+        processes, and reads the files that they skip."""
         sizes: list[tuple[Files, str, int]] = []
         for files, path in wanted:
             source, cache = files.source(path), self.cache(files)
             if source is None or source.pieces or cache is None:
                 continue
-            if not _is_current(_mark(cache, source), source):
+            if not _is_current(_cached_state(cache, source), source):
                 sizes.append((files, path, source.stamp.size))
         total = sum(size for _, _, size in sizes)
         shares = min(len(os.sched_getaffinity(0)), _PROCESSES, total // share)
@@ -115,7 +115,11 @@ class Reader:
         """Return the keys in the file at `path`, in order of appearance; empty if the file does not
         exist."""
         source, cache = files.source(path), self.cache(files)
-        if source is not None and cache is not None and _is_current(_mark(cache, source), source):
+        if (
+            source is not None
+            and cache is not None
+            and _is_current(_cached_state(cache, source), source)
+        ):
             return cache.keys(path)
         columns = self.columns(files, path)
         return () if columns is None else tuple(columns.values)
@@ -131,43 +135,43 @@ class Reader:
             cache.save()
 
     def cache(self, files: Files, kind: str = "metrics") -> Cache | None:
-        """Return the cache for the files below this folder."""
+        """Return the cache for the files below the folder of `files`; None if there is no cache."""
         place = kind, files.prefix
         if self._folder is not None and place not in self._caches:
             self._caches[place] = Cache(self._folder, files, kind)
         return self._caches.get(place)
 
     def _columns(self, source: Source, cache: Cache | None, keys: Sequence[str] | None) -> Columns:
-        mark = None if cache is None else _mark(cache, source)
-        if cache is not None and mark is not None and _is_current(mark, source):
+        state = None if cache is None else _cached_state(cache, source)
+        if cache is not None and state is not None and _is_current(state, source):
             columns = cache.columns(source.name, keys)
             if columns is not None:
                 return columns
         if cache is not None or keys is None or not MetricsFile(source.name).by_line:
-            return self._read(source, cache, mark).chosen(keys)
+            return self._read(source, cache, state).chosen(keys)
         data = source.read(0)[1]
         self.parsed += len(data)
         return parse_columns(data, keys)
 
-    def _read(self, source: Source, cache: Cache | None, mark: _Mark | None) -> Columns:
-        """Read all rows and cache them. Cached rows (`mark`) are not parsed again if the file still
-        begins with the same bytes."""
+    def _read(self, source: Source, cache: Cache | None, state: _CachedState | None) -> Columns:
+        """Read all rows and cache them. `state` describes the cached rows. They are not parsed
+        again if the file still begins with the same bytes."""
         name, before = source.name, None
-        begin = mark.offset if mark and mark.rows and begins_with(source, mark.pieces) else 0
+        begin = state.offset if state and state.rows and begins_with(source, state.pieces) else 0
         stamp, data = source.read(begin)
-        if cache is not None and mark is not None and _has_grown(mark, stamp, data, begin):
+        if cache is not None and state is not None and _has_grown(state, stamp, data, begin):
             before = cache.columns(name)
         if before is None and begin:
             begin, (stamp, data) = 0, source.read(0)
         fleeting = cache is not None and not cache.folder.may_keep(stamp)
-        if before is None or mark is None:
+        if before is None or state is None:
             # Files that have not changed for long will rarely be compared by bytes, and pieces
             # never are.
             compared = not source.pieces and (fleeting or not source.settled)
             offset, rows, checksum = 0, 0, 0 if compared else None
             columns = read_columns(name, data, self._hint)
         else:
-            offset, rows, checksum = mark.offset, mark.rows, mark.checksum
+            offset, rows, checksum = state.offset, state.rows, state.checksum
             data = data[offset - begin :]
             # An incomplete last line that has changed may have contributed keys of its own.
             added = parse_columns(data, None, before.values)
@@ -179,30 +183,30 @@ class Reader:
         count = 0 if not MetricsFile(name).by_line else columns.rows - len(parse(data[end:]).rows)
         if checksum is not None:
             checksum = zlib.crc32(memoryview(data)[:end], checksum)
-        new = _Mark(stamp, fleeting, offset + end, count, checksum, source.pieces)
+        new = _CachedState(stamp, fleeting, offset + end, count, checksum, source.pieces)
         # Recently changed pieces are not compared by their bytes.
         whole = offset + len(data) == stamp.size and not (source.pieces and fleeting)
-        if cache is not None and whole and new != mark:
+        if cache is not None and whole and new != state:
             cache.put(name, [*new], columns)
         return columns
 
 
-def _mark(cache: Cache, source: Source) -> _Mark | None:
+def _cached_state(cache: Cache, source: Source) -> _CachedState | None:
     about = cache.about(source.name)
-    return None if about is None else _Mark(Stamp(*about[0]), *about[1:])
+    return None if about is None else _CachedState(Stamp(*about[0]), *about[1:])
 
 
-def _is_current(mark: _Mark | None, source: Source) -> bool:
+def _is_current(state: _CachedState | None, source: Source) -> bool:
     """Return whether a file is unchanged since it was cached."""
-    return mark is not None and mark.stamp == source.stamp and not mark.fleeting
+    return state is not None and state.stamp == source.stamp and not state.fleeting
 
 
-def _has_grown(mark: _Mark, stamp: Stamp, data: bytes, begin: int) -> bool:
-    """Return whether a file, read from `begin` on, still begins with the lines that `mark`
+def _has_grown(state: _CachedState, stamp: Stamp, data: bytes, begin: int) -> bool:
+    """Return whether a file, read from `begin` on, still begins with the lines that `state`
     covers."""
-    if not mark.rows or stamp.size < mark.stamp.size or len(data) != stamp.size - begin:
+    if not state.rows or stamp.size < state.stamp.size or len(data) != stamp.size - begin:
         return False
-    return begin > 0 or mark.checksum == zlib.crc32(memoryview(data)[: mark.offset])
+    return begin > 0 or state.checksum == zlib.crc32(memoryview(data)[: state.offset])
 
 
 def _main(root: str, folder: str) -> None:

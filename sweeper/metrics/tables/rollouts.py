@@ -1,5 +1,5 @@
-"""Reads rollout summaries as columns, cached in groups of files that were read together. A group is
-valid while its files, and those of the groups before it, are unchanged."""
+"""Reads rollout summaries as columns. The rows of a run's first files are cached together, and are
+valid while these files are unchanged."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,12 +44,13 @@ _RECORDED = tuple(key for key in COLUMNS if key not in ("turns", "ob_len", "ac_l
 """Columns that a record contains directly."""
 _EXACT = 2.0**53
 _TEXTS = LABELS[0]
-"""The column with the number of a row's texts. No metric has this name."""
+"""The column with the index of a row's strings in `Summaries.texts`. No metric has this name."""
 
 
 class Summaries(NamedTuple):
-    """Rows of numbers, and `texts`: the distinct values of `LABELS`, whose indices are in the
-    column `_TEXTS`. `rows` and `malformed` count the rows and the unreadable lines of each file."""
+    """Rows of numbers, and `texts`: the distinct combinations of values of `LABELS`, whose indices
+    are in the column `_TEXTS`. `rows` and `malformed` count the rows and the unreadable lines of
+    each file."""
 
     columns: Columns
     texts: list[tuple[str, ...]]
@@ -66,8 +67,8 @@ class Recorded(NamedTuple):
 
 
 def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summaries:
-    """Read all summaries of a run, with these columns (None for all). Cached groups are used while
-    their files are unchanged and are the first files of the run. Raises `StoreError`."""
+    """Read all summaries of a run, with these columns (None for all). Cached rows are used if their
+    files are unchanged and are still the first files of the run. Raises `StoreError`."""
     files, folders, cache = recorded
     if not folders:  # the run has not started
         return join_summaries([])
@@ -99,7 +100,8 @@ def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summ
 def _read_files(
     files: Sequence[tuple[SummaryFile, Source]], folder: Folder | None
 ) -> tuple[Summaries, int]:
-    """Read files. Also return how many of the first files cannot change unnoticed."""
+    """Read files. Also return how many files at the beginning can be cached, since they cannot
+    change unnoticed."""
     batch: list[tuple[SummaryFile, bytes]] = []
     parts: list[Summaries] = []
     steady: list[bool] = []
@@ -122,7 +124,8 @@ def _read_files(
 
 
 def join_summaries(parts: Sequence[Summaries], keys: Sequence[str] | None = None) -> Summaries:
-    """Join summaries one after the other, with only these columns; their texts are renumbered."""
+    """Join summaries one after the other, with only these columns (None for all). The indices of
+    their texts are adjusted."""
     numbered: dict[tuple[str, ...], int] = {}
     joined: list[Columns] = []
     for part in parts:
@@ -159,7 +162,7 @@ def read_summaries(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries:
 def _labelled(
     columns: Columns, texts: Sequence[tuple[str, ...]], rows: list[int], malformed: list[int]
 ) -> Summaries:
-    """Add the number of each row's texts."""
+    """Add a column with the index of each row's texts."""
     numbered: dict[tuple[str, ...], int] = {}
     codes = np.array([numbered.setdefault(text, len(numbered)) for text in texts], np.float64)
     values = {**columns.values, _TEXTS: codes}
@@ -241,7 +244,7 @@ def _numbers(records: Sequence[object], key: str) -> Floats:
 
 
 def _by_key(rows: Sequence[dict[str, float]]) -> Iterator[tuple[str, Floats]]:
-    """Yield each key with its numbers by row."""
+    """Yield each key, and a column of its numbers."""
     for key in dict.fromkeys(chain.from_iterable(rows)):
         yield key, np.array([row.get(key, ABSENT) for row in rows], np.float64)
 
@@ -249,7 +252,7 @@ def _by_key(rows: Sequence[dict[str, float]]) -> Iterator[tuple[str, Floats]]:
 def _added(
     numbers: Floats, record_of: NDArray[np.intp], size: int
 ) -> tuple[Floats, NDArray[np.intp]]:
-    """Return for each record the sum of its numbers, and their count."""
+    """Return the sum of each record's numbers, and their count."""
     mask = present(numbers)
     records = record_of[mask]
     # without records, `bincount` returns integers
@@ -263,8 +266,9 @@ def rollout_parts(
     iteration: int | None = None,
     keys: Sequence[str] | None = None,
 ) -> list[Part]:
-    """Return the rollouts of a run, one part for each combination of texts, with the values
-    `common`. A negative `iteration` counts from the last one."""
+    """Return the rollouts of a run, in one part for each combination of values of `LABELS`. Each
+    part also has the values `common`. If `iteration` is not None, only the rollouts of this
+    iteration are returned; a negative number counts back from the last iteration."""
     wanted = None if keys is None else [*keys, "iteration"]
     columns, texts, _, _ = read_rollouts(recorded, wanted)
     if iteration is not None and columns.rows:
