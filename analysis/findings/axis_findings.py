@@ -1,4 +1,4 @@
-"""Makes the findings about axes. Each rests on a test. Pure."""
+"""Makes the findings about axes. Each finding follows from a significance test. Pure."""
 
 from collections.abc import Iterator, Sequence, Set
 from typing import NamedTuple
@@ -21,8 +21,8 @@ KINDS = (
 
 
 class AxesTold(NamedTuple):
-    """The results about axes: their means by value, the results of tests, and the model of all axes
-    for sweeps that are not a grid."""
+    """All results about axes: the mean of each value, the results of tests, and (for sweeps that
+    are not a grid) the model of all axes."""
 
     axes: Sequence[Axis]
     trends: Sequence[Trend]
@@ -30,8 +30,7 @@ class AxesTold(NamedTuple):
     surface: Surface | None
     blocks: Blocks | None = None
     left_out: Sequence[Cell] = ()
-    """Cells with a value that are left out, because their runs diverged, or failed so that their
-    quality is unknown."""
+    """Cells that have a value but are left out, because runs of theirs diverged or failed."""
     places: Sequence[Place] = ()
 
 
@@ -53,8 +52,8 @@ def tell_axes(axes: AxesTold) -> Iterator[Finding]:
 
 
 def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
-    """Yield the findings about blocks: that each has a best cell, the test that shows their
-    difference, and missing combinations."""
+    """Yield the findings about blocks: the best cell of each block, the test that shows that
+    blocks differ, and missing combinations."""
     ends: dict[str, int] = {}
     for edge in (edge for block in blocks.blocks for edge in block.edges):
         ends[edge.axis] = ends.get(edge.axis, 0) + 1
@@ -83,8 +82,8 @@ def _in_blocks(blocks: Blocks) -> Iterator[Finding]:
 
 
 def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
-    """Yield the findings of the model of all axes, except the trends of axes in `trends`, which the
-    means of a grid show already."""
+    """Yield the findings of the model of all axes. Trends of the axes in `trends` are left out:
+    the means of the grid show them already."""
     modelled = [axis for axis in surface.axes if axis.certain]
     flat = [axis.key for axis in surface.axes if not axis.certain]
     where = f"within each {surface.within}" if surface.within else "between cells"
@@ -180,7 +179,7 @@ def _crossing(crossing: Crossing) -> Finding:
 
 
 def _flat(axes: Sequence[Axis]) -> Iterator[Finding]:
-    """Yield the finding about axes whose effect may be noise."""
+    """Yield a finding about the axes whose effects may be noise."""
     flat = [a.key for a in axes if a.effect.p is not None and a.effect.p > 1 - CONFIDENCE]
     if flat:
         verb = "makes" if len(flat) == 1 else "make"

@@ -1,5 +1,5 @@
-"""The baseline: a cell of the sweep that the best is compared with, or the best cell of another
-sweep, which is then added to the cells."""
+"""The baseline that the best cell is compared with: a cell of the sweep, or the best cell of
+another sweep, whose runs are then added."""
 
 from dataclasses import replace
 
@@ -15,9 +15,9 @@ _NOTHING = "there is no comparison with a baseline"
 
 
 def with_baseline(data: SweepData, registry: Registry) -> SweepData:
-    """Mark the baseline cell of the grid. If the baseline is the best cell of another sweep, its
-    runs are added. If the cell or sweep does not exist, or the sweep has no best cell, the report
-    says so."""
+    """Mark the grid's baseline cell. If the baseline is another sweep, add the runs of its best
+    cell. If the cell or the sweep does not exist, or the sweep has no best cell, `unmet` in the
+    result says so."""
     plan = data.plan
     wanted = None if plan is None or len(data.names) > 1 else plan.baseline
     if wanted is None or data.metric is None:
@@ -50,7 +50,7 @@ def _with_another(data: SweepData, sweep: str, metric: Metric, registry: Registr
 
 
 def against(ranking: Ranking, sign: float) -> str | None:
-    """Return a sentence on how much the best beats the baseline; None without a baseline."""
+    """Return a sentence that compares the best cell with the baseline; None without a baseline."""
     cell = next((cell for cell in ranking.cells if cell.baseline), None)
     if cell is None:
         return None

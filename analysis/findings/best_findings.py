@@ -1,5 +1,5 @@
-"""Makes the findings about the best cell: how it compares with the others, or why there is no best
-cell. Pure."""
+"""Makes the findings about the best cell: its comparison with the other cells, or the reason why
+there is no best cell. Pure."""
 
 import math
 from collections import Counter
@@ -16,8 +16,9 @@ from sweeper.analysis.statistics.seeds import may_hide_collapse
 from sweeper.sweep.labels import plural
 
 DEALS = 20
-"""Chance alone may separate two cells if there are fewer ways than this to divide all their runs
-between them. Three and three runs can be divided in this many ways, two and two runs in six."""
+"""Chance alone may separate two cells if their runs can be divided between them in fewer ways
+than this. Six runs can be divided into three and three in 20 ways, four runs into two and two in
+6 ways."""
 
 
 def standing(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> list[Finding]:
@@ -42,7 +43,8 @@ def standing(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) ->
 
 
 def _by_blocks(blocks: Blocks) -> Finding:
-    """Describe in how many blocks the best is ahead of all other cells."""
+    """Return a finding that counts the blocks in which the best cell is ahead of all other
+    cells."""
     judged = [block for block in blocks.blocks if block.best is not None]
     ahead = [block for block in judged if block.ahead]
     tied = [block for block in judged if block.tied]
@@ -156,8 +158,8 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
 
 
 def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
-    """Describe the cells that are unlikely to be the best. A separate test excludes each of them;
-    the differences of "worse" cells are also certain for all cells at once."""
+    """Describe the cells that are unlikely to be the best. Each of them is excluded by a test of
+    its own. For "worse" cells, the differences hold for all cells simultaneously."""
     if not apart:
         return ""
     text = f" {plural(len(apart), 'cell is', 'cells are')} unlikely to be the best"
@@ -170,8 +172,8 @@ def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
 
 
 def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
-    """Return a warning if the best cell leads with so few runs (a single one, or two against two
-    without shared noise) that the result depends on the assumptions about the noise."""
+    """Return a warning if the best cell leads with so few runs that the result depends on
+    assumptions about the noise: a single run, or two runs against two without shared noise."""
     if ranking.tied or ranking.equal:
         return []
     nearest = max(ranking.apart, key=lambda cell: ranking.comparisons[cell.name].p)
@@ -194,7 +196,7 @@ def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
 
 
 def _each_its_own(ranking: Ranking) -> bool:
-    """Return whether a comparison uses only the noise of the compared cells."""
+    """Return whether each comparison uses only the noise of the two compared cells."""
     noise = ranking.noise
     return not noise.shared or (noise.between is not None and len(noise.spreads) < FEW)
 

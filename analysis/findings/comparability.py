@@ -1,6 +1,6 @@
-"""Makes the findings about runs that are not comparable, which the report shows first: different
-code or data, different last steps, and unequal noise of single evaluations where the best
-evaluation counts. Pure."""
+"""Makes the findings about runs that are not comparable, which the report shows first. Runs may
+differ in code, data or last step; if runs are judged by their best evaluation, evaluations may
+differ in noise. Pure."""
 
 import math
 import re
@@ -23,19 +23,20 @@ KINDS = ("executed", "unequal_steps", "noisier_best", "maybe_noisier")
 """The kinds of these findings."""
 
 _APART = 0.05
-"""Last steps that differ by a smaller fraction count as the same."""
+"""Last steps that differ by a smaller fraction than this count as equal."""
 _NOISIER = 1.25
 _SURE = 3.5
 """The number of standard errors by which a ratio of scatters must differ from 1."""
 _MAYBE = 2.5
 """The number of standard errors by which the ratio of scatters may be larger than estimated."""
 _POINTS = 8
-"""The fewest evaluations of a run from which its scatter is estimated."""
+"""The smallest number of evaluations from which the scatter of a run is estimated."""
 _EFFICIENCY = 0.37
-"""The degrees of freedom of a median per value, for normal noise."""
+"""The degrees of freedom that each value contributes to a median, for normal noise."""
 _ALTERNATES = -0.3
 _BEND = 1.4826 / math.sqrt(6)
-"""The factor from a second difference's median to the standard deviation of single values."""
+"""The factor from the median of absolute second differences to the standard deviation of single
+values."""
 _LENGTHS = re.compile(r"step|epoch|batch|iter|budget|length|token|example|eval|duration|accum")
 
 
@@ -45,7 +46,8 @@ def tell_unlike(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def unlike(findings: Sequence[Finding]) -> str:
-    """Return how the compared runs differ, for the headline; "" if they do not."""
+    """Return a phrase for the headline that names the differences between the compared runs; ""
+    without differences."""
     parts: list[str] = []
     for finding in findings:
         if finding.level != "warning" or finding.kind not in KINDS:
@@ -65,8 +67,8 @@ _HEADLINE = {
 
 
 def _executed(data: SweepData) -> list[Finding]:
-    """Return the finding that the runs that count executed different programs, packages, services
-    or data."""
+    """Return a finding if the counted runs executed different programs, packages, services or
+    data."""
     origins = differences(run for run in data.runs if run.counts)
     if not origins:
         return []
@@ -96,8 +98,8 @@ class _End(NamedTuple):
 
 
 def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return the finding that cells are compared at different steps, with the best cell at the last
-    step that all have reached."""
+    """Return a finding if cells are compared at different steps. It names the best cell at the
+    last step that all cells have reached."""
     metric = data.metric
     if metric is None or ranking.best is None or not ranking.others:
         return []
@@ -133,8 +135,8 @@ def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _best_at(data: SweepData, cells: Sequence[Cell], step: float) -> Cell | None:
-    """Return the cell with the best mean of the values at a step, or of the last values before
-    it."""
+    """Return the cell with the best mean at a step. A run without a value at this step counts
+    with its last value before it."""
     means: dict[str, float] = {}
     for cell in cells:
         seen = [points.values[points.steps <= step] for points in _curves(data, cell)]
@@ -178,8 +180,8 @@ def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
 def _maybe_noisier(
     data: SweepData, ranking: Ranking, best: Cell, own: tuple[float, float]
 ) -> list[Finding]:
-    """Return the finding that the best cell's evaluations may be so much noisier than another
-    cell's that noise explains its lead. Empty if cells are tied."""
+    """Return a finding if the best cell's evaluations may be so much noisier than another cell's
+    that noise explains the lead. The list is empty if cells are tied."""
     counts = [len(points.values) for points in _curves(data, best)]
     if ranking.tied or not ranking.apart or not counts:
         return []
@@ -203,8 +205,9 @@ def _maybe_noisier(
 
 
 def _scatter(data: SweepData, cell: Cell) -> tuple[float, float] | None:
-    """Return the standard deviation of single evaluations about the trend of their run, over its
-    second half, with its degrees of freedom; None if it is 0 or there are too few evaluations."""
+    """Return the standard deviation of single evaluations around the trend of their run, in its
+    second half, and the degrees of freedom. None if the deviation is 0 or there are too few
+    evaluations."""
     bends = [
         np.diff(points.values[len(points.values) // 2 :], 2)
         for points in (curve.finite for curve in _curves(data, cell))
@@ -222,7 +225,7 @@ def _scatter(data: SweepData, cell: Cell) -> tuple[float, float] | None:
 
 
 def _curves(data: SweepData, cell: Cell) -> list[Series]:
-    """Return the metric of the runs that count."""
+    """Return the curves of the metric, for the counted runs of a cell."""
     runs: list[RunData] = [run for run in cell.runs if run.counts]
     curves = [run.curves.get(data.metric_name or "") for run in runs]
     return [points for points in curves if points]

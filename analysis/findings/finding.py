@@ -1,5 +1,5 @@
-"""A statement about a sweep, computed from its data. Pure. A finding is `{kind, cells, evidence,
-text}`, which `report.json` lists and the page shows."""
+"""Findings: statements about a sweep, computed from its data. `report.json` lists them as
+`{kind, cells, evidence, text}`, and the page shows them. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -44,7 +44,8 @@ class Finding:
 
 
 def noise_text(noise: Noise) -> str | None:
-    """Describe the noise that intervals and comparisons use; None if no cell was repeated."""
+    """Describe the noise on which intervals and comparisons are based; None if no cell was
+    repeated."""
     if noise.kind == "none":
         return None
     parts = [_whose(noise)]
@@ -58,7 +59,7 @@ def noise_text(noise: Noise) -> str | None:
 
 
 def _whose(noise: Noise) -> str:
-    """Describe from which cells the noise is estimated, and whether cells share it."""
+    """Name the cells from which the noise is estimated, and say whether cells share the noise."""
     cells = plural(noise.repeated, "repeated cell")
     lent = f"{plural(noise.lent_cells, 'cell')} of {labels.listed(noise.lent)}"
     behind = f"{cells} and {lent}" if noise.repeated else lent
@@ -96,7 +97,7 @@ def method(scale: Scale, noise: Noise) -> str:
 
 
 def short_name(cell: Cell) -> str:
-    """Return the name of a cell, as in the names of its runs."""
+    """Return the name of a cell as the names of its runs contain it."""
     name = cell.name or "the only configuration"
     return f"the baseline {name}" if cell.baseline else name
 
@@ -110,7 +111,7 @@ def cell_text(cell: Cell) -> str:
 
 
 class Behind(NamedTuple):
-    """How much worse than the best a cell is, with the interval, as texts: a difference, or a
+    """The distance of a cell from the best, with its interval, as strings: a difference, or a
     multiple of the best if cells are compared by ratios."""
 
     amount: str
@@ -123,7 +124,7 @@ class Behind(NamedTuple):
 
 
 def behind(comparison: Comparison, sign: float) -> Behind:
-    """Return how much worse a cell is than the best."""
+    """Return the distance of a cell from the best."""
     low, high = comparison.interval()
     if comparison.ratio is not None:
         ratio, *ends = labels.within(comparison.ratio, low, high)

@@ -1,5 +1,5 @@
-"""Adds held-out results to the verdict of a sweep that is judged by its training data, and the gap
-between the two if a test shows it. Pure."""
+"""Adds held-out results to the verdict of a sweep that is judged by training data. If the gap
+between held-out and training results is significant, the verdict mentions it. Pure."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,13 +24,14 @@ from sweeper.results.cells import counts
 
 SURE = 0.05
 _POINTS = 8
-"""The fewest values of a training curve from which the noise of batches is estimated."""
+"""The smallest number of values of a training curve from which the noise of batches is
+estimated."""
 _EFFICIENCY = 0.5
-"""The degrees of freedom that one second difference adds."""
+"""The degrees of freedom that each second difference contributes."""
 
 
 class Side(NamedTuple):
-    """The mean values of a cell at the end of its runs: on training data and on held-out data
+    """The mean values of a cell at the end of its runs, on training data and on held-out data
     (None if not recorded)."""
 
     cell: str
@@ -40,10 +41,11 @@ class Side(NamedTuple):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Training and held-out values. `judged` is True if the sweep is judged by the `training`
-    metric. `ranking` ranks the cells by the held-out metric. `gap` is how much worse runs did on
-    held-out data, as a mean over all cells, because one of the two metrics chose the best cell;
-    None if the metrics measure different things."""
+    """A comparison of training and held-out values. `judged` is True if the sweep is judged by
+    the `training` metric. `ranking` ranks the cells by the held-out metric. `gap` is the mean
+    over all cells of held-out minus training value, signed so that more is worse; the mean over
+    the best cell alone would be biased. `gap` is None if the metrics measure different
+    quantities."""
 
     metric: Metric
     training: str
@@ -54,7 +56,7 @@ class HeldOut:
 
     @property
     def says_gap(self) -> bool:
-        """Return whether runs did worse on held-out data beyond the noise."""
+        """Return whether runs are worse on held-out data beyond the noise."""
         gap = self.gap
         return gap is not None and gap.value > 0 and gap.p is not None and gap.p <= SURE
 
@@ -64,7 +66,8 @@ class HeldOut:
 
 
 def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
-    """Return the held-out comparison; None if only one of the metrics was recorded."""
+    """Return the comparison of training and held-out values; None if only one of the metrics was
+    recorded."""
     metric = data.metric
     if metric is None or not (ranking.best or ranking.leaders):
         return None
@@ -106,9 +109,9 @@ def _counting(ranking: Ranking) -> list[RunData]:
 
 
 def _judged_by(data: SweepData, metric: Metric) -> SweepData:
-    """Return the same runs, judged by their last value of another metric. Runs that do not count
-    for the sweep's metric do not count here, and failed runs count in the same way. Noise that
-    other sweeps lend is left out, since it belongs to the sweep's metric."""
+    """Return the same runs, judged by their last value of another metric. The same runs count as
+    for the sweep's metric, and failed runs are treated in the same way. Noise lent by other
+    sweeps is left out, since it belongs to the sweep's metric."""
     own = data.metric
     if own is not None:
         metric = replace(metric, failed=own.failed)
@@ -123,10 +126,10 @@ def _judged_by(data: SweepData, metric: Metric) -> SweepData:
 
 
 def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
-    """Return the mean gap over all cells. Its error has two parts: the noise between runs of a cell
-    (between cells, if a cell has only one run), and the scatter of the mean training curve from
-    step to step, because all runs may share easy last batches. If curves are too short to show this
-    scatter, there is no interval."""
+    """Return the mean gap over all cells. Its error has two parts: the noise between runs of a
+    cell (between cells, if a cell has only one run), and the scatter of the mean training curve
+    from step to step, because the last batches of all runs may be easy. The interval is missing
+    if curves are too short to show this scatter."""
     groups: list[list[float]] = []
     for cell in ranking.cells:
         ends = [(run.last_of(held.name), run.last_of(training)) for run in cell.runs if run.counts]
@@ -148,8 +151,8 @@ def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
 
 
 def _of_batches(ranking: Ranking, training: str) -> Spread | None:
-    """Return the scatter of the mean training curve of all runs about a straight line through its
-    neighbours, over its last values."""
+    """Return the scatter of the last values of the mean training curve around a straight line
+    through their neighbours."""
     curves = [run.curves[training].values for run in _counting(ranking) if training in run.curves]
     last = min(map(len, curves), default=0)
     if last < _POINTS:
@@ -163,8 +166,8 @@ def _of_batches(ranking: Ranking, training: str) -> Spread | None:
 
 
 def held_out_findings(held: HeldOut | None, ranking: Ranking) -> list[Finding]:
-    """Return the findings about whether the metric uses training or held-out data, and about the
-    gap between the two if a test shows it."""
+    """Return the findings about the data of the metric (training or held-out) and, if it is
+    significant, about the gap between the two."""
     best = ranking.best
     if held is None or not (best or ranking.leaders):
         return []
@@ -204,8 +207,8 @@ def _judged_in_training(held: HeldOut, best: Cell) -> Finding:
 
 
 def _kind(held: HeldOut, best: Cell) -> str:
-    """Return how the best by training ranks by the held-out metric: "ahead" of all, "worse" than
-    the best there, "tied" with some, or "unknown"."""
+    """Return the standing of the best cell by training in the held-out ranking: "ahead" of all
+    cells, "worse" than the best, "tied" with others, or "unknown"."""
     ranking = held.ranking
     top = ranking.best
     if top is None or not ranking.comparisons:
@@ -236,7 +239,7 @@ def _held_standing(held: HeldOut, best: Cell) -> str:
 def told_with(
     verdict: Verdict, held: HeldOut | None, items: Sequence[Compared], ranking: Ranking
 ) -> Verdict:
-    """Add the held-out result to the head of the verdict: its value if the metric is of training
+    """Add the held-out result to the verdict: the held-out value if the metric is of training
     data, and for a single run the interval over items."""
     best = ranking.best
     if best is None:
@@ -255,8 +258,8 @@ def told_with(
 
 
 def item_interval(cell: Cell, items: Sequence[Compared]) -> tuple[float, float, int] | None:
-    """Return bounds, over items, of the value by which a cell is judged, and the number of items,
-    if that value is the mean over the recorded items."""
+    """Return the bounds over items of a cell's value, and the number of items. None if the value
+    is not the mean over the recorded items."""
     for one in items:
         own = next((entry for entry in one.cells if entry.cell == cell.name), None)
         mean = cell.summary.mean
@@ -292,8 +295,8 @@ def _headed(verdict: Verdict, held: HeldOut, side: Side, best: Cell) -> Verdict:
 
 
 def _checks(verdict: Verdict, kind: str) -> Iterator[Check]:
-    """Yield the checks of the verdict. The first is about training data; a check of the held-out
-    data is added."""
+    """Yield the checks of the verdict, and one more about held-out data after the first, which
+    is about training data."""
     held = {"ahead": "ahead there too", "tied": "tied", "worse": "worse than another"}
     answer = Check("Held out?", held.get(kind, "not known"), kind == "ahead")
     for position, check in enumerate(verdict.checks):

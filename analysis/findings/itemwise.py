@@ -1,4 +1,4 @@
-"""Compares cells item by item, in one comparison per task. Pure."""
+"""Compares cells item by item, separately for each task. Pure."""
 
 from collections.abc import Sequence
 
@@ -12,9 +12,9 @@ from sweeper.sweep.labels import plural
 
 
 def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
-    """Return one comparison for each task with recorded answers: first the task of the metric, then
-    held-out tasks, then training tasks. A cell is left out if one of its runs that count has no
-    answers."""
+    """Return a comparison for each task with recorded answers: first the task of the metric,
+    then held-out tasks, then training tasks. A cell is left out if one of its counted runs has
+    no answers."""
     tasks = dict.fromkeys(one.task for run in data.runs for one in run.items)
     compared = [one for task in tasks if (one := _of_task(data, ranking, task)) is not None]
     metric = data.metric_name or ""
@@ -45,15 +45,16 @@ def _of_task(data: SweepData, ranking: Ranking, task: str) -> Compared | None:
 
 
 def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
-    """Return the runs that count in the comparison of cells; without a metric, all that
-    succeeded."""
+    """Return the runs that count in the comparison of cells. Without a metric, return all runs
+    that succeeded."""
     if data.metric is None:
         return [run for run in runs if run.state == "succeeded"]
     return [run for run in runs if run.counts]
 
 
 def item_findings(compared: Sequence[Compared], ranking: Ranking) -> list[Finding]:
-    """Return the finding on how the best cell of the first comparison compares with the others."""
+    """Return the finding that compares the best cell of the first comparison with its other
+    cells."""
     if not compared or compared[0].training or len(compared[0].cells) < 2:
         return []
     one = compared[0]
@@ -87,7 +88,7 @@ def _standing(compared: Compared, names: dict[str, str]) -> str:
 
 
 def _of_what(compared: Compared) -> str:
-    """Describe the sample (items, clusters, runs) that the intervals of the comparison are over."""
+    """Describe the sample of the comparison's intervals: items, clusters, runs."""
     sides: list[ItemCell | Parted] = [*compared.cells, *compared.parted]
     if any(one.over == "items" for one in sides):
         return (

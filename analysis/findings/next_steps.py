@@ -1,4 +1,4 @@
-"""Derives the next steps from the findings: the sentences at the end of the verdict. Pure."""
+"""Derives the next steps, the last sentences of the verdict, from the findings. Pure."""
 
 import shlex
 from collections import Counter
@@ -16,7 +16,7 @@ from sweeper.analysis.reading.frames import PENDING, SweepData
 from sweeper.sweep.labels import plural
 
 NOTHING_NEXT = "No follow-up suggested."
-"""The text in place of next steps if there are none."""
+"""The text if there are no next steps."""
 
 
 def next_steps(
@@ -27,7 +27,7 @@ def next_steps(
     following: NextGrid | None,
     to_part: str,
 ) -> tuple[str, ...]:
-    """Return the next steps, one sentence each."""
+    """Return the next steps. Each is a sentence."""
     by_kind = {finding.kind: finding for finding in findings}
     steps = list(failures(data))
     blocks = by_kind["blocks"].evidence if "blocks" in by_kind else None
@@ -93,8 +93,8 @@ def how_to_part(
     needed: int | None,
     prices: Mapping[str, float],
 ) -> str:
-    """Return advice for several cells that may be the best: the lead that more seeds would detect,
-    and their cost. The advice does not assume that the observed difference is real."""
+    """Return advice if several cells may be the best: the lead that more seeds would detect, and
+    the cost of these seeds. The advice does not assume that the observed difference is real."""
     if not ranking.tied:
         return ""
     tied = len(ranking.tied) + 1
@@ -122,7 +122,7 @@ def how_to_part(
 
 
 def _price(ranking: Ranking, runs: int, prices: Mapping[str, float]) -> str:
-    """Return the cost of this many runs of the cells at the top."""
+    """Return the cost of `runs` more runs of the cells that may be the best."""
     done = [r for c in (ranking.best, *ranking.tied) if c is not None for r in c.runs if r.counts]
     parts: list[str] = []
     tokens = [run.cost.total for run in done if run.cost.total is not None]

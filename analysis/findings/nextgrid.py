@@ -1,5 +1,5 @@
-"""Makes the next grid to run, as YAML: the launched grid with the few changes that the findings
-suggest. Comments are kept, and files named in `extends` are included. Pure."""
+"""Makes the next grid as YAML: the launched grid with the few changes that the findings suggest.
+Comments are preserved, and files that `extends` names are included. Pure."""
 
 # The changes are one of: another value on an axis whose end is best; the combinations that blocks
 # lack (under the same name, so that finished runs stay); only the best cells (of each block) with
@@ -33,10 +33,11 @@ _AXES = ("grid", "zip", "random", "when", "exclude", "include")
 
 @dataclass(frozen=True)
 class NextGrid:
-    """The next grid. `kind` is "extend" (an axis), "confirm" (the top on fresh seeds), "seeds" (for
-    all cells) or "holes" (missing cells of blocks). `overrides` are those of the first launch's
-    command line that are still needed. `command` launches the grid, once its path is known; `note`
-    is for the user if the command is not enough."""
+    """The next grid. `kind` is "extend" (more values of an axis), "confirm" (the top cells on
+    new seeds), "seeds" (more seeds for all cells) or "holes" (missing cells of blocks).
+    `overrides` are the overrides of the first launch that are still needed. `command` launches
+    the grid; it is known once the path of the file is known. `note` tells the user what to do if
+    the command is not enough."""
 
     kind: str
     why: str
@@ -48,13 +49,14 @@ class NextGrid:
     note: str | None = None
 
     def placed(self, data: SweepData, path: str) -> "NextGrid":
-        """Return the same grid with the path or address of its file."""
+        """Return the same grid with the path or address of its file, and the command that
+        launches it."""
         command = launching(data, path, self.overrides)
         notes = [note for note in (self._keeping(data), elsewhere(data)) if note]
         return replace(self, command=command, note=" ".join(notes))
 
     def _keeping(self, data: SweepData) -> str:
-        """Return what to do with the file, which the next report replaces."""
+        """Return advice about keeping the file, which the next report replaces."""
         if self.kind == "confirm":
             return "The next report replaces next.yaml: copy it elsewhere to keep it."
         own = data.plan.grid_path if data.plan is not None else None
@@ -72,9 +74,9 @@ def propose(
     needed: int | None,
     blocks: Blocks | None = None,
 ) -> NextGrid | str | None:
-    """Make the grid that the findings suggest; None if they suggest none, or a text that explains
-    why it is impossible. `needed` is the number of seeds per cell that should separate the cells at
-    the top."""
+    """Make the grid that the findings suggest. Return None if they suggest no grid, or a string
+    with the reason why the grid cannot be written. `needed` is the number of seeds per cell that
+    is expected to separate the top cells."""
     text = _on_record(data)
     if len(data.names) > 1:
         text, why = "", "this report compares several sweeps with different grids"
@@ -99,8 +101,8 @@ def propose(
 
 
 def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
-    """Return the axes to extend, and in which direction: ends that are better than the value before
-    them, and, once a winner is clear, the ends of axes with two values."""
+    """Return the axes to extend, with the direction: ends that are better than their neighbours,
+    and, if there is a clear winner, ends of axes with two values."""
     clear = any(finding.kind == "separated" for finding in findings)
     ends = [finding.evidence or {} for finding in findings if finding.kind in ("edge", "at_end")]
     return [end for end in ends if end["told"] or (clear and end["values"] < 3)]
@@ -109,7 +111,7 @@ def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
 def _fresh_seeds(
     data: SweepData, ranking: Ranking, kinds: set[str], text: str, needed: int | None
 ) -> NextGrid | str | None:
-    """Return the grid with more seeds for existing cells, if the findings ask for it."""
+    """Return the grid with more seeds for existing cells, if the findings suggest more seeds."""
     best = ranking.best
     if best is None:
         return None
@@ -129,7 +131,7 @@ def _fresh_seeds(
 
 
 def _on_record(data: SweepData) -> str:
-    """Return the recorded text of the grid, including files that it extends if these were
+    """Return the recorded text of the grid, merged with the files that it extends if these were
     recorded."""
     if data.plan is None:
         return ""
@@ -146,8 +148,8 @@ def _on_record(data: SweepData) -> str:
 def _in_blocks(
     data: SweepData, ranking: Ranking, blocks: Blocks, text: str
 ) -> NextGrid | str | None:
-    """Return the grid with the missing combinations of blocks; if there are none, with more runs of
-    their best cells."""
+    """Return the grid with the missing combinations of blocks. If none is missing, return the
+    grid with more runs of the blocks' best cells."""
     lacking = [own for block in blocks.blocks for own in _lacking(data, ranking, blocks.by, block)]
     if lacking:
         return _filled(data, ranking, lacking, text)
@@ -161,8 +163,8 @@ def _in_blocks(
 def _lacking(
     data: SweepData, ranking: Ranking, by: str, block: Block
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield the configurations of a block's missing cells that are not planned yet. Launching the
-    sweep again runs the planned ones."""
+    """Yield the configurations of a block's missing cells that the sweep does not plan. (To run
+    planned cells, launch the sweep again.)"""
     own = [cell for cell in ranking.cells if level(cell.settings, by) == block.value]
     planned = {rest(cell, by) for cell in own}
     for row in block.holes:
@@ -172,8 +174,8 @@ def _lacking(
 
 
 def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:
-    """Return the best cell of a block and the cells that cannot be distinguished from it. If their
-    difference is unknown, or the best has a single run, return the best and the next cell."""
+    """Return the best cell of a block and the cells that cannot be distinguished from it. If the
+    noise is unknown, or the best cell has a single run, return the best cell and the next one."""
     best = block.best
     if best is None or (block.ahead and best.summary.n > 1):
         return []
@@ -205,20 +207,20 @@ def _filled(
 
 
 def _exactly_tied(ranking: Ranking) -> bool:
-    """Return whether the means are exactly equal, so that more runs would show nothing."""
+    """Return whether the means are exactly equal. More runs would then show nothing new."""
     return bool(ranking.tied) and len(ranking.equal) == len(ranking.tied)
 
 
 def _seeded(data: SweepData, ranking: Ranking) -> bool:
-    """Return whether other seeds probably give other results."""
+    """Return whether other seeds would probably give other results."""
     known = data.plan is not None and data.plan.recipe.seed_field
     known = known or any(run.seed is not None for run in data.runs)
     return bool(known) and not any(cell.summary.identical for cell in ranking.cells)
 
 
 def _parsed(text: str, *, comments: bool) -> Any:
-    """Return the grid as a mapping; with `comments`, as ruamel's mapping that keeps them; if there
-    is no next grid, a text that explains why."""
+    """Return the grid as a mapping; with `comments`, as ruamel's mapping that preserves
+    comments. Return a string with the reason if no next grid can be made from the text."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -254,7 +256,7 @@ def _dumped(grid: Any) -> str:
     from ruamel.yaml.representer import RoundTripRepresenter
 
     class Spelled(RoundTripRepresenter):
-        """A writer of new numbers in the style of the report, so that names of runs match the
+        """Writes new numbers in YAML as the report writes them, so that names of runs match the
         report."""
 
     def number(self: Any, value: float) -> Any:
@@ -273,7 +275,7 @@ def _dumped(grid: Any) -> str:
 
 
 def _named(grid: Any, name: str) -> None:
-    """Set the grid's name, because a copy under another file name would name another sweep."""
+    """Set the grid's name: without it, a copy under another file name would be another sweep."""
     if "name" in grid:
         grid["name"] = name
     else:
@@ -282,7 +284,8 @@ def _named(grid: Any, name: str) -> None:
 
 
 def _remaining_axes(data: SweepData, without: Sequence[str]) -> tuple[str, ...]:
-    """Return the overrides of the command line that still apply."""
+    """Return the overrides of the recorded command line that the next grid still needs.
+    Deletions (`~key`), the name and the keys in `without` are left out."""
     given = () if data.plan is None else data.plan.overrides
     keys = [o.lstrip("~").partition("=")[0].strip() for o in given]
     return tuple(
@@ -339,7 +342,7 @@ def _set_seeds(grid: Any, seeds: int | list[int]) -> None:
 
 
 def _inline(value: Any) -> Any:
-    """Return a list or mapping that is written in one line."""
+    """Return a copy of a list or mapping that is written as a single line of YAML."""
     from ruamel.yaml.comments import CommentedMap, CommentedSeq
 
     made: Any = CommentedSeq(value) if isinstance(value, list) else CommentedMap(value)
@@ -350,7 +353,7 @@ def _inline(value: Any) -> Any:
 def _confirm(
     data: SweepData, top: Sequence[Cell], of: str, text: str, needed: int | None, most: int = _CELLS
 ) -> NextGrid | str:
-    """Return the grid with at most `most` of the cells at the top, on fresh seeds."""
+    """Return the grid with at most `most` of the top cells, on new seeds."""
     grid = _parsed(text, comments=False)
     if isinstance(grid, str):
         return grid
@@ -385,8 +388,7 @@ def _confirm(
 
 
 def _chosen(data: SweepData, cell: Cell) -> dict[str, Any]:
-    """Return the settings that define a cell: those that vary, and those of axes with only one
-    value."""
+    """Return the settings that define a cell: settings that vary, and axes with only one value."""
     config = dict(dotted(cell.runs[0].config))
     alike = {
         key: value

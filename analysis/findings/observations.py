@@ -24,7 +24,7 @@ def observe(
     stability: Stability,
     behaviour: Behaviour | None,
 ) -> list[Finding]:
-    """Return all other findings, the most important first."""
+    """Return all findings except those about the best cell, the most important first."""
     return [
         *_holes(ranking),
         *_unstable(ranking, stability),
@@ -91,7 +91,7 @@ def _unstable(ranking: Ranking, stability: Stability) -> list[Finding]:
 
 
 def _same_curves(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return the finding that runs with different settings recorded exactly the same values."""
+    """Return a finding if runs with different settings recorded exactly the same values."""
     across = across_cells(data)
     if not across:
         return []
@@ -127,7 +127,7 @@ def _alarms(data: SweepData) -> list[Finding]:
 
 
 def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return the finding that the last, the best and the smoothed values of runs name different
+    """Return a finding if the last, the best and the smoothed values of runs name different
     winners."""
     if data.metric is None or ranking.best is None or not ranking.others:
         return []
@@ -224,7 +224,7 @@ _WRONG = (
 
 @dataclass(frozen=True)
 class Failure:
-    """Runs that failed in the same way: the reason, their last line, and the runs."""
+    """Runs that failed in the same way: the reason, the last line of their logs, and the runs."""
 
     why: str
     last_line: str

@@ -1,4 +1,5 @@
-"""Makes the findings about runs and records: failed, diverged, repeated or missing. Pure."""
+"""Makes the findings about runs and their records: failed, diverged, identical or missing ones.
+Pure."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -18,8 +19,8 @@ from sweeper.sweep.race import sentence as race_sentence
 
 
 def tell_runs(data: SweepData, ranking: Ranking, *, diverged: bool = True) -> Iterator[Finding]:
-    """Return all findings about runs. Runs that `diverged` are left out if another finding names
-    them."""
+    """Yield the findings about runs. Without `diverged`, the finding about diverged runs is left
+    out, because another finding names them."""
     if diverged:
         yield from _diverged(data, ranking)
     yield from _missing_end(data)
@@ -56,7 +57,7 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _missing_end(data: SweepData) -> list[Finding]:
-    """Return the finding that the values of some runs are not from the end of the run."""
+    """Return a finding if the values of some runs are not from the end of the run."""
     runs = [run for run in data.runs if run.missing and not run.diverged]
     if not runs or data.metric is None:
         return []
@@ -82,7 +83,8 @@ _RULES = {
 
 
 def _failed(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return the finding on how failed runs count, if a cell with failed runs was judged."""
+    """Return a finding that says how failed runs are treated, if a cell with failed runs was
+    judged."""
     best, metric = ranking.best, data.metric
     cells = [cell for cell in ranking.measured if cell.failed]
     if metric is None or not cells or not (best or ranking.leaders):
@@ -122,8 +124,8 @@ def _repeated(data: SweepData) -> list[Finding]:
 
 
 def _noisy_ends(data: SweepData) -> list[Finding]:
-    """Return the finding that a mean of the last values is used although the user did not choose
-    it, and why."""
+    """Return a finding if a mean of the last values is used although the user did not choose it.
+    It gives the reason."""
     ends, metric = data.ends, data.metric
     if ends is None or metric is None:
         return []
@@ -210,8 +212,8 @@ def _replicates(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _almost_identical(ranking: Ranking) -> list[Finding]:
-    """Return a warning if replicates differ so little, compared with the cells, that the seed may
-    have no effect."""
+    """Return a warning if runs of a cell differ so little, compared with the cells, that the
+    seed may have no effect."""
     cells = [] if ranking.leaders else [cell for cell in ranking.measured if cell.summary.sd]
     means = sorted(center(ranking.on_scale(cell)) for cell in cells)
     if len(means) < 2:
@@ -247,8 +249,8 @@ def _split(ranking: Ranking) -> list[Finding]:
 
 
 def _own_keys(data: SweepData) -> list[Finding]:
-    """Return the findings about configuration keys of runs in folders that do not count as
-    settings, or perhaps should not."""
+    """Return the findings about configuration keys that do not count as settings, or perhaps
+    should not, for runs in plain folders."""
     own, findings = data.own_keys, list[Finding]()
     seeds = [key for key in own.seeds if key != "seed"]
     left_out = [key for key in own.left_out if key not in ("log_path", *own.ignored)]
@@ -272,7 +274,7 @@ def _own_keys(data: SweepData) -> list[Finding]:
 
 
 def _is_odd(run: RunData) -> bool:
-    """Return whether more is wrong with a run's metrics than a few skipped lines."""
+    """Return whether a run's metrics file has other problems than a few skipped lines."""
     return any(not note.endswith("skipped") for note in run.notes)
 
 

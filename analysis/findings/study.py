@@ -1,5 +1,5 @@
-"""Computes everything in a report about a sweep, after reading it and before showing it. If blocks
-are judged separately, each has a best cell."""
+"""Computes all results of a report, from the data that was read. If blocks are judged
+separately, each block has a best cell."""
 
 import functools
 import math
@@ -59,7 +59,7 @@ from sweeper.results.origins import Difference, differences
 from sweeper.sweep.labels import plural
 
 _LINES = 12
-"""The most blocks that the text for a terminal lists."""
+"""The largest number of blocks that the text for a terminal lists."""
 
 
 def decide_by_blocks(
@@ -69,8 +69,8 @@ def decide_by_blocks(
     blocks: Blocks,
     following: NextGrid | None = None,
 ) -> Verdict:
-    """Return the verdict over all blocks. It names a best cell for each block and none overall, and
-    uses no mean over blocks."""
+    """Return the verdict over all blocks. It names a best cell for each block and no best cell
+    of the sweep, and uses no mean over blocks."""
     judged = [block for block in blocks.blocks if block.best is not None]
     count, reason = plural(len(judged), "best cell"), unlike(findings)
     return Verdict(
@@ -91,7 +91,7 @@ def decide_by_blocks(
 
 
 def _each(judged: Sequence[Block], by: str) -> Iterator[str]:
-    """Yield a line for each of the first blocks."""
+    """Yield a line about the best cell of each block, for at most `_LINES` blocks."""
     for block in judged[:_LINES]:
         if block.best is not None:
             own = {key: text for key, text in block.best.texts.items() if key not in keys_of(by)}
@@ -175,9 +175,10 @@ def find(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) -> lis
 
 
 def _edges(data: SweepData, ranking: Ranking, by: str) -> list[Finding]:
-    """Return a finding for each axis whose smallest or largest value the best cell has: "edge" if
-    the metric still improves there, else "at_end". Empty for a confirmation, which has only some of
-    the cells tried."""
+    """Return a finding for each axis on which the best cell has the smallest or the largest
+    value that was tried: "edge" if this value is better than its neighbour beyond the noise,
+    else "at_end". The list is empty for a sweep that confirms an earlier one, since it has only
+    a few of the earlier cells."""
     best = ranking.best
     if best is None or not ranking.others or data.metric is None or data.confirmed is not None:
         return []
@@ -223,17 +224,17 @@ _HOW = {
     "within the noise": "; noise can explain that",
     "noise not known": "; this may be luck, because the noise is unknown",
 }
-"""The rest of the sentence about an end, by the reason for doubt."""
+"""How the sentence about an end continues, for each reason for doubt."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """All results of a study. `surface` is the model of all axes, for sweeps that are not a grid.
-    `blocks` are the parts that are judged separately. `paired` are the differences from the best
-    over shared seeds, by cell, on the scale of the comparison. `needed` is the number of seeds per
-    cell that detects the smallest relevant difference. `no_next` explains why a suggested next grid
-    cannot be written. `prices` are dollars per million tokens. `unlike` lists differences in the
-    code, packages or data that runs executed."""
+    """All results of a study. `surface` is the model of all axes, for sweeps that are not a
+    grid. `blocks` are the parts that are judged separately. `paired` maps each cell to its
+    difference from the best over shared seeds, on the scale of the comparison. `needed` is the
+    number of seeds per cell that is enough to detect the smallest relevant difference. `no_next`
+    is the reason if a suggested next grid cannot be written. `prices` are dollars per million
+    tokens. `unlike` lists differences in the code, packages or data that runs executed."""
 
     data: SweepData
     ranking: Ranking
@@ -263,7 +264,7 @@ class Study:
 
     @functools.cached_property
     def priced(self) -> bool:
-        """Whether the cost of any run is known."""
+        """Whether the cost of at least one run is known."""
         return any(dollars(run.cost, self.prices) is not None for run in self.data.runs)
 
 
@@ -328,7 +329,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
 
 
 def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None) -> AxesTold:
-    """Return the effect of each axis. Empty without a metric."""
+    """Return all results about axes. They are empty without a metric."""
     axes = find_axes(ranking, sign) if data.metric is not None else []
     surface = _modelled(ranking, axes, sign, blocks) if data.metric is not None else None
     counted = {cell.name for cell in usable(ranking)}
@@ -346,8 +347,8 @@ def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None)
 def _places(
     ranking: Ranking, surface: Surface | None, blocks: Blocks | None, sign: float
 ) -> list[Place]:
-    """Return where the best values are: of all axes if blocks are judged separately, else of the
-    axes that stand out in the model of a sweep that is not a grid."""
+    """Return the ranges in which the best values of axes lie. If blocks are judged separately,
+    all axes are examined, else the axes that matter in the model of a sweep that is not a grid."""
     if blocks is not None and ranking.leaders:
         return find_places(ranking, ranking.keys, sign, blocks.by)
     keys = [axis.key for axis in surface.axes if axis.certain] if surface is not None else []
@@ -357,8 +358,8 @@ def _places(
 def _modelled(
     ranking: Ranking, axes: Sequence[Axis], sign: float, blocks: Blocks | None
 ) -> Surface | None:
-    """Return a model of all axes, for sweeps in which the mean over one axis would include effects
-    of other axes."""
+    """Return a model of all axes if the sweep is not a grid, so that the mean of a value would
+    include effects of other axes."""
     matched = {axis.key for axis in axes if axis.matched}
     if matched.issuperset(varying(ranking)):
         return None
@@ -381,7 +382,7 @@ def _paired(ranking: Ranking) -> dict[str, Estimate]:
 
 
 def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
-    """Return how far the best cell leads the next one in the ranking."""
+    """Return the comparison of the best cell with the second cell of the ranking."""
     if ranking.best is None or not ranking.others:
         return None
     second = ranking.others[0]
@@ -389,9 +390,9 @@ def _lead(ranking: Ranking, shared: Mapping[str, Estimate]) -> Lead | None:
 
 
 def _needed(data: SweepData, ranking: Ranking) -> int | None:
-    """Return the number of seeds per cell that detects the smallest relevant difference among the
-    cells that may be the best. None if no difference is declared relevant, or 100 seeds are too
-    few."""
+    """Return how many seeds per cell are enough to detect the smallest relevant difference
+    between the cells that may be the best. None if the grid declares no relevant difference, the
+    noise is unknown, no cells are tied, or more than 100 seeds are needed."""
     relevant = None if data.metric is None else data.metric.relevant
     spread = usual_spread(ranking)
     best = ranking.best and ranking.best.summary.mean

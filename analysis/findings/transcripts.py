@@ -1,5 +1,5 @@
-"""Finds items that one cell solves and another does not, with the answers of both. Only the answers
-to be shown are read, since there may be millions."""
+"""Finds items that one cell solves and another does not, with the answers of both. Reads only
+the answers that are shown, since there may be millions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,16 +13,17 @@ from sweeper.results.items import Answer, files_of, item_files, read_answers
 from sweeper.results.runs import RecordedRun
 
 TEXT = 4000
-"""The most characters of a text: its beginning and its end."""
+"""The largest number of characters of a text. Of a longer text, the beginning and the end are
+shown."""
 
 PAGE = 400_000
-"""The most characters of all texts together, since a page must stay small. Compression reduces them
-to a quarter."""
+"""The largest total number of characters of texts on a page, which must stay small. Compression
+reduces texts to a quarter."""
 
 
 class Beside(NamedTuple):
-    """An item that the first of two cells solves: the item, a correct answer of that cell and a
-    wrong answer of the other, with their scores."""
+    """An item that only the first of two cells solves: its text, a correct answer of the first
+    cell and a wrong answer of the second, with their scores."""
 
     item: str
     prompt: str
@@ -33,8 +34,9 @@ class Beside(NamedTuple):
 
 
 class Transcripts(NamedTuple):
-    """The transcripts of a task. `cells` are the names of cells. For each pair of their numbers,
-    `pairs` has how many items only the first cell solves, and some of these items."""
+    """The transcripts of a task. `cells` are the names of cells. `pairs` maps pairs of positions
+    in `cells` to the number of items that only the first cell solves, and to some of these
+    items."""
 
     task: str
     cells: tuple[str, ...]
@@ -49,7 +51,7 @@ class Ends(NamedTuple):
 
 
 def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcripts]:
-    """Return the transcripts of each task of a study, read from its sources."""
+    """Read the transcripts of each task of a study from its sources."""
     runs = dict(_runs(sources))
     used = 0
     transcripts: list[Transcripts] = []
@@ -61,7 +63,7 @@ def read_transcripts(study: Study, sources: Sequence[Source]) -> list[Transcript
 
 
 def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
-    """Return the runs by the names in the study."""
+    """Yield each run with its name in the study."""
     for source in sources:
         for placed in source.runs:
             several = len(sources) > 1
@@ -71,7 +73,8 @@ def _runs(sources: Sequence[Source]) -> Iterator[tuple[str, RecordedRun]]:
 def _answers(
     study: Study, compared: Compared, runs: Mapping[str, RecordedRun]
 ) -> dict[tuple[str, str], Ends]:
-    """Return the best and the worst answer, by cell and item, for the items to be shown."""
+    """Return a dict from (cell, item) to the best and the worst answer, for the items that will
+    be shown."""
     wanted: dict[str, set[str]] = {}
     for pair in compared.alone:
         for cell in (pair.cell, pair.other):
@@ -109,8 +112,8 @@ def _with(known: Ends | None, answer: Answer) -> Ends:
 def transcripts_of(
     study: Study, compared: Compared, ends: Mapping[tuple[str, str], Ends], room: int
 ) -> Transcripts:
-    """Choose the items of a task to show, in `room` characters. Each pair of cells gets one item
-    before any gets a second."""
+    """Choose the items of a task to show, with at most `room` characters in total. Each pair of
+    cells gets an item before any pair gets a second."""
     names = {cell.name: short_name(cell) for cell in study.ranking.cells}
     cells = list(dict.fromkeys(name for pair in compared.alone for name in (pair.cell, pair.other)))
     cells.sort(key=[one.cell for one in compared.cells].index)
@@ -134,7 +137,7 @@ def transcripts_of(
 def _beside(
     item: str, ends: Mapping[tuple[str, str], Ends], cell: str, other: str
 ) -> Beside | None:
-    """Return the item with both answers; None if one was not recorded."""
+    """Return the item with both answers. None if one of them was not recorded."""
     own, their = ends.get((cell, item)), ends.get((other, item))
     if own is None or their is None or not (own.best.text or their.worst.text):
         return None
@@ -160,7 +163,7 @@ def _size(beside: Beside) -> int:
 
 
 def embedded(transcripts: Sequence[Transcripts]) -> list[dict[str, Any]]:
-    """Return the transcripts in the form for the page's script."""
+    """Return the transcripts as the script of the page needs them."""
     return [
         {
             "cells": list(one.cells),

@@ -27,14 +27,14 @@ from sweeper.sweep.labels import plural
 from sweeper.sweep.metric import value_text
 
 LATER = ("retired", "unreadable", "own_keys", "undeclared", "waiting", *KINDS)
-"""The kinds of findings that the report shows further down."""
+"""The kinds of findings that the report shows only further down."""
 
 
 class Lead(NamedTuple):
     """The second cell of the ranking, compared with the best. `comparison` is over all seeds,
-    `paired` over the seeds that both have (on the scale of the comparison); None if unknown.
-    `needed` is the number of seeds per cell that detects the smallest relevant difference, if the
-    metric declares one."""
+    `paired` over the seeds that both cells have, on the scale of the comparison. Both are None
+    if unknown. `needed` is the number of seeds per cell that is enough to detect the smallest
+    relevant difference, if the grid declares one."""
 
     second: Cell
     comparison: Comparison | None
@@ -43,7 +43,8 @@ class Lead(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A question that the first screen answers. `good` is None if there is no answer."""
+    """A question that the first screen of the report answers. `good` is None if there is no
+    answer."""
 
     name: str
     answer: str
@@ -52,10 +53,10 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a sweep. `kind` is "clear", "ahead" (of every cell compared, but some were not
-    compared), "tied", "unproven", "alone", "none" or "blocks"; `label` describes it in a few words.
-    `headline` names the best cell. `each` has a line for a terminal about the best cell of each
-    block."""
+    """The verdict on a sweep. `kind` is "clear", "ahead" (of every cell compared, but some were
+    not compared), "tied", "unproven", "alone", "none" or "blocks"; `label` describes the verdict
+    in a few words. `headline` names the best cell. `each` has a line for the terminal about the
+    best cell of each block."""
 
     kind: str
     label: str
@@ -75,11 +76,11 @@ class Verdict:
     each: tuple[str, ...] = ()
 
     def _repr_html_(self) -> str:
-        """Return the text for a terminal, for a notebook."""
+        """Return the text for a terminal as HTML, for a notebook."""
         return f"<pre>{html.escape(self.text('verdict'))}</pre>"
 
     def text(self, sweep: str, width: int = 88) -> str:
-        """Return a short text for a terminal."""
+        """Return the verdict as a short text for a terminal."""
         lines = [f"{sweep}: {self.headline}  [{self.label}]", f"  {self.measure}"]
         if self.number is not None:
             lines.append(f"  {self.number}" + (f", {self.spread}" if self.spread else ""))
@@ -108,7 +109,7 @@ def _wrapped(text: str, mark: str, width: int) -> list[str]:
 
 
 def _for_terminal(line: str) -> str:
-    """Return the line with plain minus signs, so that numbers can be pasted, and without the
+    """Return the line with plain minus signs (so that numbers can be pasted) and without the
     control characters that values and paths may contain."""
     return sanitize(line.replace(labels.MINUS, "-").replace(labels.NONE, "-"))
 
@@ -186,8 +187,8 @@ def _is_doubtful(best: Cell, findings: Sequence[Finding]) -> bool:
 
 
 def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
-    """Return whether runs are judged by an automatically chosen mean of their last values, and the
-    last value alone would name another best cell. One outlier near the end can cause this."""
+    """Return whether runs are judged by an automatically chosen mean of their last values, but
+    the last value alone would name another best cell. An outlier near the end can cause this."""
     if data.ends is None:
         return False
     return any(
@@ -196,14 +197,14 @@ def _is_only_by_mean(data: SweepData, findings: Sequence[Finding]) -> bool:
 
 
 def _up_here(finding: Finding) -> bool:
-    """Return whether a finding belongs at the top of the report. Of the findings about axes, only
-    the effects in a model of all axes do."""
+    """Return whether a finding belongs at the top of the report. Of the findings about axes,
+    only the effects in a model of all axes belong there."""
     return finding.kind not in LATER or finding.kind == "effect"
 
 
 def _concerns(finding: Finding, ranking: Ranking) -> bool:
-    """Return whether a finding concerns the verdict. Findings about rollouts and alarms do only if
-    they are about cells at the top."""
+    """Return whether a finding concerns the verdict. Findings about rollouts and alarms concern
+    it only if they are about the top cells."""
     top = {cell.name for cell in (ranking.best, *ranking.tied) if cell is not None}
     elsewhere = finding.kind == "alarms" or finding.kind.startswith("rollouts_")
     return not elsewhere or not top or bool(top & set(finding.cells))
