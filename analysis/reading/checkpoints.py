@@ -13,8 +13,8 @@ from sweeper.sweep.labels import plural
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The weights of the best run. `path` is for sampling if the record has such a path, else for
-    training. `expires` describes when it expires."""
+    """The weights of the best run. `path` is the path for sampling if the record has one, else
+    the path for training. `expires` says when the checkpoint expires."""
 
     run: str
     name: str
@@ -25,8 +25,8 @@ class Checkpoint:
 
 
 def choose_checkpoint(run: RunData, at: str) -> Checkpoint | None:
-    """Choose the checkpoint of a run: with `at` "best" the one saved at the best step, if any, else
-    the final one, else the last one. None if no record has a path."""
+    """Choose a checkpoint of a run: the final checkpoint, or the last one if none is final. With
+    `at` "best", prefer the checkpoint of the best step. None if no record has a path."""
     usable = [record for record in run.checkpoints if _path(record) is not None]
     if not usable:
         return None

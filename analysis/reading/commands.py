@@ -1,5 +1,5 @@
-"""Makes commands that can be pasted anywhere on this machine: a launch command first changes to the
-folder of the original launch, in a subshell."""
+"""Makes commands that can be pasted in any folder of this machine. A command that launches
+changes to the folder of the original launch first, in a subshell."""
 
 import os
 import shlex
@@ -12,8 +12,8 @@ from sweeper.sweep.launch_settings import Launch
 
 
 def _program() -> list[str]:
-    """Return the word that starts this sweeper in a shell: its name if it is in PATH, else its
-    path."""
+    """Return the word that starts this installation of sweeper in a shell: its name if it is in
+    PATH, else its path."""
     own = os.path.join(os.path.dirname(sys.executable), "sweeper")
     program = shutil.which("sweeper")
     if program is not None and os.path.exists(own) and os.path.samefile(program, own):
@@ -22,7 +22,7 @@ def _program() -> list[str]:
 
 
 def _from(folder: str | None, path: str) -> str:
-    """Return a path as it is typed in `folder`: relative if it is inside the folder."""
+    """Return a path as a user in `folder` types it: relative if it is inside the folder."""
     if folder is None or "://" in path:
         return path
     below = os.path.relpath(path, folder)
@@ -36,8 +36,8 @@ def _folder(data: SweepData) -> str | None:
 
 
 def _typed_in(data: SweepData) -> str | None:
-    """Return the folder in which the launch was typed. Older sweeps recorded only the runs' folder,
-    which is used instead unless the grid sets it."""
+    """Return the folder in which the user typed the launch. Sweeps that did not record it have
+    the folder of their runs, which is used instead unless the grid sets it."""
     launched = data.provenance
     options = Launch() if data.plan is None else data.plan.launch
     usual = launched.get("cwd") if options.cwd in (None, ".") else None
@@ -46,7 +46,8 @@ def _typed_in(data: SweepData) -> str | None:
 
 
 def elsewhere(data: SweepData) -> str | None:
-    """Return the folder where a launch must be typed, if the command cannot include it."""
+    """Return the folder in which a launch must be typed, if the command itself cannot change to
+    it."""
     if _folder(data) is not None:
         return None
     folder, host = _typed_in(data), data.provenance.get("host") or "another machine"
@@ -99,8 +100,9 @@ def analysing(data: SweepData, prices: Mapping[str, float]) -> str:
 
 
 def reading_logs(data: SweepData) -> tuple[str, str] | None:
-    """Return the parts, before and after the run's name, of the command that shows everything a run
-    printed. None for runs in folders, which have no log, and for runs of several roots."""
+    """Return the command that shows everything that a run printed, as two parts: before and
+    after the run's name. None for runs in plain folders, which have no log, and for runs of
+    several roots."""
     roots = {os.path.dirname(path.rstrip("/")) for path in data.paths}
     if not data.root or len(roots) > 1:
         return None
@@ -108,7 +110,8 @@ def reading_logs(data: SweepData) -> tuple[str, str] | None:
 
 
 def run_to_log(data: SweepData, run: RunData) -> str | None:
-    """Return a run that printed something, as an argument for the command of `reading_logs`."""
+    """Return the name of a run for the command of `reading_logs`. None if the run has
+    no attempts."""
     if not run.attempts:
         return None
     return shlex.quote(run.name if len(data.names) > 1 else f"{data.name}/{run.name}")
@@ -120,7 +123,8 @@ def listing(data: SweepData, state: str) -> str:
 
 
 def reproducing(data: SweepData, prices: Mapping[str, float]) -> list[str]:
-    """Return the commands that make the same sweep (if it came from a file) and the same report."""
+    """Return the commands that make the same sweep (if its grid came from a file) and the same
+    report."""
     lines: list[str] = []
     if data.plan is not None and data.plan.grid_path:
         path, folder = data.plan.grid_path, _typed_in(data)

@@ -24,14 +24,14 @@ KINDS = ("prefill", "sample", "train")
 """The kinds of tokens that the Tinker service counts: prefill, sampled, trained."""
 
 _MOST = 1e15
-"""A larger count of tokens or seconds per step is considered wrong."""
+"""A larger number of tokens or seconds in a step is considered an error."""
 
 
 @dataclass(frozen=True)
 class AtPlace:
-    """The usage of attempts at one of several places. `seconds` is the time of ended attempts.
-    `usd` is the cost of their tokens, or None if unknown; `prices` are the dates of the prices. The
-    cost of the place itself is not included."""
+    """The usage of the attempts at one of several backends. `seconds` is the time of ended
+    attempts. `usd` is the cost of tokens, None if unknown; `prices` has the dates of the prices.
+    The cost of the backend's machines is not included."""
 
     name: str
     attempts: int
@@ -69,8 +69,9 @@ class Cost:
 
 def steps_done(history: History, training: Sequence[str]) -> float | None:
     """Return the number of steps that a run did. `training` are keys that only training steps
-    record, unlike evaluations before the first step or after the last. Steps may count from 0 or 1,
-    and be recorded at intervals; then the last record counts as a whole interval."""
+    record: evaluations before the first step or after the last step do not count. Steps may
+    start at 0 or 1, and may be recorded at intervals; the last record then counts as a whole
+    interval."""
     known = [key for key in training if key in history.keys]
     there = [history.column(key)[1] for key in known]
     rows = np.logical_or.reduce(there) if there else np.ones(len(history.steps), dtype=bool)
@@ -88,8 +89,8 @@ def token_keys() -> list[str]:
 
 
 def token_columns(history: History) -> dict[str, Floats]:
-    """Return the tokens of each row by kind, from the keys of tinker-cookbook and sweeper's
-    recipes; 0 in rows without a count. Only kinds that the run counts are returned."""
+    """Return a dict from kind to the tokens of each row (0 in rows without a count), from the
+    keys of tinker-cookbook and sweeper's recipes. Kinds that the run never counted are left out."""
     columns: dict[str, Floats] = {}
     for kind, names in SOURCES.items():
         key = next((name for name in names if name in history.keys), None)
@@ -105,14 +106,14 @@ def token_columns(history: History) -> dict[str, Floats]:
 
 
 def clock(history: History) -> Floats | None:
-    """Return the seconds of work up to the end of each row; None if the run records none. A step
-    that a resumed attempt repeated counts once, as in the merged history."""
+    """Return the seconds of work up to the end of each row; None if the run recorded no times. A
+    step that a resumed attempt repeated counts once."""
     key = next((name for name in CLOCKS if name in history.keys), None)
     return None if key is None else np.cumsum(_counts(history, key))
 
 
 def spent(history: History) -> StepTimes | None:
-    """Return how the time of the run's steps was divided. None if it was not recorded."""
+    """Return the parts of the time of the run's steps. None if they were not recorded."""
 
     def sums(key: str) -> tuple[float, int]:
         return float(_counts(history, key).sum()), int(history.column(key)[1].sum())
@@ -146,8 +147,8 @@ def parse_prices(text: str | None) -> dict[str, float]:
 
 
 def dollars(cost: Cost, prices: Mapping[str, float]) -> float | None:
-    """Return the price of a run's tokens by these prices, or by the price table if none are given;
-    None if a kind has no price."""
+    """Return the price of a run's tokens in dollars, by `prices`, or by the price table if
+    `prices` is empty. None if a kind of tokens has no price."""
     if not prices:
         return cost.usd
     if not cost.tokens or not set(cost.tokens) <= set(prices):
@@ -164,7 +165,7 @@ class Priced:
             self._prices = load()
 
     def basis_of(self, used: Sequence[Usage]) -> str | None:
-        """Return the dates of the prices of this usage, as text; None without prices."""
+        """Return a phrase with the dates of the prices for this usage; None without prices."""
         return None if self._prices is None else amount(total(used), self._prices).basis
 
     def sum_of(self, used: Sequence[Usage]) -> float | None:
@@ -180,7 +181,7 @@ class Priced:
         return self.sum_of([run.usage])
 
     def by_place(self, sources: Sequence[Source]) -> tuple[AtPlace, ...]:
-        """Return the usage at each place, in order; empty unless a sweep has several places."""
+        """Return the usage at each backend. Empty unless a sweep has several backends."""
         used: dict[str, list[Usage]] = {}
         seconds: dict[str, float] = {}
         for run in (one.run for source in sources for one in source.runs):
@@ -201,14 +202,16 @@ class Priced:
         )
 
     def of_sweep(self, sweep: Sweep) -> str | None:
-        """Describe what a sweep has used and will still use; None if no usage was counted."""
+        """Describe the usage of a sweep so far and the usage that is still expected; None if no
+        usage was counted."""
         prediction = forecast_of(sweep)
         if prediction is None or self._prices is None:
             return None
         return sentence(prediction, self._prices)
 
     def sentence(self, sources: Sequence[Source]) -> str | None:
-        """Describe what sweeps have used and will still use; None if no usage was counted."""
+        """Describe the usage of all sources so far and the usage that is still expected; None if
+        no usage was counted."""
         runs: list[Going] = []
         for source in sources:
             if source.plan is not None:

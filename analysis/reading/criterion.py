@@ -1,5 +1,5 @@
-"""The plan of a study (`notes/plan.md`): its sections, and whether its criterion is met. The
-criterion is one line, such as `criterion: test/nll <= 0.3` or `criterion: beats baseline`."""
+"""The plan of a study (`notes/plan.md`): reads it, and judges whether its criterion is met. The
+criterion is a line such as `criterion: test/nll <= 0.3` or `criterion: beats baseline`."""
 
 import operator
 import re
@@ -48,8 +48,8 @@ _ASIDE = re.compile(r"\(.*?\)|<!--.*?-->", re.DOTALL)
 
 
 class Criterion(NamedTuple):
-    """A criterion: `metric` must have the relation `sign` to `bound`. Without a metric, the best
-    must beat the baseline. `text` is the original text."""
+    """A criterion: `metric` must have the relation `sign` (such as <=) to `bound`. Without a
+    metric, the best cell must beat the baseline. `text` is the original line."""
 
     text: str
     metric: str | None = None
@@ -58,14 +58,16 @@ class Criterion(NamedTuple):
 
 
 class StudyPlan(NamedTuple):
-    """The criterion, if it can be judged, and messages about what the plan lacks."""
+    """The criterion (None if the plan has none that can be judged), and messages about missing
+    parts of the plan."""
 
     criterion: Criterion | None
     lacks: tuple[str, ...]
 
 
 class Judged(NamedTuple):
-    """Whether the criterion was `met` (None if unknown), with a `text` that gives the figures."""
+    """The judgement: whether the criterion was `met` (None if unknown), and a `text` with the
+    figures."""
 
     met: bool | None
     text: str
@@ -104,8 +106,8 @@ def _criterion(text: str) -> Criterion | None:
 
 
 def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
-    """Judge `report.json` by a criterion. The whole interval of the best over seeds must meet the
-    bound, or its difference must be beyond the noise."""
+    """Judge `report.json` by a criterion. The whole interval of the best cell over seeds must
+    meet the bound, or the cell must beat the baseline beyond the noise."""
     rows = {row["cell"]: row for row in document["cells"]}
     best = rows.get(document["verdict"]["best"])
     if best is None:
@@ -120,7 +122,7 @@ def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
 
 
 def _beyond(criterion: Criterion, best: Mapping[str, Any]) -> Judged:
-    """Return whether the mean of the best, and its whole interval, meet the criterion."""
+    """Judge whether the mean of the best cell and its whole interval meet the criterion."""
     holds = _HOLDS[criterion.sign]
     mean, low, high = best["mean"], best["low"], best["high"]
     text = f"{best['cell']} has {labels.number(mean)}"

@@ -53,29 +53,27 @@ from sweeper.sweep.event import Outcome
 from sweeper.sweep.plan import Plan
 
 LOG_LINES = 12
-"""How many lines of a run's log the report shows."""
+"""The number of lines of a run's log that the report shows."""
 
 PENDING = ("planned", "submitted", "running", "lost", "preempted")
-"""States of runs that may still give a result."""
+"""States of runs that may still get a result."""
 
 _LOGS = 400
-"""With more runs than this, only the logs of runs that did not succeed are shown."""
+"""If a sweep has more runs than this, only the logs of runs that did not succeed are shown."""
 
 
 @dataclass(frozen=True)
 class RunData:
-    """A planned run, in any state.
-
-    `value` and `step` are what the run is judged by; both are None if it never recorded the metric.
-    `last`, `best` and `smoothed` are the three values by which a curve may be judged. `curves` has
-    the keys that are drawn. `clocks` has alternatives to the step for x axes ("tokens", "time"),
-    one value per row of the history. `items` has the run's answers by task, `scores` its
-    checkpoints' scores on suites, and `unread` the files of answers that are too large to read.
-    `link` is the run's page at W&B. `alarms` are those raised while it ran. `origin` is what it
-    executed. `missing` is how many rows at its end lack an expected value of the metric; the run
-    may have diverged since. `notes` describe oddities of its metrics file, and `others` what it
-    recorded under keys without numbers.
-    """
+    """A planned run, in any state. The run is judged by `value`, recorded at `step`; both are
+    None if it never recorded the metric. `last`, `best` and `smoothed` are the three values by
+    which a curve may be judged. `curves` has the keys that are drawn. `clocks` has alternatives
+    to the step for x axes ("tokens", "time"), with a value for each row of the history. `items`
+    maps tasks to answers, `scores` has the scores of checkpoints on suites, and `unread` lists
+    files of answers that are too large to read. `link` is the run's page at W&B. `alarms` were
+    raised while it ran. `origin` identifies the executed program, code and data. `missing` is
+    the number of last rows that lack an expected value of the metric: the run may have diverged
+    there. `notes` describe oddities of the metrics file, and `others` has values of keys without
+    numbers."""
 
     id: str
     name: str
@@ -116,9 +114,8 @@ class RunData:
 
     @property
     def counts(self) -> bool:
-        """Whether the run's value counts in comparisons. It does if the run succeeded with a finite
-        value, and did not only serve to select a cell that was then repeated on fresh seeds
-        (`superseded`)."""
+        """Whether the run's value counts in comparisons: the run succeeded with a finite value,
+        and its cell was not repeated on new seeds afterwards (`superseded`)."""
         return counts(self.state, self.value, self.diverged) and not self.superseded
 
     @property
@@ -128,7 +125,7 @@ class RunData:
 
     @property
     def last_line(self) -> str:
-        """The last line of the log that is not empty; "" if there is none."""
+        """The last non-empty line of the log; "" if there is none."""
         return next((text for line in reversed(self.log) if (text := line.strip())), "")
 
     def last_of(self, key: str) -> float | None:
@@ -143,17 +140,17 @@ class SweepData:
     """One or several sweeps at the time when they were read.
 
     `retired` counts runs that only an earlier version of the grid had; `runs` does not contain
-    them. `keys` maps each numeric key to the number of runs that recorded it. `roles` names the
-    training curve, the reward and so on among them (see `reading/keys.py`). `lent` are the values
-    of the cells of sweeps that lend their noise, by sweep. `confirmed` names the sweeps that repeat
-    cells of another one. `ends` is why runs are judged by a mean of their last values although the
-    user did not choose it. `baseline` is the cell that the best is compared with, `unmet` the
-    reason if it is missing, and `borrowed` the cells of other sweeps.
-
-    `used` describes what the runs used of their service, and `places` where they ran, if there are
-    several places. `root` is the root of the first sweep ("" for a folder), and `paths` are the
-    folders of all. `noted` are users' notes. `stands_still` is why unfinished runs are not started,
-    if so. `own_keys` are configuration keys of runs in folders that are not settings.
+    them. `keys` maps each numeric key to the number of runs that recorded it. `roles` maps
+    "train", "reward" and so on to such a key (see `reading/keys.py`). `lent` maps sweeps that
+    lend their noise to the values of their cells. `confirmed` is set if some of the sweeps
+    repeat cells of the first. `ends` is the reason why runs are judged by a mean of their last
+    values although the user did not choose it. `baseline` is the cell that the best cell is
+    compared with, `unmet` the reason if it is missing, and `borrowed` are cells from other
+    sweeps. `used` describes the usage of the model service, and `places` the usage at each
+    backend, if there are several. `root` is the root of the first sweep ("" for a folder), and
+    `paths` are the folders of all sweeps. `noted` has users' notes. `stands_still` is the reason
+    if unfinished runs are not being started. For runs in plain folders, `own_keys` are the
+    configuration keys that are not settings.
     """
 
     name: str
@@ -197,7 +194,7 @@ class SweepData:
 
     @property
     def sign(self) -> float:
-        """The sign of the metric; without a metric, that of a metric to minimize."""
+        """The sign of the metric. Without a metric, 1, as for a metric to minimize."""
         return 1.0 if self.metric is None else self.metric.sign
 
     @property
@@ -212,7 +209,7 @@ class SweepData:
 
     @functools.cached_property
     def derived(self) -> frozenset[str]:
-        """The keys that the grid's `base` makes of other keys: `title: ${lr} at ${rank}`."""
+        """The keys that the grid's `base` computes from other keys: `title: ${lr} at ${rank}`."""
         if self.plan is None or "${" not in f"{self.plan.grid_text}{self.plan.overrides}":
             return frozenset()
         try:
@@ -240,9 +237,9 @@ def load(
     *,
     rollouts: bool = True,
 ) -> SweepData:
-    """Read one sweep, or several as one. Raises `NotFound` if a sweep does not exist, the
-    `UsageError` of `find_metric`, and `UsageError` if the sweeps have different metrics and none
-    was chosen."""
+    """Read a sweep, or several sweeps as one. Raises `NotFound` if a sweep does not exist,
+    `UsageError` as `find_metric` does, and `UsageError` if the sweeps have different metrics and
+    none was chosen."""
     names = [sweeps] if isinstance(sweeps, str) else list(dict.fromkeys(sweeps))
     return read(find_sources(registry, names), metric, goal, at, rollouts=rollouts)
 
@@ -255,7 +252,7 @@ def read(
     *,
     rollouts: bool = True,
 ) -> SweepData:
-    """Read sources as one sweep. Raises the same errors as `load`."""
+    """Read all sources as one sweep. Raises as `load` does."""
     names = [source.name for source in sources]
     chosen = _one_metric(sources, metric, goal, at)
     again = confirmation(sources)
@@ -309,13 +306,13 @@ def read(
 
 
 def _own_keys(sources: Sequence[Source]) -> OwnKeys:
-    """Return the keys of all sources that are not settings."""
+    """Return the configuration keys that belong to runs, of all sources (see `OwnKeys`)."""
     parts = zip(*(source.own for source in sources), strict=True)
     return OwnKeys(*(tuple(dict.fromkeys(key for own in part for key in own)) for part in parts))
 
 
 def _stands_still(sources: Sequence[Source]) -> str | None:
-    """Return why the unfinished runs of a sweep are not started; None if they are."""
+    """Return the reason why unfinished runs are not being started; None if they are."""
     for source in sources:
         runs = [placed.run for placed in source.runs]
         sweeps = {run.sweep for run in runs if isinstance(run, SweepRun) and not run.is_finished}
@@ -357,7 +354,8 @@ def _one_metric(
 
 
 def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
-    """Assign a run of a sweep or of its confirmation to one cell, whichever of them it ran in."""
+    """Assign a run to its cell of the study. Runs of a sweep and of its confirmation share
+    cells."""
     return replace(
         run,
         id=f"{sweep}/{run.id}",
@@ -434,13 +432,14 @@ def _read(
 
 
 def _link(run: RecordedRun) -> str | None:
-    """Return the recorded link, if it is safe for a browser."""
+    """Return the recorded link of a run, if it is safe to open in a browser."""
     link = run.wandb if isinstance(run, SweepRun) else None
     return link if link is not None and link.startswith(("https://", "http://")) else None
 
 
 def _address(run: RecordedRun, path: str) -> str:
-    """Return the address of a run's file; a browser can open it if the file is on this machine."""
+    """Return the address of a run's file. If the file is on this machine, a browser can open the
+    address."""
     local = run.store.local_path(path)
     return place_of(run.store, path) if local is None else Path(local).absolute().as_uri()
 
@@ -454,7 +453,7 @@ def _alarms(source: Source) -> dict[str, list[Alarm]]:
 
 
 def judged_by(curves: Mapping[str, Series], metric: Metric | None) -> dict[str, Any]:
-    """Return the fields of a run for the values by which it is judged."""
+    """Return the fields of `RunData` with the values by which a run is judged."""
     if metric is None or metric.name not in curves:
         return {"value": None, "step": None, "diverged": False}
     points = curves[metric.name]

@@ -1,5 +1,5 @@
-"""Reads the metrics of a sweep's runs as columns, in one read through the registry. Equal columns
-are one object, so that code can compare runs by identity."""
+"""Reads the metrics of a sweep's runs as columns, with a single read through the registry. Equal
+columns are the same object, so that code can compare runs by identity."""
 
 import functools
 from collections import Counter
@@ -41,16 +41,17 @@ class Histories:
         return self._by_run.get(run) or History(self, Columns(), np.empty(0), None)
 
     def shared(self, key: str, steps: Floats) -> Floats:
-        """Return the steps of a key. Steps equal to those of the previous run are returned as the
-        same object."""
+        """Return `steps`. If the previous run had equal steps for the key, return that run's
+        object."""
         self._steps[key] = _shared(self._steps.get(key, steps), steps)
         return self._steps[key]
 
 
 class History:
-    """The history of one run. `keys` are the keys with numbers, `steps` are the steps of its rows
-    (NaN for a row without), and `malformed` counts unreadable lines. `notes` describe other
-    oddities of its files, and `others` describes the first value of each key without numbers."""
+    """The history of a run. `keys` are the keys with numbers, `steps` are the steps of its rows
+    (NaN for a row without a step), and `malformed` counts unreadable lines. `notes` describe
+    other oddities of the metrics files. `others` maps each key without numbers to a description
+    of its first value."""
 
     def __init__(
         self,
@@ -82,7 +83,8 @@ class History:
         return self._values[key]
 
     def column(self, key: str) -> tuple[Floats, Flags]:
-        """Return the values of a key by row, and a mask of the rows with a value (not NaN)."""
+        """Return the value of a key in each row, and a mask of the rows that have a value other
+        than NaN."""
         values = self._of(key)
         return values, ~np.isnan(values)
 
@@ -91,12 +93,12 @@ class History:
         return points_of(self._columns)
 
     def missing(self, key: str) -> int:
-        """Return how many rows at the end lack an expected number of a key."""
+        """Return the number of last rows that lack an expected number of a key."""
         return missing_at_end(self._columns, key)
 
     def series(self, key: str) -> Series:
-        """Return the points of a key that count (`objective.counting_rows`), including NaN. If no
-        row has a step, the position of the row is used."""
+        """Return the points of a key in the rows that `objective.counting_rows` selects,
+        including NaN. If no row has a step, positions of rows serve as steps."""
         values = self._of(key)
         stepped = np.isfinite(self.steps)
         rows = counting_rows(present(values), stepped)

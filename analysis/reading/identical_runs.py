@@ -1,4 +1,4 @@
-"""Finds runs whose records are equal to the last bit, unless that is probably chance. Pure."""
+"""Finds runs whose records are equal to the last bit, and probably not by chance. Pure."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -9,13 +9,13 @@ from sweeper.analysis.reading.frames import RunData, SweepData
 from sweeper.analysis.reading.keys import train_candidates
 
 _DISTINCT = 4
-"""A curve needs this many different values, because curves of a coarse metric may be equal by
+"""The smallest number of different values of a curve. Curves of a coarse metric may be equal by
 chance: two runs may both have an accuracy of 1.0 at the end."""
 
 
 def curve_digest(run: RunData, metric: str | None) -> str | None:
-    """Return a digest that is equal for runs with equal values of the metric and of the training
-    curve, whatever their durations. None if there are too few values."""
+    """Return a digest of the values of the metric and of the training curve. Runs with equal
+    values have equal digests, even if their durations differ. None if there are too few values."""
     digest = hashlib.blake2b(digest_size=12)
     most = 0
     for key in (metric, *train_candidates(metric)):
@@ -28,7 +28,7 @@ def curve_digest(run: RunData, metric: str | None) -> str | None:
 
 
 def same_curves(runs: Sequence[RunData], metric: str | None) -> bool:
-    """Return whether there are two or more runs, and all recorded the same curves."""
+    """Return whether there are at least two runs, and all of them recorded the same curves."""
     digests = {curve_digest(run, metric) for run in runs}
     return len(runs) > 1 and len(digests) == 1 and None not in digests
 

@@ -1,5 +1,5 @@
-"""Assigns roles to recorded keys, by the names of tinker-cookbook and sweeper's recipes: the
-training curve, the reward, the entropy. Pure."""
+"""Assigns roles (the training curve, the reward, the entropy, ...) to recorded keys, by the
+names that tinker-cookbook and sweeper's recipes use. Pure."""
 
 import functools
 import math
@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from sweeper.results.scores import suite_of
 
 ROLES = ("reward", "accuracy", "kl", "entropy", "length", "gradient")
-"""The roles that get a figure, besides the metric and the training curve."""
+"""The roles that get a figure, in addition to the metric and the training curve."""
 
 _TRAIN = (
     "train/loss",
@@ -69,7 +69,7 @@ _NEVER_NEGATIVE = frozenset(
 
 
 _TURNED = frozenset(("anti", "minus", "neg", "negated", "negative", "non", "not"))
-"""Words that negate, or may negate, the meaning of the others."""
+"""Words that negate the meaning of other words, or may do so."""
 
 
 def words_of(key: str) -> frozenset[str]:
@@ -87,9 +87,9 @@ def goal_of(key: str) -> str | None:
 
 
 def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
-    """Return the range that a metric can have, from its name and from the recorded range `low` to
-    `high`. A fraction is from 0 to 1, and so is a reward that was never outside; an error is not
-    negative. The range is infinite if nothing is known."""
+    """Return the bounds of a metric, judged by its name and its recorded range `low` to `high`.
+    A fraction lies between 0 and 1, and so does a reward that was never outside of this range;
+    an error is not negative. Unknown bounds are infinite."""
     parts = words_of(key)
     if parts & _TURNED:
         return -math.inf, math.inf
@@ -103,8 +103,8 @@ def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=64)
 def train_candidates(metric: str | None) -> tuple[str, ...]:
-    """Return keys that may be the training curve, the likeliest first: the counterpart of the
-    metric (`test/nll`: `train/nll`, `train_mean_nll`), else the loss, else the reward."""
+    """Return the keys that may be the training curve, the likeliest first: the counterpart of
+    the metric (for `test/nll`: `train/nll`, `train_mean_nll`), then the loss, then the reward."""
     leaf = metric.rpartition("/")[2] if metric is not None else ""
     own = (f"train/{leaf}", f"train_{leaf}", f"train_mean_{leaf}", f"train/mean_{leaf}")
     words = (*(own if leaf else ()), *_TRAIN, *_REWARDS)
@@ -120,14 +120,14 @@ def candidates(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
 
 
 def suite_scores(keys: Collection[str]) -> list[str]:
-    """Return the scores of suites that were evaluated while training, up to the number that is
-    drawn."""
+    """Return the keys of scores of suites that were evaluated during training, at most as many
+    as are drawn."""
     return sorted(key for key in keys if suite_of(key) is not None)[:_MOST_SUITES]
 
 
 def choose(keys: Mapping[str, int], metric: str | None) -> dict[str, str]:
-    """Choose a key for each role that some run recorded: "train" and `ROLES`. A key has only one
-    role. The metric has none, unless it is the only key of its kind."""
+    """Choose a recorded key for each role: "train" and those in `ROLES`. A role without a
+    recorded key is left out. A key has only one role; the metric has none."""
     chosen: dict[str, str] = {}
     taken = {metric}
     train = next((key for key in train_candidates(metric) if key in keys), None)

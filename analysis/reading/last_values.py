@@ -1,5 +1,5 @@
-"""Chooses between the last value and a mean of the last values of a sweep's runs, if the grid does
-not specify it (`at: auto`). Pure."""
+"""Decides whether runs are judged by their last value or by a mean of their last values, if the
+grid leaves this open (`at: auto`). Pure."""
 
 # An evaluation is noisy. If its noise dominates the differences between a cell's runs, a mean of
 # the last few values distinguishes cells better. But while runs still learn, a mean includes
@@ -27,7 +27,7 @@ from sweeper.analysis.reading.metric import Metric
 from sweeper.analysis.reading.series import Ends, Floats
 
 OF = 5
-"""How many of the last values are averaged."""
+"""The number of last values that are averaged."""
 
 
 _FAR = 3.0
@@ -36,9 +36,9 @@ _CHI = 0.454936
 
 
 def settle(*sweeps: SweepData) -> tuple[SweepData, ...]:
-    """Resolve `at: auto` for sweeps that are judged together, so that all use the same value of
-    each run. A sweep whose grid or user specifies `at` is not changed. A race was decided by last
-    values, and its report uses them too."""
+    """Resolve `at: auto` in the same way for all sweeps that are judged together. A sweep whose
+    grid or user specifies `at` is not changed. A race was decided by last values, and its report
+    uses them too."""
     metrics = [data.metric for data in sweeps if data.metric is not None]
     if len(metrics) < len(sweeps) or any(metric.at != "auto" for metric in metrics):
         return sweeps
@@ -55,7 +55,7 @@ def _judged(data: SweepData, metric: Metric, ends: Ends | None) -> SweepData:
 
 
 def _ends(sweeps: Sequence[SweepData]) -> Ends | None:
-    """Return statistics of the last values of the runs. None if a run that counts has too few
+    """Return statistics of the last values of the runs. None if a counted run has too few
     values, or if there is only one run."""
     tails: list[Floats] = []
     cells: dict[tuple[int, str], list[int]] = {}
@@ -93,8 +93,8 @@ def _tail(run: RunData, metric: Metric) -> Floats | None:
 
 
 def _between(cells: Sequence[Floats]) -> float:
-    """Return the standard deviation of the last values: within cells that were repeated, else over
-    all."""
+    """Return the standard deviation of the last values within repeated cells. If no cell was
+    repeated, return that over all cells."""
     groups = [own for own in cells if len(own) > 1] or [np.concatenate(cells)]
     # Shifted by the first: a mean of equal values may be off by a bit.
     shifted = [own - own[0] for own in groups]

@@ -1,4 +1,5 @@
-"""The metric by which a sweep is judged: that of the grid, or another one by name. Pure."""
+"""The metric by which a sweep is judged: the grid's metric, or another metric that the user
+names. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,9 +13,9 @@ from sweeper.sweep.metric import is_at, value_text
 
 @dataclass(frozen=True)
 class Metric:
-    """The metric by which cells are compared: the value of `name` that `at` selects in each run,
-    with the grid's `noise`, `failed`, `by` and `relevant` (see `sweeper.sweep.metric`). `guessed`:
-    the goal is only derived from the name."""
+    """The metric by which cells are compared. `at` selects the value of `name` in each run.
+    `noise`, `failed`, `by` and `relevant` are settings of the grid (see `sweeper.sweep.metric`).
+    `guessed` is set if the goal was derived from the name."""
 
     name: str
     goal: str  # "minimize" or "maximize"
@@ -34,8 +35,8 @@ class Metric:
 def find_metric(
     own: Mapping[str, str] | None, name: str | None, goal: str | None, at: str | None = None
 ) -> Metric | None:
-    """Return the requested metric, else that of the sweep. Raises `UsageError` if neither the goal
-    nor the name tells whether more or less is better."""
+    """Return the requested metric, or the sweep's own metric if none is requested. Raises
+    `UsageError` if neither the goal nor the name tells whether more or less is better."""
     if at is not None and not is_at(at):
         raise UsageError(f"at {at!r}: write auto, last, best or mean_of_last=5")
     if goal not in (None, "minimize", "maximize"):
@@ -55,8 +56,8 @@ def find_metric(
 
 
 def differently(metrics: Sequence[Metric | None]) -> str | None:
-    """Return a message that the sweeps are judged differently, with the options that override the
-    differences; None if they are judged in the same way."""
+    """Return a message if the sweeps are judged differently, with the options that override the
+    differences. None if they are judged in the same way."""
     if all(metric == metrics[0] for metric in metrics):
         return None
     texts = dict.fromkeys(

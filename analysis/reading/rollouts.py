@@ -1,5 +1,5 @@
-"""Reads a sample of a run's rollout summaries as plain values: the first iteration, the last, and
-some between, up to a number of bytes."""
+"""Reads a sample of a run's rollout summaries as plain values: the first iteration, the last,
+and some in between, up to a limit in bytes."""
 
 import json
 import math
@@ -12,13 +12,13 @@ from sweeper.metrics.rows import as_float, parse
 from sweeper.results.runs import RecordedRun
 
 ITERATIONS = 9
-"""The most iterations of a run that are read."""
+"""The largest number of iterations that are read of a run."""
 
 BUDGET = 256_000_000
-"""The most bytes that are read of all summaries of a sweep, divided equally among its runs."""
+"""The largest number of bytes that are read of a sweep's summaries. Each run has an equal part."""
 
 TEXT = 4000
-"""The most characters that are kept of a text."""
+"""The largest number of characters of a text. The rest of the text is dropped."""
 
 _FILE = re.compile(r"/iteration_(\d+)/([^/]+)_rollout_summaries\.jsonl$")
 _CUT = "max_tokens"
@@ -28,10 +28,11 @@ _REFERENCES = ("reference_answer", "reference", "ground_truth", "gold_answer", "
 
 
 class Episode(NamedTuple):
-    """A trajectory of several turns on a named task: whether it earned the full reward, why it
-    ended ("" if not recorded), how many of its turns were truncated, its `seconds` (None if not
-    recorded), how many environments died before it was played, and how many trajectories of its
-    group were given up for that reason (counted for the first of a group)."""
+    """A trajectory of several turns on a named task: whether it earned the full reward, the
+    reason for its end ("" if not recorded), the number of truncated turns, its `seconds` (None
+    if not recorded), the number of environments that died before it was played, and the number
+    of trajectories of its group that were given up for this reason (only in the first of a
+    group)."""
 
     task: str
     turns: int
@@ -44,9 +45,10 @@ class Episode(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """A trajectory. `length` counts the sampled tokens of all its turns. `ended` tells whether the
-    model ended it, `correct` whether it was right; both are None if unknown. `prompt`, `response`
-    and `reference` are "" if not recorded. `episode` is None for answers to questions."""
+    """A trajectory. `length` is the number of sampled tokens in all its turns. `ended` says
+    whether the model ended it, `correct` whether its answer was right; both are None if unknown.
+    `prompt`, `response` and `reference` are "" if not recorded. `episode` is None for answers to
+    questions."""
 
     iteration: int
     split: str
@@ -62,8 +64,8 @@ class Rollout(NamedTuple):
 
 
 def spread(numbers: Sequence[int], count: int) -> list[int]:
-    """Return at most `count` of ascending numbers: the first, the last, and evenly spaced numbers
-    between."""
+    """Return at most `count` of the ascending `numbers`: the first, the last, and evenly spaced
+    ones in between."""
     if len(numbers) <= count:
         return list(numbers)
     if count == 1:
@@ -72,8 +74,8 @@ def spread(numbers: Sequence[int], count: int) -> list[int]:
 
 
 def read_rollouts(run: RecordedRun, listed: Mapping[str, int], budget: int) -> tuple[Rollout, ...]:
-    """Return a sample of a run's rollouts, oldest first, of at most `budget` bytes. If two attempts
-    wrote the same iteration, the later one counts."""
+    """Return a sample of a run's rollouts of at most `budget` bytes, the oldest first. If two
+    attempts wrote the same iteration, use that of the later attempt."""
     files: dict[str, dict[int, tuple[str, int]]] = {}
     for path, size in listed.items():
         match = _FILE.search(path)
@@ -104,8 +106,8 @@ def _head(run: RecordedRun, path: str, size: int, limit: int) -> bytes:
 def parse_rollouts(
     rows: Iterable[Mapping[str, Any]], iteration: int, split: str, *, cut: bool = False
 ) -> list[Rollout]:
-    """Parse summaries as `Rollout`s, and skip invalid ones. With `cut` the last group is left out,
-    because it may be incomplete."""
+    """Parse rows of summaries as rollouts, and skip invalid rows. With `cut`, leave out the last
+    group, because it may be incomplete."""
     rollouts = [rollout for row in rows if (rollout := _parse(row, iteration, split)) is not None]
     if cut and rollouts and rollouts[-1].group != rollouts[0].group:
         last = rollouts[-1].group

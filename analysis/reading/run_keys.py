@@ -1,5 +1,5 @@
-"""Decides which configuration keys belong to a run instead of a setting (names, places, times,
-seeds), for runs in plain folders, where no axes are declared. Pure."""
+"""Decides which configuration keys identify a run (names, paths, times, seeds) and are not
+settings. Needed for runs in plain folders, which declare no axes. Pure."""
 
 import json
 import re
@@ -25,9 +25,9 @@ _LABELS = frozenset(
 
 
 class OwnKeys(NamedTuple):
-    """The keys that belong to runs: `seeds`, and other keys that differ and were `left_out`. Under
-    each of the `doubtful` keys, each run has a different text, but the key still counts as a
-    setting. `ignored` and `named` are the keys that the user gave as no settings and as seeds."""
+    """The keys that identify runs: `seeds`, and other keys that were `left_out` of the settings.
+    Each of the `doubtful` keys has a different string in each run, but still counts as a
+    setting. The user named the keys `ignored` (no settings) and `named` (seeds)."""
 
     seeds: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -40,20 +40,23 @@ NO_KEYS = OwnKeys()
 
 
 def is_place(key: str) -> bool:
-    """Return whether the last part of a key names a place, a time or an identity of a run."""
+    """Return whether the last part of a key says that the value is a path, a time or the id of a
+    run."""
     return _last(key) in _PLACES
 
 
 def is_label(key: str) -> bool:
-    """Return whether the last part of a key names a run or a group of runs."""
+    """Return whether the last part of a key says that the value is the name of a run or of a
+    group of runs."""
     return _last(key) in _LABELS
 
 
 def own_keys(
     configs: Sequence[Mapping[str, Any]], ignored: Collection[str] = (), named: Collection[str] = ()
 ) -> OwnKeys:
-    """Return the keys that belong to runs, from flat configurations of the runs. `named` are the
-    user's seed keys; without these, all keys that are called a seed and have integers are."""
+    """Return the keys that identify runs, judged by the flat configurations of all runs. `named`
+    are the user's seed keys. Without them, keys called seed with integer values are the seed
+    keys."""
     keys = dict.fromkeys(key for config in configs for key in config)
     seeds = [key for key in keys if (key in named if named else _is_seed(key, configs))]
     out = {key for key in keys if key in ignored or is_place(key)} | set(seeds)
@@ -77,7 +80,7 @@ def own_keys(
 def same_but(
     configs: Sequence[Mapping[str, Any]], without: Collection[str]
 ) -> list[list[Mapping[str, Any]]]:
-    """Return the configurations in groups that are equal except for some keys."""
+    """Return the configurations in groups. In a group, they differ only in the keys `without`."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for config in configs:
         same = _text({key: value for key, value in config.items() if key not in without})
@@ -86,7 +89,7 @@ def same_but(
 
 
 def _names_runs(key: str, group: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a label is different for each run of a group, or the same for all."""
+    """Return whether a label is different for each run of a group, or equal for all of them."""
     return len({_text(config.get(key)) for config in group}) in (1, len(group))
 
 

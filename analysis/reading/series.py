@@ -21,7 +21,7 @@ class Series(NamedTuple):
 
     @property
     def finite(self) -> "Series":
-        """The series without values that are not finite."""
+        """The finite values of the series."""
         mask = np.isfinite(self.values)
         return self if mask.all() else Series(*(part[mask] for part in self))  # pyright: ignore[reportArgumentType]
 
@@ -30,9 +30,9 @@ class Series(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The behaviour of the last values of runs: standard deviations between consecutive values
-    (`scatter`) and between runs of a cell (`between`), and the difference between the last few
-    values and those before (`moved`, root mean square over the runs)."""
+    """Statistics of the last values of runs: the standard deviations between consecutive values
+    (`scatter`) and between runs of a cell (`between`), and the difference between the last
+    values and the values before them (`moved`, root mean square over the runs)."""
 
     scatter: float
     between: float
@@ -62,7 +62,7 @@ def best(points: Series, goal: str) -> tuple[float, float] | None:
 
 
 def judged(points: Series, goal: str, at: str) -> tuple[float, float] | None:
-    """Return the step and value by which a run is judged (see `sweeper.metrics.objective`)."""
+    """Return the step and the value by which a run is judged (see `sweeper.metrics.objective`)."""
     if not points:
         return None
     row, value = reduced(points.values, goal, at)

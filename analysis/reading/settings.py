@@ -1,5 +1,5 @@
-"""Finds the configuration keys that differ between cells. Declared axes are not enough, because
-included cells and axes of mappings may set other keys. Pure."""
+"""Finds the configuration keys that differ between cells. These are more than the declared axes,
+because included cells and axes of mappings may set other keys. Pure."""
 
 import json
 import math
@@ -18,14 +18,12 @@ def settings(
     seed_field: str,
     derived: Collection[str] = (),
 ) -> tuple[tuple[str, ...], dict[str, dict[str, Any]]]:
-    """Return the keys that differ between cells (name -> configuration), except the seed's, with
-    the declared `axes` first, and the values of each cell.
-
-    A key that a cell does not set is missing there, which differs from null. A single cell keeps
-    its axes. Keys that no axis declares are left out if the cells can be distinguished without
-    them: names of runs, copies of another key, and `derived` keys, which the grid computes from
-    other keys.
-    """
+    """Return the keys that differ between cells, declared `axes` first, and a dict from cell to
+    its values. `configs` maps cells to configurations. The seed is left out. A key that a cell
+    does not set is missing in its values, which differs from null. If there is a single cell,
+    its axes are returned. Keys that no axis declares are left out if cells can be distinguished
+    without them: names of runs, copies of another key, and `derived` keys, which the grid
+    computes from other keys."""
     flats = {cell: dict(dotted(config)) for cell, config in configs.items()}
     keys = dict.fromkeys(key for config in flats.values() for key in config if key != seed_field)
     places = {key: _place(key, axes) for key in keys}
@@ -47,8 +45,8 @@ def _without_names(
     flats: Mapping[str, Mapping[str, Any]],
     derived: Collection[str],
 ) -> list[str]:
-    """Return the chosen keys without names, copies and derived keys, if the rest still
-    distinguishes cells."""
+    """Return the chosen keys without names, copies and derived keys, as long as the remaining
+    keys still distinguish all cells."""
     configs = list(flats.values())
     columns = {key: tuple(_same(config.get(key)) for config in configs) for key in chosen}
     first = {columns[key]: key for key in reversed(chosen)}
@@ -66,18 +64,20 @@ def _without_names(
 
 
 def _count(keys: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many different configurations there are by these keys."""
+    """Return the number of different combinations of values of these keys."""
     return len({str([(key in one, _same(one.get(key))) for key in keys]) for one in configs})
 
 
 def keys_of(by: str) -> list[str]:
-    """Return the settings that together separate blocks: `model_name, lora_rank`."""
+    """Return the settings in a text like `model_name, lora_rank`, which together separate
+    blocks."""
     return [key.strip() for key in by.split(",")]
 
 
 def level(config: Mapping[str, Any], by: str) -> str:
-    """Return the value of a dotted key, or of several with commas between, as a text that is equal
-    for values that a grid treats as equal; "not set" if the configuration lacks the key."""
+    """Return the value of a dotted key, or of several keys with commas between, as a string.
+    Values that a grid treats as equal have equal strings. "not set" if the configuration lacks
+    the key."""
     return ", ".join(_level(config, key) for key in ([by] if by in config else keys_of(by)))
 
 
@@ -89,8 +89,8 @@ def _level(config: Mapping[str, Any], key: str) -> str:
 
 
 def ordered(axis: str, cells: Sequence[Mapping[str, Any]]) -> list[float]:
-    """Return the distinct values of a setting, ascending; none if one of them is not a finite
-    number."""
+    """Return the distinct values of a setting in ascending order. The list is empty if one of
+    them is not a finite number."""
     values = [cell[axis] for cell in cells if axis in cell]
     numbers = [as_float(value) for value in values]
     if any(number is None or not math.isfinite(number) for number in numbers):
@@ -113,8 +113,8 @@ def _differs(key: str, configs: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _same(value: Any) -> str:
-    """Return a key that is equal for values that a grid treats as equal: 1 and 1.0, but not 1 and
-    true."""
+    """Return a string that is equal for values that a grid treats as equal: 1 and 1.0, but not 1
+    and true."""
     return json.dumps(_plain(value), sort_keys=True, default=str)
 
 

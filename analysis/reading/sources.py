@@ -27,8 +27,9 @@ from sweeper.sweep.stage_inputs import PARENT, references
 
 @dataclass(frozen=True)
 class Placed:
-    """A run with the cell and the seed under which it counts, and its configuration without keys
-    that belong to the run. `assumed`: its outcome is unknown, and it counts as finished."""
+    """A run with the cell and the seed that the report gives it, and its configuration without
+    keys that identify the run. `assumed` is set if the outcome is unknown and the run is treated
+    as finished."""
 
     run: RecordedRun
     cell: str
@@ -40,9 +41,9 @@ class Placed:
 
 @dataclass(frozen=True)
 class Source:
-    """A sweep, a `stage` of a sweep, or a folder that counts as a sweep. `retired` counts runs that
-    its grid no longer contains. `others` names the sources that the report compares it with; a
-    report of several has its own folder. `own` are the keys of a folder's runs that are not
+    """A sweep, a `stage` of a sweep, or a folder that is treated as a sweep. `retired` counts
+    runs that the grid no longer contains. `others` names the other sources of the same report; a
+    report of several sources has its own folder. For a folder, `own` has the keys that are not
     settings."""
 
     name: str
@@ -69,11 +70,11 @@ class Source:
 
     @property
     def place_of_runs(self) -> str:
-        """The path or address of its runs, which is unique."""
+        """The path or address of the source's runs. No other source has the same."""
         return self.path if self.stage is None else f"{self.path}/{self.stage}"
 
     def place(self, name: str) -> str:
-        """Return the full path or address at which `write` stores a file."""
+        """Return the full path or address of a file that `write` stores."""
         return f"{self.path.rstrip('/')}/report/{self._below(name)}"
 
     def _below(self, name: str) -> str:
@@ -104,8 +105,8 @@ _LONGEST = 80
 
 
 def _file_name(text: str) -> str:
-    """Return the text as a part of a path: short, and without characters that are special in
-    paths."""
+    """Return the text in a form that can be a part of a path: short, and without special
+    characters."""
     plain = re.sub(r"[^\w.=+-]+", "-", text).strip("-.")
     if plain == text and len(plain) <= _LONGEST:
         return plain
@@ -117,9 +118,10 @@ def _digest(text: str) -> str:
 
 
 def find_sources(registry: Registry, names: Sequence[str], keys: OwnKeys = NO_KEYS) -> list[Source]:
-    """Find each source: a sweep of the registry by its name, else a folder by its path. Sources
-    with the same name are called by their paths. `keys` are the keys that the user ignores or names
-    as seeds, for folders. Raises `NotFound`, and `UsageError` if a sweep gets such keys."""
+    """Find each source: a sweep of the registry by its name, or else a folder by its path.
+    Sources with the same name are called by their paths. `keys` are the keys of folders that the
+    user ignores or names as seeds. Raises `NotFound`, and `UsageError` if a sweep gets such
+    keys."""
     sources = [_find(registry, name, keys) for name in names]
     _check_keys(sources, keys)
     counts = Counter(source.name for source in sources)
@@ -162,7 +164,7 @@ def _find(registry: Registry, name: str, keys: OwnKeys) -> Source:
 
 
 def _with_stages(registry: Registry, name: str) -> Sweep | None:
-    """Return the sweep of that name, if it exists and has stages."""
+    """Return the sweep called `name`, if it exists and has stages."""
     try:
         sweep = registry.sweep(name)
     except (NotFound, StoreError):
@@ -171,8 +173,8 @@ def _with_stages(registry: Registry, name: str) -> Sweep | None:
 
 
 def _folders(registry: Registry, name: str) -> list[str]:
-    """Return the folders that a name may mean: one below a root, as in `ls`, or one below the
-    current folder. A path such as `./exp` is only below the current folder."""
+    """Return the folders that a name may mean: below a root, as in `ls`, or below the current
+    folder. A path such as `./exp` always means the current folder."""
     if "://" in name:
         return [name]
     here = [os.path.abspath(name)] if os.path.isdir(name) else []
@@ -191,7 +193,7 @@ def _of_sweep(registry: Registry, sweep: Sweep) -> Source:
 
 
 def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
-    """Return a stage as a sweep. Raises `NotFound`."""
+    """Return a stage of a sweep as a source. Raises `NotFound`."""
     if sweep.plan.stage(stage) is None:
         known = ", ".join(one.name for one in sweep.plan.stages) or "none"
         raise NotFound(f"no stage {stage!r} in {sweep.name}: choose from {known}")
@@ -205,23 +207,23 @@ def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
 
 
 def _going_on(placed: Placed, cells: Mapping[str, str]) -> dict[str, Any]:
-    """Return the configuration of a run, with addresses of checkpoints replaced by the cells that
-    they come from."""
+    """Return the configuration of a run. Addresses of checkpoints are replaced by the cells that
+    saved them."""
     above = [cells[parent] for parent in placed.run.parents if parent in cells]
     own = {k: v for k, v in placed.config.items() if next(references(v), None) is None}
     return {PARENT: ", ".join(above) or "the base model", **own}
 
 
 def _placed(runs: Sequence[SweepRun]) -> tuple[tuple[Placed, ...], int]:
-    """Return the runs that count, and the number of others."""
+    """Return the runs of the current grid, and the number of retired runs."""
     latest = current(runs)
     placed = (Placed(run, run.cell, run.seed, run.state.value, run.config) for run in latest)
     return tuple(placed), len(runs) - len(latest)
 
 
 def _of_folder(path: str, keys: OwnKeys) -> Source | None:
-    """Return the runs below a folder. Runs whose configurations differ only in keys that belong to
-    runs form a cell. Cells with several runs are named by their settings."""
+    """Return the runs below a folder as a source. Runs form a cell if their configurations
+    differ only in keys that identify runs. Cells with several runs are named by their settings."""
     registry = Registry(path)
     runs = registry.handles()
     if not runs:
@@ -280,16 +282,16 @@ def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> l
 
 
 def _seed(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
-    """Return the seed of a run; None if it has several different ones."""
+    """Return the seed of a run; None if its seed keys have different values."""
     values = {config[key] for key in keys if key in config}
     value = values.pop() if len(values) == 1 else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def write_file(folder: str, name: str, content: bytes) -> str:
-    """Write a file of a report atomically, make its folder if needed, and return its path. A link
-    with that name is replaced, not followed. Raises `UsageError` for a path that cannot be a
-    folder, `StoreError` if the file cannot be written."""
+    """Write a file of a report atomically, create its folder if needed, and return its path. A
+    symbolic link of that name is replaced, not followed. Raises `UsageError` if `folder` cannot
+    be a folder, and `StoreError` if the file cannot be written."""
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a NUL in it
@@ -307,14 +309,11 @@ def _why(error: OSError | ValueError) -> str:
 
 
 class Confirmed(NamedTuple):
-    """A sweep and its confirmation, read as one study: `first`, with `cells` cells, and `fresh`
-    sweeps that repeat some of them on other seeds. `names` maps a configuration, as a text, to the
-    name of its cell in the first sweep.
-
-    The best cells of a sweep were selected by their runs, which makes these look too good. So
-    the repeated cells are judged only by the fresh seeds. The first runs are shown, but do not
-    count.
-    """
+    """A sweep and its confirmation, read as one study: the sweep `first`, with `cells` cells,
+    and the sweeps `fresh` that repeat some of these cells on new seeds. `names` maps a
+    configuration, as a string, to the name of its cell in the first sweep. The best cells of the
+    first sweep were selected by their runs, so these runs look too good. Repeated cells are
+    therefore judged only by the new seeds; their first runs are shown, but do not count."""
 
     first: str
     cells: int
@@ -335,9 +334,9 @@ def _place(placed: Placed, seed_field: str) -> str:
 
 
 def confirmation(sources: Sequence[Source]) -> Confirmed | None:
-    """Return these sweeps as one study if one of them came first and all others repeat cells of it,
-    with the same recipe, on new seeds; else None. The sweep with all cells must be the first: an
-    earlier pilot of a few cells has selected nothing."""
+    """Return the sweeps as one study if all others repeat cells of the first, with the same
+    recipe, on new seeds; else None. The sweep with all cells must be the earliest: an earlier
+    pilot of a few cells has selected nothing."""
     recipes = {source.plan and source.plan.recipe.reference for source in sources}
     if len(sources) < 2 or len(recipes) > 1 or None in recipes:
         return None
@@ -362,8 +361,8 @@ def confirmation(sources: Sequence[Source]) -> Confirmed | None:
 
 
 def _named(source: Source, first: Source) -> bool:
-    """Return whether a sweep has the name of a next grid, either of the first sweep or of one that
-    followed it."""
+    """Return whether a sweep has the name of a next grid of the first sweep, or of the next grid
+    after that, and so on."""
     after = source.name.removeprefix(first.name)
     return source.name != after and re.fullmatch("(-confirm)+", after) is not None
 
@@ -394,7 +393,7 @@ NOBODY = Noted()
 
 
 def read_noted(sources: Sequence[Source]) -> Noted:
-    """Read the notes and tags of these sweeps and their runs."""
+    """Read the notes and tags of the sources and of their runs."""
     notes: list[Note] = []
     tags: dict[str, tuple[str, ...]] = {}
     for name, marks in (pair for source in sources for pair in _of(source)):
@@ -406,7 +405,7 @@ def read_noted(sources: Sequence[Source]) -> Noted:
 
 
 def _of(source: Source) -> list[tuple[str, Marks]]:
-    """Return the marks of a sweep, and those of its runs by name."""
+    """Return (name, marks) for a sweep (with the name "") and each of its runs."""
     if source.sweep is None:
         return []
     names = {placed.run.id: placed.run.name for placed in source.runs}

@@ -1,12 +1,11 @@
-"""Determines from the names of recorded keys which are of training data and which of held-out
-data."""
+"""Tells from the names of recorded keys whether they are about training data or held-out data."""
 
 import functools
 
 from sweeper.analysis.reading.keys import words_of
 
 FEWEST, MOST = 3, 60
-"""The fewest tasks that form a family, and the most that are examined."""
+"""The smallest number of tasks that form a family, and the largest number that is examined."""
 
 _HELD = frozenset(
     (
@@ -23,13 +22,13 @@ _ALIKE = {
 
 
 def is_held_out(key: str) -> bool:
-    """Return whether a key's name means held-out data."""
+    """Return whether a key's name says that it is about held-out data."""
     return bool(words_of(key) & _HELD)
 
 
 def is_training(key: str) -> bool:
-    """Return whether a key's name means training data: `train/nll`, and tinker-cookbook's
-    `env/...`, for the prompts of a training step."""
+    """Return whether a key's name says that it is about training data: `train/nll`, or
+    tinker-cookbook's `env/...`, which is about the prompts of a training step."""
     return not is_held_out(key) and bool(words_of(key) & _TRAINED)
 
 
@@ -48,8 +47,9 @@ def _quantity(key: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
-    """Return the held-out keys for a training metric, the closest first: the same key under
-    `test/`, the same quantity, then an accuracy or a reward. Empty for a held-out metric."""
+    """Return the held-out keys that correspond to a training metric, the closest first: the same
+    key under `test/`, then the same quantity, then an accuracy or a reward. Empty for a held-out
+    metric."""
     if is_held_out(metric):
         return ()
     bare = metric.removeprefix("train/").removeprefix("train_")
@@ -62,8 +62,9 @@ def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def family(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
-    """Return keys that differ only in their task: `eval/gsm8k/score`, `eval/ifeval/score`. This is
-    the family of the metric if it has one, else the largest; empty if there is none."""
+    """Return a family of keys that differ only in their task: `eval/gsm8k/score`,
+    `eval/ifeval/score`. If the metric belongs to a family, return this family, else the largest;
+    empty if there is none."""
     groups: dict[tuple[str, str], list[str]] = {}
     for key in sorted(keys):
         above, _, leaf = key.rpartition("/")
