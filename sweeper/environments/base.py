@@ -10,7 +10,7 @@ used too much memory; or it created too many files. Empty if it has an exit code
 
 
 class Died(Exception):
-    """The environment has ended or does not answer. The model's work is not to blame."""
+    """The environment has ended or does not answer. This must not count against the model."""
 
 
 class NotThere(Exception):

@@ -132,8 +132,8 @@ def scalar(text: str) -> object:
 
 
 def is_plain(text: str) -> bool:
-    """Return whether a text needs no quotes: YAML reads it as the same text, and to people it looks
-    like one."""
+    """Return whether a text needs no quotes, because YAML reads it as the same text, and people
+    also recognise it as text."""
     if not text or text != text.strip() or "  " in text or not text.isprintable():
         return False
     try:

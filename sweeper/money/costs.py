@@ -12,8 +12,8 @@ from sweeper.sweep.usage import NO_USAGE, Usage, total
 
 
 class Spent(NamedTuple):
-    """The usage and cost of runs. `counted` is the source: `meter`, `metrics` (by recorded keys),
-    or `nothing`. `days` has the usage by day."""
+    """The usage and cost of runs. `counted` is the source of the usage: `meter`, `metrics` (the
+    runs recorded it), or `nothing`. `days` has the usage by day."""
 
     usage: Usage
     amount: Amount
@@ -32,8 +32,8 @@ class Spent(NamedTuple):
 
 
 def spent(run: RecordedRun, prices: Prices) -> Spent:
-    """Return the usage and cost of all attempts of a run. Steps that an attempt repeated count
-    twice, because they were paid twice."""
+    """Return the usage and cost of all attempts of a run. A step that was repeated counts each
+    time, because it was paid each time."""
     days = tuple(run.used(attempt) for attempt in range(1, run.attempts + 1))
     usage = total(used.usage for used in days)
     if usage.models:
@@ -65,8 +65,9 @@ def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:
 def parts(
     costs: Spent, prices: Prices, *, by_day: bool, by_model: bool
 ) -> Iterator[tuple[str, str, Spent]]:
-    """Yield the costs of a run by model and by the day (UTC) on which an attempt ended (`open`
-    before it ends). The day or the model is empty if `by_day` or `by_model` is not set."""
+    """Yield (day, model, costs) for the parts of a run's costs. The day (UTC) is that of an
+    attempt's end, or `open` if the attempt has not ended. The day is empty without `by_day`, and
+    the model without `by_model`."""
     for used in costs.days if by_day else (Used(costs.usage, ""),):
         if by_day and used.usage == NO_USAGE and costs.counted == "meter":
             continue

@@ -28,7 +28,7 @@ _SHOWN = 6
 def unrecorded_metric(planned: Plan, store: Store) -> str | None:
     """Return a warning if a recent succeeded run of the same recipe in this store did not record
     the plan's metric. Return None if it did, if there is no such run, or if the store is remote,
-    where the search takes too long."""
+    since the search would take too long."""
     if planned.stages:
         messages = (unrecorded_metric(part, store) for part in planned.parts)
         return next(filter(None, messages), None)
@@ -95,15 +95,15 @@ def _recorded(folder: SweepFolder, recipe: str) -> set[str] | None:
 
 
 _MOST = 200
-"""The most outcomes to read."""
+"""Maximum number of outcomes to read."""
 
 
 class Estimate(NamedTuple):
-    """An estimate for `runs` of the `wanted` runs that would start; the usage of the others is
-    unknown. `by_recipe` of them use the recipe's own estimate, the others use `examples` earlier
-    runs. `least` and `most` are the dollars if each run cost as much as its cheapest or dearest
-    example (None if each run has one example). `hours` is wall-clock time at `abreast` runs at once
-    (None if a run has no example). `prices` has the dates of the prices, for people."""
+    """The estimated usage of a launch. Of the `wanted` runs that would start, `runs` have an
+    estimate: `by_recipe` of these from the recipe, and the others from `examples` earlier runs.
+    `least` and `most` are the dollars if each run cost as much as its cheapest or most expensive
+    example (None if every run has only one). `hours` is the wall-clock time with `abreast` runs at
+    once (None if a run has no example). `prices` has the dates of the prices, for people."""
 
     runs: int
     wanted: int
@@ -120,16 +120,16 @@ class Estimate(NamedTuple):
     def document(self) -> dict[str, object]:
         """Return the estimate as in `plan --json`; `usd` is None if a model has no price."""
         usd = None if self.amount.unpriced else self.amount.usd
-        known = {
+        fields = {
             key: value for key, value in self._asdict().items() if key not in ("amount", "prices")
         }
-        return {**known, "usd": usd, "unpriced": list(self.amount.unpriced)}
+        return {**fields, "usd": usd, "unpriced": list(self.amount.unpriced)}
 
 
 def sentence(estimate: Estimate | None, service: str) -> str | None:
-    """Return, for example, `about 12.40 dollars (9.80 to 15.60), 3,100,000 tokens, 2h05m at 8 at
-    once`, followed by the source of the estimate. Without an estimate it says that the usage is
-    unknown; None for runs that use no service."""
+    """Return the estimate for people: `about 12.40 dollars (9.80 to 15.60), 3,100,000 tokens, 2h05m
+    at 8 at once`, followed by its source. Without an estimate, say that the usage is unknown, or
+    return None if the runs use no service."""
     if estimate is None:
         unknown = "tokens and dollars: unknown (no runs to estimate from)"
         return None if service == "none" else unknown

@@ -31,7 +31,7 @@ class Settings(NamedTuple):
 
 
 class Example(NamedTuple):
-    """The usage of a run with these settings, and its hours without pauses."""
+    """A run as an example for others: its settings, its usage, and its hours without pauses."""
 
     settings: Settings
     usage: Usage
@@ -39,8 +39,8 @@ class Example(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """A forecast for one run: the mean usage of its examples, the usage of each, their mean hours,
-    and the examples."""
+    """A forecast for one run: the mean usage of its examples, the usage of each example, their mean
+    hours, and the numbers of the examples."""
 
     usage: Usage
     each: tuple[Usage, ...]
@@ -61,7 +61,7 @@ def settings_of(config: Mapping[str, object], recipe: Recipe) -> Settings:
 
 
 class Guesses:
-    """Forecasts from examples, cached."""
+    """Forecasts of runs from examples. Each is computed only once."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self._examples = examples
@@ -90,8 +90,8 @@ class Guesses:
 
 
 def _ratio(wanted: Settings, other: Settings) -> float | None:
-    """Return the ratio of the numbers of steps if the other settings are equal, else None. A
-    setting that refers to an earlier run matches any value."""
+    """Return the number of steps of `wanted` divided by that of `other`, if all other settings are
+    equal, else None. A setting that refers to an earlier run equals any value."""
     if wanted.recipe != other.recipe:
         return None
     either = (*wanted.values.items(), *other.values.items())
@@ -115,20 +115,21 @@ def _times(usage: Usage, ratio: float) -> Usage:
 
 
 def not_known_yet(plan: Plan) -> list[Settings]:
-    """Return the settings of each run that stays unknown until runs of other stages have ended, and
-    of each run that a race may still start."""
+    """Return the settings of each run that is not known yet: runs that are made when runs of other
+    stages have ended, and runs that a race may still start."""
     later = later_runs(plan) if plan.unknown else []
-    counts = [settings_of(run.config, plan.recipe) for run in later]
+    settings = [settings_of(run.config, plan.recipe) for run in later]
     for stage in plan.stages:
         number = plan.unknown.get(stage.name, 0)
         each = [settings_of(run.config, stage.recipe) for run in stage.runs]
-        counts += [each[n % len(each)] for n in range(number)] if each else []
-    return counts
+        settings += [each[n % len(each)] for n in range(number)] if each else []
+    return settings
 
 
 class Going(NamedTuple):
-    """A run of a sweep: the usage of all its attempts, whether it will use more, and whether it can
-    be an `example` for others (it succeeded in its first attempt)."""
+    """A run of a sweep: its settings, the usage of all its attempts, whether it is finished and
+    will use no more, and whether it can be an `example` for others (it succeeded in its first
+    attempt)."""
 
     settings: Settings
     used: Usage = NO_USAGE
@@ -155,7 +156,7 @@ def forecast_of(sweep: "Sweep") -> SweepUsage | None:
 
 
 def going(runs: "Sequence[SweepRun]", plan: Plan) -> list[Going]:
-    """Return the recorded runs of a plan, for `forecast`."""
+    """Return the recorded runs of a plan in the form that `forecast` takes."""
     return [_going(run, plan.recipe_of(run.stage)) for run in runs]
 
 
@@ -166,8 +167,8 @@ def _going(run: "SweepRun", recipe: Recipe) -> Going:
 
 
 def sentence(forecast: SweepUsage, prices: Prices) -> str:
-    """Return `used 1,240,000 tokens, 3.10 dollars by prices of 2026-10; about 2,000,000 tokens,
-    4.90 dollars to come`, without dollars if a model has no price."""
+    """Return a forecast for people: `used 1,240,000 tokens, 3.10 dollars by prices of 2026-10;
+    about 2,000,000 tokens, 4.90 dollars to come`. Dollars are left out if a model has no price."""
     spent, to_come = amount(forecast.used, prices), amount(forecast.to_come, prices)
     unpriced = sorted({*spent.unpriced, *to_come.unpriced})
     text = f"used {forecast.used.counts.tokens:,} tokens"
@@ -184,8 +185,8 @@ def sentence(forecast: SweepUsage, prices: Prices) -> str:
 
 
 def brief(forecast: SweepUsage, prices: Prices) -> str:
-    """Return `3.10 dollars, 4.90 to come (prices of 2026-10)`, in tokens if a model has no price.
-    `and more` is added if the usage of some runs is unknown."""
+    """Return a short forecast for people: `3.10 dollars, 4.90 to come (prices of 2026-10)`, or in
+    tokens if a model has no price. `and more` is added if the usage of some runs is unknown."""
     spent, later = amount(forecast.used, prices), amount(forecast.to_come, prices)
     if spent.unpriced or later.unpriced:
         used = _rounded(forecast.used.counts.tokens)

@@ -1,4 +1,4 @@
-"""Gives cells their names, and runs their names and ids."""
+"""Makes the names of cells, and the names and ids of runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -30,7 +30,7 @@ def name(expanded: Expanded, problems: Problems) -> Named:
     try:
         runs = tuple(_Naming(expanded).runs())
     except _TooLarge:
-        message = f"configurations of more than {MAX_PLAN} characters together"
+        message = f"the configurations of all runs have more than {MAX_PLAN} characters in total"
         problems.add(expanded.grid.places["grid"], message)
         runs = ()
     axes = {

@@ -184,7 +184,7 @@ _PLACES = {
 
 class Checked(NamedTuple):
     """The result of a check: the recipe, warnings, notes from the recipe, the recipe's estimates of
-    usage by the run's number, and the place in the grid of each model's name."""
+    the usage of runs (by the run's number), and the place in the grid of each model's name."""
 
     recipe: Recipe
     warnings: tuple[str, ...]
@@ -201,9 +201,9 @@ def check(
     validate: bool,
     elsewhere: Collection[str] = (),
 ) -> Checked:
-    """Check a grid's runs. Raises `GridError` with all mistakes found so far, including earlier
-    ones. Without `validate` the recipe is not imported. `elsewhere` are the keys that other stages
-    use."""
+    """Check a grid's runs. Raises `GridError` with all mistakes, including those that were already
+    in `problems`. Without `validate`, the recipe is not imported. `elsewhere` are the keys that
+    other stages use."""
     return _Check(expanded, runs, problems).all(validate, elsewhere)
 
 
@@ -309,7 +309,7 @@ class _Check:
                 if key in ours:
                     self.problems.add(setting.places[key], f"{key} is set by sweeper")
                 if grid.seeds is not None and key == grid.seed_field:
-                    self.problems.add(setting.places[key], f"{key} is given by seeds already")
+                    self.problems.add(setting.places[key], f"{key} is already given by seeds")
 
     def _check_duplicates(self) -> None:
         """Note runs with the same configuration, since one would silently replace the other."""
@@ -433,7 +433,7 @@ class _Check:
         place = self.grid.places["track"]
         if self.grid.command is not None:
             names = " and ".join(track)
-            message = f"track: a command logs to {names} by itself: its metrics file is not sent"
+            message = f"track: a command logs to {names} by itself; sweeper sends nothing there"
             self.warnings.append(f"{place}: {message}")
             return
         for name in lacking_modules(
@@ -462,6 +462,6 @@ class _Check:
             if lack is not None:
                 partly = any(key in run.config for run in runs)
                 where = f" in cell {lack.cell}" if partly else ""
-                self.problems.add(place, f"launch.window: there is no {{{key[:60]}}}{where}")
+                self.problems.add(place, f"launch.window: no value for {{{key[:60]}}}{where}")
         if len(needed) > _SOME_KEYS:
             self.problems.add(place, f"launch.window: more than {_SOME_KEYS} placeholders")

@@ -37,8 +37,9 @@ def expand(grid: Grid, problems: Problems) -> Expanded:
 
 
 def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int | None]:
-    """Expand a grid, and add its baseline cell if it names one that is not a cell already. Return
-    the expanded grid and the number of the baseline's cell, or None without one."""
+    """Expand a grid, and add the cell that its baseline names, unless the grid has this cell
+    already. Return the expanded grid and the number of the baseline's cell, or None if the baseline
+    names no cell."""
     baseline = grid.baseline
     if baseline is None or baseline.cell is None:
         return expand(grid, problems), None
@@ -89,7 +90,7 @@ def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
 
 
 def _seed_like(grid: Grid) -> Iterator[str]:
-    """Yield warnings about axes that look like seeds, but of which each value makes a cell."""
+    """Yield warnings about axes that look like seeds, but whose values make separate cells."""
     if grid.seeds is not None:
         return
     for block in grid.every_block():

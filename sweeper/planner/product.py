@@ -121,7 +121,7 @@ class Product:
         for number, rule in enumerate(self._rules):
             if number not in exclusion.used:
                 place = next(iter(rule.values())).place
-                self.warnings.append(f"{place}: exclude removes no cell")
+                self.warnings.append(f"{place}: this rule of exclude removes no cell")
         self._warn_of_whens()
 
     def _included(self) -> Iterator[Point]:

@@ -201,8 +201,8 @@ class _Planning:
         return None
 
     def _grow(self, *stages: Stage, chosen: Taken = _nothing_chosen) -> Growth:
-        """Make the runs of these stages that can be known. `chosen` returns the runs that a stage
-        takes from another, or None if they are not known yet."""
+        """Make the runs of these stages, as far as they are known. `chosen` returns the runs that a
+        stage takes from another stage, or None if they are not known yet."""
         recipe = stages[0].recipe
         plan = self.plan._replace(recipe=recipe, stages=stages, runs=tuple(self._root_runs()))
         return grow(plan, chosen)
@@ -322,7 +322,9 @@ class _Planning:
         if runs is None:
             return None
         if take.how == "top" and take.number > len(runs):
-            return f"stages.{take.stage} has only {len(runs)} runs to take {take.number} of"
+            return (
+                f"stages.{take.stage} has only {len(runs)} runs, so {take.number} cannot be taken"
+            )
         names = [run.name.partition("/")[2] for run in runs]
         if take.how == "run" and (take.run or "").removeprefix(f"{take.stage}/") not in names:
             words = ["best", "best-cell", "each", *names]

@@ -55,8 +55,8 @@ def git(folder: str, *arguments: str) -> bytes | None:
 
 
 def checkout_of(*folders: str | None) -> str | None:
-    """Return the top folder of a checkout: the one that contains the first of `folders` that is in
-    a checkout. Return None if no folder is in one."""
+    """Look for a git checkout that contains one of `folders`, in their order. Return the top folder
+    of the first such checkout, or None."""
     for folder in folders:
         root = git(folder, "rev-parse", "--show-toplevel") if folder else None
         if root and root.strip():
@@ -110,8 +110,9 @@ class Tree:
         self.files: dict[str, str] = {}
 
     def archive(self) -> bytes:
-        """Return a tar file of the tree, the same bytes for the same tree. Raises `TooMuchError` or
-        `UnlistedError`, since an incomplete copy would be mistaken for the code."""
+        """Return the tree as a tar file. The same tree always gives the same bytes. Raises
+        `TooMuchError` or `UnlistedError`, since an incomplete copy would be mistaken for the
+        code."""
         import io
         import tarfile
 

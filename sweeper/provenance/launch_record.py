@@ -100,8 +100,8 @@ def _is_grid(path: str, grids: Iterable[str]) -> bool:
 
 
 def _data(plan: Plan) -> dict[str, str]:
-    """Return the digests of the data files that configurations and commands name, by the name that
-    is written there."""
+    """Return the digests of the data files that configurations and commands name, by the files'
+    names as they are written there."""
     hashes: dict[str, str] = {}
     for cwd, word in _words(plan):
         path = os.path.join(cwd, os.path.expanduser(word))
@@ -114,8 +114,8 @@ def _data(plan: Plan) -> dict[str, str]:
 
 
 def _words(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the texts in configurations and commands that may be paths. Each comes second in a
-    pair, after the folder that it is relative to."""
+    """Yield a pair (folder, text) for each text in configurations and commands that may be a path
+    relative to the folder."""
     for part in plan.parts:
         cwd = part.recipe.cwd
         seen: set[str] = set()

@@ -100,8 +100,8 @@ def _wrong(name: str, value: str) -> str | None:
 
 
 def outside(path: str, *folders: str | None) -> str | None:
-    """Return why a file is not in the copy of the code that jobs get, or None. The copied checkout
-    is that of the first of `folders` that is in a checkout."""
+    """Return why a file is not in the copy of the code that jobs get, or None. Jobs get a copy of
+    the checkout that `checkout_of` finds for `folders`."""
     root = checkout.checkout_of(*folders)
     if root is None:
         return (

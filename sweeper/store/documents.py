@@ -110,7 +110,7 @@ def strict(value: object) -> object:
 
 
 def timestamp(seconds: float | None = None) -> str:
-    """Format a time (`seconds` since 1970, by default now) in UTC, as all documents have it."""
+    """Format a time (`seconds` since 1970, by default now) in UTC, in the form of all documents."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 

@@ -71,7 +71,8 @@ def _daemon(root: str) -> Daemon | None:
 
 def _settings() -> Iterator[object]:
     """Yield the path, modification time and size of each configuration file of the stores' clients.
-    A process keeps the settings that it started with, so a change of a file needs another one."""
+    A shared process is used only by clients that see the same files, so a change of a file starts a
+    new process."""
     for path in map(os.path.expanduser, _SETTINGS):
         with suppress(OSError):
             status = os.stat(path)

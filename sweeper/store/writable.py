@@ -20,7 +20,7 @@ def check_root(store: Store) -> None:
     try:
         try_to_write(folder)
     except OSError as error:
-        fault = "cannot be written to" if folder == root else "cannot be made"
+        fault = "cannot be written to" if folder == root else "cannot be created"
         where = "" if folder == root else f" in {folder}"
         raise StoreError(f"the root {root} {fault}{where}: {error.strerror}") from error
 
@@ -32,20 +32,20 @@ def make_root(store: Store) -> None:
     if not root or os.path.lexists(root):
         return
     above = os.path.dirname(root)
-    made = os.path.join(above, f".tmp-{os.getpid()}-{os.urandom(8).hex()}")
+    temporary = os.path.join(above, f".tmp-{os.getpid()}-{os.urandom(8).hex()}")
     try:
         os.makedirs(above, exist_ok=True)
-        os.mkdir(made)
-        with open(os.path.join(made, ".gitignore"), "w", encoding="ascii") as file:
+        os.mkdir(temporary)
+        with open(os.path.join(temporary, ".gitignore"), "w", encoding="ascii") as file:
             file.write(_IGNORE)
-        with suppress(FileExistsError, OSError):  # another launch was first
-            os.rename(made, root)
+        with suppress(FileExistsError, OSError):  # Another launch may have been first.
+            os.rename(temporary, root)
     except OSError as error:
-        raise StoreError(f"cannot make the root {root}: {error.strerror}") from error
+        raise StoreError(f"cannot create the root {root}: {error.strerror}") from error
     finally:
         import shutil  # imported late, since it loads three compressors
 
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def probe(store: Store, folder: str) -> None:

@@ -13,7 +13,7 @@ _SECONDS = 30.0
 
 
 def address_of(collector: str, setting: str = "--otlp ") -> str:
-    """Return the collector's URL. OTLP's path for traces is added if it has no path. Raises
+    """Return the collector's URL. OTLP's path for traces is added to a URL without a path. Raises
     `UsageError` for an invalid URL; `setting` is the prefix of the message."""
     if "@" in collector:
         raise UsageError(

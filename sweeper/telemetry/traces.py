@@ -1,5 +1,5 @@
 """Rollouts as traces: each trajectory is a trace, and each of its turns a step with labels. A trace
-becomes rows for JSON Lines, or OpenTelemetry spans with that project's attribute names for
+can become rows for JSON Lines, or OpenTelemetry spans with the standard attribute names for
 generative AI. Does no I/O."""
 
 import hashlib

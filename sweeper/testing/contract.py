@@ -84,9 +84,9 @@ class Site:
     last at most `seconds`. `knows_codes`: the backend reports the exit codes of jobs.
 
     The next fields return context managers that cause an event and undo it at exit. `hold`: jobs
-    with the returned resources stay pending. `silence`: the platform does not answer. `preempt`
-    takes away the machine of the job with this native id, like a spot market; `lose_node` does the
-    same like a power cut. The platform must not restart a job with the resources `fragile`.
+    with the returned resources stay pending. `silence`: the platform does not answer. `preempt` and
+    `lose_node` take the machine of the job with this native id away, the first like a spot market,
+    the second like a power cut. The platform must not restart a job with the resources `fragile`.
     """
 
     name: str
@@ -286,7 +286,7 @@ class BackendContract:
         assert _status(site.open("two"), token).state is JobState.ABSENT
 
     def test_cancel_asks_the_worker_to_stop_and_gives_it_time(self, site: Site) -> None:
-        """SIGTERM reaches only the worker, since it signals its children itself. The worker is not
+        """SIGTERM reaches only the worker, which signals its children itself. The worker is not
         killed before it has saved."""
         backend, token = site.open(), "abababababab-a1"
         backend.submit([site.job(token, saves=_SAVES_SECONDS)])

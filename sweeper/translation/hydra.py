@@ -129,7 +129,7 @@ def _draw_all(draft: Draft) -> None:
         if is_list(values):
             draft.draws[key] = {"choice": axes.pop(key)}
         else:
-            draft.note(0, f"{key}: a range stays an axis, next to drawn values")
+            draft.note(0, f"{key}: the range stays an axis, though other values are drawn")
 
 
 def _own(draft: Draft, line: int, name: str, value: str) -> None:

@@ -129,7 +129,7 @@ class _Block:
             elif part in ("grid", "random"):
                 self._read(part, node, "", zipped)
             else:
-                draft.note(line, f"{part}: blocks in blocks have no counterpart")
+                draft.note(line, f"{part}: nested blocks have no counterpart")
         self.zipped: list[object] = list(zipped.values())
 
     @property

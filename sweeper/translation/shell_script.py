@@ -123,7 +123,7 @@ class _Script:
             if end == "&":
                 self.draft.note(line, "&: launch.max_parallel says how many run at once")
             elif end in ("|", "||"):
-                self.draft.note(line, f"{end}: the rest is left out")
+                self.draft.note(line, f"{end}: the command after it is left out")
 
     def _assign(self, line: int, exported: bool, name: str, value: str) -> None:
         if value.startswith("("):

@@ -86,7 +86,7 @@ MISTAKES = [
     (_dpo("[]"), f"3:32: {_FROM} names no stage"),
     (_dpo("{stage: sft, take: {top: 0}}"), f"3:57: {_FROM}: top takes a number, 1 to 1000"),
     (_dpo("{stage: sft, take: {top: 9}}"),
-     f"3:40: {_FROM}: stages.sft has only 4 runs to take 9 of"),
+     f"3:40: {_FROM}: stages.sft has only 4 runs, so 9 cannot be taken"),
     (_dpo("{stage: sft, take: {bottom: 3}}"), f"3:51: {_FROM}: take is a mapping; it takes {_HOW}"),
     (_dpo("{stage: sft, take: bset}"),
      f"3:40: {_FROM}: stages.sft has no run 'bset'; did you mean 'best'?"),

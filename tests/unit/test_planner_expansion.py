@@ -55,7 +55,7 @@ def test_exclude_removes_cells_with_all_its_values():
 
 def test_an_exclude_without_effect_gets_a_warning():
     warnings = make(command=[*ECHO, "{a}"], grid={"a": [1, 2]}, exclude=[{"a": 3}]).warnings
-    assert warnings == ("exclude[0].a: exclude removes no cell",)
+    assert warnings == ("exclude[0].a: this rule of exclude removes no cell",)
 
 
 def test_exclude_of_an_unknown_axis_is_refused_but_not_of_a_dropped_one():
@@ -129,7 +129,7 @@ def test_axes_without_effect_get_warnings():
 @pytest.mark.parametrize(
     ("grid", "message"),
     [
-        ({"base": {"seed": 1}, "seeds": 2}, "base.seed: seed is given by seeds already"),
+        ({"base": {"seed": 1}, "seeds": 2}, "base.seed: seed is already given by seeds"),
         ({"base": {"run": 1}}, "base.run: run is set by sweeper"),
         ({"command": ["echo", "{a}"]}, "command: command: no value for {a}"),
         ({"command": ["echo", "{seed}"]}, "command: command: {seed} needs seeds"),
@@ -138,14 +138,14 @@ def test_axes_without_effect_get_warnings():
             "command: command: {seed} needs seeds",
         ),
         ({"command": ["echo", "{"]}, "command: command: stray brace in '{'; write {{ for a brace"),
-        ({"launch": {"window": "{nope}"}}, "launch.window: launch.window: there is no {nope}"),
+        ({"launch": {"window": "{nope}"}}, "launch.window: launch.window: no value for {nope}"),
         (
             {"launch": {"window": "{w}"}, "grid": {"a": [1, 2]}, "include": [{"a": 1, "w": 2}]},
-            "launch.window: launch.window: there is no {w} in cell a=1",
+            "launch.window: launch.window: no value for {w} in cell a=1",
         ),
         (
             {"launch": {"window": "{w}"}, "include": [{"w": 2, "a": 1}, {"a": 2}]},
-            "launch.window: launch.window: there is no {w} in cell a=2",
+            "launch.window: launch.window: no value for {w} in cell a=2",
         ),
         (
             {"launch": {"python": "/no/python"}},

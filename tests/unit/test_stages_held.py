@@ -253,7 +253,7 @@ def test_a_take_of_a_known_stage_must_exist() -> None:
     grid = {"sft": stages()["sft"], "dpo": each}
     for take, message in (
         ("nothing", "stages.dpo has no run 'nothing'"),
-        ({"top": 7}, "stages.dpo has only 6 runs to take 7 of"),
+        ({"top": 7}, "stages.dpo has only 6 runs, so 7 cannot be taken"),
     ):
         last = _after("dpo", take, base={"m": "${from.m}"})
         with pytest.raises(GridError, match=message):
