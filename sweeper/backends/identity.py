@@ -10,8 +10,8 @@ NOT_YET = "made-at-launch"
 
 
 class Identity:
-    """The identity of the sweep in `folder`, recorded before its first job is submitted. `mark` is
-    a hash of the folder that is used in job names. The methods raise `StoreError`."""
+    """The identity of the sweep in `folder`, recorded before its first job is submitted.
+    `folder_hash` is used in job names. The methods raise `StoreError`."""
 
     def __init__(self, folder: str) -> None:
         self.folder_hash = hashlib.sha256(folder.encode()).hexdigest()[:12]

@@ -297,7 +297,7 @@ collided do not collide again."""
 
 
 class AccountRecord(Protocol):
-    """The record of an account, as its pages."""
+    """The interface of an account's record."""
 
     is_remote: bool
     is_shared: bool
@@ -320,8 +320,8 @@ class AccountRecord(Protocol):
         ...
 
     def stamps(self) -> dict[str, int]:
-        """Return the stamps of the members' heartbeats at the last check. A stamp changes with each
-        heartbeat."""
+        """Return member -> stamp of its heartbeat at the last check. Each heartbeat changes the
+        stamp."""
         ...
 
 

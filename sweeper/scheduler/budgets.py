@@ -116,8 +116,8 @@ class AttemptUsage:
         return used
 
     def _recorded(self, key: Attempt, *, ended: bool) -> Usage:
-        """Return the usage recorded by an attempt whose calls are not metered. On a remote store it
-        is read every few seconds, and again when the attempt has ended."""
+        """Return the usage recorded by an attempt whose calls are not metered. On a remote store
+        the usage is read every few seconds, and again when the attempt has ended."""
         now, store = self._context.clock(), self._context.store
         records = AttemptRecords(self._context.folder, *key, self._context.listed)
         at, records = self._records.get(key, (now - _SUM_SECONDS, records))
@@ -383,7 +383,7 @@ class Spending:
             limits, per = self._account.limits
             name = "the budget of your account" + _PER[per]
             self._judge(limits, self._account.look(used), name, _RAISED.format(config_file.file()))
-        self._judge(self._budget, used, "the budget", "`sweeper launch` with a larger budget")
+        self._judge(self._budget, used, "the budget", "run `sweeper launch` with a larger budget")
         if self._account is not None and self._account.trouble and self.reached is None:
             raise Unreachable(self._account.trouble)
 

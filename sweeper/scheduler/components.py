@@ -166,7 +166,7 @@ _NAMES = ("pause", "parallel", "stop", "plan", "cancel")
 
 
 class Requests:
-    """The requests to a launcher, as of the last check. `stop`: a user wants it to end.
+    """The requests to a launcher, as of the last check. `stop`: a user wants the launcher to end.
     `replanned`: the sweep has a new plan. `parallel`: the requested number of jobs at once.
     `cancel`: a user has cancelled the whole sweep."""
 
@@ -208,8 +208,8 @@ NOT_YET_SECONDS = 5.0
 
 
 class Cancellations:
-    """Asks backends to stop jobs. `stopping` has the tokens of the jobs that were asked. `spending`
-    and `engine` are None if they stop no jobs."""
+    """The requests to backends to stop jobs. `stopping` has the tokens of the jobs that were asked
+    to stop. `spending` and `engine` are None if they stop no jobs."""
 
     def __init__(
         self,

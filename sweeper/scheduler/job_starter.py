@@ -136,8 +136,8 @@ class JobStarter:
         return _StageRoom(self._stages.plan, busy, self._places)
 
     def _acknowledge(self, try_call: TryCall) -> None:
-        """Submit the jobs again that an earlier launcher may not have submitted, unless their place
-        has them."""
+        """Look up the jobs that may have been submitted already, and submit those that their place
+        does not have."""
         self.unsubmitted = set()
         opened = self._places.of_each(self._run_table.unacknowledged())
         for place, jobs in opened.items():
@@ -148,7 +148,8 @@ class JobStarter:
                 self._withdrawals.look(place, runs, self.unsubmitted)
 
     def _acknowledge_at(self, place: str, opened: Mapping[str, str]) -> None:
-        """Submit these jobs (token -> run) again at one place. Raises `Unreachable`."""
+        """Look up these jobs (token -> run) at one place, and submit the missing ones again. Raises
+        `Unreachable`."""
         jobs = self._places.ask(place, lambda backend: backend.find(list(opened)))
         self._run_table.add_each(Event.SUBMITTED, {attempt_of(job): {} for job in jobs})
         missing = [run for job, run in opened.items() if job not in jobs]
@@ -172,7 +173,7 @@ class JobStarter:
         self._submit(place, again)
 
     def _end_cancelled(self, run: str, attempt: int) -> None:
-        """Record that an attempt that no backend has is cancelled."""
+        """Record the end of a cancelled attempt that no backend has."""
         self._run_table.end(run, attempt, Event.CANCELLED, "cancelled", "before it was submitted")
 
     def _start(self, try_call: TryCall, observed: dict[str, Observation]) -> None:

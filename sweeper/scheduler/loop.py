@@ -1,5 +1,5 @@
-"""The reconcile loop: decides what should run, checks what runs, and starts what is missing. Each
-step moves a run at most one event along: intent -> (find) -> submit -> acknowledge."""
+"""The reconcile loop: decides which jobs should run, checks which jobs run, and starts the missing
+ones. Each step moves a run at most one event along: intent -> (find) -> submit -> acknowledge."""
 
 # A restart loses only the clocks of leases and waits, and the memory of runs that failed with the
 # same error. An attempt with a recorded intent is looked up by its token before it is submitted
@@ -44,7 +44,7 @@ REMOTE_POLL_SECONDS = 2.0
 class Scheduler:
     """Drives one sweep to its end. The caller holds the sweep's lock.
 
-    `notify` gets each changed summary. With `smoke` one run goes first, and the others follow when
+    `notify` gets each changed summary. With `smoke` one run is started first, and the others after
     it has succeeded. With `starting=False` no runs are started: running jobs are followed, and
     stopped on request. `check` is called before each submission, and raises if another launcher has
     taken over. `ending` is called when all runs are over. It may take long, so the sweep is checked

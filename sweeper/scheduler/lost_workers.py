@@ -25,8 +25,8 @@ _SIGKILL = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 class LostWorkers:
-    """The part of a launcher that records outcomes for workers that did not, and observes other
-    attempts.
+    """The part of a launcher that records the outcomes that lost workers did not record, and
+    observes the other attempts.
 
     `withdrawn` is called with the attempts (run, attempt) whose withdrawal was interrupted.
     `stalled` returns whether an attempt makes no progress. With `starting=False` no worker is
@@ -132,7 +132,8 @@ class LostWorkers:
         event = Event.PREEMPTED if status.preempted else Event.FAILED
         reason = status.reason or reason
         if stopped and reason != "oom":
-            # The launcher stopped it before its worker could record that. The run will continue.
+            # The launcher stopped the job before its worker could record the end. The run will
+            # continue.
             event, reason = Event.PREEMPTED, "terminated"
             detail = "it was stopped before its worker could record the end"
         _LOG.warning("%s: %s (%s): %s", token(run, attempt), event.value, reason, detail)

@@ -165,7 +165,8 @@ class Governor:
         self._seen = {name: seen for name, seen in self._seen.items() if name in page.members}
 
     def _let_go(self) -> None:
-        """Record that the sweep has no launcher, since this process may live on."""
+        """Record that the sweep has no launcher any more. Other launchers could not notice that
+        while this process lives."""
         if not self._entered:
             return
         self._entered = self._joined = False

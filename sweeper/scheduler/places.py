@@ -147,8 +147,8 @@ class Places:
         return place not in self._silent_since
 
     def submit(self, place: str, jobs: Sequence[JobSpec]) -> None:
-        """Submit jobs to a place. If the place will never accept them and there are others, it is
-        closed, and then counts as unreachable."""
+        """Submit jobs to a place. If the sweep has other places and this one will never accept the
+        jobs, close it: it then counts as unreachable."""
         try:
             self.backends[place].submit(jobs)
         except EnvironmentFailure as error:
@@ -290,8 +290,8 @@ class Withdrawals:
         return staying
 
     def finish(self) -> None:
-        """End the attempts that a killed launcher was withdrawing. No worker has claimed them or
-        can."""
+        """End the attempts that a killed launcher was withdrawing. No worker has claimed them, and
+        none can."""
         for run, view in self._run_table.views.items():
             claimed = view.state.event is Event.CLAIMED and self._starting
             if claimed and self._run_table.finish_withdrawal(run, view.state.attempt):

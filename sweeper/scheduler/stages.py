@@ -98,8 +98,9 @@ class Pins:
         self._away = False
 
     def keep(self, path: str) -> Pinned:
-        """Ask the service to keep a checkpoint permanently. Return `gone` if the service has no
-        such checkpoint, and `unknown` if it cannot be called or the path belongs to no service."""
+        """Ask the service to keep a checkpoint permanently. Return `kept` if it does, `gone` if it
+        has no such checkpoint, and `unknown` if it cannot be called or the path belongs to no
+        service."""
         if not path.startswith(_SCHEME):
             return "unknown"
         if path not in self._pins and not self._away:

@@ -132,8 +132,8 @@ class JobBuilder:
 
 class Submitter:
     """Submits attempts of one sweep to its `places`. `service` is the service record of the last
-    launch, `engine` the watch of the runs' engine if they use one of ours, and `stages` the inputs
-    from other runs."""
+    launch, `engine` the engine watch if the runs use sweeper's engine, and `stages` the source of
+    values that runs take from other runs."""
 
     def __init__(
         self,

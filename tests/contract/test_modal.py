@@ -37,9 +37,17 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"denied": {"SandboxListV2"}}, "not allowed: SandboxListV2"),
     ({}, {"denied": {"ClientHello"}}, "the app sweeper: not allowed: ClientHello"),
     ({}, {"denied": {"ImageGetOrCreate"}}, "the image sweeper: not allowed: ImageGetOrCreate"),
-    ({"secrets": {"A": CANARY}}, {}, "no secret has the name that .* gives for A, or it lacks"),
-    ({"secrets": {"A": "keys"}}, {"secrets": {"keys": {"B": "x"}}}, "gives for A, or it lacks"),
-    ({"secrets": {"A": "k", "B": "k"}}, {"secrets": {"k": {"A": "x"}}}, "gives for A, B, or it"),
+    ({"secrets": {"A": CANARY}}, {}, "names a secret for A that does not exist, or that lacks one"),
+    (
+        {"secrets": {"A": "keys"}},
+        {"secrets": {"keys": {"B": "x"}}},
+        "for A that does not exist, or that lacks one",
+    ),
+    (
+        {"secrets": {"A": "k", "B": "k"}},
+        {"secrets": {"k": {"A": "x"}}},
+        "for A, B that does not exist, or that lacks",
+    ),
     ({"environment": "research"}, {"images": set()}, "the image sweeper: .* not found"),
     ({}, {"silent": True}, "http://127.0.0.1:[0-9]+ does not answer"),
 ]

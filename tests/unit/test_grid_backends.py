@@ -161,7 +161,7 @@ def test_options_of_aws_batch_arrive():
     ("given", "message"),
     [
         ({}, "no queue is given"),
-        ({"queue": "q"}, "no image is given.* or job_definition"),
+        ({"queue": "q"}, "no image is given.* or set job_definition"),
         ({"queue": "q", "image": "i", "job_definition": "d"}, "remove one of them"),
     ],
 )

@@ -371,7 +371,7 @@ def test_an_array_is_cancelled_by_one_call(tmp_path: Path) -> None:
     assert running == ("scancel", "-b", "-s", "TERM", "7_[0,3,6,9]")
 
 
-_EARLY = "start: its batch script ended before the worker"
+_EARLY = "start: its batch script ended before the worker started"
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,8 @@ class AwsBatchBackend(Backend):
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Check, before anything is recorded, that the queue accepts jobs and that the job
         definition exists or can be made, with the secrets that runs need. A closed queue is
-        accepted while jobs of the sweep run there. Raises `EnvironmentFailure`, and as `definition`
-        does."""
+        accepted while jobs of the sweep run there. Raises `EnvironmentFailure`, and the exceptions
+        of `definition`."""
         del resources
         try:
             self._prepare()
@@ -110,8 +110,8 @@ class AwsBatchBackend(Backend):
                 raise
 
     def _prepare(self) -> str:
-        """Check the queue, and return the name of the job definition. Raises `_Closed`, and as
-        `definition` does."""
+        """Check the queue, and return the name of the job definition. Raises `_Closed`, and the
+        exceptions of `definition`."""
         queue = self._queue()
         state, status = queue.get("state"), queue.get("status")
         message = (
@@ -143,8 +143,8 @@ class AwsBatchBackend(Backend):
         """Raise `Unreachable` with the name of a running job of an earlier sweep in the same
         folder."""
         reason = f"the job {job} of an earlier sweep in this folder is still running"
-        how = f"waiting for its end, or run `aws batch terminate-job --job-id {job} --reason gone`"
-        waits = Unreachable(f"aws-batch: {reason}: {how}")
+        how = f"stop it by `aws batch terminate-job --job-id {job} --reason gone`"
+        waits = Unreachable(f"aws-batch: {reason}: waiting for its end, or {how}")
         self._others.failed(waits)
         raise waits
 

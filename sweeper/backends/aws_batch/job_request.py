@@ -22,7 +22,7 @@ _MOST_CHILDREN = 10_000
 
 
 class Submissions:
-    """The submissions of the sweep in `folder`; `names` gives its jobs their names."""
+    """The submissions of the sweep in `folder`. `names` makes the names of its jobs."""
 
     def __init__(self, options: Options, sweep: str, folder: str, names: Names) -> None:
         self._options, self._sweep, self._names = options, sweep, names

@@ -2,8 +2,8 @@
 each."""
 
 # Jobs beyond that limit keep the status of their last query. At worst, a job that has ended still
-# counts as unfinished. An array needs only its parent's description while the numbers of its
-# children in each state are unchanged.
+# counts as unfinished. While the numbers of an array's children in each state are unchanged, only
+# the array itself is described.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -86,12 +86,13 @@ class Jobs:
         self._sizes: dict[str, int] = {}  # number of children, by array
         self._seen: dict[str, JobStatus] = {}
         self._restarts: dict[str, int] = {}
-        # numbers of children by state, at an array's last description
+        # by array: the number of its children in each state, when it was last described
         self._counts: dict[str, dict[str, int]] = {}
         self._due: dict[str, None] = {}  # ids to describe, in order
 
     def add(self, job: str, tokens: Sequence[str], *, array: bool) -> None:
-        """Add a job for one token, or an array whose children are numbered like the tokens."""
+        """Add the job of one token, or an array with one child for each token, in the same
+        order."""
         if array:
             self._sizes[job] = len(tokens)
         for index, token in enumerate(tokens):
@@ -104,7 +105,7 @@ class Jobs:
                     self._newest[run].append(attempt)
 
     def unknown(self, tokens: Iterable[str]) -> bool:
-        """Return whether one of the tokens has no job here."""
+        """Return whether any of the tokens has no known job."""
         return any(token not in self._ids for token in tokens)
 
     def refresh(self) -> int:
@@ -176,8 +177,9 @@ class Jobs:
         return {token: self._merged(token, jobs) for token, jobs in wanted.items()}
 
     def to_terminate(self, tokens: Sequence[str]) -> list[str]:
-        """Return the ids of jobs to terminate for these tokens, without those known to have ended.
-        An array's id replaces its children if all of its unfinished children are included."""
+        """Return the ids of the jobs to terminate for these tokens. Jobs that are known to have
+        ended are left out. If all unfinished children of an array are included, the array's id
+        replaces theirs."""
         jobs = [job for t in tokens for job in (*self._ids.get(t, ()), *self._older(t))]
         chosen = dict.fromkeys(job for job in jobs if not _ended(self._seen.get(job)))
         for array, size in self._sizes.items():

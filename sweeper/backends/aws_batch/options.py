@@ -53,7 +53,7 @@ _TAGS = Names(
     ),
     most=_MOST_TAGS,
 )
-_ARRAY_DOC = "Submit jobs as an array job from this number on; 0: never."
+_ARRAY_DOC = "The least number of jobs that are submitted as an array job; 0: never."
 _RETRIES_DOC = "How many times Batch itself restarts a job whose machine was taken away."
 _NONE: Mapping[str, Never] = MappingProxyType({})
 
@@ -102,7 +102,7 @@ def _check(reading: Reading) -> None:
         if key in reading.values:
             reading.problems.add(
                 reading.entries[key][0],
-                f"{reading.name}: job_definition excludes {key}: remove one of the two",
+                f"{reading.name}: job_definition and {key} exclude each other: remove one",
             )
 
 
@@ -132,8 +132,8 @@ def read_options(plan_options: Mapping[str, object]) -> Options:
     options = codec.read(Options, dict(plan_options), PLACE)
     if options.job_definition is None and options.image is None:
         raise UsageError(
-            "aws-batch: no image is given: set launch.aws_batch.image, or job_definition to "
-            "an existing one"
+            "aws-batch: no image is given: set launch.aws_batch.image, or set job_definition to "
+            "an existing definition"
         )
     if options.job_definition is not None and options.image is not None:
         raise UsageError(

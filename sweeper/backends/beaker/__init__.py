@@ -38,7 +38,8 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield the spec of one experiment per job. The spec lacks its name, so `about` has it."""
+    """Yield the spec of one experiment per job. A spec does not contain the experiment's name, so
+    `about` does."""
     from sweeper.backends.beaker.spec import Names, spec
 
     names, sweep_options = Names(sweep, folder), _whole(options)

@@ -128,11 +128,11 @@ class BeakerBackend(Backend):
                 self._service.create(name, experiment)
 
     def _make_way(self, token: str) -> bool:
-        """Free the experiment name of a token: rename an ended experiment that has it, which
-        belongs to an earlier sweep in the same folder. (`find` is called before a resubmission, so
-        it cannot be ours.) Return False if an unfinished experiment of this sweep has the name.
-        Raises `EnvironmentFailure` if the experiment is in another workspace, and `Refused` if it
-        belongs to an earlier sweep and has not ended."""
+        """Free the experiment name of a token: rename an ended experiment that has it. (That
+        experiment belongs to an earlier sweep in the same folder, since `find` is called before a
+        resubmission.) Return True if the name is free, and False if an unfinished experiment of
+        this sweep has it. Raises `EnvironmentFailure` if the experiment is in another workspace,
+        and `Refused` if it belongs to an earlier sweep and has not ended."""
         workload = self._listed(token, anyones=True).get(token)
         if workload is None:
             reason = (
@@ -146,7 +146,7 @@ class BeakerBackend(Backend):
             reason = (
                 f"the experiment {identity} of an earlier sweep in this folder is still running"
             )
-            how = f"waiting for its end, or run `beaker experiment stop {identity}`"
+            how = f"waiting for its end, or stop it by `beaker experiment stop {identity}`"
             raise Refused(f"beaker: {reason}: {how}", "ALREADY_EXISTS")
         self._service.ask("UpdateWorkload", workload_id=identity, name=f"earlier-{identity}")
         self._details.pop(token, None)
@@ -200,7 +200,7 @@ class BeakerBackend(Backend):
         return listed
 
     def _query_details(self, tokens: Iterable[str]) -> None:
-        """Query the jobs of experiments whose details are due."""
+        """Query the newest jobs of the experiments whose details must be queried now."""
         now = time.monotonic()
         due = sorted((at, token) for token in tokens if (at := self._due(token, now)) is not None)
         requests = [(token, item) for _, token in due[:_MOST] if (item := self._there[token])]
@@ -212,8 +212,8 @@ class BeakerBackend(Backend):
                 self._nodes[node] = self._node(node)
 
     def _due(self, token: str, now: float) -> float | None:
-        """Return when the experiment's details were last queried (0: never) if they are due, else
-        None."""
+        """If the experiment's details must be queried now, return when they were last queried (0:
+        never), else None."""
         workload, detail = self._there.get(token), self._details.get(token)
         if workload is None or token in self._over:
             return None

@@ -79,7 +79,7 @@ class Refused(Unreachable):
 
 class Service:
     """A connection to the service in the user's configuration, for one workspace. Raises
-    `EnvironmentFailure` if either is missing."""
+    `EnvironmentFailure` if there is no configuration or no workspace."""
 
     def __init__(self, workspace: str | None = None) -> None:
         self._backoff = Backoff(*_AGAIN_SECONDS)

@@ -52,7 +52,8 @@ class Options(NamedTuple):
         str | None, Option(_OWN, "An image in Beaker that contains sweeper.", "lab/sweeper")
     ] = None
     docker_image: Annotated[
-        str | None, container_jobs.image_option("Or an image in a registry, by its digest.")
+        str | None,
+        container_jobs.image_option("Alternatively, an image in a registry, with its digest."),
     ] = None
     secrets: Annotated[
         Mapping[str, str], secrets_option(_SECRETS_DOC, _SECRET, "TINKER_API_KEY")
@@ -70,7 +71,9 @@ class Options(NamedTuple):
     hostnames: Annotated[
         tuple[str, ...],
         Option(
-            _HOSTS, "Nodes where jobs may run. Default: all of the clusters.", ["node-3.lab.org"]
+            _HOSTS,
+            "Nodes where jobs may run. Default: all nodes of the clusters.",
+            ["node-3.lab.org"],
         ),
     ] = ()
     priority: Annotated[str | None, Option(_LEVELS, "The priority of the jobs.", "normal")] = None

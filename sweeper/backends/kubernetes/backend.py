@@ -228,7 +228,8 @@ class KubernetesBackend(Backend):
             self._look(anew=True)
             listed = ((token, *attempt_of(token)) for token in self._jobs)
             earlier = [token for token, run, attempt in listed if attempt < attempts.get(run, 0)]
-            # A queue may have suspended these Jobs, and would admit them again.
+            # Cancel earlier Jobs of these runs. A queue may have suspended them, and would start
+            # them again.
             self.cancel(earlier)
         submission = uuid4().hex
         self._names.identity.ensure()
@@ -288,10 +289,10 @@ class KubernetesBackend(Backend):
                 self._cluster.call("POST", JOBS.path, body)
 
     def _make_way(self, name: str, submission: str) -> bool:
-        """Free the name for a new Job: delete an ended Job that has it. Return False if a Job of
-        this sweep has the name, which then is the new Job. Raises `Unreachable` while a Job of that
-        name is being deleted, and `Refused` if an unfinished Job of an earlier sweep in the same
-        folder has the name."""
+        """Free the name for a new Job: delete an ended Job that has it. Return True if the name is
+        free, and False if an unfinished Job of this sweep has it. Raises `Unreachable` while a Job
+        of that name is being deleted, and `Refused` if an unfinished Job of an earlier sweep in the
+        same folder has the name."""
         existing = self._get(name)
         if existing is None:
             return True
@@ -304,7 +305,7 @@ class KubernetesBackend(Backend):
                 )
             if not self._names.is_ours(existing):
                 reason = f"the job {name} of an earlier sweep in this folder is still running"
-                how = f"waiting for its end, or run `kubectl delete job {name}`"
+                how = f"waiting for its end, or stop it by `kubectl delete job {name}`"
                 raise Refused(f"kubernetes: {reason}: {how}", 409, "AlreadyExists")
             return False
         self._delete(existing, "Background")

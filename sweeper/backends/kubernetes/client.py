@@ -202,14 +202,14 @@ def _client(context: str | None) -> tuple[_Client, str]:
         ) from error
     configuration = client.Configuration()
     configuration.retries = False  # This module decides which requests to repeat.
-    # The client read this value only when it was imported.
+    # Read the variable now, since the client has read it only when it was imported.
     file = os.environ.get("KUBECONFIG") or None
     try:
         config.load_kube_config(file, context=context, client_configuration=configuration)
         contexts, current = config.list_kube_config_contexts(file)
         chosen = next((c for c in contexts if c["name"] == context), current)
         namespace = chosen["context"].get("namespace") or "default"
-    except Exception as error:  # noqa: BLE001 - of YAML, of files, of its own
+    except Exception as error:  # noqa: BLE001 - errors of YAML, files and the client
         try:
             if context is not None:
                 raise

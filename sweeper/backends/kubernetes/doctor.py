@@ -56,7 +56,8 @@ def checks(options: Options, connected: Cluster | None = None) -> list[Check]:
 
 
 def _named(options: Options) -> Iterator[tuple[str, str, str]]:
-    """Yield the objects that jobs refer to: a label, the option that names it, and its path."""
+    """For each object that jobs refer to, yield a label, the option that names the object, and its
+    path."""
     namespace = "/api/v1/namespaces/{}"
     if options.service_account is not None:
         account = f"{namespace}/serviceaccounts/{options.service_account}"

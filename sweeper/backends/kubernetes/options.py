@@ -88,7 +88,9 @@ class Options(NamedTuple):
     ] = None
     context: Annotated[
         str | None,
-        Option(container_jobs.LINE, "A context of the kubeconfig. Default: the current.", "lab"),
+        Option(
+            container_jobs.LINE, "A context of the kubeconfig. Default: the current context.", "lab"
+        ),
     ] = None
     python: Annotated[str, container_jobs.PYTHON] = "python"
     cpus: Annotated[float, Option(_CPUS, "CPUs that a job asks for.")] = 1

@@ -156,9 +156,9 @@ class Service:
         return failure
 
     def _forget(self, client: "Client | None") -> None:
-        """Make the next question use a new client, unless another thread has replaced it
+        """Make the next call use a new client, unless another thread has replaced this one
         already."""
-        if client is None:  # It was created for the question that failed.
+        if client is None:  # The client was created by the call that failed.
             client = self._client
         if client is None or self._client is not client:
             return

@@ -102,7 +102,7 @@ def _secret(name: str, wanted: Sequence[str], service: Service, options: Options
         if error.kind != "NotFoundError":
             raise LookupError(f"the secret for {variables}: {_reason(error)}") from error
         raise LookupError(
-            f"no secret has the name that launch.modal.secrets gives for {variables}, or it "
+            f"launch.modal.secrets names a secret for {variables} that does not exist, or that "
             f"lacks one of them: `modal secret create NAME {wanted[0]}=...`"
         ) from error
     return name

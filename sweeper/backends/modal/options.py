@@ -20,7 +20,7 @@ _NAME = Text(_WORD, "{} is not a name at Modal: letters, digits, - _ and .")
 _CLOUD = Text(_PLACE, "{} is not a cloud: aws, gcp, oci")
 _REGIONS = container_jobs.texts_matching(_PLACE, "region: us, eu-west", least=1)
 _SECRET = Matching(
-    NO_VALUE + _NOT_MODALS_OWN + _WORD, "the name of a secret of Modal's, never the value"
+    NO_VALUE + _NOT_MODALS_OWN + _WORD, "the name of a secret at Modal, never the value"
 )
 _SECRETS_DOC = "Variables, and the secrets that contain their values."
 _REGION_DOC = "Regions where jobs may run; jobs may then be preempted."

@@ -12,7 +12,7 @@ _IDENTITY = "sweeper-identity"
 
 
 class Sandbox(TypedDict, total=False):
-    """Arguments of `modal.Sandbox.create`, with names for image and secrets."""
+    """Arguments of `modal.Sandbox.create`. `image` and `secrets` are names."""
 
     args: Required[list[str]]
     name: Required[str]

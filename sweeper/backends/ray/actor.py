@@ -108,8 +108,8 @@ def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolved(name: str, reference: str) -> str:
-    """Return a secret's value, which the reference `env:NAME` or `file:/path` finds on this node.
-    Raises `LookupError`."""
+    """Return a secret's value from this node. `reference` is `env:NAME` or `file:/path`. Raises
+    `LookupError`."""
     kind, _, where = reference.partition(":")
     if kind == "env":
         if where not in os.environ:

@@ -45,7 +45,7 @@ def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterator[Leftover
     from sweeper.backends.slurm.tables import Tables
 
     for paths in Tables(folder).spent(over, well):
-        yield Leftover(paths, "job files for Slurm of runs that are over")
+        yield Leftover(paths, "Slurm job files of runs that are over")
 
 
 def _manifests(

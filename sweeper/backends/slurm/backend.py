@@ -190,10 +190,12 @@ class SlurmBackend(Backend):
             return status._replace(reason="oom")
         if any(line.startswith(f"{self._tables.token(job)} on ") for line in lines):
             return status
-        # The path of the script contains the job's number. It is cut off, so that runs with the
+        # Cut off the path of the script, which contains the job's number, so that runs with the
         # same error have the same reason.
         message = lines[-1].rpartition("/slurm_script: ")[2][:200] if lines else "nothing printed"
-        return status._replace(reason=f"start: its batch script ended before the worker: {message}")
+        return status._replace(
+            reason=f"start: its batch script ended before the worker started: {message}"
+        )
 
     def _existing(self, tokens: Sequence[str]) -> set[str]:
         """Return the tokens that need no submission because they already have a job: one that Slurm
@@ -238,7 +240,7 @@ class SlurmBackend(Backend):
 
 
 def _served(token: str | None, restarts: int) -> list[str]:
-    """Return the tokens of all attempts that a job has run or runs."""
+    """Return the tokens of all attempts that a job has run or is running."""
     if token is None:
         return []
     run, first = attempt_of(token)

@@ -29,7 +29,7 @@ def _wrong_with_flag(flag: str) -> str | None:
     match = _FLAG.match(flag)
     if match is None:
         return _wrong_with_line(flag) or (
-            f"{flag[:60]!r} is not an option of sbatch in one piece: --name or --name=value"
+            f"{flag[:60]!r} is not an option of sbatch: write --name or --name=value"
         )
     # sbatch accepts abbreviated option names.
     if any(name.startswith(match[1]) for name in _OURS):

@@ -160,7 +160,7 @@ class TmuxServer:
         servers: dict[int, psutil.Process] = {}
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                # The server has the arguments of the client that started it.
+                # The server has the command line of the client that started it.
                 if process.name() != "tmux: server" or process.uids().real != os.getuid():
                     continue
                 if process.cmdline()[1:3] == ["-L", self._socket]:
