@@ -161,19 +161,10 @@ def _cells(
 
     rows: list[dict[str, Any]] = []
     for name in order:
-        cells_of_row = compared.get(name)
-        rows.append(
-            {
-                "cell": name,
-                **summaries[name]._asdict(),
-                "difference": None if cells_of_row is None else cells_of_row.difference,
-                "p": None if cells_of_row is None else cells_of_row.p,
-                "told_apart": None if cells_of_row is None else cells_of_row.told_apart,
-                "values": list(values[name]),
-            }
-        )
-    columns = ["cell", *Summary._fields, "difference", "p", "told_apart", "values"]
-    return pandas.DataFrame(rows, columns=columns)
+        row = {"cell": name, **summaries[name]._asdict(), "values": list(values[name])}
+        row |= {field: getattr(compared.get(name), field, None) for field in _COMPARED}
+        rows.append(row)
+    return pandas.DataFrame(rows, columns=["cell", *Summary._fields, *_COMPARED, "values"])
 
 
 def _pairs(
@@ -189,30 +180,19 @@ def _pairs(
     rows: list[dict[str, Any]] = []
     for a, b in names:
         own, other = (on_scale([v for _, v in groups[name]], scale) for name in (a, b))
-        rows.append(
-            {
-                "a": a,
-                "b": b,
-                **_prefixed("", contrast([other, own], [1, -1])),
-                **_prefixed(
-                    "paired_", paired(_by_seed(groups[b], scale), _by_seed(groups[a], scale))
-                ),
-            }
-        )
+        over_seeds = paired(_by_seed(groups[b], scale), _by_seed(groups[a], scale))
+        unpaired = _prefixed("", contrast([other, own], [1, -1]))
+        rows.append({"a": a, "b": b, **unpaired, **_prefixed("paired_", over_seeds)})
     fields = [f"{prefix}{name}" for prefix in ("", "paired_") for name in _FIELDS]
     return pandas.DataFrame(rows, columns=["a", "b", *fields])
 
 
-_FIELDS = ("difference", "low", "high", "p")
+_COMPARED = ("difference", "p", "told_apart")
+_FIELDS = {"difference": "value", "low": "low", "high": "high", "p": "p"}
 
 
 def _prefixed(prefix: str, estimate: Estimate | None) -> dict[str, float | None]:
-    values = (
-        (None,) * 4
-        if estimate is None
-        else (estimate.value, estimate.low, estimate.high, estimate.p)
-    )
-    return {f"{prefix}{name}": value for name, value in zip(_FIELDS, values, strict=True)}
+    return {f"{prefix}{name}": getattr(estimate, of, None) for name, of in _FIELDS.items()}
 
 
 def _by_seed(rows: Sequence[tuple[int | None, float]], scale: Scale) -> dict[int, float]:
@@ -229,39 +209,23 @@ def _figure(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Any]:
     names = [plain(str(row["cell"])) or "the only cell" for row in rows]
     for position, row in enumerate(rows):
         colour = PALETTE[position % len(PALETTE)]
-        meta = {"cell": position, "tone": position % len(PALETTE), "role": "point"}
-        mean, low, high = (
-            float(row[key] if row[key] is not None else math.nan) for key in ("mean", "low", "high")
-        )
+        name, meta = names[position], {"cell": position, "tone": position % len(PALETTE)}
+        shared = {"type": "scatter", "mode": "markers", "meta": meta | {"role": "point"}}
+        ends = (row[key] for key in ("mean", "low", "high"))
+        mean, low, high = (float(math.nan if end is None else end) for end in ends)
         known = math.isfinite(low) and math.isfinite(high)
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": names[position],
-                "x": rounded([mean]),
-                "y": [names[position]],
-                "error_x": {
-                    "type": "data",
-                    "array": rounded([high - mean if known else 0.0]),
-                    "arrayminus": rounded([mean - low if known else 0.0]),
-                    "color": colour,
-                },
-                "marker": {"size": 10, "color": colour},
-                "meta": meta,
-            }
-        )
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": f"runs of {names[position]}",
-                "x": rounded(row["values"]),
-                "y": [names[position]] * len(row["values"]),
-                "marker": {"size": 9, "symbol": "line-ns-open", "color": colour},
-                "meta": meta,
-            }
-        )
+        error = {
+            "type": "data",
+            "array": rounded([high - mean if known else 0.0]),
+            "arrayminus": rounded([mean - low if known else 0.0]),
+            "color": colour,
+        }
+        marker = {"size": 10, "color": colour}
+        at = {"x": rounded([mean]), "y": [name], "error_x": error, "marker": marker}
+        traces.append({**shared, "name": name, **at})
+        marker = {"size": 9, "symbol": "line-ns-open", "color": colour}
+        at = {"x": rounded(row["values"]), "y": [name] * len(row["values"]), "marker": marker}
+        traces.append({**shared, "name": f"runs of {name}", **at})
     figure_layout = layout(metric, height=120 + 32 * len(rows))
     figure_layout["xaxis"]["rangemode"] = "normal"
     figure_layout["yaxis"] = {"type": "category", "autorange": "reversed", "automargin": True}

@@ -166,12 +166,8 @@ class Asker:
             seeds = [self.seed(item, sample) for sample in range(first, how.samples)]
             return Pending(item, first, model.examples.begin(model.sampler, item, first, seeds))
         prompt, end = chat.render_prompt(model.tokenizer, item.messages)
-        params = tinker.SamplingParams(
-            max_tokens=how.max_tokens,
-            temperature=how.temperature,
-            stop=[end],
-            seed=self.seed(item, first),
-        )
+        sampling = {"max_tokens": how.max_tokens, "temperature": how.temperature}
+        params = tinker.SamplingParams(stop=[end], seed=self.seed(item, first), **sampling)
         wanted = how.samples - first
         request = model.sampler.sample(tinker.ModelInput.from_ints(prompt), wanted, params)
         return Pending(item, first, request)
@@ -189,10 +185,8 @@ class Asker:
                 rows = [played.row() for played in answer]
             else:
                 rows = [self.row(item, model.tokenizer, sequence) for sequence in answer.sequences]
-            fields = described(item)
-            self.answers.add(
-                [fields | r | {"sample": question.first + n} for n, r in enumerate(rows)]
-            )
+            numbered = enumerate(rows, question.first)
+            self.answers.add([described(item) | row | {"sample": n} for n, row in numbered])
         return self.answers.of(item, self.how.samples) or []
 
     def row(self, item: Item, tokenizer: Any, sequence: "tinker.SampledSequence") -> dict[str, Any]:
@@ -219,11 +213,10 @@ def judging(
     """Record the answers so far that a grader could not judge, in a file whose name begins with
     `name`."""
     graded = [(item, row) for item, rows in done for row in rows if item.grader is not None]
+    failed = [(item, row) for item, row in graded if row.get("error") is not None]
     failures = [
         rewards.Failure(str(row["error"]), item.question.text, str(row.get("text", "")))
-        for item, row in graded
-        if row.get("error") is not None
+        for item, row in failed
     ]
-    judges = {item.grader for item, row in graded if row.get("error") is not None}
-    judge = f"the grader {', '.join(sorted(filter(None, judges)))}"
+    judge = f"the grader {', '.join(sorted({str(item.grader) for item, _ in failed}))}"
     return rewards.judging(directory, step, judge, failures, len(graded), name)

@@ -38,16 +38,10 @@ class Played(NamedTuple):
     def row(self) -> dict[str, Any]:
         """Return the fields of the row in `items.jsonl`, except the fields that describe the
         item."""
-        row: dict[str, Any] = {
-            "sample": 0,
-            "text": self.text,
-            "tokens": self.tokens,
-            "ended": self.ended,
-        }
-        if self.expected:
-            row["answer"] = self.expected
+        row = {"sample": 0, "text": self.text, "tokens": self.tokens, "ended": self.ended}
+        answer = {"answer": self.expected} if self.expected else {}
         judged = {"score": self.score, "grader": GRADER, "error": self.error}
-        return {"prompt": self.prompt, **row, **judged}
+        return {"prompt": self.prompt, **row, **answer, **judged}
 
 
 class Waited(NamedTuple):
@@ -73,7 +67,6 @@ def split(suite: str) -> tuple[str, list[str]]:
 
 
 def _cookbook(module: str) -> Any:
-    """Import a module of tinker-cookbook, which few have installed."""
     return importlib.import_module(f"tinker_cookbook.{module}")
 
 
@@ -127,10 +120,8 @@ def _renderer_of(about: About) -> str:
     for name in names:
         if about.thinking is None or ("disable_thinking" in name) == (about.thinking == "off"):
             return name
-    thinking = f" with thinking={about.thinking}" if names else ""
-    raise RecipeError(
-        f"tinker-cookbook knows no renderer for {about.model_name}{thinking}: set renderer_name"
-    )
+    model = about.model_name + (f" with thinking={about.thinking}" if names else "")
+    raise RecipeError(f"tinker-cookbook knows no renderer for {model}: set renderer_name")
 
 
 class Benchmarks:

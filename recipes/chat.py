@@ -80,13 +80,11 @@ def _render_each(
 
 
 def _turns(tokenizer: Any, conversation: Conversation, learn: Learned) -> list[_Turn]:
-    """Return the turns of a conversation to learn, as texts."""
     learned = [len(conversation) - 1] if learn == "all_tokens" else _learned(conversation, learn)
     return [_turn(tokenizer, conversation[:at], conversation[at]) for at in learned]
 
 
 def _joined(turns: Sequence[_Encoded], learn: Learned) -> list[Example]:
-    """Return the examples of a conversation's turns."""
     examples: list[Example] = []
     for prompt, answer in turns:
         weights = [1.0 if learn == "all_tokens" else 0.0] * len(prompt)
@@ -99,19 +97,18 @@ def _joined(turns: Sequence[_Encoded], learn: Learned) -> list[Example]:
 
 def _learned(conversation: Conversation, learn: Learned) -> list[int]:
     """Return the positions of the messages to learn."""
-    last = len(conversation) - 1
     if learn == "last_assistant_message":
-        return [last]
+        return [len(conversation) - 1]
+    first = 0
     if learn == "last_assistant_turn":
         users = [at for at, message in enumerate(conversation) if message["role"] == "user"]
         first = users[-1] if users else 0
-    else:
-        first = 0
     return [
         at
-        for at in range(first, last + 1)
-        if conversation[at]["role"] == "assistant"
-        and conversation[at].get("trainable", learn != "customized")
+        for at, message in enumerate(conversation)
+        if at >= first
+        and message["role"] == "assistant"
+        and message.get("trainable", learn != "customized")
     ]
 
 
@@ -173,9 +170,8 @@ def short_enough(items: Sequence[T], sizes: Sequence[int], max_length: int, kind
     """Return the items of at most `max_length` tokens. Raises RecipeError if none is left."""
     short = [item for item, size in zip(items, sizes, strict=True) if size <= max_length]
     if not short:
-        raise RecipeError(
-            f"max_length={max_length} leaves nothing: the shortest {kind} has {min(sizes)} tokens"
-        )
+        least = f"the shortest {kind} has {min(sizes)} tokens"
+        raise RecipeError(f"max_length={max_length} leaves nothing: {least}")
     if len(short) < len(items):
         count = f"{len(items) - len(short)} of {len(items)} {kind}s"
         print(f"{count} left out: longer than max_length={max_length}", flush=True)
@@ -211,7 +207,6 @@ def _encode_turn(tokenizer: Any, before: Conversation, answer: Message) -> _Enco
 
 
 def _encode(tokenizer: Any, turns: Sequence[_Turn]) -> list[_Encoded]:
-    """Return the tokens of turns."""
     tokens = _tokens(tokenizer, [text for turn in turns for text in turn])
     if tokenizer.chat_template is not None:
         answers = [_until_end(tokenizer, answer) for answer in tokens[1::2]]
@@ -226,13 +221,12 @@ def _encode(tokenizer: Any, turns: Sequence[_Turn]) -> list[_Encoded]:
 def _tokens(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     tokens: list[list[int]] = []
     for start in range(0, len(texts), _AT_ONCE):
-        some = texts[start : start + _AT_ONCE]
-        tokens += tokenizer(some, add_special_tokens=False)["input_ids"]
+        batch = texts[start : start + _AT_ONCE]
+        tokens += tokenizer(batch, add_special_tokens=False)["input_ids"]
     return tokens
 
 
 def _turn(tokenizer: Any, before: Conversation, answer: Message) -> _Turn:
-    """Return the texts of the prompt and of the answer."""
     if tokenizer.chat_template is None:
         return _plain_turn(before, answer)
     prompt = _by_template(tokenizer, before, add_generation_prompt=True)
@@ -270,9 +264,8 @@ def _by_template(tokenizer: Any, messages: Conversation, **options: bool) -> str
             raise
         reason = " ".join(str(error).split())[:200]
         roles = ", ".join(message["role"] for message in messages[:8])
-        raise RecipeError(
-            f"the model's chat template refuses a conversation ({roles}): {reason}"
-        ) from None
+        what = f"refuses a conversation ({roles}): {reason}"
+        raise RecipeError(f"the model's chat template {what}") from None
 
 
 def _check_message(rendered: str, message: Message, what: str) -> None:

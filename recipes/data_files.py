@@ -72,9 +72,8 @@ class Row:
             value.encode()
         except UnicodeEncodeError as error:
             half = value[error.start].encode("unicode_escape").decode()
-            raise self.wrong(
-                f"{name} is not valid text: it has half a character ({half})"
-            ) from None
+            message = f"{name} is not valid text: it has half a character ({half})"
+            raise self.wrong(message) from None
         return value
 
     def answer(self, value: Any, name: str) -> str:
@@ -88,10 +87,7 @@ class Row:
         marked as not trainable."""
         if not isinstance(value, list) or not value:
             raise self.wrong(f"expected {name} to be a list of messages with role and content")
-        return [
-            self._message(message, f"{name}[{number}]", marked)
-            for number, message in enumerate(value)
-        ]
+        return [self._message(entry, f"{name}[{n}]", marked) for n, entry in enumerate(value)]
 
     def _message(self, message: Any, name: str, marked: bool) -> Message:
         if not isinstance(message, dict):
@@ -142,15 +138,9 @@ class Row:
         templates expect."""
         calls: list[dict[str, Any]] = []
         for call in value if isinstance(value, list) else [{}]:
-            function = call.get("function") if isinstance(call, dict) else None
-            if (
-                not isinstance(call, dict)
-                or not isinstance(function, dict)
-                or not isinstance(function.get("name"), str)
-            ):
-                raise self.wrong(
-                    f'expected {name} to be a list of {{"function": {{"name", "arguments"}}}}'
-                )
+            if (function := _function_of(call)) is None:
+                form = '{"function": {"name", "arguments"}}'
+                raise self.wrong(f"expected {name} to be a list of {form}")
             arguments = function.get("arguments", {})
             if isinstance(arguments, str):
                 try:

@@ -79,10 +79,9 @@ class Config(rl.Config):
         teachers_of(self.teacher)
         if not 0 <= self.kl_discount_factor <= 1:
             raise ValueError(f"kl_discount_factor must be 0 to 1, not {self.kl_discount_factor}")
-        if not (math.isfinite(self.teacher_temperature) and self.teacher_temperature >= 0):
-            raise ValueError(
-                f"teacher_temperature must not be negative, not {self.teacher_temperature}"
-            )
+        temperature = self.teacher_temperature
+        if not (math.isfinite(temperature) and temperature >= 0):
+            raise ValueError(f"teacher_temperature must not be negative, not {temperature}")
 
 
 def _check_top_k(config: Config) -> None:
@@ -217,13 +216,8 @@ class OnPolicy(rl.GroupTrainer):
             for logprobs in zip(sampled, *taught, strict=True)
         ]
         count = sum(map(len, gaps))
-        advantages = [
-            [
-                config.kl_penalty_coef * gap
-                for gap in policy_gradient.discounted(of_rollout, config.kl_discount_factor)
-            ]
-            for of_rollout in gaps
-        ]
+        later = (policy_gradient.discounted(own, config.kl_discount_factor) for own in gaps)
+        advantages = [[config.kl_penalty_coef * gap for gap in of_rollout] for of_rollout in later]
         return advantages, {"teacher_kl": -sum(map(sum, gaps)) / count} if count else {}
 
     def ask(
@@ -247,10 +241,8 @@ class OnPolicy(rl.GroupTrainer):
         import numpy as np
 
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
-        pending = [
-            [top_k.begin(teacher.sampler, *answer) for teacher in self.teachers]
-            for answer in answers
-        ]
+        asked = [teacher.sampler for teacher in self.teachers]
+        pending = [[top_k.begin(sampler, *answer) for sampler in asked] for answer in answers]
         weights: list[Any] = []
         apart: list[float] = []
         nearer: list[float] = []
@@ -258,19 +250,16 @@ class OnPolicy(rl.GroupTrainer):
             taught = [top_k.taught(self.wait(request), prompt, rollout) for request in requests]
             parts = [teacher.weight for teacher in self.teachers]
             student = [[value for _, value in row] for row in rollout.likeliest]
-            slopes = top_k.slopes(
-                student, list(zip(parts, (values for _, values in taught), strict=True))
-            )
+            by_teacher = list(zip(parts, (values for _, values in taught), strict=True))
+            slopes = top_k.slopes(student, by_teacher)
             weights.append(-self.config.kl_penalty_coef * slopes.by_value)
             nearer += slopes.divergence.tolist()
             by_teachers = np.average([sampled for sampled, _ in taught], axis=0, weights=parts)
             apart += (np.array(rollout.logprobs) - by_teachers).tolist()
         if not apart:
             return weights, {}
-        return weights, {
-            "teacher_kl": sum(apart) / len(apart),
-            "teacher_kl_top_k": sum(nearer) / len(nearer),
-        }
+        nearest = sum(nearer) / len(nearer)
+        return weights, {"teacher_kl": sum(apart) / len(apart), "teacher_kl_top_k": nearest}
 
     @property
     def loss_fn(self) -> Any:
@@ -324,23 +313,16 @@ class OffPolicy(sft.SupervisedTrainer):
                 tokens = list(sequence.tokens)
                 weights = [0.0] * len(prompt) + [1.0] * len(tokens)
                 examples.append(chat.Example(prompt + tokens, weights, len(prompt)))
-        for what, count in (
-            (
-                f"left out: longer than max_length={config.max_length}",
-                len(data.train) - len(requests),
-            ),
-            (
-                f"left out: no end within max_tokens={config.max_tokens}",
-                len(requests) - len(examples),
-            ),
-            ("answered by the teacher", len(examples)),
+        every, within = len(data.train), f"within max_tokens={config.max_tokens}"
+        for count, what in (
+            (every - len(requests), f"left out: longer than max_length={config.max_length}"),
+            (len(requests) - len(examples), f"left out: no end {within}"),
+            (len(examples), "answered by the teacher"),
         ):
             if count:
-                print(f"{count} of {len(data.train)} questions {what}", flush=True)
+                print(f"{count} of {every} questions {what}", flush=True)
         if not examples:
-            raise service.RecipeError(
-                f"the teacher completed no answer within max_tokens={config.max_tokens}"
-            )
+            raise service.RecipeError(f"the teacher completed no answer {within}")
         return examples
 
 

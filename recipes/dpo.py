@@ -270,20 +270,15 @@ class PairTrainer(Trainer):
         data: list[tinker.Datum] = []
         for pair, slope in zip(passed.batch, slopes(ratios, self.beta), strict=True):
             data += [weighted(pair.chosen, slope), weighted(pair.rejected, -slope)]
-        return Trained(
-            passed,
-            measured,
-            self.training.forward_backward(data, "cross_entropy"),
-            self.training.optim_step(self.adam(passed.step)),
-        )
+        loss = self.training.forward_backward(data, "cross_entropy")
+        return Trained(passed, measured, loss, self.training.optim_step(self.adam(passed.step)))
 
     def complete(self, trained: Trained) -> None:
         """Wait for a step's results and log them."""
         config, passed = self.config, trained.passed
         step, batch = passed.step, passed.batch
-        if (
-            passed.saved
-        ):  # recorded between the last step's metrics and this step's, so a run can resume from it
+        if passed.saved:
+            # Recorded between the last step's metrics and this step's, so a run can resume from it.
             self.record(step, passed.saved)
         with self.timed("forward_backward"):
             self.wait(trained.forward_backward)
@@ -330,9 +325,8 @@ class PreferenceTrainer(PairTrainer):
         self.reference = samplers.open_sampler(
             self.connection, other or self.config.model_name, None if other else self.parent
         )
-        self._baselines: dict[
-            int, tuple[float, float]
-        ] = {}  # by id: the pairs live as long as this
+        # By id: the pairs live as long as this.
+        self._baselines: dict[int, tuple[float, float]] = {}
 
     @property
     def beta(self) -> float:

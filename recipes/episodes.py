@@ -260,10 +260,8 @@ class _Episode:
     ) -> None:
         """Record a sampled turn."""
         measured = {"seconds": round(monotonic() - begun, 3)} | metrics
-        turn = Turn(
-            self._before, len(sampled.tokens), text, sampled.ended, output, measured, self._fresh
-        )
-        self._turns.append(turn)
+        size, ended = len(sampled.tokens), sampled.ended
+        self._turns.append(Turn(self._before, size, text, ended, output, measured, self._fresh))
         self._tokens += sampled.tokens
         self._logprobs += sampled.logprobs
         self._context = self._context + sampled.tokens
@@ -345,12 +343,11 @@ def counts(groups: Sequence[Sequence[Ended]]) -> dict[str, float]:
     """Return counts of failures, the share of each reason to end, and mean durations."""
     every = [ended for group in groups for ended in group]
     played = [ended.played for ended in every if ended.played is not None]
+    summaries = [float(sum("summary" in t.metrics for t in p.rollout.turns)) for p in played]
     metrics: dict[str, float] = {
         "env/all/environment_failures": sum(ended.failures for ended in every),
         "env/all/episodes_lost": len(every) - len(played),
-        "env/all/summaries": _mean(
-            [float(sum("summary" in t.metrics for t in p.rollout.turns)) for p in played]
-        ),
+        "env/all/summaries": _mean(summaries),
         "time/episode": _mean([episode.seconds for episode in played]),
     }
     for why in ("done", "max_turns", "context_limit", "time"):
@@ -400,38 +397,31 @@ def atif(
     for turn in rollout.turns:
         prompt = len(turn.before) if turn.fresh else prompt + len(turn.before)
         part = slice(taken, taken + turn.size)
-        steps.append(
-            {
-                "step_id": len(steps) + 1,
-                "source": "agent",
-                "model_name": model_name,
-                "message": turn.text,
-                "observation": {"results": [{"content": turn.output}]},
-                "metrics": {
-                    "prompt_tokens": prompt,
-                    "completion_tokens": turn.size,
-                    "completion_token_ids": rollout.tokens[part],
-                    "logprobs": rollout.logprobs[part],
-                },
-                "llm_call_count": 1,
-            }
-        )
+        metrics = {
+            "prompt_tokens": prompt,
+            "completion_tokens": turn.size,
+            "completion_token_ids": rollout.tokens[part],
+            "logprobs": rollout.logprobs[part],
+        }
+        steps.append({
+            "step_id": len(steps) + 1,
+            "source": "agent",
+            "model_name": model_name,
+            "message": turn.text,
+            "observation": {"results": [{"content": turn.output}]},
+            "metrics": metrics,
+            "llm_call_count": 1,
+        })  # fmt: skip
         prompt, taken = prompt + turn.size, taken + turn.size
+    extra = {"reward": rollout.reward, "ended": played.ended, "seconds": played.seconds}
     return {
         "schema_version": "ATIF-v1.8",
         "agent": {"name": agent, "version": "1", "model_name": model_name},
         "steps": steps,
         "final_metrics": {
-            "total_prompt_tokens": sum(
-                step["metrics"]["prompt_tokens"] for step in steps if "metrics" in step
-            ),
+            "total_prompt_tokens": sum(step["metrics"]["prompt_tokens"] for step in steps[1:]),
             "total_completion_tokens": len(rollout.tokens),
             "total_steps": len(steps),
         },
-        "extra": {
-            "reward": rollout.reward,
-            "ended": played.ended,
-            "seconds": played.seconds,
-            **about,
-        },
+        "extra": extra | about,
     }

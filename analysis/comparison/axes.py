@@ -146,9 +146,7 @@ def _axis(key: str, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Axi
         order, texts = {}, list(values)
     blocks = _blocks(key, values)
     matched = bool(blocks)
-    groups = {
-        text: [c for c in values[text] if not matched or rest(c, key) in blocks] for text in texts
-    }
+    groups = {t: [c for c in values[t] if not matched or rest(c, key) in blocks] for t in texts}
     levels = tuple(_level(key, t, order.get(t), groups[t], ranking) for t in texts)
     ranked = sorted(range(len(levels)), key=lambda i: sign * levels[i].mean)
     best, worst = ranked[0], ranked[-1]
@@ -307,15 +305,8 @@ def _pair(x: Axis, y: Axis, cells: Sequence[Cell], ranking: Ranking, sign: float
         at = (level(cell.settings, y.key), level(cell.settings, x.key))
         places.setdefault(at, []).append(level_mean(ranking, cell))
     xs, ys = (tuple(entry.value for entry in axis.levels) for axis in (x, y))
-    scaled = [
-        [
-            math.fsum(v / len(values_there) for v in values_there)
-            if (values_there := places.get((b, a)))
-            else None
-            for a in xs
-        ]
-        for b in ys
-    ]
+    middles = {at: math.fsum(v / len(own) for v in own) for at, own in places.items()}
+    scaled = [[middles.get((b, a)) for a in xs] for b in ys]
     best: list[int | None] = []
     for row in scaled:
         there = [(sign * value, i) for i, value in enumerate(row) if value is not None]
@@ -336,9 +327,6 @@ def _interaction(table: Sequence[Sequence[float | None]]) -> float:
     total = math.fsum(map(math.fsum, rows)) / (len(rows) * len(rows[0]))
     across = [math.fsum(row) / len(row) for row in rows]
     down = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
-    left = [
-        (value - across[i] - down[j] + total) ** 2
-        for i, row in enumerate(rows)
-        for j, value in enumerate(row)
-    ]
+    cells = ((i, j, value) for i, row in enumerate(rows) for j, value in enumerate(row))
+    left = [(value - across[i] - down[j] + total) ** 2 for i, j, value in cells]
     return math.sqrt(math.fsum(left) / len(left)) * unit

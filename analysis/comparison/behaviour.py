@@ -97,14 +97,9 @@ def examine(data: SweepData, ranking: Ranking) -> Behaviour | None:
     finals = [r.reward for run in data.runs for r in _final(of[run.id]) if math.isfinite(r.reward)]
     low, high = (min(finals), max(finals)) if finals else (0.0, 0.0)
     limits = {run.id: _limit(run, data) for run in data.runs}
-    cells = tuple(
-        _cell(cell, of, limits, (low, high))
-        for cell in ranking.cells
-        if any(of[run.id] for run in cell.runs)
-    )
-    shown: list[Example] = []
-    if ranking.best_run is not None:
-        shown = examples(ranking.best_run, split, 3)
+    sampled = (cell for cell in ranking.cells if any(of[run.id] for run in cell.runs))
+    cells = tuple(_cell(cell, of, limits, (low, high)) for cell in sampled)
+    shown = [] if ranking.best_run is None else examples(ranking.best_run, split, 3)
     return Behaviour(
         split=split,
         cells=cells,
@@ -144,24 +139,25 @@ def _cell(
     ends: tuple[float, float],
 ) -> CellBehaviour:
     runs = [run for run in cell.runs if of[run.id]]
-    finals = {run.id: _final(of[run.id]) for run in runs}
-    truncated = [
-        share for run in runs if (share := _cut(finals[run.id], limits[run.id])) is not None
-    ]
-    distinct = [share for run in runs if (share := _distinct(finals[run.id])) is not None]
-    repeated = [share for run in runs if (share := _repeated(finals[run.id])) is not None]
+    sampled = [of[run.id] for run in runs]
+    finals = [_final(own) for own in sampled]
+    cut = [_cut(own, limits[run.id]) for run, own in zip(runs, finals, strict=True)]
     return CellBehaviour(
         cell=cell.name,
-        rollouts=sum(len(of[run.id]) for run in runs),
-        signal=_over_time([of[run.id] for run in runs], _signal),
-        length=_over_time([of[run.id] for run in runs], _mean_length),
-        reward=_over_time([of[run.id] for run in runs], _mean_reward),
-        histogram=_histogram([finals[run.id] for run in runs], ends),
-        passes=_passes([finals[run.id] for run in runs]),
-        truncated=finite_mean(truncated),
-        distinct=finite_mean(distinct),
-        repeated=finite_mean(repeated),
+        rollouts=sum(map(len, sampled)),
+        signal=_over_time(sampled, _signal),
+        length=_over_time(sampled, _mean_length),
+        reward=_over_time(sampled, _mean_reward),
+        histogram=_histogram(finals, ends),
+        passes=_passes(finals),
+        truncated=_known_mean(cut),
+        distinct=_known_mean(map(_distinct, finals)),
+        repeated=_known_mean(map(_repeated, finals)),
     )
+
+
+def _known_mean(values: Iterable[float | None]) -> float | None:
+    return finite_mean([value for value in values if value is not None])
 
 
 def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]:
@@ -173,12 +169,10 @@ def _over_time(runs: Sequence[list[Rollout]], judge: _Judge) -> dict[int, float]
         for rollout in rollouts:
             by_iteration.setdefault(rollout.iteration, []).append(rollout)
         for iteration, own in by_iteration.items():
-            value = judge(own)
-            if value is not None:
+            if (value := judge(own)) is not None:
                 collected.setdefault(iteration, []).append(value)
-    return {
-        i: finite_mean(v) or 0.0 for i, v in sorted(collected.items()) if 2 * len(v) > len(runs)
-    }
+    shared = {i: own for i, own in sorted(collected.items()) if 2 * len(own) > len(runs)}
+    return {iteration: finite_mean(own) or 0.0 for iteration, own in shared.items()}
 
 
 def _mean_length(rollouts: list[Rollout]) -> float | None:
@@ -292,9 +286,8 @@ def _disagreements(ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Di
             continue
         means = {cell: (finite_mean(own) or 0.0, len(own)) for cell, own in cells.items()}
         levels = [mean for mean, _ in means.values()]
-        disagreements.append(
-            Disagreement(prompt, references[prompt], means, max(levels) / 2 - min(levels) / 2)
-        )
+        gap = max(levels) / 2 - min(levels) / 2
+        disagreements.append(Disagreement(prompt, references[prompt], means, gap))
     disagreements.sort(key=lambda one: (-one.gap, one.prompt))
     return [one for one in disagreements if one.gap > 0][:6]
 

@@ -84,10 +84,8 @@ def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
         for key in keys_of(by):
             known = key in ranking.keys or any(_has(cell, key) for cell in ranking.cells)
             if ranking.cells and not known:
-                others = ", ".join(ranking.keys) or "none"
-                raise UsageError(
-                    f"by {key!r}: all cells have the same value; they differ in {others}"
-                )
+                others = f"they differ in {', '.join(ranking.keys) or 'none'}"
+                raise UsageError(f"by {key!r}: all cells have the same value; {others}")
         differing = [key for key in keys_of(by) if key in ranking.keys]
         return _blocks(ranking, sign, ", ".join(differing), None) if differing else None
     why = _crossing_of(ranking, sign)
@@ -111,9 +109,7 @@ def _crossing_of(ranking: Ranking, sign: float) -> Crossing | None:
 
 def _texts(ranking: Ranking, key: str) -> bool:
     values = [cell.settings.get(key) for cell in usable(ranking)]
-    return bool(values) and all(
-        isinstance(value, str) and as_float(value) is None for value in values
-    )
+    return bool(values) and all(isinstance(v, str) and as_float(v) is None for v in values)
 
 
 def _blocks(ranking: Ranking, sign: float, by: str, why: Crossing | None) -> Blocks:
@@ -212,11 +208,8 @@ def _number(text: str) -> float:
 
 def rows(blocks: Blocks, cells: Sequence[Cell]) -> list[Mapping[str, Any]]:
     """Return a row for each block, for `report.json`. Values of settings keep their types."""
-    typed = {
-        (key, level(cell.settings, key)): value
-        for cell in cells
-        for key, value in cell.settings.items()
-    }
+    given = ((cell, key) for cell in cells for key in cell.settings)
+    typed = {(key, level(cell.settings, key)): cell.settings[key] for cell, key in given}
     values: dict[str, list[Any]] = {}
     for cell in cells:
         own = [cell.settings.get(key) for key in blocks.keys]

@@ -77,11 +77,8 @@ class Cell:
 
     def by_seed(self, scale: Scale) -> dict[int, float]:
         """Return a dict from seed to value on `scale`, for the runs that count and have a seed."""
-        by_seed = {
-            r.seed: r.value
-            for r in self.runs
-            if r.counts and r.seed is not None and r.value is not None
-        }
+        runs = [r for r in self.runs if r.counts]
+        by_seed = {r.seed: r.value for r in runs if r.seed is not None and r.value is not None}
         return dict(zip(by_seed, on_scale(list(by_seed.values()), scale), strict=True))
 
     def best_run(self, sign: float) -> RunData | None:
@@ -188,13 +185,9 @@ class Ranking:
     @cached_property
     def tied(self) -> tuple[Cell, ...]:
         """Cells that cannot be distinguished from the best, including equal cells."""
-        equal = {cell.name for cell in self.equal}
-        return tuple(
-            cell
-            for cell in self.others
-            if ((comparison := self._of(cell)) is not None and not comparison.told_apart)
-            or cell.name in equal
-        )
+        names = {c.name for c in self.others if (f := self._of(c)) is not None and not f.told_apart}
+        names |= {cell.name for cell in self.equal}
+        return tuple(cell for cell in self.others if cell.name in names)
 
     @cached_property
     def equal(self) -> tuple[Cell, ...]:
@@ -285,9 +278,8 @@ def as_chosen(
         # Its failed runs may have had the worst value of all, which moves the end on that side.
         values = [*best.values, *[ranking.worst] * best.failed]
         other = summarise_chosen(values, ranking.scale, ranking.noise, chosen)
-        chosen_summary = chosen_summary._replace(
-            **({"high": other.high} if sign > 0 else {"low": other.low})
-        )
+        end = {"high": other.high} if sign > 0 else {"low": other.low}
+        chosen_summary = chosen_summary._replace(**end)
     return replace(best, summary=_within(chosen_summary, ranking.bounds)), of
 
 
@@ -365,14 +357,10 @@ def _worst(data: SweepData) -> float | None:
 def _noise(
     data: SweepData, cells: Sequence[Cell], scale: Scale, keys: Sequence[str], *, shares: bool
 ) -> Noise:
-    lent = {
-        sweep: {
-            name: on_scale(own, scale)
-            for name, own in others.items()
-            if scale == "linear" or min(own) > 0
-        }
-        for sweep, others in data.lent.items()
-    }
+    lent: dict[str, dict[str, list[float]]] = {}
+    for sweep, others in data.lent.items():
+        fitting = {n: own for n, own in others.items() if scale == "linear" or min(own) > 0}
+        lent[sweep] = {name: on_scale(own, scale) for name, own in fitting.items()}
     rule_name = "auto" if data.metric is None else data.metric.noise
     own = {cell.name: on_scale(cell.values, scale) for cell in cells}
     rule = "own" if rule_name == "own" else "pooled" if rule_name == "pooled" else "auto"
@@ -413,11 +401,8 @@ def _bounds(data: SweepData) -> tuple[float, float]:
         return -math.inf, math.inf
     # In tinker-cookbook's evaluations a score is a share of `num_examples` examples.
     above, _, leaf = metric.name.rpartition("/")
-    if (
-        leaf == "score"
-        and f"{above}/num_examples" in data.keys
-        and 0 <= min(ends) <= max(ends) <= 1
-    ):
+    of_examples = leaf == "score" and f"{above}/num_examples" in data.keys
+    if of_examples and 0 <= min(ends) <= max(ends) <= 1:
         return 0.0, 1.0
     return bounds_of(metric.name, min(ends), max(ends))
 
@@ -435,9 +420,6 @@ def _unset(
     `own`."""
     if len(own) == len(keys):
         return ()
-    wider = [
-        other
-        for other in values_of.values()
-        if len(other) > len(own) and all(item in other.items() for item in own.items())
-    ]
+    longer = (other for other in values_of.values() if len(other) > len(own))
+    wider = [other for other in longer if all(item in other.items() for item in own.items())]
     return tuple(key for key in keys if key not in own and any(key in other for other in wider))

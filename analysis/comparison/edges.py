@@ -110,12 +110,10 @@ def judge_edges(
     good = [cell.settings for cell in usable(ranking)]
     planned = [cell.settings for cell in ranking.cells if not cell.diverged]
     failed = [cell.settings for cell in ranking.tried]
-    equal = [
-        c.settings for c in usable(ranking) if c is not best and c.summary.mean == best.summary.mean
-    ]
-    tried = {
-        edge.axis: edge.values for edge in find_edges(best.settings, failed, planned, alone=alone)
-    }
+    mean = best.summary.mean
+    equal = [c.settings for c in usable(ranking) if c is not best and c.summary.mean == mean]
+    every = find_edges(best.settings, failed, planned, alone=alone)
+    tried = {edge.axis: edge.values for edge in every}
     edges = [
         replace(edge, stopped=edge.axis not in tried, values=tried.get(edge.axis, edge.values))
         for edge in find_edges(best.settings, good, planned, alone=alone)
@@ -128,11 +126,9 @@ def judge_edges(
 
 def _ordered_axes(best: Cell, good: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the settings that can have an edge."""
-    rows = {
-        axis: ordered(axis, [cell for cell in good if _beside(cell, best.settings, axis)])
-        for axis in best.settings
-    }
-    return [axis for axis, values in rows.items() if len(values) > 1]
+    own = best.settings
+    rows = {axis: [cell for cell in good if _beside(cell, own, axis)] for axis in own}
+    return [axis for axis, row in rows.items() if len(ordered(axis, row)) > 1]
 
 
 def _judged(edge: Edge, best: Cell, ranking: Ranking, sign: float, family: int) -> Edge:

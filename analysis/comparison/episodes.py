@@ -103,32 +103,23 @@ class _Played(NamedTuple):
 def by_episodes(data: SweepData, ranking: Ranking) -> list[Episodes]:
     """Return the episodes of each split, training splits first. The list is empty for a sweep
     without episodes."""
-    splits = sorted(
-        {r.split for run in data.runs for r in run.rollouts if r.episode is not None},
-        key=lambda split: (split != "train", split),
-    )
-    return [_of_split(split, ranking) for split in splits]
+    splits = {r.split for run in data.runs for r in run.rollouts if r.episode is not None}
+    in_order = sorted(splits, key=lambda split: (split != "train", split))
+    return [_of_split(split, ranking) for split in in_order]
 
 
 def _of_split(split: str, ranking: Ranking) -> Episodes:
     played: dict[str, list[list[_Played]]] = {}
     for cell in ranking.cells:
-        runs = [own for run in cell.runs if (own := _episodes_of(run, split))]
-        if runs:
+        if runs := [own for run in cell.runs if (own := _episodes_of(run, split))]:
             played[cell.name] = runs
     every = [one for runs in played.values() for own in runs for one in own]
     tasks = sorted({one.episode.task for one in every})
     by_task = [_task(task, played, len(tasks)) for task in tasks]
     by_task.sort(key=lambda one: (not one.apart, not one.solved_by, -one.gap, one.task))
-    return Episodes(
-        split=split,
-        cells=tuple(_cell(cell, runs) for cell, runs in played.items()),
-        tasks=tuple(by_task),
-        read=len(every),
-        iterations=max(
-            len({one.iteration for one in own}) for runs in played.values() for own in runs
-        ),
-    )
+    cells = tuple(_cell(cell, runs) for cell, runs in played.items())
+    counts = [len({one.iteration for one in own}) for runs in played.values() for own in runs]
+    return Episodes(split, cells, tuple(by_task), read=len(every), iterations=max(counts))
 
 
 def _episodes_of(run: RunData, split: str) -> list[_Played]:
@@ -163,11 +154,8 @@ def _task(task: str, played: Mapping[str, Sequence[Sequence[_Played]]], tasks: i
     levels: list[list[float]] = []
     solved: list[str] = []
     for cell, runs in played.items():
-        own = [
-            episodes
-            for run in runs
-            if (episodes := [one for one in run if one.episode.task == task])
-        ]
+        on_task = [[one for one in run if one.episode.task == task] for run in runs]
+        own = [episodes for episodes in on_task if episodes]
         if not own:
             continue
         lasts = [_last(run) for run in own]
@@ -177,13 +165,8 @@ def _task(task: str, played: Mapping[str, Sequence[Sequence[_Played]]], tasks: i
             solved.append(cell)
     means = [one.reward for one in cells.values()]
     p = f_test(levels)
-    return TaskEpisodes(
-        task=task,
-        cells=cells,
-        solved_by=tuple(solved),
-        gap=max(means) - min(means),
-        p=None if p is None else min(1.0, p * tasks),
-    )
+    p = None if p is None else min(1.0, p * tasks)
+    return TaskEpisodes(task, cells, tuple(solved), max(means) - min(means), p)
 
 
 def f_test(groups: Sequence[Sequence[float]]) -> float | None:
@@ -206,11 +189,9 @@ def _figures(runs: Sequence[Sequence[_Played]], every: Sequence[_Played]) -> Fig
     over the episodes in `every`."""
     stops = [Counter(one.episode.stop for one in own) for own in runs]
     timed = [[s for one in own if (s := one.episode.seconds) is not None] for own in runs]
-    limits = {
-        limit: share
-        for limit in _LIMITS
-        if (share := _mean([n[limit] / len(own) for n, own in zip(stops, runs, strict=True)]))
-    }
+    ended = list(zip(stops, runs, strict=True))
+    shares = {limit: _mean([n[limit] / len(own) for n, own in ended]) for limit in _LIMITS}
+    limits = {limit: share for limit, share in shares.items() if share}
     return Figures(
         episodes=sum(map(len, runs)),
         reward=_mean([_reward(own) for own in runs]),
