@@ -1,7 +1,7 @@
 """`sweeper compare A B`: two sweeps, cell by cell, or two cells, seed by seed."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -114,9 +114,8 @@ def versus(
         raise UsageError("neither grid has a metric: choose one with --metric")
     if own.cell is not None and other.cell is not None:
         if own.data.paths == other.data.paths and own.cell.name == other.cell.name:
-            raise UsageError(
-                f"{a} and {b} are both of the cell {own.cell.name}; name two runs, or two cells"
-            )
+            same = f"{a} and {b} are both of the cell {own.cell.name}"
+            raise UsageError(f"{same}; name two runs, or two cells")
         pairs = [(f"{short_name(own.cell)} and {short_name(other.cell)}", own.cell, other.cell)]
         only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     else:
@@ -238,18 +237,13 @@ def _changed(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
     for side in (own, other):
         for run in side.runs:
             keys.update(dict.fromkeys(key for key, _ in dotted(run.config)))
-    for key in keys:
-        if key in seeds:
-            continue
+    for key in (key for key in keys if key not in seeds):
         a, b = ({level(run.config, key) for run in side.runs} for side in (own, other))
         if len(a) == len(b) == 1 and a != b:
             yield key, a.pop(), b.pop()
     for each in differences([*own.runs, *other.runs]):
-        a, b = (
-            labels.listed(list(dict.fromkeys(filter(None, map(each.label, side.runs)))))
-            for side in (own, other)
-        )
-        yield each.title, a, b
+        a, b = (dict.fromkeys(filter(None, map(each.label, side.runs))) for side in (own, other))
+        yield each.title, labels.listed(list(a)), labels.listed(list(b))
 
 
 def _costs(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
@@ -257,16 +251,12 @@ def _costs(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
         values = [v for run in side.runs if run.counts and (v := get(run)) is not None]
         return sum(values) / len(values) if values else None
 
-    wanted: Mapping[
-        str, tuple[Callable[[RunData], float | None], Callable[[float | None], str]]
-    ] = {
-        "time per run": (lambda run: run.wall_s, labels.duration),
-        "tokens per run": (lambda run: run.cost.total, labels.amount),
-    }
-    for name, (get, format_cost) in wanted.items():
-        a, b = mean(own, get), mean(other, get)
-        if a is not None or b is not None:
-            yield name, format_cost(a), format_cost(b)
+    a, b = (mean(side, lambda run: run.wall_s) for side in (own, other))
+    if a is not None or b is not None:
+        yield "time per run", labels.duration(a), labels.duration(b)
+    a, b = (mean(side, lambda run: run.cost.total) for side in (own, other))
+    if a is not None or b is not None:
+        yield "tokens per run", labels.amount(a), labels.amount(b)
 
 
 def _record(row: Row) -> dict[str, Any]:
@@ -280,17 +270,17 @@ def _record(row: Row) -> dict[str, Any]:
         "low": row.difference.low,
         "high": row.difference.high,
         "p": row.p,
-        "paired_difference": None if row.over_seeds is None else row.over_seeds.value,
-        "paired_low": None if row.over_seeds is None else row.over_seeds.low,
-        "paired_high": None if row.over_seeds is None else row.over_seeds.high,
+        "paired_difference": row.over_seeds and row.over_seeds.value,
+        "paired_low": row.over_seeds and row.over_seeds.low,
+        "paired_high": row.over_seeds and row.over_seeds.high,
     }
 
 
 def _interval_text(estimate: Estimate, scale: Scale) -> str:
+    log = scale == "log"
+
     def show(value: float) -> str:
-        return (
-            labels.ratio(math.exp(min(value, 700))) if scale == "log" else labels.difference(value)
-        )
+        return labels.ratio(math.exp(min(value, 700))) if log else labels.difference(value)
 
     if estimate.low is None or estimate.high is None:
         return f"{show(estimate.value)}, no interval"
@@ -339,9 +329,8 @@ def _lines(versus: Versus) -> Iterator[str]:
         yield from (line.replace(labels.MINUS, "-") for line in _doubts(row, versus.metric.name))
     if versus.overall is not None:
         judged = _judgement(versus.overall, versus.overall.p, versus.metric)
-        yield f"  on average: {_interval_text(versus.overall, versus.scale)}, {judged}".replace(
-            labels.MINUS, "-"
-        )
+        line = f"  on average: {_interval_text(versus.overall, versus.scale)}, {judged}"
+        yield line.replace(labels.MINUS, "-")
     for side, names in (("A", versus.only_a), ("B", versus.only_b)):
         if names:
             yield f"  only in {side}: {labels.listed(names, 5)}"

@@ -70,8 +70,7 @@ _TEXTS, _SIGNS = 18, 16
 def categories(figure_layout: dict[str, Any], texts: Sequence[str]) -> None:
     """Give an axis of text short labels: long ones lose their middle, and of many only some are
     shown. The figure gets the height that rotated labels need."""
-    every = -(-len(texts) // _TEXTS)
-    marked = list(texts)[::every]
+    marked = list(texts)[:: -(-len(texts) // _TEXTS)]
     short = [_shortened(html.unescape(text)) for text in marked]
     shown = {"tickvals": marked, "ticktext": [plain(text) for text in short]}
     figure_layout["xaxis"].update({"type": "category", **shown})
@@ -102,6 +101,7 @@ def layout(
     y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 should not appear as 2n
     if y_title:
         y["title"] = {"text": plain(y_title), "standoff": 8}
+    title = {"text": plain(x_title), "standoff": 10}
     result: dict[str, Any] = {
         "autosize": True,
         "height": height,
@@ -111,12 +111,7 @@ def layout(
         "dragmode": "zoom",
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "xaxis": {
-            **axis,
-            "title": {"text": plain(x_title), "standoff": 10},
-            "rangemode": "tozero",
-            "type": "linear",
-        },
+        "xaxis": {**axis, "title": title, "rangemode": "tozero", "type": "linear"},
         "yaxis": y,
         "hoverlabel": {"namelength": -1, "align": "left"},
         "meta": {"log": low > 0, "ticks": marks(low, high), "clocks": []},
@@ -177,10 +172,7 @@ def plain(text: str) -> str:
 def tones(ranking: Ranking) -> dict[str, int]:
     """Return the colour of each cell. The first cells of the ranking get one each; the others are
     grey."""
-    return {
-        cell.name: position if position < COLOURED else -1
-        for position, cell in enumerate(ranking.cells)
-    }
+    return {c.name: i if i < COLOURED else -1 for i, c in enumerate(ranking.cells)}
 
 
 def row_tones(ranking: Ranking) -> dict[str, int]:
@@ -190,10 +182,8 @@ def row_tones(ranking: Ranking) -> dict[str, int]:
 
 def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
     """Return the `name` and `tone` of each cell's row; grey cells share one row."""
-    colours = row_tones(ranking)
-    return {
-        cell.name: {"name": short_name(cell), "tone": colours[cell.name]} for cell in ranking.cells
-    }
+    tone = row_tones(ranking)
+    return {c.name: {"name": short_name(c), "tone": tone[c.name]} for c in ranking.cells}
 
 
 def colour_of(tone: int) -> str:

@@ -116,7 +116,6 @@ class _Pen:
         self.single, self.clocks = single, clocks
 
     def cell(self, cell: Cell, meta: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the traces of a cell."""
         drawn = [run for run in cell.runs if self.key in run.curves]
         whole = [run for run in drawn if run.counts] or drawn
         colour = colour_of(meta["tone"])
@@ -129,10 +128,8 @@ class _Pen:
         if cell_band is not None:
             indices = thin(cell_band.mean, self.means)
             # The band and the mean of smoothed runs, so that no run leaves its own band.
-            even = [
-                band([smooth(run.curves[self.key], window) for run in whole])
-                for window in self.windows
-            ]
+            own = [run.curves[self.key] for run in whole]
+            even = [band([smooth(each, window) for each in own]) for window in self.windows]
             traces.append(_band_trace(cell_band, even, indices, colour, meta))
         if self.single or cell_band is None:
             strong = cell_band is None  # without a mean, the lines of the runs are the strong ones
@@ -155,20 +152,18 @@ class _Pen:
         y = rounded(_joined([own.values[at] for own, at in shown]))
         runs = [next(run for run in cell.runs if self.key in run.curves) for _, cell, _ in parts]
         names = {name for run in runs for name in run.clocks} if self.clocks else set[str]()
-        clocks = {
-            name: _joined(
-                [
-                    self._at_steps(run, name, own.steps[at])
-                    for run, (own, at) in zip(runs, shown, strict=True)
-                ]
-            )
-            for name in sorted(names)
-        }
+        steps = [own.steps[at] for own, at in shown]
+        pairs = list(zip(runs, steps, strict=True))
+        clocks = {name: [self._at_steps(run, name, at) for run, at in pairs] for name in names}
+        owners = [
+            [plain(cell_text(cell)), len(at) + 1, ""]
+            for (_, cell, _), (_, at) in zip(parts, shown, strict=True)
+        ]
         trace = {
             "type": "scatter",
             "mode": "lines",
             "name": "other cells",
-            "x": integers(_joined([own.steps[at] for own, at in shown])),
+            "x": integers(_joined(steps)),
             "y": y,
             "line": {"width": 1, "color": MUTED},
             "opacity": 0.35,
@@ -178,28 +173,21 @@ class _Pen:
                 "tone": -1,
                 "role": "mean",
                 "cells": [position for position, *_ in parts],
-                "runs": [
-                    [plain(cell_text(cell)), len(at) + 1, ""]
-                    for (_, cell, _), (_, at) in zip(parts, shown, strict=True)
-                ],
-                "x": {name: integers(own) for name, own in clocks.items()},
-                **_smoothed(
-                    y,
-                    [
-                        rounded(_joined([smooth(own, window).values[at] for own, at in shown]))
-                        for window in self.windows
-                    ],
-                ),
+                "runs": owners,
+                "x": {name: integers(_joined(clocks[name])) for name in sorted(clocks)},
+                **_smoothed(y, self._even(shown)),
             },
         }
-        crosses = [
-            one
-            for position, cell, _ in parts
-            for run in cell.runs
-            if self.key in run.curves
-            for one in _cross(run, self.key, MUTED, {"cell": position, "tone": -1})
+        diverged = [(i, run) for i, cell, _ in parts for run in cell.runs if self.key in run.curves]
+        crosses = [_cross(run, self.key, MUTED, {"cell": i, "tone": -1}) for i, run in diverged]
+        return [trace, *[one for of_run in crosses for one in of_run][:_CROSSES]]
+
+    def _even(self, shown: Sequence[tuple[Series, Any]]) -> list[list[float | None]]:
+        """Return the drawn points of smoothed series, joined, for each window."""
+        return [
+            rounded(_joined([smooth(points, window).values[at] for points, at in shown]))
+            for window in self.windows
         ]
-        return [trace, *crosses[:_CROSSES]]
 
     def _at_steps(self, run: RunData, name: str, steps: Floats) -> Floats:
         """Interpolate a run's clock at other steps."""
@@ -225,13 +213,10 @@ class _Pen:
         """Return, for each clock that all `runs` have, its mean at positions of their series."""
         if not self.clocks or not runs:
             return {}
-        names = set(runs[0].clocks).intersection(*(run.clocks for run in runs))
-        return {
-            name: np.mean(
-                [self._clock(run, name, own) for run, own in zip(runs, at, strict=True)], axis=0
-            )
-            for name in sorted(names)
-        }
+        names = sorted(set(runs[0].clocks).intersection(*(run.clocks for run in runs)))
+        pairs = list(zip(runs, at, strict=True))
+        clocks = {name: [self._clock(run, name, own) for run, own in pairs] for name in names}
+        return {name: np.mean(own, axis=0) for name, own in clocks.items()}
 
     def _clock(self, run: RunData, name: str, at: Any) -> Floats:
         if name not in run.clocks:
@@ -256,44 +241,29 @@ class _Pen:
             return []
         own = [(run.curves[self.key], at) for run, at in shown]
         names = {name for run, _ in shown for name in run.clocks} if self.clocks else set[str]()
-        clocks = {
-            name: _joined([self._clock(run, name, at) for run, at in shown]) for name in names
-        }
-        owners = [
-            [
-                plain(run.name) + ("" if run.state == "succeeded" else f" ({run.state})"),
-                len(at) + 1,
-                run.id,
-            ]
-            for run, at in shown
-        ]
+        clocks = {name: [self._clock(run, name, at) for run, at in shown] for name in names}
+        states = {run.id: "" if run.state == "succeeded" else f" ({run.state})" for run in runs}
+        owners = [[plain(run.name) + states[run.id], len(at) + 1, run.id] for run, at in shown]
         y = rounded(_joined([points.values[at] for points, at in own]))
-        even = [
-            rounded(_joined([smooth(points, window).values[at] for points, at in own]))
-            for window in self.windows
-        ]
-        line: dict[str, Any] = {"width": 2 if strong else 1, "color": colour}
-        if dotted:
-            line["dash"] = "dot"
-        return [
-            {
-                "type": "scatter",
-                "mode": "lines+markers" if max(len(at) for _, at in shown) == 1 else "lines",
-                "name": owners[0][0] if len(owners) == 1 else "runs",
-                "x": integers(_joined([points.steps[at] for points, at in own])),
-                "y": y,
-                "line": line,
-                "opacity": 0.95 if strong else 0.4,
-                "hovertemplate": "%{x}: %{y}",
-                "meta": {
-                    **meta,
-                    "role": "run",
-                    "runs": owners,
-                    "x": {name: integers(clocks[name]) for name in sorted(clocks)},
-                    **_smoothed(y, even),
-                },
-            }
-        ]
+        line = {"width": 2 if strong else 1, "color": colour} | ({"dash": "dot"} if dotted else {})
+        trace = {
+            "type": "scatter",
+            "mode": "lines+markers" if max(len(at) for _, at in shown) == 1 else "lines",
+            "name": owners[0][0] if len(owners) == 1 else "runs",
+            "x": integers(_joined([points.steps[at] for points, at in own])),
+            "y": y,
+            "line": line,
+            "opacity": 0.95 if strong else 0.4,
+            "hovertemplate": "%{x}: %{y}",
+            "meta": {
+                **meta,
+                "role": "run",
+                "runs": owners,
+                "x": {name: integers(_joined(clocks[name])) for name in sorted(clocks)},
+                **_smoothed(y, self._even(own)),
+            },
+        }
+        return [trace]
 
 
 class _Shown(NamedTuple):
@@ -400,9 +370,8 @@ def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[di
 
 def _reach(cells: Sequence[Cell], key: str) -> float:
     """Return the range of steps over all runs."""
-    ends = [
-        run.curves[key].steps[[0, -1]] for cell in cells for run in cell.runs if run.curves.get(key)
-    ]
+    runs = [run for cell in cells for run in cell.runs if run.curves.get(key)]
+    ends = [run.curves[key].steps[[0, -1]] for run in runs]
     return float(np.max(ends) - np.min(ends)) if ends else 0.0
 
 

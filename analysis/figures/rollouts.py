@@ -1,7 +1,7 @@
 """The figures of rollouts: rewards, pass@k, and how rollouts change by iteration. Pure."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from sweeper.analysis.comparison.behaviour import BINS, Behaviour, CellBehaviour
 from sweeper.analysis.comparison.cells import Ranking
@@ -43,23 +43,13 @@ def rewards(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any]:
     """Make histograms of the rewards of the last iteration."""
     width = (behaviour.high / BINS - behaviour.low / BINS) or 1.0
     centres = rounded([behaviour.low + width * (i + 0.5) for i in range(BINS)])
-    traces = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": name,
-            "x": centres,
-            "y": list(cell.histogram),
-            "line": {
-                "width": 2.5 if not position else 1.8,
-                "color": colour_of(tone),
-                "shape": "hvh",
-            },
-            "hovertemplate": "reward about %{x}: %{y:.1%} of answers",
-            "meta": {"cell": position, "tone": tone, "role": "line"},
-        }
-        for cell, position, tone, name in reversed(_shown(behaviour, ranking))
-    ]
+    hover = "reward about %{x}: %{y:.1%} of answers"
+    traces: list[dict[str, Any]] = []
+    for shown in reversed(_shown(behaviour, ranking)):
+        trace = _line(shown, centres, shown.cell.histogram, hover)
+        trace["line"]["shape"], trace["mode"] = "hvh", "lines"
+        del trace["marker"]
+        traces.append(trace)
     laid = layout("reward at the last iteration", height=280, y_title="share of answers")
     laid["xaxis"]["rangemode"] = "normal"
     laid["yaxis"].update({"rangemode": "tozero", "tickformat": ".0%"})
@@ -70,47 +60,23 @@ def passes(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
     """Draw pass@k by k, with intervals over seeds."""
     traces: list[dict[str, Any]] = []
     most = 0
-    for cell, position, tone, name in reversed(_shown(behaviour, ranking)):
-        if not cell.passes:
+    for shown in reversed(_shown(behaviour, ranking)):
+        passed = shown.cell.passes
+        if not passed:
             continue
-        most = max(most, *cell.passes)
-        means = [summary.mean or 0.0 for summary in cell.passes.values()]
-        bounds = [(s.low, s.high) for s in cell.passes.values()]
-        above = [
-            0.0 if high is None else min(high, 1.0) - m
-            for (_, high), m in zip(bounds, means, strict=True)
-        ]
-        below = [
-            0.0 if low is None else m - max(low, 0.0)
-            for (low, _), m in zip(bounds, means, strict=True)
-        ]
-        colour = colour_of(tone)
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": name,
-                "x": list(cell.passes),
-                "y": rounded(means),
-                "error_y": error_bars(above, below, colour, thickness=1.2, width=3),
-                "line": {"width": 2.5 if not position else 1.8, "color": colour},
-                "marker": {"size": 6, "color": colour},
-                "hovertemplate": "pass@%{x}: %{y:.1%}",
-                "meta": {"cell": position, "tone": tone, "role": "line"},
-            }
-        )
+        most = max(most, *passed)
+        own = [(s.mean or 0.0, s.low, s.high) for s in passed.values()]
+        above = [0.0 if high is None else min(high, 1.0) - mean for mean, _, high in own]
+        below = [0.0 if low is None else mean - max(low, 0.0) for mean, low, _ in own]
+        bars = error_bars(above, below, colour_of(shown.tone), thickness=1.2, width=3)
+        means = rounded([mean for mean, *_ in own])
+        traces.append(_line(shown, passed, means, "pass@%{x}: %{y:.1%}") | {"error_y": bars})
     if not traces:
         return None
     laid = layout("k", height=280, y_title="pass@k")
     powers = [2**i for i in range(most.bit_length())]
-    laid["xaxis"].update(
-        {
-            "type": "log",
-            "tickvals": powers,
-            "ticktext": list(map(str, powers)),
-            "rangemode": "normal",
-        }
-    )
+    ticks = {"tickvals": powers, "ticktext": list(map(str, powers))}
+    laid["xaxis"].update({"type": "log", "rangemode": "normal", **ticks})
     laid["yaxis"].update({"tickformat": ".0%", "rangemode": "tozero"})
     return {"data": traces, "layout": laid}
 
@@ -121,24 +87,11 @@ def over_iterations(
     """Draw `signal`, `length` or `reward` of the cells by iteration. None if it never changes, or
     if only one iteration was read."""
     traces: list[dict[str, Any]] = []
-    for cell, position, tone, name in reversed(_shown(behaviour, ranking)):
-        values: Mapping[int, float] = getattr(cell, what)
+    hover = "iteration %{x}: %{y:.0%}" if share else "iteration %{x}: %{y}"
+    for shown in reversed(_shown(behaviour, ranking)):
+        values: Mapping[int, float] = getattr(shown.cell, what)
         if len(values) > 1:
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines+markers",
-                    "name": name,
-                    "x": list(values),
-                    "y": rounded(list(values.values())),
-                    "line": {"width": 2.5 if not position else 1.8, "color": colour_of(tone)},
-                    "marker": {"size": 6, "color": colour_of(tone)},
-                    "hovertemplate": "iteration %{x}: %{y:.0%}"
-                    if share
-                    else "iteration %{x}: %{y}",
-                    "meta": {"cell": position, "tone": tone, "role": "line"},
-                }
-            )
+            traces.append(_line(shown, values, rounded(list(values.values())), hover))
     if not traces:
         return None
     laid = layout("iteration", height=280, y_title=title)
@@ -148,12 +101,36 @@ def over_iterations(
     return {"data": traces, "layout": laid}
 
 
-def _shown(behaviour: Behaviour, ranking: Ranking) -> list[tuple[CellBehaviour, int, int, str]]:
-    """Return the first cells of the ranking that have rollouts, with position, colour and name."""
+class _Shown(NamedTuple):
+    """A cell with rollouts, its position in the ranking, its tone and its name."""
+
+    cell: CellBehaviour
+    position: int
+    tone: int
+    name: str
+
+
+def _shown(behaviour: Behaviour, ranking: Ranking) -> list[_Shown]:
+    """Return the first cells of the ranking that have rollouts."""
     colours = tones(ranking)
     own = {cell.cell: cell for cell in behaviour.cells}
     return [
-        (own[cell.name], position, colours[cell.name], plain(cell_text(cell)))
+        _Shown(own[cell.name], position, colours[cell.name], plain(cell_text(cell)))
         for position, cell in enumerate(ranking.cells)
         if cell.name in own
     ][:_SHOWN]
+
+
+def _line(shown: _Shown, x: Iterable[float | None], y: Iterable[Any], hover: str) -> dict[str, Any]:
+    colour = colour_of(shown.tone)
+    return {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": shown.name,
+        "x": list(x),
+        "y": list(y),
+        "line": {"width": 1.8 if shown.position else 2.5, "color": colour},
+        "marker": {"size": 6, "color": colour},
+        "hovertemplate": hover,
+        "meta": {"cell": shown.position, "tone": shown.tone, "role": "line"},
+    }

@@ -125,14 +125,11 @@ def _share(share: Share) -> str:
 
 
 def _shape(axis: AxisEffect) -> Finding | None:
-    if axis.side:
-        text = (
-            f"{axis.key}: better toward the {axis.side} values; the ends differ beyond the noise."
-        )
-        return Finding(
-            "trend", "note", text, (), {"axis": axis.key, "side": axis.side, "p": axis.p}
-        )
-    return None
+    if not axis.side:
+        return None
+    text = f"{axis.key}: better toward the {axis.side} values; the ends differ beyond the noise."
+    evidence = {"axis": axis.key, "side": axis.side, "p": axis.p}
+    return Finding("trend", "note", text, (), evidence)
 
 
 def _place(place: Place) -> Finding:
@@ -155,10 +152,8 @@ def _rows(place: Place) -> str:
 
 def _trend(trend: Trend, left_out: bool) -> Finding:
     how = "every step differs" if trend.every else "the ends differ"
-    end = f"{trend.side} value"
-    if left_out:
-        end = f"{trend.side} of the values whose cells count"
-    text = f"{trend.axis}: better toward the {end}; {how} beyond the noise."
+    end = "of the values whose cells count" if left_out else "value"
+    text = f"{trend.axis}: better toward the {trend.side} {end}; {how} beyond the noise."
     evidence = {"axis": trend.axis, "side": trend.side, "every": trend.every}
     return Finding("trend", "note", text, (), {**evidence, **trend.effect._asdict()})
 
@@ -169,12 +164,8 @@ def _crossing(crossing: Crossing) -> Finding:
         f"{crossing.second} at "
         f"{crossing.y} {crossing.here}, and worse at {crossing.there}, both beyond the noise."
     )
-    evidence = {
-        "x": crossing.x,
-        "y": crossing.y,
-        "best": {crossing.here: crossing.first, crossing.there: crossing.second},
-        "p": crossing.p,
-    }
+    best = {crossing.here: crossing.first, crossing.there: crossing.second}
+    evidence = {"x": crossing.x, "y": crossing.y, "best": best, "p": crossing.p}
     return Finding("interaction", "note", text, (), evidence)
 
 
@@ -183,8 +174,7 @@ def _flat(axes: Sequence[Axis]) -> Iterator[Finding]:
     flat = [a.key for a in axes if a.effect.p is not None and a.effect.p > 1 - CONFIDENCE]
     if flat:
         verb = "makes" if len(flat) == 1 else "make"
-        text = (
-            f"{labels.listed(flat)} {verb} no difference on average that stands out from the noise."
-        )
+        which = f"{labels.listed(flat)} {verb}"
+        text = f"{which} no difference on average that stands out from the noise."
         evidence = {a.key: a.effect._asdict() for a in axes if a.key in flat}
         yield Finding("no_effect", "note", text, (), evidence)

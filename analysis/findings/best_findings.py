@@ -50,12 +50,9 @@ def _by_blocks(blocks: Blocks) -> Finding:
     tied = [block for block in judged if block.tied]
     unknown = [block for block in judged if not block.compared and block.cells > 1]
     cells = tuple(block.best.name for block in judged if block.best is not None)
-    evidence = {
-        "by": blocks.by,
-        "ahead": [block.value for block in ahead],
-        "tied": [block.value for block in tied],
-        "not_known": [block.value for block in unknown],
-    }
+    groups = {"ahead": ahead, "tied": tied, "not_known": unknown}
+    values = {kind: [block.value for block in own] for kind, own in groups.items()}
+    evidence: dict[str, Any] = {"by": blocks.by, **values}
     if len(unknown) == len(judged):
         text = "The noise is unknown: in each block, the best cell may just have been lucky."
         return Finding("by_blocks", "warning", text, cells, evidence)

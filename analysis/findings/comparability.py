@@ -103,11 +103,9 @@ def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
     metric = data.metric
     if metric is None or ranking.best is None or not ranking.others:
         return []
-    ends: list[_End] = []
-    for cell in (ranking.best, *ranking.others):
-        steps = [float(points.steps[-1]) for points in _curves(data, cell)]
-        if steps:
-            ends.append(_End(cell, median(steps)))
+    cells = [(cell, _curves(data, cell)) for cell in (ranking.best, *ranking.others)]
+    last = [(cell, [float(own.steps[-1]) for own in curves]) for cell, curves in cells]
+    ends = [_End(cell, median(steps)) for cell, steps in last if steps]
     if len(ends) < 2:
         return []
     short, long = (choose(ends, key=lambda end: end.step) for choose in (min, max))
@@ -154,10 +152,9 @@ def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
     best = ranking.best
     if data.metric is None or data.metric.at != "best" or best is None:
         return []
-    own = _scatter(data, best)
-    scatters = [(cell, scatter) for cell in ranking.others if (scatter := _scatter(data, cell))]
-    if own is None:
+    if (own := _scatter(data, best)) is None:
         return []
+    scatters = [(cell, scatter) for cell in ranking.others if (scatter := _scatter(data, cell))]
     calmer = [
         (cell, sd)
         for cell, (sd, df) in scatters

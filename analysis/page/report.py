@@ -141,9 +141,7 @@ def analyze(
     if out is None:
         written = dict(zip(files, sources[0].write(files), strict=True))
     else:
-        written = {
-            name: write_file(os.fspath(out), name, content) for name, content in files.items()
-        }
+        written = {name: write_file(os.fspath(out), name, data) for name, data in files.items()}
     figures = {panel.name: panel.figure for panel in panels}
     return Report(_text(studied), content, figures, written)
 
@@ -173,9 +171,8 @@ def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str |
         raise UsageError(f"failed {failed!r}: choose {', '.join(FAILED)}")
     if data.metric is None:
         return data
-    metric = replace(
-        data.metric, noise=noise or data.metric.noise, failed=failed or data.metric.failed
-    )
+    rules = {"noise": noise or data.metric.noise, "failed": failed or data.metric.failed}
+    metric = replace(data.metric, **rules)
     return lend(replace(data, metric=metric), registry, lenders(metric.noise))
 
 

@@ -41,11 +41,8 @@ def common(study: Study) -> str:
     """Return the values that all runs have in common."""
     configs = [dict(dotted(run.config)) for run in study.data.runs[:RUNS]]
     first = configs[0] if configs else {}
-    alike = {
-        key: value
-        for key, value in first.items()
-        if key not in study.ranking.keys and all(own.get(key, own) == value for own in configs)
-    }
+    kept = {key: value for key, value in first.items() if key not in study.ranking.keys}
+    alike = {k: v for k, v in kept.items() if all(own.get(k, own) == v for own in configs)}
     return filter_pairs("", alike)
 
 
@@ -66,10 +63,7 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
             "cell": positions[run.cell],
             "tone": colours[run.cell],
             "state": "diverged" if run.diverged else run.state,
-            "values": [
-                (labels.number(value), sortable(value))
-                for value in (run.last, run.best, run.smoothed)
-            ],
+            "values": [(labels.number(v), sortable(v)) for v in (run.last, run.best, run.smoothed)],
             "steps": run.cost.steps,
             "tokens": run.cost.total,
             "dollars": dollars(run.cost, study.prices),
@@ -158,12 +152,8 @@ def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
         {
             "name": name,
             "places": [
-                (
-                    labels.fixed(mean, places),
-                    None if mean is None else shade[sign * mean],
-                    i == best,
-                )
-                for i, mean in enumerate(row)
+                (labels.fixed(m, places), None if m is None else shade[sign * m], i == best)
+                for i, m in enumerate(row)
             ],
         }
         for name, row, best in zip(pair.ys, pair.means, pair.best_x, strict=True)
@@ -217,16 +207,17 @@ def surface_rows(surface: Surface | None) -> list[dict[str, str]]:
         {
             "axis": axis.key,
             "share": labels.percent(axis.importance.value),
-            "interval": f"{labels.percent(axis.importance.low)} to "
-            f"{labels.percent(axis.importance.high)}",
+            "interval": _between(axis.importance.low, axis.importance.high),
             "permuted": labels.percent(max(axis.permuted.value, 0.0)),
-            "spread": " to ".join(
-                labels.percent(max(bound, 0.0)) for bound in (axis.permuted.low, axis.permuted.high)
-            ),
+            "spread": _between(max(axis.permuted.low, 0.0), max(axis.permuted.high, 0.0)),
             "p": labels.p_value(axis.p),
         }
         for axis in (surface.axes if surface is not None else ())
     ]
+
+
+def _between(low: float, high: float) -> str:
+    return f"{labels.percent(low)} to {labels.percent(high)}"
 
 
 def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
@@ -238,7 +229,7 @@ def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
             "count": rate.count,
             "trials": rate.trials,
             "share": labels.percent(rate.count / rate.trials),
-            "interval": f"{labels.percent(rate.low)} to {labels.percent(rate.high)}",
+            "interval": _between(rate.low, rate.high),
             "from": round(100 * rate.low, 1),
             "to": round(100 * rate.high, 1),
             "at": round(100 * rate.count / rate.trials, 1),
@@ -284,14 +275,8 @@ def paired_rows(study: Study) -> list[dict[str, Any]]:
             continue
         shown = [estimate.value, estimate.low, estimate.high]
         texts = [labels.ratio(exp(v)) if log else labels.difference(v) for v in shown]
-        rows.append(
-            {
-                "name": short_name(cell),
-                "value": texts[0],
-                "interval": f"{texts[1]} to {texts[2]}",
-                "p": labels.p_value(estimate.p),
-            }
-        )
+        row = {"name": short_name(cell), "value": texts[0], "p": labels.p_value(estimate.p)}
+        rows.append({**row, "interval": f"{texts[1]} to {texts[2]}"})
     return rows
 
 

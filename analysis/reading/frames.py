@@ -317,8 +317,7 @@ def _stands_still(sources: Sequence[Source]) -> str | None:
         runs = [placed.run for placed in source.runs]
         sweeps = {run.sweep for run in runs if isinstance(run, SweepRun) and not run.is_finished}
         for name in sorted(sweeps):
-            why = stands_still(source.registry.sweep(name))
-            if why is not None:
+            if (why := stands_still(source.registry.sweep(name))) is not None:
                 return why
     return None
 
@@ -347,8 +346,7 @@ def _one_metric(
     sources: Sequence[Source], name: str | None, goal: str | None, at: str | None
 ) -> Metric | None:
     metrics = [find_metric(source.metric, name, goal, at) for source in sources]
-    mismatch = differently(metrics)
-    if mismatch is not None:
+    if (mismatch := differently(metrics)) is not None:
         raise UsageError(mismatch)
     return metrics[0]
 
@@ -356,27 +354,15 @@ def _one_metric(
 def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
     """Assign a run to its cell of the study. Runs of a sweep and of its confirmation share
     cells."""
-    return replace(
-        run,
-        id=f"{sweep}/{run.id}",
-        name=f"{sweep}/{run.name}",
-        cell=cell,
-        sweep=sweep,
-        superseded=sweep not in again.fresh,
-    )
+    ids = {"id": f"{sweep}/{run.id}", "name": f"{sweep}/{run.name}"}
+    return replace(run, **ids, cell=cell, sweep=sweep, superseded=sweep not in again.fresh)
 
 
 def _of_sweep(run: RunData, sweep: str) -> RunData:
     """Assign a run to a cell of its sweep, so that cells of different sweeps stay separate."""
     key = "sweep" if "sweep" not in run.config else "the sweep"
-    return replace(
-        run,
-        id=f"{sweep}/{run.id}",
-        name=f"{sweep}/{run.name}",
-        cell=f"{sweep}/{run.cell}",
-        config={key: sweep, **run.config},
-        sweep=sweep,
-    )
+    names = {field: f"{sweep}/{getattr(run, field)}" for field in ("id", "name", "cell")}
+    return replace(run, **names, config={key: sweep, **run.config}, sweep=sweep)
 
 
 def _read(
@@ -473,8 +459,7 @@ def _clocks(history: History, tokens: Mapping[str, Floats]) -> dict[str, Floats]
     clocks: dict[str, Floats] = {}
     if tokens:
         clocks["tokens"] = functools.reduce(lambda a, b: a + b, tokens.values()).cumsum()
-    seconds = clock(history)
-    if seconds is not None:
+    if (seconds := clock(history)) is not None:
         clocks["time"] = seconds
     return clocks
 
