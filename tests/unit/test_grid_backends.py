@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+from support.beaker_service import unknown
 
 from sweeper.backends import aws_batch
 from sweeper.backends.aws_batch.options import RESTARTS
@@ -258,11 +259,11 @@ def test_options_of_beaker_arrive():
 
 
 @pytest.mark.parametrize("section", [FULL["beaker"], "{docker_image: a, preemptible: false}"])
-def test_beakers_own_client_knows_every_key_of_an_experiment(section, beaker_support):
+def test_beakers_own_client_knows_every_key_of_an_experiment(section):
     made = _experiment(section)
-    assert list(beaker_support.unknown(made)) == []
+    assert list(unknown(made)) == []
     made["tasks"][0]["comand"] = made["tasks"][0].pop("command")
-    assert list(beaker_support.unknown(made)) == ["spec.tasks[0].comand is not known"]
+    assert list(unknown(made)) == ["spec.tasks[0].comand is not known"]
 
 
 def test_options_of_beaker_that_exclude_each_other_replace_each_other():
