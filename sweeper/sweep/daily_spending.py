@@ -1,4 +1,4 @@
-"""One sweep's daily usage of an account's budget, in a file next to the account's record."""
+"""One sweep's daily usage of an account's budget, stored in a file next to the account's record."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,13 +10,13 @@ from sweeper.sweep.usage import NO_USAGE, Usage, beyond, total
 
 
 class Spent(NamedTuple):
-    """The usage of tokens, and the seconds that runs worked without pauses."""
+    """The tokens that runs used, and the seconds that they worked (pauses excluded)."""
 
     usage: Usage = NO_USAGE
     seconds: Annotated[float, Clamp(0.0)] = 0.0
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in the store."""
+        """Return the JSON object to store."""
         return {**written(self), "seconds": round(self.seconds, 3)}
 
 
@@ -25,9 +25,9 @@ _NO_DAYS: Mapping[str, Spent] = MappingProxyType({})
 
 
 class SweepSpent(NamedTuple):
-    """The usage of one sweep. `counted` is the total since the sweep was `created`. `days` has the
-    usage by the day (UTC) on which it was first seen, including that of earlier sweeps of the same
-    name. `identity` stays with the sweep's folder when it is moved."""
+    """The usage of one sweep. `counted` is the total since the sweep was `created`. `days` maps
+    each day (UTC) to the usage that was first seen on it, including usage of earlier sweeps of
+    the same name. `identity` still identifies the sweep after its folder was moved."""
 
     sweep: str
     created: str | None = None
@@ -36,7 +36,7 @@ class SweepSpent(NamedTuple):
     identity: Sparse[str | None] = None
 
     def plus(self, now: Spent, created: str | None, day: str) -> "SweepSpent":
-        """Return the record for a total usage of `now`. The increase counts for `day`."""
+        """Return a copy with the total usage `now`. The increase is added to `day`."""
         before = self.counted if created == self.created else NOTHING
         more = Spent(beyond(now.usage, before.usage), max(0.0, now.seconds - before.seconds))
         if not more.usage.models and not more.seconds:
@@ -46,21 +46,21 @@ class SweepSpent(NamedTuple):
         return self._replace(created=created, counted=counted, days={**self.days, day: today})
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in the store."""
+        """Return the JSON object to store."""
         return {"schema": SCHEMA, **written(self)}
 
 
 def least(first: Spent, other: Spent) -> Spent:
-    """Return the smaller usage of both, field by field."""
+    """Return the minimum of two usages, field by field."""
     more = beyond(first.usage, other.usage)
     return Spent(beyond(first.usage, more), min(first.seconds, other.seconds))
 
 
 def together(several: list[Spent]) -> Spent:
-    """Return the sum of all."""
+    """Return the sum of several usages."""
     return Spent(total(spent.usage for spent in several), sum(spent.seconds for spent in several))
 
 
 def read(document: object, place: str) -> SweepSpent:
-    """Read the document of the file `place`. Raises `StoreError`."""
+    """Check and convert `document`. `place` is its file, for messages. Raises `StoreError`."""
     return codec.read(SweepSpent, document, place)

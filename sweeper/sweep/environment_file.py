@@ -20,11 +20,11 @@ OWNER = "SWEEPER_FOLDER"
 """The variable in the file whose value is the sweep's folder."""
 
 PLACE = "SWEEPER_KEPT_AT"
-"""The variable in a note (a file without an environment) that names the file with the
-environment."""
+"""If the environment is stored elsewhere, the usual file has only `OWNER` and this variable, the
+path of the file with the environment."""
 
 _MARK = "SWEEPER_KEPT"
-"""The variable in the file that distinguishes the environments of different launches."""
+"""The variable in the file with a random value, which identifies the launch."""
 
 
 def env_file(folder: str) -> str:
@@ -38,10 +38,10 @@ def env_file(folder: str) -> str:
 def write(
     folder: str, extra: Mapping[str, str], place: str | None = None, without: Sequence[str] = ()
 ) -> str:
-    """Write this process's environment, updated by `extra` and without the variables in `without`,
-    for the workers of a sweep. Return the file's path. With `place` the environment is written
-    there, and the usual file becomes a note with that path, so that the environment can be found
-    and removed later."""
+    """Write the environment for a sweep's workers: this process's environment without the
+    variables in `without`, updated by `extra`. Return the file's path. If `place` is given,
+    write the environment there. The usual file then only names `place`, so that the environment
+    can be found and removed later."""
     environment = {k: v for k, v in os.environ.items() if k not in (*_NOT_OURS, *without)}
     environment |= {**extra, OWNER: folder, _MARK: os.urandom(8).hex()}
     path = env_file(folder)
@@ -66,7 +66,7 @@ def _keep(path: str, environment: Mapping[str, str]) -> None:
 
 
 def change(path: str, values: Mapping[str, str]) -> None:
-    """Change variables in a stored environment, for workers that start from now on. Raises
+    """Change variables in a stored environment, for workers that start later. Raises
     `StoreError`."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -78,16 +78,16 @@ def change(path: str, values: Mapping[str, str]) -> None:
 
 
 def mark_of(path: str) -> str | None:
-    """Return the mark that identifies the environment at `path`, or None."""
+    """Return the random value that identifies the launch of the environment at `path`, or None."""
     with suppress(EnvironmentFailure):
         return read_environment(path).get(_MARK)
     return None
 
 
 def forget(path: str | None, folder: str | None = None) -> None:
-    """Remove a file that `write` made, if it exists. With `folder`, remove the file only if it
-    names that sweep's folder; use this for a path from a store, which cannot be trusted. `gc`
-    removes a file that cannot be removed now."""
+    """Remove a file that `write` has written, if it exists. With `folder`, remove the file only
+    if it names this sweep's folder; pass `folder` for paths from a store, which cannot be
+    trusted. A file that cannot be removed now is removed by `gc`."""
     if path is None:
         return
     if folder is not None:
@@ -102,7 +102,8 @@ def forget(path: str | None, folder: str | None = None) -> None:
 
 
 def read_environment(path: str | None) -> dict[str, str]:
-    """Read the environment of `sweeper launch` from its private file."""
+    """Read the environment of `sweeper launch` from the file at `path` (None: this process's
+    environment). Raises `EnvironmentFailure`."""
     if path is None:
         return dict(os.environ)
     try:
@@ -111,8 +112,8 @@ def read_environment(path: str | None) -> dict[str, str]:
                 dict[str, str], json.load(file), path
             )  # values may be invalid Unicode
     except (OSError, ValueError, RecursionError, StoreError) as error:
-        # This process's environment cannot replace it, since it may have another service's address
-        # and key.
+        # This process's environment is no substitute: it may have another service's address and
+        # key.
         raise EnvironmentFailure(
             f"cannot read the environment stored for this run: {error}"
         ) from error

@@ -1,4 +1,4 @@
-"""The body of an event: the facts that it records about its attempt."""
+"""The body of an event: facts about the attempt."""
 
 from typing import Annotated, NamedTuple
 
@@ -8,7 +8,7 @@ from sweeper.sweep.usage import NO_USAGE, Usage
 
 
 class Paused(NamedTuple):
-    """A period in which the service held an attempt back: the reason (`rate_limit`, `capacity`,
+    """A period in which the service delayed an attempt: the reason (`rate_limit`, `capacity`,
     `quota`), the start, and the duration in seconds."""
 
     reason: str
@@ -19,15 +19,17 @@ class Paused(NamedTuple):
 class Outcome(NamedTuple):
     """The result of an attempt according to its latest event. Unknown values are None.
 
-    Every event has the `time` when it was written (`2026-01-31T12:01:03Z`). `started` and `ended`
-    are when the worker started and ended, `wall_s` is in seconds. `code` is the recipe's exit code,
-    or `signal` the name of the signal that ended it. `reason` is one word, `detail` a sentence.
+    Every event has the `time` when it was written (`2026-01-31T12:01:03Z`). The worker ran from
+    `started` to `ended`, for `wall_s` seconds. `code` is the recipe's exit code; if a signal
+    ended the recipe, `signal` is its name instead. `reason` is one word, `detail` a sentence.
     `nonce` distinguishes claims, `submitted` is the attempt whose job made the claim. `place` is
-    the backend that an attempt is submitted to (only in an intent). `launch` is the id of the
-    launch whose code and packages the attempt ran; without a copy of the code, `program` is the
-    digest of its source files. `gpus` are its devices (`0,1`). `usage` is the recipe's usage of its
-    service, and `sessions` are the ids of its sessions there. All pauses together took `paused_s`
-    seconds; `pauses` lists the longest in the order in which they began."""
+    the backend to which the attempt is submitted (only in an intent). `launch` is the id of the
+    launch whose code and packages the attempt ran; if the code was not copied, `program` is the
+    digest of its source files. `gpus` are the attempt's devices (`0,1`). `usage` is what the
+    recipe used of its service, and `sessions` are the ids of its sessions there. All pauses
+    together took `paused_s` seconds; `pauses` lists the longest in the order in which they
+    began.
+    """
 
     time: Sparse[Time | None] = None
     started: Sparse[Time | None] = None
@@ -52,7 +54,7 @@ class Outcome(NamedTuple):
     pauses: Sparse[tuple[Paused, ...]] = ()
 
     def document(self) -> dict[str, object]:
-        """Return the known values, by key."""
+        """Return the JSON object to store, without unknown values."""
         return written(self)
 
 
@@ -62,5 +64,6 @@ read is never this object."""
 
 
 def read(document: object, place: str) -> Outcome:
-    """Read the body of the event in the file `place`. Raises `StoreError`."""
+    """Check and convert `document`, the body of an event. `place` is its file, for messages.
+    Raises `StoreError`."""
     return codec.read(Outcome, document, place)

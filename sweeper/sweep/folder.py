@@ -1,5 +1,6 @@
-"""The folder of one sweep in a store: its paths and documents. Files under `state/` carry events in
-their names, so one listing gives all states. Workers load this: lazy imports."""
+"""The folder of one sweep in a store: its paths and documents. The names of the files under
+`state/` are events, so one listing gives all states. Workers load this module, so its imports
+are lazy."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 INFORMATIVE = ENDED | {Event.LOST, Event.CLAIMED}
-"""Events whose content is read, not only their name."""
+"""Events whose files are read. For other events, the name of the file is enough."""
 
 Events = dict[str, set[tuple[int, Event]]]
 """The events of each run (by id), as pairs of attempt and event."""
@@ -33,8 +34,9 @@ _LOG_PATH = "{log_path}"
 
 
 class SweepFolder:
-    """The folder of the sweep `name` in `store`. Paths are relative to the store's root. `inner` is
-    the folder inside a run's folder that has its metrics, or "" (see `with_metrics_in`)."""
+    """The folder of the sweep `name` in `store`. Paths are relative to the store's root. `inner`
+    is the path from a run's folder to the folder with the run's metrics, or "" (see
+    `with_metrics_in`)."""
 
     def __init__(self, store: "Store", name: str, inner: str = "") -> None:
         self.store = store
@@ -77,24 +79,24 @@ class SweepFolder:
         return f"{self.launcher}/{name}.request.json"
 
     def code(self, name: str) -> str:
-        """Return the path of the code of a launch. Its name is a hash of the code."""
+        """Return the path of the file `name` in the folder for copies of the code."""
         return f"{self.name}/code/{name}"
 
     def launch(self, identity: str) -> str:
-        """Return the path of a launch's record, which never changes. It has the origin of the code
-        that the launch's attempts run."""
+        """Return the path of a launch's record, which never changes. The record says where the
+        code that the launch's attempts run comes from."""
         return self.code(f"{identity}.launch.json")
 
     def chosen(self, stage: str, key: str) -> str:
-        """Return the path of the choice among the runs of a stage."""
+        """Return the path of the result of a choice among the runs of a stage."""
         return f"{self.name}/chosen/{stage}.{key}.json"
 
     def race_round(self, number: int) -> str:
-        """Return the path of the round of a race with this number."""
+        """Return the path of round `number` of a race."""
         return f"{self.name}/race/{number}.json"
 
     def event(self, run: str, attempt: int, event: Event) -> str:
-        """Return the path of an event of an attempt, which never changes."""
+        """Return the path of an event's file, which never changes."""
         return f"{self.state}/{run}/{attempt}.{event.value}.json"
 
     def stacks_request(self, run: str, attempt: int) -> str:
@@ -102,45 +104,46 @@ class SweepFolder:
         return f"{self.state}/{run}/{attempt}.stacks"
 
     def stacks(self, run: str, attempt: int) -> str:
-        """Return the path of the answer to that request."""
+        """Return the path of the answer to a request for stacks (`stacks.py`)."""
         return f"{self.attempt(run, attempt)}/stacks.json"
 
     def alarm(self, run: str, attempt: int, rule: str) -> str:
-        """Return the path of an alarm, which never changes."""
+        """Return the path of an alarm's file, which never changes."""
         return f"{self.alarms}/{run}.{attempt}.{rule}.json"
 
     def action(self, run: str, attempt: int, rule: str) -> str:
-        """Return the path of the record of the actions of `on_alarm` for an alarm."""
+        """Return the path of the file that records what `on_alarm` did about an alarm."""
         return f"{self.alarms}/{run}.{attempt}.{rule}.action.json"
 
     def heartbeat(self, run: str, attempt: int) -> str:
-        """Return the path of an attempt's heartbeat, overwritten by its worker."""
+        """Return the path of an attempt's heartbeat. The worker replaces this file every few
+        seconds."""
         return f"{self.heartbeats}/{run}.{attempt}"
 
     def log_path(self, run: str, attempt: int) -> str:
-        """Return the recipe's own folder for one attempt."""
+        """Return the path of the folder in which an attempt's recipe writes its files."""
         return f"{self.runs}/{run}.{attempt}"
 
     def recorded(self, run: str, attempt: int) -> str:
-        """Return the folder with an attempt's metrics, checkpoints and iterations."""
+        """Return the path of the folder with an attempt's metrics, checkpoints and iterations."""
         folder = self.log_path(run, attempt)
         return f"{folder}/{self.inner}" if self.inner else folder
 
     def attempt(self, run: str, attempt: int) -> str:
-        """Return the folder with the launcher's and the worker's records of an attempt."""
+        """Return the path of the folder in which launcher and worker write about an attempt."""
         return f"{self.name}/attempts/{run}.{attempt}"
 
     def job(self, run: str, attempt: int) -> str:
-        """Return the path of the worker's job, which is written before the attempt is submitted."""
+        """Return the path of `job.json`, which is written before the attempt is submitted."""
         return f"{self.attempt(run, attempt)}/job.json"
 
     def log(self, run: str, attempt: int) -> str:
-        """Return the path of the recipe's standard output and error."""
+        """Return the path of the log: the recipe's standard output and error."""
         return f"{self.attempt(run, attempt)}/stdout.log"
 
     def with_metrics_in(self, folder: str | None) -> "SweepFolder":
-        """Return a folder whose runs have their metrics in `launch.metrics_dir`: "run" for
-        `{log_path}/run`, None for the run's folder itself."""
+        """Return this sweep's folder with `inner` for `folder`, the grid's `launch.metrics_dir`:
+        "run" for `{log_path}/run`, "" for None."""
         inner = folder.removeprefix(_LOG_PATH).strip("/") if folder else ""
         return SweepFolder(self.store, self.name, inner)
 
@@ -154,8 +157,9 @@ class SweepFolder:
         return f"{self.store.root}/{self.name}"
 
     def read_plan(self) -> "Plan":
-        """Read the plan of the last launch, with the runs that stages have chosen since. Raises
-        `NotFound` with a hint, or `StoreError` if the plan is damaged or a dangling link."""
+        """Read the plan of the last launch, and add the runs that follow from recorded choices.
+        Raises `NotFound` with a hint if there is no such sweep, and `StoreError` if the plan is
+        damaged or the sweep's folder is a dangling link."""
         from sweeper.store.documents import read_as
         from sweeper.sweep.plan import read
 
@@ -177,9 +181,9 @@ class SweepFolder:
         return NotFound(f"no sweep {self.name!r} in {self.store.root}: {listing}")
 
     def with_chosen(self, plan: "Plan") -> "Plan":
-        """Return a plan with all runs that follow from the recorded choices of its stages, or from
-        the recorded rounds of its race. A moved folder may have another name than the plan. Raises
-        `StoreError`."""
+        """Add the runs to a plan that follow from the recorded choices of its stages, or from
+        the recorded rounds of its race. These are read from this folder, whose name may differ
+        from the plan's if the folder was moved. Raises `StoreError`."""
         if plan.race is not None:
             from sweeper.sweep.race import raced
 
@@ -195,8 +199,8 @@ class SweepFolder:
         return grown(plan, runs_of)
 
     def read_chosen(self, choice: "Choice") -> "Chosen | None":
-        """Read the result of a choice between runs of a stage. Return None if it was not made yet.
-        Raises `StoreError`."""
+        """Read the result of a choice among the runs of a stage. Return None if the choice was
+        not made yet. Raises `StoreError`."""
         from sweeper.store.documents import read_as
         from sweeper.sweep.stage_inputs import read_chosen
 
@@ -217,15 +221,15 @@ class SweepFolder:
         return tuple(rounds)
 
     def read_identity(self) -> str | None:
-        """Read the identity, which distinguishes this sweep from others of the same name. None
-        before the first launcher. Raises `StoreError`."""
+        """Read the sweep's identity, which distinguishes it from other sweeps of the same name.
+        Return None if there was no launcher yet. Raises `StoreError`."""
         try:
             return self.store.read(self.identity).decode("ascii", "replace").strip()
         except NotFound:
             return None
 
     def ensure_identity(self) -> str:
-        """Read the identity, or create it. Raises `StoreError`."""
+        """Read the sweep's identity. Create it if there is none. Raises `StoreError`."""
         identity = self.read_identity()
         if identity:
             return identity
@@ -237,23 +241,25 @@ class SweepFolder:
         return identity
 
     def read_service(self) -> "Service":
-        """Read the data of the last launch that runs need. Raises `NotFound`, `StoreError`."""
+        """Read `service.json`: what runs need to know about the last launch. Raises `NotFound`,
+        `StoreError`."""
         from sweeper.store.documents import read_as
         from sweeper.sweep import launcher
 
         return read_as(self.store, self.service, launcher.read_service)
 
     def read_events(self) -> Events:
-        """Read the events of every run that has any. Raises `NotFound` if the sweep's folder is
-        missing (removed, or on an unmounted disk)."""
+        """Read the events of all runs. Runs without events are left out. Raises `NotFound` if
+        the sweep's folder is missing (removed, or on an unmounted disk)."""
         events = _events_in(self.store.names(self.state))
         if not events and not self.store.exists(self.plan):
             raise NotFound(f"{self.address} does not exist")
         return events
 
     def peek_events(self, listed: Iterable[str] | None = None) -> Events:
-        """Read all events in half the time. Do not change the result, since runs with the same
-        events share one set. `listed` are the paths of the files, if they are already listed."""
+        """Read the events of all runs in half the time of `read_events`. Do not change the
+        result, because runs with the same events share one set. `listed` has the paths of the
+        events' files, if the caller has listed them already."""
         top = self.store.local_path(self.state)
         if listed is not None:
             return _events_in(listed)
@@ -275,7 +281,7 @@ class SweepFolder:
         return events
 
     def read_states(self) -> dict[str, RunState]:
-        """Read the state of every run that has any event."""
+        """Read the state of each run that has events."""
         return {run: fold(events) for run, events in self.read_events().items()}
 
     def read_event(self, run: str, attempt: int, event: Event) -> "Outcome":
@@ -286,9 +292,9 @@ class SweepFolder:
         return read_as(self.store, self.event(run, attempt, event), bodies.read)
 
     def read_outcome(self, run: str, state: RunState) -> "Outcome":
-        """Read the content of the event that decided `state`: the outcome of an ended attempt.
-        Return an empty outcome if there is none. Raises `StoreError` if it is damaged or cannot be
-        read."""
+        """Read the body of the event that decided `state`. Return an empty outcome if the event
+        is not in `INFORMATIVE`, or has no file. Raises `StoreError` if the body is damaged or
+        cannot be read."""
         from sweeper.sweep.event import NOTHING
 
         if state.event is None or state.event not in INFORMATIVE:
@@ -299,9 +305,8 @@ class SweepFolder:
             return NOTHING
 
     def place_of(self, run: str, attempt: int) -> str | None:
-        """Read the place of an attempt from its intent, which is recorded before it is submitted.
-        Return None if no place is recorded. An attempt opened by a worker is at the place of the
-        attempt before. Raises `StoreError`."""
+        """Read the backend of an attempt from its intent. If the intent names no backend, use
+        the attempt before. Return None if no intent names a backend. Raises `StoreError`."""
         for number in range(attempt, 0, -1):
             with suppress(NotFound):
                 place = self.read_event(run, number, Event.INTENT).place
@@ -310,8 +315,9 @@ class SweepFolder:
         return None
 
     def read_request(self, name: str, read: "Callable[[object, str], T]") -> "T | None":
-        """Read a user's request to the launcher. Return None if there is no request or it is
-        damaged, since a damaged request must not end a launcher. Raises `StoreError`."""
+        """Read a user's request to the launcher. `read` converts the document. Return None if
+        there is no request, or if the request is damaged, because it must not end a launcher.
+        Raises `StoreError`."""
         from sweeper.store.documents import read_as
 
         path = self.request(name)
@@ -325,8 +331,9 @@ class SweepFolder:
             raise
 
     def read_observations(self) -> "Observations":
-        """Read what a launcher last published. Some of it is valid only while the launcher runs. A
-        pause that was requested or ended later is included."""
+        """Read the observations that the launcher last published. Some of them are valid only
+        while the launcher is running. A pause that was requested or ended later is taken into
+        account."""
         from sweeper.store.documents import read_as
         from sweeper.sweep import launcher
 
@@ -367,7 +374,7 @@ def _events_in(paths: Iterable[str]) -> Events:
 
 
 def _names_in(folder: str) -> list[str]:
-    """Return the names in `folder`; empty if it is not a folder."""
+    """Return the names in `folder`; [] if it is not a folder."""
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -375,12 +382,12 @@ def _names_in(folder: str) -> list[str]:
 
 
 def token(run: str, attempt: int) -> str:
-    """Return the name by which a backend knows the job of an attempt: `<run id>-a<attempt>`."""
+    """Return the token of an attempt, by which backends identify its job: `<run id>-a<attempt>`."""
     return f"{run}-a{attempt}"
 
 
 def attempt_of(token: str) -> tuple[str, int]:
-    """Return the run's id and the attempt that a token names. Raises `ValueError` if the text is
-    not a token."""
+    """Split a token into the run's id and the number of the attempt. Raises `ValueError` if
+    `token` is not a token."""
     run, _, attempt = token.rpartition("-a")
     return run, int(attempt)

@@ -17,10 +17,11 @@ from sweeper.sweep.usage import NO_USAGE, Usage
 
 class Heartbeat(NamedTuple):
     """A heartbeat. `time` is by the worker's clock. `up_s` is the number of seconds since the
-    worker began the attempt. The service held it back for `paused_s` of them; `pauses` lists the
-    longest pauses and the current one. `usage` is the recipe's usage of its service in this
-    attempt. `gpus` are its devices (`0,1`), or `waiting`. `sessions` are the ids of its sessions at
-    the service. `document` is the whole document, with the machine's free disk space and memory."""
+    worker began the attempt. For `paused_s` of these seconds, the service delayed the attempt;
+    `pauses` lists the longest pauses and the current one. `usage` is what the recipe used of its
+    service in this attempt. `gpus` are the attempt's devices (`0,1`), or `waiting`. `sessions`
+    are the ids of the recipe's sessions at the service. `document` is the whole document, with
+    the machine's free disk space and memory."""
 
     time: Time | None = None
     up_s: float | None = None
@@ -34,21 +35,22 @@ class Heartbeat(NamedTuple):
 
 
 NO_HEARTBEAT = Heartbeat()
-"""The heartbeat of a worker that has not sent any."""
+"""Stands for a heartbeat that is missing or cannot be read."""
 
 
 _DOUBT_SECONDS = 15.0
-"""Seconds: a few times the interval of a worker's heartbeats."""
+"""Seconds without a new heartbeat after which `Beat.older` counts: a few times the interval of
+heartbeats."""
 
 Attempt = tuple[str, int]
 """A run's id and the number of its attempt."""
 
 
 class Beat(NamedTuple):
-    """The state of an attempt's heartbeat: its stamp (0 before the first heartbeat); the time of
-    its last seen change or of the first poll, by our monotonic clock; its content; the start of the
-    attempt by our clock, if known; and its possible age at our first poll, by the worker's
-    clock."""
+    """An attempt's heartbeat as polled. `stamp` changes with each heartbeat (0: there is none
+    yet). `seen` is when the stamp last changed, or when it was first polled. `began` is when the
+    attempt began, if known. Both times are by our monotonic clock. `older` is how old the
+    heartbeat was at our first poll, by the worker's clock."""
 
     stamp: int
     seen: float
@@ -58,8 +60,9 @@ class Beat(NamedTuple):
 
 
 class Heartbeats:
-    """The heartbeats of attempts that may be running, timed by our clock, since a worker's clock
-    may be wrong by hours. An attempt counts as alive when it is first polled."""
+    """The heartbeats of attempts that may be running. Their ages are measured by our clock,
+    because a worker's clock may be wrong by hours. An attempt counts as alive when it is first
+    polled."""
 
     def __init__(
         self,
@@ -69,10 +72,10 @@ class Heartbeats:
         wall: Callable[[], float] | None = None,
         most: int | None = None,
     ) -> None:
-        """Set the clocks and the limit. `wall` returns seconds since 1970. With `wall`, the time in
-        a heartbeat is used once the worker seems dead because the heartbeat has not changed for so
-        long. `most` limits how many heartbeats are read per poll of a remote store; for the others,
-        only changes are noticed."""
+        """Set the clocks and the limit. `wall` returns seconds since 1970. With `wall`, a
+        heartbeat that does not change for `_DOUBT_SECONDS` is dated by the time in it, not by
+        the first poll. `most` limits how many heartbeats a poll of a remote store reads; of
+        other heartbeats, the poll only notices changes."""
         self._store, self._folder = folder.store, folder
         self._clock, self._wall = clock, wall
         self._most = most
@@ -105,8 +108,8 @@ class Heartbeats:
         return self._clock() - self.known[run, attempt].seen
 
     def of(self, run: str, attempt: int) -> tuple[float, Mapping[str, object]]:
-        """Return the seconds since the heartbeat changed, and its content (`paused`, `machine`,
-        `host`), which is empty before the first."""
+        """Return the seconds since the heartbeat last changed, and its document (`paused`,
+        `machine`, `host`). The document is empty before the first heartbeat."""
         beat = self.known.get((run, attempt))
         return (0.0, {}) if beat is None else (self._clock() - beat.seen, beat.body.document)
 
@@ -116,7 +119,7 @@ class Heartbeats:
         return self.known[run, attempt].body.paused
 
     def _stamps(self, attempts: Iterable[Attempt]) -> dict[Attempt, int]:
-        """Return the stamp of each attempt's heartbeat; 0 where there is none."""
+        """Return the stamp of each attempt's heartbeat; 0 if there is no heartbeat."""
         folder = self._folder.heartbeats
         if self._top is None:
             listed = {entry.path: entry.stamp for entry in self._store.list(folder)}
@@ -136,10 +139,10 @@ class Heartbeats:
         return known
 
     def _since(self, written: str | None) -> float:
-        """Return the seconds since a time that the worker wrote."""
+        """Return the seconds since a time that the worker wrote; 0 if unknown."""
         if written is None or self._wall is None:
             return 0.0
-        # imported late, since `status` of a sweep that has ended needs no times
+        # imported late, since `status` of an ended sweep needs no times
         from datetime import datetime
 
         return max(0.0, self._wall() - datetime.fromisoformat(written).timestamp())
@@ -156,12 +159,13 @@ def _stamp(path: str) -> int:
 
 
 def _read(document: object, place: str) -> Heartbeat:
-    """Read the heartbeat in the file `place`. Raises `StoreError`."""
+    """Check and convert `document` to a heartbeat. `place` is its file, for messages. Raises
+    `StoreError`."""
     return codec.read(Heartbeat, document, place)
 
 
 def read_heartbeat(store: Store, path: str) -> Heartbeat:
-    """Read the heartbeat in a file. An unreadable one still counts as a heartbeat."""
+    """Read a heartbeat. Return `NO_HEARTBEAT` if the file is missing or damaged."""
     try:
         return read_as(store, path, _read)
     except (NotFound, StoreError):

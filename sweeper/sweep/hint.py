@@ -1,4 +1,4 @@
-"""Build sweeper commands for users to copy into a shell."""
+"""Builds sweeper commands that users can copy into a shell."""
 
 import os
 from contextlib import suppress
@@ -7,7 +7,8 @@ from sweeper.store.opening import default_root
 
 
 def hint(verb: str, *words: str, root: str | None = None) -> str:
-    """Return `sweeper VERB WORDS`, quoted for a shell; with `--root` unless that is the default."""
+    """Return the command `sweeper VERB WORDS`, quoted for a shell. Add `--root` unless `root` is
+    the default."""
     import shlex  # imported late, since most commands need no hint
 
     where = [] if root is None or _is_default(root) else ["--root", root]

@@ -1,4 +1,4 @@
-"""`job.json`: the work of an attempt's worker."""
+"""`job.json`: tells a worker what to do in an attempt."""
 
 from collections.abc import Mapping
 from typing import Annotated, NamedTuple
@@ -18,14 +18,16 @@ class Engine(NamedTuple):
 
 
 class Job(NamedTuple):
-    """The job of an attempt.
+    """The contents of `job.json`.
 
-    `settings` are the `launch` settings of the run, without the options of backends. Their
-    `requirements` is a file of the snapshot from which the recipe's environment is made. `env_file`
-    is the file with the environment, to which `settings.env` is added. `wandb` are variables that
-    name the run's trackers. `fields` are added to the configuration. `engine` is the engine that
-    the attempt uses, if it uses one of ours. `launch` is the id of the launch whose record says
-    what the attempt runs. `first` is the earliest attempt whose files this one may start from."""
+    `settings` are the `launch` settings of the run, without the options of backends.
+    `settings.requirements` is a file in the snapshot; the recipe's environment is built from it.
+    `env_file` is the file with the environment, to which `settings.env` is added. `wandb` has
+    variables that name the run's trackers. `fields` are added to the configuration. `engine` is
+    the local engine that the attempt uses, if any. `launch` is the id of the launch whose record
+    says which code the attempt runs. `first` is the earliest attempt whose files the attempt may
+    start from.
+    """
 
     run: str
     attempt: Annotated[int, AtLeast(1)]
@@ -45,12 +47,13 @@ class Job(NamedTuple):
     first: int = 1
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in the store."""
+        """Return the JSON object to store."""
         return {"schema": SCHEMA, **written(self)}
 
 
 def read(document: object, place: str) -> Job:
-    """Read the job in the file `place`. Raises `StoreError`."""
+    """Check and convert `document` to a job. `place` is its file, for messages. Raises
+    `StoreError`."""
     job = codec.read(Job, document, place)
     runs_anywhere(table_of(document).get("recipe"), place, "recipe")
     return job
@@ -61,7 +64,8 @@ class _Engine(NamedTuple):
 
 
 def read_engine(document: object, place: str) -> Engine | None:
-    """Read the engine of the job in the file `place`. Raises `StoreError`."""
+    """Return the engine in `document`, a job. `place` is its file, for messages. Raises
+    `StoreError`."""
     return codec.read(_Engine, document, place).engine
 
 
@@ -70,5 +74,6 @@ class _Tokens(NamedTuple):
 
 
 def read_tokens(document: object, place: str) -> list[str]:
-    """Read a job array's table, the file `place`: the token of each job. Raises `StoreError`."""
+    """Return the token of each job from `document`, the table of a job array. `place` is its
+    file, for messages. Raises `StoreError`."""
     return codec.read(_Tokens, document, place).tokens

@@ -1,4 +1,4 @@
-"""The words shown to people for the kinds in documents, in one place so that all commands agree."""
+"""Words that all commands show for codes in documents, such as kinds of observations."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,11 +8,11 @@ LOWERED = {
     "service": "the service holds runs back",
     "machine": "this machine cannot run more",
     "quota": "the quota in your configuration",
-    "room": "its machines have no more free GPUs or slots",
+    "room": "the machines have no more free GPUs or slots",
     "asked": "requested with `sweeper parallel`",
     "shared": "other sweeps share the quota",
 }
-"""Words for the reasons why a launcher's limit is lowered, by the key that it publishes."""
+"""Why a launcher has lowered its limit on jobs: from the key in `observations.json` to words."""
 
 _PAUSES = {"rate_limit": "rate limit"}
 _WORDS = {
@@ -53,13 +53,13 @@ def observed(observation: Observation) -> str:
 
 
 def pause_of(reason: str | None, since: str | None) -> str:
-    """Describe why the service holds a run back: `rate limit since 12:01:03Z`."""
+    """Describe a pause by the service: `rate limit since 12:01:03Z`."""
     word = _PAUSES.get(reason or "", reason or "by the service")
     return f"{word} since {_clock(since)}" if since else word
 
 
 def shown_marks(tags: Iterable[str], *, starred: bool, archived: bool = False) -> str:
-    """Return the marks of a sweep or run in short: `* baseline, archived`."""
+    """Return a short text with the marks of a sweep or run: `* baseline, archived`."""
     words = ", ".join([*tags, *(["archived"] if archived else [])])
     return f"* {words}".rstrip() if starred else words
 

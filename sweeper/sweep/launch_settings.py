@@ -1,5 +1,4 @@
-"""The settings for executing a sweep's runs: the section `launch`, in the form of plans and
-stages."""
+"""The settings for executing a sweep's runs: the section `launch` of a grid, as stored in plans."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -10,37 +9,38 @@ from sweeper.common.json_values import table_of
 
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
 _MOST_PER_GPU = 8
-"""The largest `per_gpu`. Each number up to it divides the number of bytes of a device's lock file
-(`common/gpus.py`)."""
-_PER_GPU_DOC = "How many runs may share a GPU, with gpus: 1."
+"""The largest `per_gpu`. This and all smaller numbers divide the number of bytes in a device's
+lock file (`common/gpus.py`)."""
+_PER_GPU_DOC = "How many runs may share a GPU. Needs gpus: 1."
+_PARALLEL_DOC = "The largest number of jobs at the same time."
 _PYTHON_DOC = (
     "The recipe's interpreter: a command, or a path relative to the folder where you run"
     " `sweeper launch`."
 )
 _REQUIREMENTS_DOC = (
-    "A requirements file, relative to the folder where you run `sweeper "
-    "launch`: the packages of recipes on machines that do not see this machine's "
-    "folders. Default: the packages in their image, which also needs sweeper."
+    "A requirements file with the packages of recipes, for machines that do not see this machine's"
+    " folders. Its path is relative to the folder where you run `sweeper launch`. By default, the"
+    " machines' image must contain these packages and sweeper."
 )
 _CWD_DOC = (
     "The folder that the recipe runs in, relative to the folder where you run `sweeper launch`."
 )
 _RESUME_DOC = (
-    "Whether an attempt starts from the files of the last one; auto: if those have a checkpoint."
+    "Whether an attempt starts from an earlier attempt's files; auto: if these have a checkpoint."
 )
 _LEASE_DOC = "Seconds without a heartbeat before a worker counts as lost; at least 15s."
 _GRACE_DOC = "Seconds between the request to stop (SIGTERM) and SIGKILL."
-_FIELD_DOC = "The field that takes the run's folder, if it is not log_path."
+_FIELD_DOC = "The recipe's field for the run's folder, if its name is not log_path."
 _METRICS_DOC = (
-    "The folder of the metrics, if it is not the run's folder: '{log_path}/run'. A recipe then"
-    " needs no log_path field."
+    "The folder with the metrics, if it is not the run's folder, such as '{log_path}/run'. A recipe"
+    " then needs no log_path field."
 )
-_WINDOW_DOC = 'Runs with the same text share a window, as in "{lora_rank}".'
+_WINDOW_DOC = 'Runs for which this text is the same share a window: "{lora_rank}".'
 _PANES_DOC = (
-    "The most runs in a window, each in a pane. Default: 12 with window, else each run has its own"
-    " window."
+    "The largest number of runs in a window, each in a pane. Default: 12 if window is set; else"
+    " each run has its own window."
 )
-_SYNC_DOC = "How often files of runs are uploaded to a remote store; at least 1s."
+_SYNC_DOC = "The time between uploads of the runs' files to a remote store; at least 1s."
 _PRIORITY_DOC = (
     "The sweep's weight when an account's slots are divided among sweeps: 2 gets twice as much as"
     " 1."
@@ -52,53 +52,56 @@ _WARM_DOC = (
 _GPUS_DOC = "How many GPUs each run gets. Runs wait until enough are free."
 
 _MODELS_DOC = (
-    "Whether a grid with a model that its service does not list is refused. "
-    "With false it only causes a warning."
+    "Whether a grid is refused if its service does not list one of its models. "
+    "With false, there is only a warning."
 )
 
 
 class Setting:
-    """The declaration of a field of `Launch` for grids, in `Annotated`: a sentence for people, an
-    example, the text to show as the default, and whether a stage may set the field for its own
-    runs."""
+    """The declaration of a field of the grid's section `launch`, in the `Annotated` of a field
+    of `Launch`: a sentence for users, an example value, and whether a stage may set the field
+    for its own runs."""
 
     def __init__(self, doc: str, example: object = None, *, by_stage: bool = False) -> None:
         self.doc, self.example, self.by_stage = doc, example, by_stage
 
 
 MOST_PANES = 12
-"""The default number of panes in a group's window. 12 panes have 50 x 16 characters each in a
-window of 200 x 50, and still fit a terminal of 80 x 24."""
+"""The default number of panes in a window. In a window of 200 x 50 characters, each of 12 panes
+has 50 x 16; 12 panes still fit a terminal of 80 x 24."""
 
 
 class Share(NamedTuple):
-    """A backend of a sweep, by name, and the most jobs at once there (None: the sweep's limit)."""
+    """The name of one of a sweep's backends, and its limit on jobs at the same time (None: the
+    sweep's limit)."""
 
     backend: str
     max_parallel: Annotated[int | None, AtLeast(1)] = None
 
 
 class Launch(NamedTuple):
-    """The settings for executing the runs. Durations are in seconds; None means no limit, or not
-    given. These declarations define the grid's section `launch` (`sweeper/grid/launch.py`).
+    """The settings for executing runs. Durations are in seconds; None means no limit, or not set.
+    These declarations define the grid's section `launch` (`sweeper/grid/launch.py`).
 
-    If a sweep has several backends, `backends` has them in the order in which they are filled.
-    `backend` is then their names joined for people (`tmux+slurm`), not the name of a backend: use
-    `places` to find where jobs go.
+    If a sweep has several backends, `backends` lists them in the order in which they get jobs.
+    `backend` is then a text for people with all names (`tmux+slurm`). Use `places` for the names of
+    the backends.
 
-    Runs with the same `window` share windows of at most `window_panes` panes. With `window_panes`
-    alone, all runs of the sweep share such windows.
+    Runs with the same `window` share windows of at most `window_panes` panes. If only
+    `window_panes` is set, all runs of the sweep share these windows.
 
-    `python`, `requirements` and `cwd` are as written. Relative paths start at the folder where you
-    run `sweeper launch`, not at the grid's. `requirements` is a file with the recipe's packages for
-    machines that do not see this machine's folders (None: their image has them). `gpus` is the
-    number of devices of each run (0: none are pinned); `per_gpu` runs share one. `warm` says
-    whether a recipe may be forked from a process that has already imported its packages. `debug`:
-    it runs under pdb, on the terminal of its job (`launch --debug`, no setting). `options` has the
-    options of each backend, by the key of its section (`aws_batch`)."""
+    `python`, `requirements` and `cwd` are stored as written in the grid. Relative paths start at
+    the folder where you run `sweeper launch`, not at the grid's folder. `requirements` is a file
+    with the recipe's packages, for machines that do not see this machine's folders (None: their
+    image has the packages). `gpus` is the number of devices of each run (0: none are reserved);
+    `per_gpu` runs share one device. `warm` says whether a recipe may be forked from a process
+    that has already imported the recipe's packages. `debug`: the recipe runs under pdb, on the
+    terminal of its job (`launch --debug`; grids cannot set it). `options` maps the name of each
+    backend's section (`aws_batch`) to the backend's options.
+    """
 
     backend: Annotated[str, Setting("Where jobs execute.")] = "tmux"
-    max_parallel: Annotated[int, AtLeast(1), Setting("The most jobs at once.", by_stage=True)] = 8
+    max_parallel: Annotated[int, AtLeast(1), Setting(_PARALLEL_DOC, by_stage=True)] = 8
     retries: Annotated[
         int, AtLeast(0), Setting("How many times a failed run is retried.", by_stage=True)
     ] = 0
@@ -150,15 +153,16 @@ class Launch(NamedTuple):
         return tuple(share.backend for share in self.shares)
 
     def document(self) -> dict[str, object]:
-        """Return the form in `sweep.json`, where backends' options are among the other keys."""
+        """Return the JSON object for `sweep.json`, where the sections of backends stand next to
+        the other keys."""
         return written(self)
 
     def for_worker(self) -> "Launch":
-        """Return the settings without those of backends."""
+        """Return these settings without the settings of backends."""
         return self._replace(backends=(), options=_NOTHING)
 
     def under(self, stage: Mapping[str, object]) -> "Launch":
-        """Return these settings overridden by those of a stage, in the form of `Stage.launch`.
+        """Return these settings, overridden by the settings of a stage (`Stage.launch`).
         Environment variables are overridden one by one."""
         overrides = {key: value for key, value in stage.items() if key in Launch._fields}
         options = {key: mine for key, mine in stage.items() if key not in Launch._fields}

@@ -1,5 +1,5 @@
-"""Documents that a launcher writes besides events: the place of the runs' environment, its
-observations, and the attempts whose alarms are complete."""
+"""Documents that a launcher writes besides events: where the runs' environment is, the
+launcher's observations, and the attempts whose alarms are all recorded."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -27,10 +27,10 @@ _Place = Annotated[Mapping[str, str], Parse(_place)]
 
 
 class Service(NamedTuple):
-    """The data of the last launch that runs need. `env_file` is the file on this machine with the
-    runs' environment. `engine` is the address of the runs' engine, `home` the engine's home.
-    `places` has the data for finding jobs, for each of the sweep's backends in order (empty: only
-    the backend's name is known). `document` is the whole document."""
+    """What runs need to know about the last launch. `env_file` is the file on this machine with
+    the runs' environment. `engine` is the address of the runs' engine, `home` the engine's home.
+    For each of the sweep's backends in order, `places` has data for finding the backend's jobs
+    (empty: only the backend's name is known). `document` is the whole document."""
 
     env_file: str | None = None
     engine: str | None = None
@@ -44,8 +44,9 @@ class _OfOldVersion(NamedTuple):
 
 
 def read_service(document: object, place: str) -> Service:
-    """Read `service.json`, the file `place`. A document without `env_file`, which every version
-    has written, is damaged. Raises `StoreError`."""
+    """Check and convert the document of `service.json`. `place` is its path, for messages. A
+    document without `env_file` is damaged, because every version writes that key. Raises
+    `StoreError`."""
     service = codec.read(Service, document, place)
     if "env_file" not in service.document:
         raise Damaged(f"{place}: env_file: should be a text, and is missing")
@@ -56,12 +57,12 @@ def read_service(document: object, place: str) -> Service:
 
 
 class Observations(NamedTuple):
-    """The observations that a launcher last published: `observed` by run id, a text about
-    everything that does not answer (`unreachable`), and the reason why no runs are started
-    (`held`). `gave_up`: the launcher has ended for the reason in `held`. `paused`: a user has
-    paused the sweep. `limit` is the number of jobs at once if it is below `max_parallel`, and
-    `limit_by` the reason as one word. `usage` is the usage of the runs. `starting` is False for a
-    launcher that only stops runs."""
+    """The observations that a launcher last published. `observed` maps run ids to observations.
+    `unreachable` is a text about everything that does not answer. `held` is the reason why no
+    runs are started. `gave_up`: the launcher has ended for the reason in `held`. `paused`: a
+    user has paused the sweep. `limit` is the current limit on jobs if it is below
+    `max_parallel`, and `limit_by` is the reason, as one word. `usage` is the usage of all runs.
+    `starting` is False for a launcher that only stops runs."""
 
     observed: Mapping[str, Published] = MappingProxyType({})
     unreachable: str | None = None
@@ -76,7 +77,7 @@ class Observations(NamedTuple):
 
 
 _GAVE_UP = "the launcher gave up: "
-"""Prefix of `held` until version 0.1, which had no `gave_up`."""
+"""Prefix of `held` in documents of version 0.1 and older, which have no `gave_up`."""
 
 
 NO_OBSERVATIONS = Observations()
@@ -84,7 +85,8 @@ NO_OBSERVATIONS = Observations()
 
 
 def read_observations(document: object, place: str) -> Observations:
-    """Read `observations.json`, the file `place`. Raises `StoreError`."""
+    """Check and convert the document of `observations.json`. `place` is its path, for messages.
+    Raises `StoreError`."""
     published = codec.read(Observations, document, place)
     held = published.held or ""
     if held.startswith(_GAVE_UP):
@@ -97,13 +99,13 @@ class _Judged(NamedTuple):
 
 
 def read_judged(document: object, place: str) -> set[tuple[str, int]]:
-    """Read `judged.json`, the file `place`: the attempts (run, attempt) whose alarms are all
-    recorded. Raises `StoreError`."""
+    """Return the attempts, as (run, attempt), whose alarms are all recorded, from the document
+    of `judged.json`. `place` is its path, for messages. Raises `StoreError`."""
     return set(codec.read(_Judged, document, place).attempts)
 
 
 def held_of(observations: Observations) -> str | None:
-    """Return why no runs are started, or None if they are."""
+    """Return why no runs are started; None if runs are started."""
     if observations.held is None or not observations.gave_up:
         return observations.held
     return f"the launcher gave up: {observations.held}"

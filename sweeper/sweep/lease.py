@@ -1,6 +1,6 @@
-"""Ensures that a sweep on a remote store has one launcher: the process that created the newest
-`launcher/<epoch>`. It holds the lease until it releases it, or until its heartbeat stops for
-`LEASE_SECONDS`."""
+"""Ensures that a sweep on a remote store has only one launcher: the process that created the
+newest `launcher/<epoch>`. This process holds the lease until it releases the lease, or sends no
+heartbeat for `LEASE_SECONDS`."""
 
 # launcher/<epoch>            created exclusively, so that only one launcher gets the epoch
 # launcher/<epoch>.beat       replaced every few seconds by the holder
@@ -32,7 +32,8 @@ _FILE = re.compile(r"[^/]+/launcher/[0-9]+(\.beat|\.released)?")
 
 
 class _Held(NamedTuple):
-    """The newest epoch, the stamp of its heartbeat (0 if it has none), and whether it has ended."""
+    """The newest epoch, the stamp of its heartbeat (0 if it has none), and whether it was
+    released."""
 
     epoch: int
     beat: int
@@ -63,8 +64,8 @@ def _is_over(folder: SweepFolder, held: _Held, clock: Callable[[], float]) -> bo
 
 
 def is_alive(folder: SweepFolder, since: float = -math.inf) -> bool:
-    """Return whether the holder's heartbeat has changed since the time `since` of our clock. Call
-    it after `is_leased`."""
+    """Return whether this process has seen the holder's heartbeat change at or after `since`, in
+    seconds of the clock of `is_leased`. Call `is_leased` first."""
     _, changed, before_us = _seen[folder.store.root, folder.name]
     return before_us and changed >= since
 
@@ -89,12 +90,12 @@ def holding_lease(
     sleep: Callable[[float], None] = time.sleep,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lease. Wait until the other launcher is seen to be alive and then for
-    `patience` seconds, or until its lease has expired. Yield a function that raises
-    `AnotherLauncher` after another launcher has taken over. If the sweep does not exist when the
-    block ends, the lease leaves no files behind. `tell` gets a message if this waits for a lease
-    to expire. Raises `AnotherLauncher`, and with `existing` also `NotFound` if there is no such
-    sweep."""
+    """Hold the sweep's lease. If another launcher holds the lease, wait until the lease is
+    released or expires. After `patience` seconds, raise `AnotherLauncher` as soon as the other
+    launcher is seen to be alive. Yield a function that raises `AnotherLauncher` once another
+    launcher has taken over. If the sweep does not exist when the block ends, the lease leaves no
+    files behind. `tell` gets a message if this waits for a lease to expire. With `existing`,
+    raises `NotFound` if there is no such sweep."""
     deadline, is_told = clock() + patience, False
     while True:
         if existing and not folder.store.exists(folder.plan):
@@ -109,13 +110,13 @@ def holding_lease(
         elif clock() > deadline and not is_told:
             tell(
                 f"waiting: the last launcher of {folder.name!r} sends no heartbeats; its "
-                f"lease expires {LEASE_SECONDS:g} s after the last one"
+                f"lease expires {LEASE_SECONDS:g} s after its last heartbeat"
             )
             is_told = True
         sleep(_LOOK_SECONDS)
     lease = _Lease(folder, held.epoch + 1, clock)
     try:
-        _remove_marks(folder)
+        _remove_changing(folder)
         yield lease.check
     except StoreError:
         with contextlib.suppress(StoreError):
@@ -126,8 +127,8 @@ def holding_lease(
 
 
 def _take(folder: SweepFolder, before: int) -> bool:
-    """Create the epoch after `before`. Return whether this process has it. If the reply to the
-    first try was lost, the second try finds the epoch and recognises it."""
+    """Create the epoch after `before`. Return whether this process has created it. If the
+    store's reply to the first try was lost, the second try recognises its own epoch."""
     holder, path = _this_holder(), _path(folder, before + 1)
     try:
         folder.store.create(path, holder)
@@ -145,9 +146,9 @@ def _take(folder: SweepFolder, before: int) -> bool:
     return True
 
 
-def _remove_marks(folder: SweepFolder) -> None:
-    """Remove the marks that killed commands of this machine left (`settled.changing`). This is safe
-    because readers use no listing from before our epoch."""
+def _remove_changing(folder: SweepFolder) -> None:
+    """Remove the files of `settled.changing` that were left by commands that were killed on this
+    machine. This is safe, because readers use no listing from before our epoch."""
     with contextlib.suppress(StoreError):
         for path in [*folder.store.names(folder.launcher)]:
             if path.startswith(f"{folder.launcher}/{CHANGING}"):
@@ -157,7 +158,7 @@ def _remove_marks(folder: SweepFolder) -> None:
 
 
 class _Lease:
-    """An epoch that this process holds, kept alive by a thread."""
+    """An epoch that this process holds. A thread sends its heartbeats."""
 
     def __init__(self, folder: SweepFolder, epoch: int, clock: Callable[[], float]) -> None:
         self._folder, self._store = folder, folder.store
@@ -217,7 +218,7 @@ def _look(folder: SweepFolder) -> _Held:
 
 
 def is_of_lease(path: str) -> bool:
-    """Return whether a file of a sweep belongs to its lease."""
+    """Return whether a file of a sweep belongs to the sweep's lease."""
     return _FILE.fullmatch(path) is not None
 
 
@@ -226,7 +227,8 @@ def _path(folder: SweepFolder, epoch: int) -> str:
 
 
 def _this_holder() -> bytes:
-    """Describe this process, so that others on this machine need not wait for its lease."""
+    """Return a description of this process. If this process dies, other processes on this
+    machine can tell, and need not wait for its lease to expire."""
     identity = {**this_process()._asdict(), "nonce": os.urandom(8).hex()}
     return json.dumps(identity).encode() + b"\n"
 

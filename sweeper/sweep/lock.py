@@ -16,8 +16,8 @@ from sweeper.sweep.hint import hint
 PATIENCE_SECONDS = 0.5
 """Seconds to wait for a launcher that is about to end."""
 _LOOK_SECONDS = 60.0
-"""Seconds to wait for a process that checks the lock, which holds it for that time and may be
-stopped meanwhile."""
+"""Seconds to wait for a process that only checks the lock. It holds the lock meanwhile, and may
+be stopped (SIGSTOP)."""
 
 _OPENINGS = 100
 """How many times to try to create the lock's file while other processes remove its folder."""
@@ -32,14 +32,13 @@ def holding_sweep(
     existing: bool = False,
     deletes: bool = False,
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lock, as `_holding` does. Also raises `StoreError` if an earlier deletion of
-    the sweep was interrupted, unless the caller itself `deletes` the sweep."""
+    """Hold the sweep's lock; see `_holding`. Also raises `StoreError` if an earlier deletion of
+    the sweep was interrupted, unless the caller `deletes` the sweep."""
     with _holding(folder, patience, tell, existing=existing) as check:
         if not deletes and folder.store.exists(folder.deletion):
             finish = hint("sweep delete", folder.name, root=folder.store.root)
             raise StoreError(
-                f"the deletion of {folder.address} was interrupted after some files: "
-                f"`{finish}` removes the rest"
+                f"the deletion of {folder.address} was interrupted: `{finish}` deletes what is left"
             )
         yield check
 
@@ -48,15 +47,16 @@ def holding_sweep(
 def _holding(
     folder: SweepFolder, patience: float, tell: Callable[[str], None], *, existing: bool
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lock. The kernel releases it when the process ends in any way. Yields a
-    function that raises `AnotherLauncher` once another launcher has taken over, which can only
-    happen with a lease.
+    """Hold the sweep's lock. However the process ends, the kernel then releases a local lock.
+    Yields a function that raises `AnotherLauncher` once another launcher has taken over, which can
+    happen only to a lease.
 
     If there is no `sweep.json` when the block ends (the sweep was deleted or its launch failed),
     the lock leaves no files behind. `existing`: do not lock a sweep that does not exist.
 
-    Raises `AnotherLauncher` if a launcher still has the lock after `patience` seconds, and with
-    `existing` `NotFound`. `tell` gets a message while this waits for a lease to expire.
+    Raises `AnotherLauncher` if a launcher still has the lock after `patience` seconds, and
+    `NotFound` if the sweep does not exist, but `existing` is set. `tell` gets a message while
+    this waits for a lease to expire.
     """
     if folder.store.is_remote:
         from sweeper.sweep.lease import holding_lease
@@ -87,7 +87,8 @@ def _require_sweep(folder: SweepFolder) -> None:
 
 
 def is_of_lock(store: Store, path: str) -> bool:
-    """Return whether a file of a sweep belongs to its lock, which removes the file itself."""
+    """Return whether a file of a sweep belongs to the sweep's lock. `holding_sweep` itself
+    removes this file."""
     if store.is_remote:
         from sweeper.sweep.lease import is_of_lease
 
@@ -96,9 +97,9 @@ def is_of_lock(store: Store, path: str) -> bool:
 
 
 def _lock(folder: SweepFolder, path: str, patience: float) -> int:
-    """Lock the file at `path`, and return its descriptor. A process that deletes the sweep removes
-    the file while it holds the lock. A lock on a removed file has no effect, so the new file at the
-    path is locked then."""
+    """Lock the file at `path`, and return its descriptor. A process that deletes the sweep
+    removes the file while it holds the lock. A lock on a removed file has no effect, so this
+    then locks the new file at the path."""
     begun = time.monotonic()
     while True:
         descriptor = _open(path)
@@ -138,8 +139,8 @@ def _is_at(descriptor: int, path: str) -> bool:
 
 
 def _remove(path: str) -> None:
-    """Remove the lock's file and its empty folders. Another process may already have created a new
-    sweep there."""
+    """Remove the lock's file and its folders. Raises `OSError` if a folder is not empty, because
+    another process has already created a new sweep there."""
     os.unlink(path)
     folder = os.path.dirname(path)
     os.rmdir(folder)
@@ -151,8 +152,8 @@ def _remove(path: str) -> None:
 
 
 def is_held(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Return whether a launcher holds the sweep now. Leaves nothing behind. Raises `StoreError` if
-    that is unknown."""
+    """Return whether a launcher holds the sweep's lock now. Leaves no files behind. Raises
+    `StoreError` if that is unknown."""
     if folder.store.is_remote:
         from sweeper.sweep.lease import is_leased
 
@@ -171,8 +172,9 @@ def is_held(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic)
 
 
 def is_alive(folder: SweepFolder, since: float) -> bool:
-    """Return whether the holder of the sweep, as found by `is_held`, was alive at `since` or later,
-    by the monotonic clock. The kernel releases the lock of a dead process."""
+    """Return whether the holder that `is_held` has found was alive at `since` (monotonic
+    seconds) or later. A holder of a local lock is always alive, because the kernel releases the
+    lock of a dead process."""
     if not folder.store.is_remote:
         return True
     from sweeper.sweep import lease

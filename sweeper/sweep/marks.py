@@ -1,5 +1,5 @@
 """Marks that people and agents add to a sweep and its runs: notes, tags, stars, and the archived
-flag. Each is a file `notes/<nanoseconds>-<random>.<kind>.json`, created once."""
+flag. Each mark is a file `notes/<nanoseconds>-<random>.<kind>.json`, created once."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 
 class Kind(StrEnum):
-    """The kind of a mark, which is its effect."""
+    """The kinds of marks. The kind says what a mark adds or removes."""
 
     NOTE = "note"
     TAG = "tag"
@@ -31,8 +31,8 @@ class Kind(StrEnum):
 
 
 class Mark(NamedTuple):
-    """A mark. `run` is the id of its run, or None for the sweep. `text` is the text of a note, or a
-    tag. `by` is its author, `time` when it was made (UTC, ISO 8601)."""
+    """A mark on the run with the id `run`, or on the sweep (None). `text` is the text of a note,
+    or the tag. `by` is the author; `time` is when the mark was made (UTC, ISO 8601)."""
 
     kind: Kind
     run: str | None
@@ -41,13 +41,13 @@ class Mark(NamedTuple):
     time: Annotated[str, Default("")]
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in the store."""
+        """Return the JSON object to store."""
         return {"schema": SCHEMA, **written(self)}
 
 
 class Marks(NamedTuple):
-    """The state of a run or a sweep: its notes, oldest first, its tags in alphabetical order,
-    whether it is starred, and whether a sweep is archived."""
+    """The current marks of a run or a sweep: notes (oldest first), tags (in alphabetical order),
+    whether it is starred, and whether it is archived (only sweeps)."""
 
     notes: tuple[Mark, ...] = ()
     tags: tuple[str, ...] = ()
@@ -64,12 +64,13 @@ NO_MARKS = Marks()
 
 
 def is_tag(text: str) -> bool:
-    """Return whether a text is a valid tag: letters, digits, `. _ + -`, at most 64."""
+    """Return whether `text` is a valid tag: at most 64 letters, digits and `. _ + -`, the first
+    a letter or digit."""
     return _TAG.fullmatch(text) is not None
 
 
 def fold(marks: Iterable[Mark]) -> Marks:
-    """Return the state that follows from the marks of one run or sweep, given in their order."""
+    """Return the current marks that follow from all marks of one run or sweep, oldest first."""
     notes: list[Mark] = []
     tags: set[str] = set()
     starred = archived = False
@@ -88,7 +89,8 @@ def fold(marks: Iterable[Mark]) -> Marks:
 
 
 def read(document: object, place: str) -> Mark:
-    """Read the mark in the file `place`. Raises `StoreError`."""
+    """Check and convert `document` to a mark. `place` is its file, for messages. Raises
+    `StoreError`."""
     mark = codec.read(Mark, document, place)
     if mark.kind in (Kind.TAG, Kind.UNTAG) and not is_tag(mark.text):
         raise Damaged(f"{place}: text: should be a tag")
@@ -120,14 +122,15 @@ def read_marks(
 
 
 def is_archived(folder: SweepFolder) -> bool:
-    """Return whether a sweep is archived, by the names of its marks. Raises `StoreError`."""
+    """Return whether a sweep is archived. Only the names of its marks are read. Raises
+    `StoreError`."""
     kinds = [kind for _, kind in _listed(folder) if kind in (Kind.ARCHIVE, Kind.UNARCHIVE)]
     return bool(kinds) and kinds[-1] is Kind.ARCHIVE
 
 
 def _listed(folder: SweepFolder) -> list[tuple[str, Kind]]:
-    """Return the files and the kinds of marks, in order. Kinds that this version does not know are
-    left out."""
+    """Return the path and the kind of each mark, oldest first. Marks of kinds that this version
+    does not know are left out."""
     marks: list[tuple[str, Kind]] = []
     for path in sorted(folder.store.names(folder.notes)):
         match = _NAME.fullmatch(path.rpartition("/")[2])

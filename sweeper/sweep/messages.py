@@ -1,5 +1,5 @@
-"""Records messages and their delivery to each receiver. A message with a `begun` but no `ended`
-file was interrupted: it may have arrived, and is not sent again."""
+"""Records messages and the tries to send them to each receiver. A try with a `begun` file but no
+`ended` file was interrupted. Its message may have arrived, and is not sent again."""
 
 # notify/<key>.json                        the message: created once, by the first process
 # notify/<key>.<receiver>.<n>.begun.json   created exclusively by the process that sends it, for the
@@ -22,12 +22,12 @@ from sweeper.sweep.process import is_gone, read_who, this_process
 _MESSAGE = re.compile(r"([A-Za-z0-9_-]+)\.json")
 _TRY = re.compile(r"([A-Za-z0-9_-]+)\.([a-z]+)\.([1-9][0-9]*)\.(begun|ended)\.json")
 _LONGEST_TRY = 300.0
-"""The most seconds that sending by a command and by a mail server can take together."""
+"""Seconds after which a try is certainly over."""
 
 
 class Try(NamedTuple):
     """The last try to send a message to a receiver. `delivered` is None while the result is
-    unknown. `error` says why it failed. `sending`: its sender may still be running."""
+    unknown. `error` says why it failed. `sending`: the sending process may still be running."""
 
     number: int
     delivered: bool | None
@@ -45,7 +45,7 @@ class _Begun(NamedTuple):
 
 
 def put(folder: SweepFolder, message: Message) -> bool:
-    """Record a message. Return whether it was new. Raises `StoreError`."""
+    """Record a message. Return False if it was recorded already. Raises `StoreError`."""
     try:
         folder.store.create(f"{folder.notify}/{message.key}.json", encode(message.document()))
     except AlreadyExists:
@@ -60,12 +60,12 @@ def keys(folder: SweepFolder) -> list[str]:
 
 
 def read(folder: SweepFolder, key: str) -> Message:
-    """Return a message. Raises `NotFound`, `StoreError`."""
+    """Read a message. Raises `NotFound`, `StoreError`."""
     return read_as(folder.store, f"{folder.notify}/{key}.json", partial(read_message, key))
 
 
 def tries(folder: SweepFolder) -> dict[tuple[str, str], Try]:
-    """Return the last try of each pair of message (its key) and receiver. Raises `StoreError`."""
+    """Return a dict from (message key, receiver) to the last try. Raises `StoreError`."""
     begun: dict[tuple[str, str], int] = {}
     ended: set[tuple[str, str, int]] = set()
     for path in folder.store.names(folder.notify):
@@ -85,8 +85,8 @@ def tries(folder: SweepFolder) -> dict[tuple[str, str], Try]:
 
 
 def begin(folder: SweepFolder, key: str, way: str, number: int) -> bool:
-    """Claim the sending of a message. Return False if another process has claimed it. Raises
-    `StoreError`."""
+    """Claim try `number` of sending a message to the receiver `way`. Return False if another
+    process has claimed it. Raises `StoreError`."""
     try:
         document = {"schema": SCHEMA, "time": timestamp(), **this_process()._asdict()}
         folder.store.create(_path(folder, key, way, number, "begun"), encode(document))
@@ -96,7 +96,7 @@ def begin(folder: SweepFolder, key: str, way: str, number: int) -> bool:
 
 
 def end(folder: SweepFolder, key: str, way: str, number: int, error: str | None) -> None:
-    """Record the result of sending: `error` is None if the message has arrived. Raises
+    """Record the result of a try: `error` is None if the message has arrived. Raises
     `StoreError`."""
     document = {"schema": SCHEMA, "time": timestamp(), "delivered": error is None, "error": error}
     folder.store.replace(_path(folder, key, way, number, "ended"), encode(document))

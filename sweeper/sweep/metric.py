@@ -1,5 +1,6 @@
-"""The settings for comparing runs and cells: the value of a run that counts, the noise estimate,
-and the effect of a failed run. `{mean_of_last: 5}` is written `mean_of_last=5`."""
+"""The settings for comparing runs and cells: which value of a run counts, how noise is
+estimated, and how a failed run counts. `{mean_of_last: 5}` in a grid is stored as
+`mean_of_last=5`."""
 
 import re
 from typing import Annotated, Literal, NamedTuple
@@ -14,14 +15,13 @@ FAILED = ("bound", "worst", "drop")
 
 
 def mean_of_last(at: str) -> int | None:
-    """Return how many of the last values the mean covers, such as 5 for `mean_of_last=5`, or None
-    for any other text."""
+    """Return the number N of `mean_of_last=N`, or None for any other string."""
     match = re.fullmatch(r"mean_of_last=([1-9][0-9]{0,3})", at)
     return int(match[1]) if match and int(match[1]) <= MOST_LAST else None
 
 
 def is_at(at: str) -> bool:
-    """Return whether the text is a valid `at`."""
+    """Return whether `at` is a valid `Metric.at`."""
     return at in ("auto", "last", "best") or mean_of_last(at) is not None
 
 
@@ -34,24 +34,26 @@ def value_text(at: str) -> str:
 
 
 def lenders(noise: str) -> tuple[str, ...]:
-    """Return the sweeps whose noise estimates are used: a and b for `from=a,b`."""
+    """Return the names of the sweeps whose noise estimates are used: `("a", "b")` for
+    `from=a,b`."""
     word, _, names = noise.partition("=")
     return tuple(dict.fromkeys(filter(None, names.split(",")))) if word == "from" else ()
 
 
 def is_noise(noise: str) -> bool:
-    """Return whether the text is a valid `noise`."""
+    """Return whether `noise` is a valid `Metric.noise`."""
     return noise in NOISES or bool(lenders(noise))
 
 
 class Metric(NamedTuple):
-    """The settings that decide which cell is best. `at` is the value of a run that counts: `last`,
-    `best`, `mean_of_last=5`, or `auto`, which is the last, or in a report a mean if the last values
-    are noisy. `noise` says whether cells share a noise estimate: `auto` (if a test allows it),
-    `pooled`, `own`, or `from=SWEEP,...` (use the estimates of these sweeps). `failed` is how a
-    failed run counts: `bound` (its cell is at most as good as if it had the worst value), `worst`
-    (the worst value) or `drop` (not at all). `by` is a setting: cells are compared separately for
-    each of its values. `relevant` is the smallest difference that matters."""
+    """The settings that decide which cell is best. `at` says which value of a run counts:
+    `last`, `best`, `mean_of_last=5`, or `auto` (the last value; in a report, a mean if the last
+    values are noisy). `noise` says whether cells share a noise estimate: `auto` (if a test
+    allows it), `pooled`, `own`, or `from=SWEEP,...` (use the estimates of these sweeps).
+    `failed` says how a failed run counts: `bound` (its cell is at most as good as if the run had
+    the worst value), `worst` (with the worst value) or `drop` (not at all). `by` names a
+    setting: cells are compared separately for each of its values. `relevant` is the smallest
+    difference that matters."""
 
     name: str
     goal: Annotated[Literal["minimize", "maximize"], Default("minimize")]

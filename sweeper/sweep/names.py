@@ -8,12 +8,14 @@ STAGE_NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"
 
 
 def is_sweep_name(text: str) -> bool:
-    """Return whether the text is a valid sweep name, safe as a folder and as a tmux session."""
+    """Return whether `text` is a valid name of a sweep, which is also safe as the name of a
+    folder and of a tmux session."""
     return re.fullmatch(SWEEP_NAME, text) is not None
 
 
 def shorten(name: str, limit: int = MAX_NAME) -> str:
-    """Return `name`. If it is longer than `limit`, return its start and a hash of the whole."""
+    """Return `name`. If it is longer than `limit`, return its beginning and a hash of the whole
+    name."""
     if len(name) <= limit:
         return name
     import hashlib  # imported late, since it is rarely needed and loads OpenSSL

@@ -1,5 +1,5 @@
-"""Notification settings, as in a grid or the user's configuration, and recorded messages. A secret
-value is given as `$NAME`, the variable that holds it."""
+"""Notification settings, as in a grid or the user's configuration, and recorded messages. A
+secret value is given as `$NAME`, where NAME is the environment variable with the value."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal, NamedTuple
@@ -33,12 +33,12 @@ class Notify(NamedTuple):
 
     @property
     def receivers(self) -> tuple[str, ...]:
-        """The ways that are used."""
+        """The names of the ways that are used."""
         values = self._asdict()
         return tuple(way for way in ("command", "webhook", "slack", "email") if values[way])
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in `sweep.json`."""
+        """Return the JSON object for `sweep.json`."""
         return written(self)
 
 
@@ -51,12 +51,13 @@ class Message(NamedTuple):
     time: Annotated[str, Default("")]
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in the store."""
+        """Return the JSON object to store."""
         return {"schema": SCHEMA, **written(self)}
 
 
 def variables_of(notify: Notify) -> Mapping[str, str]:
-    """Return the variables that the settings refer to, with the setting of each."""
+    """Return a dict from each variable that the settings refer to, to the setting that refers to
+    it."""
     email = notify.email
     named = {
         "webhook": notify.webhook,
@@ -69,5 +70,6 @@ def variables_of(notify: Notify) -> Mapping[str, str]:
 
 
 def read_message(key: str, document: object, place: str) -> Message:
-    """Read the message in the file `place`. Raises `StoreError`."""
+    """Check and convert `document` to the message `key`. `place` is its file, for messages.
+    Raises `StoreError`."""
     return codec.read(Message, document, place)._replace(key=key)

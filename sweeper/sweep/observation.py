@@ -1,5 +1,5 @@
-"""A launcher's observations of runs, which are not states: a kind, a reason, a time.
-`sweeper.sweep.labels` turns them into words for people."""
+"""A launcher's observations of runs: a kind, a reason and a time. An observation is not a state.
+`sweeper.sweep.labels` describes observations in words."""
 
 from enum import StrEnum
 from typing import Annotated, Any, NamedTuple
@@ -8,8 +8,7 @@ from sweeper.common.codec import Parse, Sparse, value_of, written
 
 
 class Kind(StrEnum):
-    """Kinds of observations: first those of running attempts, then those of runs not yet
-    started."""
+    """Kinds of observations: first of running attempts, then of runs that are not started yet."""
 
     QUEUED = "queued"  # The backend has the job but has not started it.
     STALE = "stale"  # no heartbeat for longer than `launch.lease`
@@ -27,15 +26,15 @@ class Kind(StrEnum):
 
 
 class Observation(NamedTuple):
-    """What a launcher observed of a run. `time` (UTC) is when the observed state began, or, for
-    a wait, when it ends."""
+    """A launcher's observation of a run. `time` (UTC) is when the observed situation began; for
+    `LATER`, when it ends."""
 
     kind: Kind
     reason: Sparse[str | None] = None
     time: Sparse[str | None] = None
 
     def document(self) -> dict[str, str]:
-        """Return the form in `observations.json`."""
+        """Return the JSON object for `observations.json`."""
         return written(self)
 
 
@@ -72,7 +71,7 @@ _OF_WORDS = {
 
 def _of_words(text: str) -> Observation:
     """Parse the words that launchers of version 0.1 and older publish. Such a launcher may still
-    run."""
+    be running."""
     begins, _, reason = text.partition(": ")
     if begins.startswith("next attempt at "):
         return Observation(Kind.LATER, None, begins.rpartition(" ")[2])

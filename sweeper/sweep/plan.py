@@ -28,7 +28,7 @@ from sweeper.sweep.usage import Usage
 
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
 _SEEDS = 2**63
-"""The bound of seeds: tables of runs have 64-bit integers for them."""
+"""The bound of seeds, because tables of runs store seeds as 64-bit integers."""
 _LONGEST_ID = 64
 
 
@@ -43,11 +43,12 @@ _Seed = Annotated[int, Check(lambda seed: -_SEEDS <= seed < _SEEDS, "a 64-bit in
 
 
 class Run(NamedTuple):
-    """A cell with a seed. `config` has the given values by dotted keys, including the seed, without
-    the fields that the worker fills in (`log_path`). `retired` runs are no longer in the grid.
+    """A run: a cell with a seed. `config` maps dotted keys to the values that are set. It includes
+    the seed, but not the fields that the worker fills in (`log_path`). `retired`: the run is no
+    longer in the grid.
 
-    In a grid with stages, `stage` is the run's stage, and `parents` are the ids of the runs that it
-    continues from. Its configuration may then contain references to values that are known only
+    In a grid with stages, `stage` is the run's stage, and `parents` are the ids of the runs that
+    the run continues from. `config` may then contain references to values that are known only
     after the parents have ended.
     """
 
@@ -61,19 +62,19 @@ class Run(NamedTuple):
     parents: Sparse[tuple[str, ...]] = ()
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in `sweep.json`."""
+        """Return the JSON object for `sweep.json`."""
         return written(self)
 
 
 class Baseline(NamedTuple):
-    """What the best cell is compared with: a cell of the sweep, or the best of another sweep (or
-    `sweep/stage`)."""
+    """The baseline that the best cell is compared with: a cell of the sweep, or the best cell of
+    another sweep (or of `sweep/stage`)."""
 
     cell: Sparse[str | None] = None
     sweep: Sparse[str | None] = None
 
     def document(self) -> dict[str, str]:
-        """Return the object as written in `sweep.json`."""
+        """Return the JSON object for `sweep.json`."""
         return written(self)
 
 
@@ -83,11 +84,11 @@ _Source = Annotated[
 
 
 class Stage(NamedTuple):
-    """A part of a sweep with its own recipe. `sources` say where the parents of its runs come from.
-    Without sources, `runs` are the stage's runs. With sources, they are templates, and each parent
-    makes one run from each template. `launch` is the stage's own section in the form of
-    `Launch.document`, in which the options of a backend are complete (the stage's merged over the
-    sweep's)."""
+    """A part of a sweep with its own recipe. `sources` say which runs of earlier stages its runs
+    continue from: their parents. If there are no sources, `runs` are the stage's runs. Otherwise
+    `runs` are templates: each combination of parents makes one run from each template. `launch`
+    is the stage's own section `launch`, in the form of `Launch.document`. It has all options of
+    a backend: the sweep's, overridden by the stage's."""
 
     name: str
     recipe: Recipe
@@ -100,18 +101,18 @@ class Stage(NamedTuple):
 
     @property
     def before(self) -> tuple[str, ...]:
-        """The stages from which it takes runs."""
+        """The stages whose runs this stage's runs continue from."""
         return tuple(dict.fromkeys(take.stage for source in self.sources for take in source.takes))
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in `sweep.json`."""
+        """Return the JSON object for `sweep.json`."""
         return written(self)
 
 
 class Wandb(NamedTuple):
-    """The W&B project that the runs log to. A missing entity or mode comes from W&B's own settings;
-    a missing group is the sweep's name. `app` is the address of W&B's pages, known since the
-    launch."""
+    """The W&B project that the runs log to. A missing entity or mode comes from W&B's own
+    settings; a missing group is the sweep's name. `app` is the address of W&B's pages; a launch
+    sets it."""
 
     project: str
     entity: str | None = None
@@ -121,7 +122,7 @@ class Wandb(NamedTuple):
     app: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in `sweep.json`."""
+        """Return the JSON object for `sweep.json`."""
         return written(self)
 
 
@@ -130,21 +131,22 @@ Alarms = Mapping[str, Mapping[str, float] | None]
 
 
 class OnAlarm(NamedTuple):
-    """The reaction to alarms: a command to run, and what to stop. It applies to the alarms of these
-    `rules` (None: all)."""
+    """The reaction to alarms: a command to `run`, and what to `stop`. Only alarms of these
+    `rules` cause it (None: all rules)."""
 
     run: tuple[str, ...] | None = None
     stop: Literal["run", "sweep"] | None = None
     rules: tuple[str, ...] | None = None
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in `sweep.json`."""
+        """Return the JSON object for `sweep.json`."""
         return written(self)
 
 
 class Budget(NamedTuple):
-    """The most that the runs of a sweep may use together; None means no limit. `hours` is the sum
-    over all runs. `on_reach` says whether running runs are then stopped or continue."""
+    """Limits on what all runs of a sweep use together; None means no limit. `hours` is the sum
+    over all runs. `on_reach` says whether running runs stop at a limit (`stop`) or continue
+    (`pause`)."""
 
     usd: Sparse[float | None] = None
     tokens: Sparse[float | None] = None
@@ -153,18 +155,19 @@ class Budget(NamedTuple):
 
     @property
     def of_tokens(self) -> tuple[str, ...]:
-        """The limits on tokens or dollars, for which tokens must be counted."""
+        """The limits that are set for which tokens must be counted: `tokens`, `usd`."""
         return tuple(key for key in ("tokens", "usd") if getattr(self, key) is not None)
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in `sweep.json`."""
+        """Return the JSON object for `sweep.json`."""
         return written(self)
 
 
 class Carried(NamedTuple):
-    """What jobs need on machines that have only Python: sweeper's source, an `archive` in the store
-    with its `hash`, and the lines of a requirements file for the `packages` of its workers. `files`
-    maps `Launch.requirements`, as written, to paths in the copy of the code."""
+    """What jobs need on machines that have only Python. `archive` is the path of sweeper's
+    source in the store, and `hash` is its hash. `packages` are the packages that workers need,
+    as lines of a requirements file. `files` maps `Launch.requirements`, as written, to paths in
+    the copy of the code."""
 
     archive: str
     hash: str
@@ -172,12 +175,12 @@ class Carried(NamedTuple):
     files: Annotated[Mapping[str, str], Default({})]
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in `sweep.json`."""
+        """Return the JSON object for `sweep.json`."""
         return written(self)
 
 
 class Extended(NamedTuple):
-    """A file that the grid extends, with its text."""
+    """A file that the grid extends: its `path`, and its text (`grid`)."""
 
     path: Annotated[str, Default("")]
     grid: Annotated[str, Default("")]
@@ -193,11 +196,11 @@ def _has_path(provenance: Mapping[str, object]) -> bool:
 
 
 MODEL_KEYS = ("model_name", "base_model")
-"""The names of fields with a model of the service, in tinker-cookbook and in the SDK."""
+"""The names of the field for the service's model, in tinker-cookbook and in the SDK."""
 
 
 class Expected(NamedTuple):
-    """The recipe's own estimate of the usage of a run with that configuration."""
+    """The usage of a run with this `config`, as the recipe estimates it."""
 
     stage: str | None
     config: Mapping[str, object]
@@ -209,10 +212,11 @@ Ended = Literal["clear", "spent", "identical"]
 
 
 class Round(NamedTuple):
-    """A decision of a race, which is final: the `runs` (ids) that bring their cells to `seeds`
-    seeds each; or, without runs, why it `ended`: one cell is clearly the best, all seeds are used,
-    or the runs of each cell are identical. `judged` identifies what was decided (cells, metric,
-    most seeds), so that the race continues if the grid changes."""
+    """A final decision of a race. Either `runs` are the ids of the next runs, which bring their
+    cells to `seeds` seeds each. Or `runs` is empty, and `ended` says why the race has ended: one
+    cell is clearly the best, all seeds are used, or the runs of each cell are identical.
+    `judged` identifies the cells, the metric and the largest number of seeds, so that the race
+    continues if the grid changes them."""
 
     seeds: Annotated[int, AtLeast(1)]
     runs: Annotated[tuple[str, ...], Default(())]
@@ -221,14 +225,14 @@ class Round(NamedTuple):
     time: Time
 
     def document(self) -> dict[str, object]:
-        """Return the stored form."""
+        """Return the JSON object to store."""
         return {"schema": SCHEMA, **written(self)}
 
 
 class Race(NamedTuple):
     """A race: the number of seeds depends on results. Every cell has `least` seeds from the
-    start, and gets up to `most` while it may be the best. `runs` are those beyond `least`, of
-    all cells."""
+    start, and gets up to `most` while it may be the best. `runs` are the runs of all cells with
+    the seeds beyond `least`."""
 
     least: Annotated[int, AtLeast(2)]
     most: Annotated[int, AtLeast(3)]
@@ -237,20 +241,20 @@ class Race(NamedTuple):
 
 class Plan(NamedTuple):
     """The plan of a sweep. `axes` are the declared axes with their values, in the grid's order,
-    without the seed. `grid_text` is the grid as written, `extends` the path and text of each file
-    that it extends, the nearest first.
+    without the seed. `grid_text` is the grid as written, `extends` has the path and text of each
+    file that the grid extends, the nearest first.
 
     In a grid with `stages`, each stage has its own recipe, metric and axes (see `of`). `recipe` is
-    then that of the first stage, `metric` that of the last stage with a metric, and `axes` is
-    empty. `unknown` counts, by stage, the runs that are not known until other runs have ended.
-    `choices` are the choices that were not made yet. For a `race`, `unknown` has under "" the most
-    runs that it may still start, given its `rounds`.
+    then the first stage's, `metric` is from the last stage with a metric, and `axes` is empty.
+    `unknown` maps each stage to the number of its runs that are unknown until other runs have
+    ended. `choices` are the choices that were not made yet. For a `race`, `unknown[""]` is the
+    largest number of runs that the race may still start after its `rounds`.
 
-    `warnings` and `notes` (of recipes about their runs) are lines for people. They are not stored,
-    and neither are `expected` and `model_places`, the place in the grid of each model's name. The
-    other fields exist only in a launched sweep: `created`; the origin of its code (`provenance`,
-    with those of earlier launches in `launches`; `snapshot`, the copy that runs; `carried`, what
-    else jobs need); and `recorded`, the whole document.
+    `warnings`, and the `notes` of recipes about their runs, are lines for people. `model_places`
+    maps each model to the line of the grid that names it. These three fields and `expected` are
+    not stored. The following fields exist only in a launched sweep: `created`; the origin of the
+    code (`provenance`, and in `launches` that of earlier launches; `snapshot`, the copy that
+    runs; `carried`, what else jobs need); and `recorded`, the whole document.
     """
 
     name: str
@@ -292,21 +296,23 @@ class Plan(NamedTuple):
     rounds: Unstored[tuple[Round, ...]] = ()
 
     def stage(self, name: str | None) -> Stage | None:
-        """Return the stage of that name; None if there is none."""
+        """Return the stage `name`; None if there is no such stage."""
         return next((stage for stage in self.stages if stage.name == name), None)
 
     def recipe_of(self, stage: str | None) -> Recipe:
-        """Return the recipe of a stage's runs, or the plan's own if there is no such stage."""
+        """Return the recipe of a stage's runs, or the plan's own recipe if there is no such
+        stage."""
         part = self.stage(stage)
         return self.recipe if part is None else part.recipe
 
     def launch_of(self, stage: str | None) -> Launch:
-        """Return how a stage's runs are executed, or the plan's own if there is no such stage."""
+        """Return the launch settings of a stage's runs, or the plan's own settings if there is
+        no such stage."""
         part = self.stage(stage)
         return self.launch if part is None else self.launch.under(part.launch)
 
     def retries_of(self, stage: str | None) -> int:
-        """Return how often a stage's run is retried after failures."""
+        """Return how many times a run of a stage is retried after failures."""
         part = None if stage is None else self.stage(stage)
         launch: Mapping[str, object] = _NOTHING if part is None else part.launch
         retries = launch.get("retries")
@@ -322,7 +328,7 @@ class Plan(NamedTuple):
         return self._replace(recipe=part.recipe, launch=self.launch_of(stage), **fields)
 
     def only(self, stage: str) -> "Plan":
-        """Return one stage as a plan of its own, with only its runs."""
+        """Return a plan without stages for one stage, with only the stage's runs."""
         mine = tuple(run for run in self.runs if run.stage == stage)
         alone = self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING, choices=())
         return alone._replace(grid_text="")  # The text is that of all stages.
@@ -334,16 +340,16 @@ class Plan(NamedTuple):
 
     @property
     def parts(self) -> "tuple[Plan, ...]":
-        """Its stages as plans of their own, or the plan itself if it has none."""
+        """One plan for each stage (see `only`), or the plan itself if it has no stages."""
         return tuple(self.only(stage.name) for stage in self.stages) or (self,)
 
     def __repr__(self) -> str:
-        """Name the plan without its runs, which would fill screens."""
+        """Return a short description. A list of all runs would fill screens."""
         recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
         return f"<plan {self.name}: {len(self.runs)} runs of {recipes}>"
 
     def _repr_html_(self) -> str:
-        """Show the axes and the runs in a notebook."""
+        """Return the HTML that notebooks show: a table of the runs and their axes."""
         from sweeper.common.html import table, title
 
         recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in self.parts))
@@ -354,13 +360,13 @@ class Plan(NamedTuple):
 
     @property
     def unseeded(self) -> bool:
-        """Whether the runs are replicates without a seed (`seeds: {field: none}`). The grid's
-        author thereby declares them to be independent."""
+        """Whether the runs are replicates without a seed (`seeds: {field: none}`). With this
+        setting, the author of the grid declares the runs to be independent."""
         return self.recipe.seed_field is None and any(run.seed is not None for run in self.runs)
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in `sweep.json`. Before a launch it lacks the values that
-        only a launch knows."""
+        """Return the JSON object for `sweep.json`. Before a launch, the object lacks the values
+        that only a launch knows."""
         document: dict[str, object] = {"schema": SCHEMA, **written(self)}
         document["alarms"] = self.alarms or {}
         if not self.stages:
@@ -378,8 +384,8 @@ def launch_id(provenance: Mapping[str, object] | None) -> str | None:
 
 
 def read(document: object, place: str) -> Plan:
-    """Read the plan in the file `place`. Values that an older version did not write get defaults.
-    Raises `StoreError`."""
+    """Check and convert `document` to a plan. `place` is its file, for messages. Values that an
+    older version did not write get defaults. Raises `StoreError`."""
     plan = codec.read(Plan, document, place)
     key = plan.launch.backend.replace("-", "_")
     options = table_of(table_of(document).get("launch")).get(key)
@@ -409,5 +415,6 @@ def _check_ids(runs: tuple[Run, ...], place: str, inside: str) -> None:
 
 
 def read_round(document: object, place: str) -> Round:
-    """Read a round from the file `place`. Raises `StoreError`."""
+    """Check and convert `document` to a round. `place` is its file, for messages. Raises
+    `StoreError`."""
     return codec.read(Round, document, place)

@@ -9,7 +9,8 @@ from sweeper.common.codec import Check
 
 
 class Who(NamedTuple):
-    """The holder of a sweep's lease: a process on a host, and when it began there."""
+    """A process, for example the holder of a sweep's lease: its machine (see `machine`), its id,
+    and when it began (see `began`)."""
 
     host: str
     pid: Annotated[int, Check(lambda number: 0 < number < 2**31, "a process number")]
@@ -17,7 +18,8 @@ class Who(NamedTuple):
 
 
 def read_who(document: object, place: str) -> Who:
-    """Read an epoch of a lease, the file `place`. Raises `StoreError`."""
+    """Check and convert `document` to a process. `place` is its file, for messages. Raises
+    `StoreError`."""
     return codec.read(Who, document, place)
 
 
@@ -27,13 +29,13 @@ def this_process() -> Who:
 
 
 def is_gone(who: Who) -> bool:
-    """Return whether the process ran here and has ended. False for a process on another machine,
-    and for one that /proc hides from this user."""
+    """Return whether the process ran on this machine and has ended. Return False for a process
+    on another machine, and for a process that /proc hides from this user."""
     return who.host == machine() and began(who.pid) != who.began and not _is_hidden(who.pid)
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether another user has such a process, of which /proc shows nothing (`hidepid`)."""
+    """Return whether the process exists, but is another user's and hidden in /proc (`hidepid`)."""
     try:
         with open(f"/proc/{pid}/stat", "rb"):
             return False
@@ -49,7 +51,8 @@ def _is_hidden(pid: int) -> bool:
 
 
 def machine() -> str:
-    """Identify this machine since its last boot, when process ids start anew."""
+    """Return a name for this machine that changes with each boot, because process ids then start
+    anew."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -60,8 +63,8 @@ def machine() -> str:
 
 
 def began(pid: int) -> str | None:
-    """Return when a process was started, in clock ticks, or None if there is no such process or it
-    is a zombie."""
+    """Return when a process was started, in clock ticks since boot. Return None if there is no
+    such process or it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

@@ -1,4 +1,5 @@
-"""The quota that an account's launchers share: one page of the account's record."""
+"""The quota that an account's launchers share. Numbered files store it: each change writes a new
+page."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -11,9 +12,10 @@ from sweeper.sweep.process import Who
 
 
 class Learned(NamedTuple):
-    """What the launchers have learned about the service: it runs `limit` jobs at once (None until
-    it has held a job back). The limit grows by `step` next. `cuts` counts how often it was lowered,
-    and `why` is the last reason, a key of `labels.LOWERED`."""
+    """What the launchers have learned about the service. It runs `limit` jobs at the same time
+    (None: it has never delayed a job). The next increase of the limit is by `step`. `cuts`
+    counts how often the limit was lowered, and `why` is the last reason, a key of
+    `labels.LOWERED`."""
 
     limit: Annotated[int | None, Clamp(1)] = None
     step: Annotated[int, Clamp(1)] = 1
@@ -30,10 +32,11 @@ def _weight(value: Any) -> float:
 
 
 class Member(NamedTuple):
-    """A sweep that has or had a launcher: `root` and `sweep` are its address, `who` is its last
-    launcher. It holds `slots` and could use `wants` more; the service holds back `paused` of its
-    jobs. `weight` is its priority. `turn` decides which member is next if a slot is shared in time.
-    `id` distinguishes it from other sweeps of the same name."""
+    """A sweep that has or had a launcher. `root` and `sweep` are its address, `who` is its last
+    launcher. The sweep holds `slots` slots and could use `wants` more; the service delays
+    `paused` of its jobs. `weight` is its priority. If members take turns with a slot, `turn`
+    decides which member is next. `id` distinguishes the sweep from other sweeps of the same
+    name."""
 
     root: str
     sweep: str
@@ -47,8 +50,8 @@ class Member(NamedTuple):
 
 
 def _readable(value: Any) -> dict[str, Member]:
-    """Read the members. Skip those that cannot be read, since a live launcher writes its entry
-    again."""
+    """Convert the members. Skip members that cannot be read, since a live launcher writes its
+    entry again."""
     members: dict[str, Member] = {}
     for name, member in value_of(dict[str, object], value).items():
         with suppress(codec.Wrong):
@@ -57,8 +60,8 @@ def _readable(value: Any) -> dict[str, Member]:
 
 
 class Page(NamedTuple):
-    """A page of the record. Each page replaces the one before. `number` is 0 if there is no page
-    yet. `mark` distinguishes the page from all others."""
+    """A page of an account's quota. Each page replaces the page before. `number` is 0 if there
+    is no page yet. `mark` distinguishes the page from all others."""
 
     number: Annotated[Unstored[int], Default(0)]
     learned: Learned
@@ -67,11 +70,11 @@ class Page(NamedTuple):
 
     @property
     def held(self) -> int:
-        """The slots of all members."""
+        """The number of slots that all members hold together."""
         return sum(member.slots for member in self.members.values())
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in the store; the number is the file's name."""
+        """Return the JSON object to store. The number of the page is in the file's name."""
         return {"schema": SCHEMA, **written(self)}
 
 
@@ -80,5 +83,6 @@ BLANK = Page(0, Learned(), "")
 
 
 def read(document: object, place: str, number: int) -> Page:
-    """Read the page in the file `place`. Raises `Damaged`."""
+    """Check and convert `document` to the page `number`. `place` is its file, for messages.
+    Raises `Damaged`."""
     return codec.read(Page, document, place)._replace(number=number)

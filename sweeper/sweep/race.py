@@ -1,5 +1,5 @@
-"""Determines the runs of a sweep with a race, in which worse cells get fewer seeds, from the rounds
-that were decided so far."""
+"""Determines the runs of a sweep with a race from the rounds that have been decided. In a race,
+worse cells get fewer seeds."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,13 +33,13 @@ def raced(plan: Plan, rounds: Sequence[Round]) -> Plan:
 
 
 def later_runs(plan: Plan) -> list[Run]:
-    """Return the runs of a race that no round has added."""
+    """Return the runs of a race that no round has added yet."""
     current_ids = {run.id for run in plan.runs if not run.retired}
     return [] if plan.race is None else [run for run in plan.race.runs if run.id not in current_ids]
 
 
 def judged(plan: Plan) -> str:
-    """Return the identity of a race: its cells and their runs, its metric, its most seeds."""
+    """Return a digest of the race's runs, its metric and its largest number of seeds."""
     race = plan.race or Race(2, 3)
     runs = {run.id for run in (*plan.runs, *race.runs) if not run.retired}
     metric = plan.metric and [plan.metric.name, plan.metric.goal, plan.metric.at]
@@ -68,8 +68,9 @@ def sentence(plan: Plan) -> str | None:
         return f"race: all {plural(current, 'run')} are needed"
     more = f"at most {plural(to_come, 'more run')}"
     if last is None:
-        first = f"every cell gets {race.least} seeds, then those that may be the best"
+        first = f"every cell gets {race.least} seeds, and cells that may be the best get"
         return f"race: {first} up to {race.most}: {more}"
     cells = Counter(run.cell for run in plan.runs if not run.retired)
     going = {run.cell for run in plan.runs if run.id in last.runs}
-    return f"race: {len(going)} of {plural(len(cells), 'cell')} go up to {last.seeds} seeds: {more}"
+    cells_text = f"{len(going)} of {plural(len(cells), 'cell')}"
+    return f"race: {cells_text} get {last.seeds} seeds each: {more}"

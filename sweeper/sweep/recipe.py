@@ -14,9 +14,10 @@ def _are_described(takes: Mapping[str, Mapping[str, object]]) -> bool:
 class Recipe(NamedTuple):
     """A recipe. Paths are absolute.
 
-    `on_path`: `cwd` goes on the module path, as with `python -m`. `forms` has the fields whose
-    values are written in an unusual form on chz's command line. `function` is the function that
-    returns the config, if the reference names one.
+    `on_path`: `cwd` is added to the module path, as by `python -m`. `takes` describes each
+    field. `forms` names the form of a field's value on chz's command line, if that form is
+    unusual. `function` is the function that returns the config, if the reference names a
+    function.
     """
 
     reference: Annotated[str, Default("")]
@@ -38,14 +39,14 @@ class Recipe(NamedTuple):
     function: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in `sweep.json`."""
+        """Return the JSON object for `sweep.json`."""
         return written(self)
 
 
 class Snapshot(NamedTuple):
-    """A copy of the code: its `hash`, the path of its `archive` in the store, the checkout's top
-    folder `root`, and `cwd` relative to it, or absolute if it is outside. `commit` is the last
-    commit before the copy."""
+    """A copy of the code. `archive` is its path in the store, `hash` its hash, and `root` the
+    top folder of the checkout. `cwd` is relative to `root`, or absolute if it is outside of
+    `root`. `commit` is the last commit before the copy."""
 
     hash: str
     archive: str
@@ -54,7 +55,7 @@ class Snapshot(NamedTuple):
     commit: Sparse[str | None] = None
 
     def document(self) -> dict[str, str]:
-        """Return the form in `sweep.json` and in jobs."""
+        """Return the JSON object for `sweep.json` and `job.json`."""
         return written(self)
 
 
@@ -70,7 +71,8 @@ class _Runnable(NamedTuple):
 
 
 def runs_anywhere(document: object, place: str, inside: str) -> None:
-    """Check that a recipe's description is sufficient to run it. Raises `Damaged`."""
+    """Raise `Damaged` if a recipe's description is not sufficient to run the recipe. `inside` is
+    the description's key in the file `place`, for messages."""
     recipe = read(_Runnable, document, place, inside)
     if recipe.kind == "command":
         if not recipe.command:

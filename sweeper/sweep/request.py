@@ -1,4 +1,4 @@
-"""Reads users' requests to a sweep's launcher, the running one or the next."""
+"""Reads users' requests to a sweep's launcher: the running launcher, or the next one."""
 
 from typing import Annotated, NamedTuple
 
@@ -13,12 +13,13 @@ class Request(NamedTuple):
     time: Annotated[str, Default("")]
 
     def document(self, **more: object) -> dict[str, object]:
-        """Return the object as written in the store."""
+        """Return the JSON object to store."""
         return {"schema": SCHEMA, **self._asdict(), **more}
 
 
 class Pause(NamedTuple):
-    """A request to start no more runs. With `runs`, running runs stop, and continue later."""
+    """A request to start no more runs. `runs`: running runs stop too, and continue after the
+    pause."""
 
     request: Request
     runs: bool = False
@@ -30,7 +31,8 @@ class Pause(NamedTuple):
 
 
 def read_asked(document: object, place: str) -> Request:
-    """Read the request in the file `place`. Raises `StoreError`."""
+    """Check and convert `document` to a request. `place` is its file, for messages. Raises
+    `StoreError`."""
     return codec.read(Request, document, place)
 
 
@@ -40,7 +42,8 @@ class _Pause(NamedTuple):
 
 
 def read_pause(document: object, place: str) -> Pause | None:
-    """Read a pause; None if it was ended. Raises `StoreError`."""
+    """Check and convert `document` to a pause. Return None if the pause was ended. `place` is
+    its file, for messages. Raises `StoreError`."""
     pause = codec.read(_Pause, document, place)
     return Pause(read_asked(document, place), pause.runs) if pause.on else None
 
@@ -50,6 +53,6 @@ class _Parallel(NamedTuple):
 
 
 def read_parallel(document: object, place: str) -> int | None:
-    """Read the requested number of jobs at once; None for the plan's own number. Raises
-    `StoreError`."""
+    """Return the requested limit on jobs in `document`; None for the plan's own limit. `place`
+    is its file, for messages. Raises `StoreError`."""
     return codec.read(_Parallel, document, place).max_parallel

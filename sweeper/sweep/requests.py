@@ -1,5 +1,5 @@
-"""Records users' requests to stop a run or start it again. Each request is an event, created once:
-repeating it changes nothing."""
+"""Records users' requests to stop a run or start it again. Each request is an event, created
+once, so repeating a request changes nothing."""
 
 from contextlib import suppress
 from typing import NamedTuple
@@ -44,7 +44,7 @@ class Requested(NamedTuple):
 def request_cancel(
     folder: SweepFolder, run: str, happened: Happened, retries: int, by: str | None = None
 ) -> Requested:
-    """Request that a run is stopped and not started again. `by` is the user (None: the user of this
+    """Request to stop a run and not to start it again. `by` is the user (None: the user of this
     process)."""
     state = fold(happened)
     at_work = state.at_work
@@ -65,8 +65,8 @@ def request_cancel(
 
 
 def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Requested:
-    """Return the result that a request for another attempt of a run would have. With `succeeded`, a
-    run that has succeeded may also run again."""
+    """Return the result that a request for another attempt of a run would have. With
+    `succeeded`, the request is accepted even for a run that has succeeded."""
     state = fold(happened)
     if state.state is State.SUCCEEDED and not succeeded:
         return Requested(run, False, "succeeded already")
@@ -82,8 +82,8 @@ def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Req
 def request_retry(
     folder: SweepFolder, run: str, happened: Happened, *, succeeded: bool = False
 ) -> Requested:
-    """Request another attempt of a run that has ended without success or, with `succeeded`, in any
-    way."""
+    """Request another attempt of a run that has ended. A run that has succeeded gets one only
+    with `succeeded`."""
     request = asked_again(run, happened, succeeded=succeeded)
     if request.accepted and not request.waits and not retry_asked(happened):
         last = max((n for n, event in happened if event is Event.CANCEL), default=0)
@@ -97,7 +97,7 @@ def request_retry(
 def _request(
     folder: SweepFolder, run: str, attempt: tuple[int, Event], happened: Happened, by: str | None
 ) -> None:
-    """Record a request, an attempt and an event, unless it is already recorded."""
+    """Record a request, given as (attempt, event), unless it is recorded already."""
     body = {"schema": SCHEMA, "time": timestamp(), "by": by or user()}
     with suppress(AlreadyExists):
         folder.store.create(folder.event(run, *attempt), encode(body))

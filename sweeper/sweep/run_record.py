@@ -3,8 +3,8 @@
 from typing import NotRequired, TypedDict
 
 RUN_KEY = ("run", "sweep", "root")
-"""The columns that identify a run in every table. The id alone does not, since a configuration has
-the same id in each sweep that contains it."""
+"""The columns that identify a run in every table. The id is not enough, since a configuration
+has the same id in each sweep that contains it."""
 
 
 class Times(TypedDict):
@@ -18,10 +18,11 @@ class Times(TypedDict):
 
 
 class RunRecord(Times):
-    """A run as plain values. Only sweeps with stages have `stage` and `parents`, only those with
-    several backends have `backend`. `metric` is the metric's name, and `value` the run's value of
-    it; both are missing if metrics were not read. `code` is a short name of the code that the run
-    executed; `commit` and `launched` are the commit and the time of its launch."""
+    """A run as plain values. `stage` and `parents` exist only in sweeps with stages, `backend`
+    only in sweeps with several backends. `metric` is the metric's name, and `value` is the run's
+    value of the metric; both are missing if metrics were not read. `code` is a short name of the
+    code that the run executed; `commit` and `launched` are the commit and the time of its
+    launch."""
 
     id: str
     sweep: str
@@ -59,8 +60,8 @@ class SweepRecord(TypedDict):
 
 
 class AnswerRow(TypedDict):
-    """An answer to an item of an evaluation. The score is None if the answer was not judged, the
-    step is None if the file has none."""
+    """An answer to an item of an evaluation. `score` is None if the answer was not judged.
+    `step` is None if the file has no steps."""
 
     task: str
     item: str

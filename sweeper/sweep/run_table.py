@@ -24,14 +24,15 @@ from sweeper.sweep.states import (
 )
 
 WITHDRAWN = "withdrawn"
-"""Marks a claim by a launcher, and the outcome of the attempt that it ended by that claim."""
+"""The reason in a launcher's claim, and in the outcome of the attempt that the launcher has
+ended by this claim."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class View(NamedTuple):
-    """The state of a run, from its events. `wants`: the run is to be started, or started again.
-    `cancel`, `retry`: a user has made this request, and it is not carried out yet. `size` is the
-    number of events, which never shrinks."""
+    """The state of a run, from its events. `wants`: the run needs an attempt, its first or
+    another one. `cancel`, `retry`: a user has made this request, and it is not carried out yet.
+    `size` is the number of events, which never decreases."""
 
     size: int
     state: RunState
@@ -56,7 +57,7 @@ class RunTable:
         self.grow(plan)
 
     def grow(self, plan: Plan) -> None:
-        """Replace the plan by one that has more runs."""
+        """Replace the plan by a plan that has more runs."""
         has_views = bool(self.views)
         back = self.retired - {run.id for run in plan.runs if run.retired}
         self.runs = {run.id: run for run in plan.runs}
@@ -96,26 +97,25 @@ class RunTable:
         return self._events.get(run, set())
 
     def open(self) -> dict[str, int]:
-        """Return the runs that may be running, with their attempts."""
+        """Return a dict from each run that may be running to its attempt."""
         return {r: v.state.attempt for r, v in self.views.items() if v.state.state in OPEN}
 
     def unacknowledged(self) -> dict[str, int]:
-        """Return the runs whose opened attempt may or may not have been submitted (only the backend
-        knows), with these attempts."""
+        """Return a dict from run to opened attempt, for runs of which only the backend knows
+        whether this attempt was submitted."""
         return {r: v.state.opened for r, v in self.views.items() if v.state.unacknowledged}
 
     def add(
         self, run: str, attempt: int, event: Event, body: Mapping[str, object] | None = None
     ) -> bool:
-        """Record an event. Return whether it was new; an event that is already recorded is not an
-        error."""
+        """Record an event. Return False if it is recorded already."""
         return bool(self.add_each(event, {(run, attempt): body or {}}))
 
     def add_each(
         self, event: Event, bodies: Mapping[tuple[str, int], Mapping[str, object]]
     ) -> set[tuple[str, int]]:
-        """Record an event of several attempts (run, attempt) at once. Return the attempts for which
-        it was new."""
+        """Record the same event for several attempts. `bodies` maps (run, attempt) to the
+        event's body. Return the attempts that did not have the event yet."""
         now = {"schema": SCHEMA, "time": timestamp()}
 
         def create(key: tuple[str, int]) -> bool:
@@ -140,8 +140,8 @@ class RunTable:
         detail: str,
         facts: Mapping[str, object] = _NOTHING,
     ) -> None:
-        """Record the outcome of an attempt whose worker cannot. `facts` are the fields that the
-        backend knows: `code`, `host`."""
+        """Record the outcome of an attempt whose worker cannot record it. `facts` are the fields
+        that the backend knows: `code`, `host`."""
         body = dict.fromkeys(
             ("code", "signal", "started", "ended", "wall_s", "max_rss_bytes", "host")
         )
@@ -155,9 +155,9 @@ class RunTable:
         return self.finish_withdrawal(run, attempt)
 
     def finish_withdrawal(self, run: str, attempt: int) -> bool:
-        """End an attempt that a launcher has claimed in order to withdraw it: this launcher, if the
-        reply was lost, or an earlier one that was killed. Return False if a worker has the claim.
-        Raises `StoreError`."""
+        """End an attempt that a launcher has claimed in order to withdraw it. An earlier
+        launcher may have made the claim before it was killed. Return False if a worker has made
+        the claim. Raises `StoreError`."""
         if (run, attempt) in self._with_worker:
             return False
         try:
@@ -171,8 +171,8 @@ class RunTable:
         return True
 
     def is_cancelled(self, run: str, attempt: int) -> bool:
-        """Return whether a user has requested to cancel this attempt. Reads the requests again.
-        Raises `StoreError`."""
+        """Return whether a user has requested to cancel this attempt. Looks for new requests in
+        the store. Raises `StoreError`."""
         if (attempt, Event.CANCEL) not in self.events(run):
             if not self._store.exists(self._folder.event(run, attempt, Event.CANCEL)):
                 return False

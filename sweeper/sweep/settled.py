@@ -1,5 +1,5 @@
-"""Decides whether a process may still write to a sweep on a remote store. If none may, the sweep is
-settled: its listing can be reused as long as the files in `GATES` do not change."""
+"""Decides whether a process may still write to a sweep on a remote store. If no process may, the
+sweep is settled: its listing can be reused as long as the files in `GATES` do not change."""
 
 # Three kinds of processes write to a sweep:
 #
@@ -8,8 +8,8 @@ settled: its listing can be reused as long as the files in `GATES` do not change
 # - workers, between the claim and the outcome of their attempt, which they write last;
 # - commands: they add files in GATES, or write inside `changing`.
 #
-# A reader lists GATES and then the sweep. If the sweep is settled in both, its listing stays right
-# until GATES change.
+# A reader lists GATES and then the sweep. If the sweep is settled in both listings, the second
+# listing stays right until GATES change.
 
 import json
 import os
@@ -23,16 +23,17 @@ from sweeper.sweep.states import Event, parse_name
 
 GATES = ("launcher", "notes")
 CHANGING = "changing."
-"""Prefix, in `launcher/`, of the mark of a command that writes."""
+"""Prefix of files in `launcher/`. Each such file stands for a command that may be writing to the
+sweep."""
 _REQUESTS = frozenset({Event.CANCEL, Event.RETRY, Event.AGAIN})
 _OVER = frozenset({Event.SUCCEEDED, Event.FAILED, Event.CANCELLED})
 
 
 @contextmanager
 def changing(folder: SweepFolder) -> Generator[None]:
-    """Write to a sweep without its lease, under a mark that makes readers list the sweep again. If
-    the process is killed or the store fails, the mark stays, because the write may still arrive.
-    Raises `StoreError`."""
+    """Let the block write to a sweep without its lease. Meanwhile, a file in `launcher/` makes
+    readers list the sweep again. If the process is killed or the store fails, the file stays,
+    because the write may still arrive. Raises `StoreError`."""
     if not folder.store.is_remote:
         yield
         return
@@ -47,8 +48,8 @@ def changing(folder: SweepFolder) -> Generator[None]:
 
 
 def put_changing(folder: SweepFolder) -> str:
-    """Write the mark of a process that may still write to the sweep. Return its path. Raises
-    `StoreError`."""
+    """Create the file that says that this process may still write to the sweep. Return the
+    file's path. Raises `StoreError`."""
     mark = f"{folder.launcher}/{CHANGING}{os.urandom(8).hex()}"
     folder.store.replace(mark, json.dumps(this_process()._asdict()).encode() + b"\n")
     return mark
@@ -61,8 +62,8 @@ def _close(folder: SweepFolder, mark: str) -> None:
 
 
 def is_settled(paths: Iterable[str]) -> bool:
-    """Return whether no process may write to the sweep without first changing `GATES`. The paths of
-    its files are relative to its folder."""
+    """Return whether no process can write to the sweep without first changing `GATES`. `paths`
+    are the paths of the sweep's files, relative to its folder."""
     epochs: set[str] = set()
     events: dict[str, dict[int, set[Event]]] = {}
     for path in paths:
@@ -83,8 +84,9 @@ def is_settled(paths: Iterable[str]) -> bool:
 
 
 def _is_over(attempts: dict[int, set[Event]]) -> bool:
-    """Return whether the workers of all attempts of a run have ended. A job that no worker has
-    claimed may start late, and a backend may restart a preempted one if it was the last."""
+    """Return whether the workers of all attempts of a run have ended. If no worker has claimed
+    an attempt, its job may still start. If the last attempt was preempted, its backend may
+    restart the job."""
     last = max(attempts)
     return all(
         Event.CLAIMED in events

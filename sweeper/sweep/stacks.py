@@ -1,5 +1,6 @@
-"""Requests for the stacks of a running recipe's threads: one file per attempt with a random word,
-which the worker repeats in its answer. Workers load this; it uses only the standard library."""
+"""Requests for the stacks of a running recipe's threads. A request is a file with a random word,
+one per attempt; the worker repeats the word in its answer. Workers load this module, so it uses
+only the standard library."""
 
 import os
 import time
@@ -40,7 +41,7 @@ def ask(folder: "SweepFolder", run: str, attempt: int) -> str:
 
 
 def wait(folder: "SweepFolder", run: str, attempt: int, word: str, seconds: float) -> Stacks | None:
-    """Wait for the answer to a request. Return None if there is none after `seconds`."""
+    """Wait for the answer to a request. Return None if there is no answer after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         stacks = read(folder, run, attempt)
@@ -52,7 +53,8 @@ def wait(folder: "SweepFolder", run: str, attempt: int, word: str, seconds: floa
 
 
 def read(folder: "SweepFolder", run: str, attempt: int) -> Stacks | None:
-    """Read the last answer about an attempt. Return None if there is none. Raises `StoreError`."""
+    """Read the last answer about an attempt. Return None if there is no answer. Raises
+    `StoreError`."""
     try:
         return read_as(folder.store, folder.stacks(run, attempt), _read_stacks)
     except NotFound:
@@ -60,7 +62,8 @@ def read(folder: "SweepFolder", run: str, attempt: int) -> Stacks | None:
 
 
 def answer(folder: "SweepFolder", run: str, attempt: int, text: str) -> None:
-    """Answer the request about an attempt, and remove it. Raises `StoreError`."""
+    """Answer the request about an attempt, if there is one, and remove the request. Raises
+    `StoreError`."""
     request = folder.stacks_request(run, attempt)
     try:
         word = read_as(folder.store, request, _read_request).word

@@ -1,6 +1,6 @@
-"""The runs and values that a stage takes from earlier stages: `from` of a grid, in its stored form.
-A run has one parent from each take of a source, in every combination; the base model is not a
-parent."""
+"""The runs and values that a stage takes from earlier stages: the stored form of a grid's
+`from`. A run has one parent from each take of a source. There are runs for all combinations of
+parents. The base model is not a parent."""
 
 import json
 import re
@@ -15,7 +15,7 @@ WORDS = ("best", "best-cell", "each", "top", "run")
 """The ways to take runs. `top` also needs a number, and `run` a name."""
 
 PARENT = "from"
-"""The name of the only parent in references, whatever its stage is called."""
+"""The name for the first parent in references, whatever the parent's stage is called."""
 
 LATE = ("checkpoint.state", "checkpoint.sampler", "log_path")
 """Values of a parent that are known only after it has ended."""
@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 
 class Take(NamedTuple):
-    """The runs that are taken from a stage: the `best` run, those of the best cell (`best-cell`),
-    `each`, the `number` best (`top`), or the one called `run`."""
+    """Says which runs are taken from a stage: the `best` run, the runs of the best cell
+    (`best-cell`), `each` run, the `number` best runs (`top`), or the run with the name `run`."""
 
     stage: str
     how: Annotated[str, Key("take"), Check(WORDS.__contains__, " or ".join(WORDS))]
@@ -42,42 +42,43 @@ class Take(NamedTuple):
 
     @property
     def many(self) -> bool:
-        """Whether it may take several runs. Their names are then part of the names of their
-        children."""
+        """Whether several runs may be taken. Their names are then part of their children's
+        names."""
         return self.how in ("best-cell", "each", "top")
 
     @property
     def words(self) -> str:
-        """Describe the take in words: `the best of sft`."""
+        """The take in words: `the best of sft`."""
         if self.how == "run":
             return f"{self.run} of {self.stage}"
         how = {"top": f"the {self.number} best", "best": "the best", "best-cell": ("the best cell")}
         return f"{how.get(self.how, self.how)} of {self.stage}"
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in `sweep.json`."""
+        """Return the JSON object for `sweep.json`."""
         document: dict[str, object] = {"stage": self.stage, "take": self.how}
         document |= {"count": self.number} if self.how == "top" else {}
         return document | ({"run": self.run} if self.run is not None else {})
 
 
 class Source(NamedTuple):
-    """The origin of parents: one run from each take, or `base`, the base model."""
+    """Where the parents of a run come from: one run from each of `takes`. With `base`, the run
+    starts from the base model and has no parents."""
 
     takes: tuple[Take, ...] = ()
     base: bool = False
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in `sweep.json`."""
+        """Return the JSON object for `sweep.json`."""
         if self.base:
             return {"base": True}
         return {"takes": [take.document() for take in self.takes]}
 
 
 class Choice(NamedTuple):
-    """A choice among the runs of a stage (`candidates`, their ids), all of which are known. `key`
-    identifies it by what is taken, the metric, and the candidates. When a stage gets more runs,
-    another choice is made."""
+    """A choice among the runs of a stage, all of which are known: `candidates` are their ids.
+    `key` is a digest of what is taken, the metric and the candidates. When a stage gets more
+    runs, another choice is made."""
 
     take: Take
     metric: Metric
@@ -93,8 +94,8 @@ def choice_of(take: Take, metric: Metric, candidates: Sequence[str]) -> Choice:
 
 
 class Chosen(NamedTuple):
-    """The result of a choice, which is final: the runs (ids), best first, with their values, and
-    the `time` (UTC)."""
+    """The result of a choice, which is final. `taken` has the ids of the chosen runs and their
+    values, best first. `time` is in UTC."""
 
     taken: tuple[tuple[str, float], ...]
     time: str
@@ -104,7 +105,7 @@ class Chosen(NamedTuple):
         return tuple(run for run, _ in self.taken)
 
     def document(self, choice: Choice) -> dict[str, object]:
-        """Return the object as written in the store, with its choice."""
+        """Return the JSON object to store, which also describes the choice."""
         taken = [{"run": run, "value": value} for run, value in self.taken]
         judged = {"name": choice.metric.name, "goal": choice.metric.goal, "at": choice.metric.at}
         about = {**choice.take.document(), "metric": judged, "of": list(choice.candidates)}
@@ -122,14 +123,15 @@ class _ChosenDocument(NamedTuple):
 
 
 def read_chosen(document: object, place: str) -> Chosen:
-    """Read the result of a choice from the file `place`. Raises `StoreError`."""
+    """Check and convert `document` to the result of a choice. `place` is its file, for messages.
+    Raises `StoreError`."""
     return Chosen(*codec.read(_ChosenDocument, document, place))
 
 
 def run_of_parents(stage: str, template: str, parents: Sequence[str]) -> str:
-    """Return the id of a run with parents: a digest of the id that it would have without them
-    (`template`), their ids, and the name of its stage, since another stage may do the same with the
-    same run. A run of the base model has `base:<model>` in place of its parents' ids."""
+    """Return the id of a run that is made from a template: a digest of the template's id, the
+    ids of the parents, and the name of the stage, since another stage may have the same template
+    and parents. For a run that starts from the base model, `parents` is `["base:<model>"]`."""
     return digest({"parents": list(parents), "run": template, "stage": stage})
 
 
@@ -142,7 +144,8 @@ def digest(value: object) -> str:
 
 
 class Dropped(Exception):
-    """A reference has no value for a base model, so its key is left out."""
+    """The error for a reference that has no value for a base model. The key with this reference
+    is left out."""
 
 
 def references(value: object) -> Iterator[tuple[str, str]]:
@@ -188,5 +191,5 @@ def _fill(value: object, find: Callable[[str, str], object]) -> object:
 
 
 def text_of(value: object) -> str:
-    """Return a value as text that can be inserted into a longer text."""
+    """Return the string that stands for a value inside a longer string."""
     return value if isinstance(value, str) else json.dumps(value)

@@ -1,5 +1,5 @@
-"""Makes the runs of later stages from the stage's configuration and the parents. Some parents are
-known from the plan; others are chosen, and recorded, once a stage has ended."""
+"""Makes the runs of later stages from templates and parents. Some parents are known from the
+plan; others are chosen, and recorded, once a stage has ended."""
 
 import itertools
 import math
@@ -25,13 +25,13 @@ from sweeper.sweep.stage_inputs import (
 _MODEL = "model_name"
 
 Taken = Callable[[Choice], Sequence[str] | None]
-"""A function that returns the ids that were chosen, or None if the choice was not made yet."""
+"""A function that returns the ids of the chosen runs, or None if the choice was not made yet."""
 
 
 class Growth(NamedTuple):
-    """The known runs of a plan, in the order of its stages, followed by the runs that the grid no
-    longer has; the `choices` that were not made yet; and the number of runs of each stage that are
-    `unknown` until they are made."""
+    """The result of `grow`. `runs` are the known runs, in the order of the stages, followed by
+    runs that are no longer in the grid. `choices` were not made yet. `unknown` maps each stage
+    to the number of runs that depend on these choices."""
 
     runs: tuple[Run, ...]
     choices: tuple[Choice, ...]
@@ -39,7 +39,7 @@ class Growth(NamedTuple):
 
 
 def grown(plan: Plan, taken: Taken) -> Plan:
-    """Return the plan with all runs that follow from the choices made."""
+    """Return the plan with all runs that follow from the choices that were made."""
     if not plan.stages:
         return plan
     growth = grow(plan, taken)
@@ -51,7 +51,7 @@ def grow(plan: Plan, taken: Taken) -> Growth:
 
 
 def depths(stages: Iterable[Stage]) -> dict[str, int]:
-    """Return for each stage the length of the longest chain of stages before it."""
+    """Return a dict from each stage to the length of the longest chain of stages before it."""
     depth_of: dict[str, int] = {}
     for stage in stages:  # Parents come first.
         depth_of[stage.name] = max((depth_of[name] + 1 for name in stage.before), default=0)
@@ -124,7 +124,7 @@ class _Growing:
                     yield self._child(stage, template, source, parents)
 
     def _parents(self, take: Take) -> list[Run]:
-        """Return the known runs of a take."""
+        """Return the known runs of a take; [] if its choice was not made yet."""
         return self._taken_by(take) or []
 
     def _taken_by(self, take: Take) -> list[Run] | None:
@@ -151,15 +151,15 @@ class _Growing:
         return [by_id[run] for run in chosen if run in by_id]
 
     def _to_come(self, source: Source) -> int:
-        """Return the number of combinations of parents that a source will still give."""
+        """Return how many combinations of parents of a source are not known yet."""
         if source.base:
             return 0
         now_known = math.prod(len(self._parents(take)) for take in source.takes)
         return math.prod(map(self._expected_of, source.takes)) - now_known
 
     def _expected_of(self, take: Take) -> int:
-        """Return the final number of runs of a take: the number of chosen runs, or, before the
-        choice, the requested number."""
+        """Return how many runs a take will have in the end: the chosen runs, or before the
+        choice, the largest possible number."""
         taken, runs = self._taken_by(take), self._of[take.stage]
         if take.how == "each":
             return len(runs) + self._unknown[take.stage]
@@ -218,7 +218,7 @@ class _Growing:
         seed, pieces = template.seed, list[str]()
         for take, parent in zip(source.takes, parents, strict=True):
             if not take.many:
-                # The other sources are told apart by this part of the name.
+                # This part of the name distinguishes runs of different sources.
                 if len(stage.sources) > 1:
                     pieces.append(parent.name if take.how == "run" else f"{take.stage}-{take.how}")
                 continue
@@ -247,8 +247,7 @@ class _Growing:
         earlier = self._known.get(run.id)
         if earlier is not None:
             name = earlier.name
-        # The name is taken by a run of an earlier grid, or by one with a parent that was chosen
-        # before.
+        # A run of an earlier grid has this name, or a run whose parent was chosen earlier.
         elif name in self._names:
             name = f"{name}~{run.id[:6]}"
         self._names.add(name)

@@ -10,13 +10,13 @@ from sweeper.sweep.request import Request
 from sweeper.sweep.stage_inputs import Choice
 
 Fate = Literal["succeeded", "failed", "cancelled", "open"]
-"""The result of a run: why it has ended, or `open` if it may still succeed."""
+"""The result of a run: how it has ended, or `open` if it may still succeed."""
 
 
 class Wait(NamedTuple):
-    """The reason why a run, or the unknown runs of a stage, wait. `on` says in words what they wait
-    for. `vain`: it cannot happen without a user's action; `fate` is then the fate of the run that
-    prevents it."""
+    """The reason why a run, or the unknown runs of a stage, wait. `on` says in words what they
+    wait for. `vain`: the wait cannot end without a user's action. `fate` is then the result of
+    the run that blocks them."""
 
     on: str
     vain: bool
@@ -29,9 +29,9 @@ NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
 def waits(
     plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
 ) -> tuple[dict[str, Wait], dict[str, Wait]]:
-    """Return the waits of runs whose parents have not all succeeded (by run id), and of the unknown
-    runs of stages (by stage). `lacking` has further waits, of runs (by id) and choices (by key)
-    whose parents have ended without a value that they need."""
+    """Return two dicts: from run id to wait, for runs whose parents have not all succeeded; and
+    from stage to wait, for unknown runs of stages. `lacking` has more waits, by run id or by the
+    key of a choice: their parents have ended without a value that is needed."""
     runs: dict[str, Wait] = {}
     names = {run.id: run.name for run in plan.runs}
     for run in plan.runs:  # Parents come before their children.
@@ -63,8 +63,8 @@ def waits(
 
 
 def halted(plan: Plan, cancelled: Request | None) -> dict[str, Wait]:
-    """Return the waits of choices (by key) after the whole sweep was cancelled, since nothing is
-    chosen then."""
+    """Return a wait for each choice (by key) if the whole sweep was cancelled, since no choices
+    are made then."""
     if cancelled is None:
         return {}
     advice = f"but {cancelled.by} cancelled the sweep: the next launch or retry continues it"
@@ -80,8 +80,8 @@ def _wait(name: str, fate: Fate, wait: Wait | None) -> Wait:
 
 
 def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fate:
-    """Return the fate of a run. A run that waits in vain has the fate of the run that prevents it
-    from starting."""
+    """Return the result of a run. A run that waits in vain has the result of the run that blocks
+    it."""
     run_fate = fate(run)
     return runs[run].fate if run_fate == "open" and run in runs and runs[run].vain else run_fate
 
@@ -89,9 +89,9 @@ def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fat
 def _choosing(
     choice: Choice, fate: Callable[[str], Fate], runs: dict[str, Wait], names: dict[str, str]
 ) -> Wait:
-    """Return the wait of a choice: it waits for the end of all candidates. A cancelled candidate
-    blocks it, because a user who cancels runs does not want the sweep to continue. A failed
-    candidate blocks it unless the metric ignores failures."""
+    """Return the wait of a choice. A choice waits until all candidates have ended. A cancelled
+    candidate blocks it, because a user who cancels runs does not want the sweep to continue. A
+    failed candidate blocks it unless the metric ignores failures."""
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
     words = choice.take.words
     for fault, singular, several in _FAULTS:

@@ -1,8 +1,8 @@
 """Events, and the state of a run that follows from them. Does no I/O."""
 
 # An event is a file `state/<run>/<attempt>.<event>.json`, created once and never changed. The state
-# of a run is a function of the set of its event names, so it does not depend on the order in which
-# they were written, listed or read:
+# of a run follows from the set of its event names alone. The order in which events were written,
+# listed or read does not matter:
 #
 # - the highest attempt with any event other than an intent decides;
 # - among that attempt's events, the one of highest precedence decides.
@@ -13,12 +13,12 @@
 # Three events are requests, written by the process that makes the request:
 #
 # - `cancel`: stop this attempt and start no other. It holds until a `retry` of the same or a later
-#   attempt. It cancels a run at once if nothing was started, or if the run waited to be restarted
-#   after a preemption or a loss; a running one is cancelled when its worker has ended.
+#   attempt. It cancels a run immediately if nothing was started, or if the run waited to be
+#   restarted after a preemption or a loss; a running run is cancelled when its worker has ended.
 # - `retry`: start another attempt after this one ends. It revokes a `cancel`, and the failure, loss
 #   or preemption of its attempt no longer counts.
-# - `again`: the same for an attempt that has succeeded, or is about to: only this request starts a
-#   run again after a success. The next attempt starts from nothing.
+# - `again`: like `retry`, but for an attempt that has succeeded, or is about to succeed. Only this
+#   request starts a run again after a success. The next attempt uses no earlier files.
 #
 # A request may name the attempt after the last one, for example to cancel a run that waits for its
 # retry.
@@ -28,8 +28,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 _MOST_RESTARTS = 20
-"""The most restarts of a run after preemptions and losses. It is high enough for any spot market,
-but limits a run that kills its machine."""
+"""The largest number of restarts of a run after preemptions and losses. It is high enough for
+any spot market, but limits a run that crashes its machine."""
 
 
 class State(StrEnum):
@@ -50,11 +50,11 @@ class NoState(StrEnum):
 
 
 class Event(StrEnum):
-    """An event of an attempt. Events further down have precedence over those above."""
+    """An event of an attempt. Of two events of an attempt, the one that is further down decides."""
 
     CANCEL = "cancel"  # a request: stop this attempt, start no other
     RETRY = "retry"  # a request: start another attempt after this one ends
-    AGAIN = "again"  # a request: the same even after a success, and from nothing
+    AGAIN = "again"  # a request: like RETRY, also after a success, and without earlier files
     INTENT = "intent"  # the launcher is about to submit
     SUBMITTED = "submitted"  # the backend has accepted the job
     CLAIMED = "claimed"  # a worker holds the attempt, exclusively
@@ -86,7 +86,8 @@ OPEN = frozenset({State.SUBMITTED, State.RUNNING})
 """States in which a job may be running."""
 
 OUTCOMES = (Event.SUCCEEDED, Event.FAILED, Event.CANCELLED, Event.PREEMPTED)
-"""Events that end an attempt, the most informative first. Their body is its outcome."""
+"""Events that end an attempt, the most informative first. The event's body is the attempt's
+outcome."""
 
 ENDED = frozenset(OUTCOMES)
 
@@ -97,8 +98,9 @@ _BETWEEN = frozenset({Event.PREEMPTED, Event.LOST})
 class RunState(NamedTuple):
     """The state of a run according to its events.
 
-    `attempt` is the attempt that decides the state (0: none yet). `opened` is the highest attempt
-    with any event, at least `attempt`. `event` is the deciding event."""
+    `attempt` is the attempt that decides the state (0: none yet). `opened` is the highest
+    attempt that was opened; it is at least `attempt`. `event` is the deciding event.
+    """
 
     state: State
     attempt: int
@@ -145,7 +147,8 @@ def fold(events: Iterable[tuple[int, Event]]) -> RunState:
 
 
 def cancel_asked(events: Collection[tuple[int, Event]]) -> bool:
-    """Return whether a user wants the run stopped, and has not requested a retry since."""
+    """Return whether a user has requested to cancel the run, and has not requested a retry
+    since."""
     last = _last(events, Event.CANCEL)
     return last > last_retry(events) and last >= max(fold(events).opened, 1)
 
@@ -156,9 +159,9 @@ def retry_asked(events: Collection[tuple[int, Event]]) -> bool:
 
 
 def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
-    """Return whether a run with these events should be started (again). `retries` is the number of
-    failures that are retried. Preemptions and losses are restarted too, up to a limit. An attempt
-    with a `retry` request does not count toward either limit."""
+    """Return whether a run with these events should be started (again). `retries` is the number
+    of failures after which it is retried. After preemptions and losses it is restarted too, up
+    to a limit. An attempt with a `retry` request does not count toward either limit."""
     state = fold(events)
     if state.unacknowledged or state.state in OPEN or cancel_asked(events):
         return False
@@ -188,19 +191,19 @@ def is_finished(
 
 
 def last_retry(events: Iterable[tuple[int, Event]]) -> int:
-    """Return the highest attempt after which another was requested; 0 for none."""
+    """Return the highest attempt after which a user has requested another attempt, or 0."""
     return max((attempt for attempt, event in events if event in RETRIES), default=0)
 
 
 def begun_anew(events: Iterable[tuple[int, Event]], attempt: int) -> int:
-    """Return the first attempt whose files `attempt` may start from: the one that the last `again`
-    requested, else 1."""
+    """Return the first attempt whose files `attempt` may start from: the attempt that the last
+    `again` requested, or 1 if there is no `again`."""
     attempts = (n for n, event in events if event is Event.AGAIN and n < attempt)
     return max(attempts, default=0) + 1
 
 
 def _last(events: Iterable[tuple[int, Event]], kind: Event) -> int:
-    """Return the highest attempt with an event of that kind; 0 for none."""
+    """Return the highest attempt with an event of this kind, or 0."""
     return max((attempt for attempt, event in events if event is kind), default=0)
 
 

@@ -1,5 +1,5 @@
 """Requests to the launcher of a sweep: files that are replaced as a whole. The running launcher
-reads them in every round, and the next one when it starts."""
+reads them in every round, and the next launcher reads them when it starts."""
 
 import os
 
@@ -10,7 +10,7 @@ from sweeper.sweep.request import Pause, Request, read_asked, read_parallel, rea
 
 
 def user() -> str:
-    """Return the user of this process and the machine, as the author of requests."""
+    """Return `user@machine` for this process, as the author of requests."""
     import getpass  # imported late, since only writing requests needs it
 
     try:
@@ -26,12 +26,14 @@ def asked_now() -> Request:
 
 
 def ask_pause(folder: SweepFolder, *, on: bool, runs: bool = False) -> None:
-    """Record a request to start no more runs, or one that ends the pause. Raises `StoreError`."""
+    """Request that no more runs are started (`on`), or end this pause. With `runs`, running runs
+    stop too. Raises `StoreError`."""
     _ask(folder, "pause", asked_now().document(on=on, runs=runs))
 
 
 def ask_parallel(folder: SweepFolder, most: int | None) -> None:
-    """Request a number of jobs at once; None for the number in the plan. Raises `StoreError`."""
+    """Request a limit on jobs at the same time; None for the limit in the plan. Raises
+    `StoreError`."""
     _ask(folder, "parallel", asked_now().document(max_parallel=most))
 
 
@@ -58,18 +60,17 @@ def asked_pause(folder: SweepFolder) -> Pause | None:
 
 
 def asked_parallel(folder: SweepFolder) -> int | None:
-    """Return the requested number of jobs at once; None if there is no request. Raises
-    `StoreError`."""
+    """Return the requested limit on jobs; None if there is no request. Raises `StoreError`."""
     return folder.read_request("parallel", read_parallel)
 
 
 def asked_stop(folder: SweepFolder) -> Request | None:
-    """Return who wants the launcher to end, or None. Raises `StoreError`."""
+    """Return the request to end the launcher, if there is one. Raises `StoreError`."""
     return folder.read_request("stop", read_asked)
 
 
 def asked_cancel(folder: SweepFolder) -> Request | None:
-    """Return who has cancelled the whole sweep, or None. Raises `StoreError`."""
+    """Return the request that cancelled the whole sweep, if there is one. Raises `StoreError`."""
     return folder.read_request("cancel", read_asked)
 
 
@@ -79,7 +80,7 @@ def asked_plan(folder: SweepFolder) -> Plan | None:
 
 
 def forget(folder: SweepFolder, *names: str) -> None:
-    """Remove requests (`plan`, `parallel`, `stop`, `cancel`). Raises `StoreError`."""
+    """Remove the requests `names` (`plan`, `parallel`, `stop`, `cancel`). Raises `StoreError`."""
     folder.store.remove([folder.request(name) for name in names])
 
 

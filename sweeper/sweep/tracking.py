@@ -1,6 +1,6 @@
-"""Connects runs to trackers by variables: to Weights & Biases if the grid has `wandb:`, where every
-`wandb.init` in an attempt joins the run's one W&B run, and to the trackers in `track`. Imports none
-of them."""
+"""Connects runs to trackers by environment variables. With `wandb:` in the grid, every
+`wandb.init` in an attempt joins the run's one W&B run. `track` names other trackers. This module
+imports no tracker."""
 
 import hashlib
 import json
@@ -24,20 +24,22 @@ SECTION = {
 """Variables that are set from a key of `wandb:`."""
 
 PACKAGES = {"wandb": "wandb", "trackio": "trackio", "tensorboard": "tensorboardX"}
-"""The trackers that `track` accepts, with the modules that recipes import for them."""
+"""The trackers that `track` accepts, and for each the module that recipes import."""
 
 TRACK, TRACK_PROJECT, TRACK_NAME = ("SWEEPER_TRACK", "SWEEPER_TRACK_PROJECT", "SWEEPER_TRACK_NAME")
-"""Variables of a run with other trackers than W&B: their names, the project, the run's name."""
+"""Variables of a run with trackers other than W&B: the trackers' names, the project, the run's
+name."""
 
 _HERE_ONLY = ("offline", "disabled", "dryrun")
 _API, _APP = "https://api.wandb.ai", "https://wandb.ai"
 _LONGEST = 100_000
-"""The most bytes of the configuration in a variable: Linux limits a variable to 128 KiB."""
+"""A longer configuration is not passed in a variable, because Linux limits variables to 128 KiB."""
 
 
 def recorded(section: Wandb, environment: Mapping[str, str]) -> Wandb:
-    """Return the section as recorded in `sweep.json`: missing values come from the runs'
-    environment, and `app` is the address of W&B's pages, so that others can find the runs later."""
+    """Return the section to record in `sweep.json`. Missing values come from `environment`, the
+    runs' environment. `app` becomes the address of W&B's pages, so that other users can find the
+    runs."""
     api = (environment.get("WANDB_BASE_URL") or _API).rstrip("/")
     return section._replace(
         entity=section.entity or environment.get("WANDB_ENTITY") or None,
@@ -53,7 +55,7 @@ def run_id(plan: Plan, run: str) -> str:
 
 
 def variables(plan: Plan, run: Run) -> dict[str, str]:
-    """Return the variables that name a run's trackers; empty for a grid without `wandb:` and
+    """Return the variables that name a run's trackers; {} for a grid without `wandb:` and
     `track`."""
     variables_of_run = _wandb_variables(plan, run)
     others = [name for name in plan.track if name != "wandb"]
@@ -103,9 +105,9 @@ def _wandb_variables(plan: Plan, run: Run) -> dict[str, str]:
 
 def fields(plan: Plan, run: Run) -> dict[str, str]:
     """Return the W&B fields to add to a recipe's configuration. Recipes of tinker-cookbook, and
-    ours, log to W&B only if `wandb_project` is set, and some invent a `wandb_name`. Those of
-    tinker-cookbook use the same fields for Trackio. Only fields that the recipe has as strings and
-    the grid does not set are returned."""
+    ours, log to W&B only if `wandb_project` is set, and some invent a `wandb_name`. Recipes of
+    tinker-cookbook use the same fields for Trackio. A field is returned only if the recipe has
+    it as a string and the grid does not set it."""
     if plan.wandb is None and "trackio" not in plan.track:
         return {}
     takes = plan.recipe.takes
@@ -118,8 +120,8 @@ def fields(plan: Plan, run: Run) -> dict[str, str]:
 
 
 def link(plan: Plan, run: str) -> str | None:
-    """Return the W&B address of the run `run`. Return None if it has none (no `wandb:`, or an
-    offline mode), or if the project's owner (`entity`) is unknown."""
+    """Return the W&B address of the run `run`. Return None if there is no address (no `wandb:`,
+    or an offline mode), or if the project's owner (`entity`) is unknown."""
     section = plan.wandb
     if section is None or section.mode in _HERE_ONLY or not section.entity:
         return None
@@ -148,6 +150,6 @@ def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
         except (OSError, netrc.NetrcParseError):
             continue  # W&B cannot read it either.
     return (
-        f"no W&B key for {host}: `export WANDB_API_KEY=...` (and name it in secrets), `wandb "
-        f"login`, or set `wandb: {{mode: offline}}`"
+        f"no W&B key for {host}: run `export WANDB_API_KEY=...` (and name it in secrets) or "
+        "`wandb login`, or set `wandb: {mode: offline}`"
     )

@@ -13,9 +13,9 @@ KINDS = ("prefill", "cached", "sample", "train")
 
 
 class Counts(NamedTuple):
-    """The usage of one model. `prefill` are tokens of prompts, read once for each request, without
-    the `cached` ones. `sample` tokens were sampled, `train` tokens went through forward and
-    backward passes. `steps` are those of the optimizer."""
+    """The usage of one model. `prefill` counts the tokens of prompts, once per request, without
+    the `cached` tokens. `sample` tokens were sampled, `train` tokens went through forward and
+    backward passes. `steps` counts the optimizer's steps."""
 
     prefill: Count = 0
     cached: Count = 0
@@ -26,7 +26,7 @@ class Counts(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Tokens of all kinds."""
+        """The number of tokens of all kinds."""
         return self.prefill + self.cached + self.sample + self.train
 
     def plus(self, other: "Counts") -> "Counts":
@@ -35,8 +35,8 @@ class Counts(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """`models` has the counts by the name of the base model. `unknown` says what was not counted
-    and why (an unexpected SDK), or is None."""
+    """The usage of a run. `models` maps the names of base models to counts. `unknown` says what
+    was not counted and why (an unexpected SDK), or is None."""
 
     models: Mapping[str, Counts] = MappingProxyType({})
     unknown: Sparse[str | None] = None
@@ -50,13 +50,13 @@ class Usage(NamedTuple):
         return total
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in the store."""
+        """Return the JSON object to store."""
         return written(self)
 
 
 class SweepUsage(NamedTuple):
-    """The usage of all runs of a sweep at a `time` (`used`), and the estimate `to_come` for
-    unfinished runs. `untold` is the number of runs whose usage is unknown."""
+    """The usage of a sweep at a `time`. `used` is the usage of all runs, and `to_come` is the
+    estimate for unfinished runs. `untold` is the number of runs whose usage is unknown."""
 
     used: Annotated[Usage, Default(Usage())]
     to_come: Annotated[Usage, Default(Usage())]
@@ -64,7 +64,7 @@ class SweepUsage(NamedTuple):
     time: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Return the object as written in the store."""
+        """Return the JSON object to store."""
         return written(self)
 
 

@@ -1,6 +1,6 @@
-"""A kernel lock that a worker holds on its job's description. It shows other processes that the
-worker is alive, across paths, mounts, users and process namespaces. Workers load this; it imports
-little."""
+"""A kernel lock that a worker holds on its `job.json`. It shows other processes that the worker
+is alive, across paths, mounts, users and process namespaces. Workers load this module, so it
+imports little."""
 
 import fcntl
 import os
@@ -12,8 +12,9 @@ _PAUSE = 0.05
 
 
 def hold(path: str) -> None:
-    """Lock the file at `path` until this process ends. Copies of a job share the lock. A program
-    that this process executes, or a process that closes its descriptors, does not hold it."""
+    """Lock the file at `path` until this process ends. Several workers of the same job share the
+    lock. Programs that this process executes, and child processes that close its descriptors, do
+    not hold it."""
     try:
         # It may be a pipe. The descriptor stays open, since closing it would release the lock.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
@@ -31,7 +32,7 @@ def hold(path: str) -> None:
 
 
 def is_held(path: str) -> bool:
-    """Return whether a live process holds the file. Return False also if that is unknown."""
+    """Return whether a live process holds the file's lock. Return False if that is unknown."""
     # A network disk locks only files that are open for writing.
     for mode in (os.O_RDWR, os.O_RDONLY):
         with suppress(OSError):

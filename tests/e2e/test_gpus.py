@@ -111,7 +111,7 @@ def test_two_launchers_share_the_devices_and_no_two_runs_meet(machine: Machine) 
     running = sorted(row[2] for row in rows if row[1] == "running" and row[2].isdigit())
     assert running == ["0", "1", "2"]
     machine.shell.until(
-        lambda: "its machines have no more free GPUs" in machine.status("a") + machine.status("b")
+        lambda: "the machines have no more free GPUs" in machine.status("a") + machine.status("b")
     )
     machine.hold.unlink()
     machine.finish(*launchers)

@@ -93,7 +93,7 @@ def make(tmp_path: Path, no_sync: None, fake_backend: None) -> Make:
 def test_only_cells_that_may_be_best_get_more_seeds(make: Make) -> None:
     made = make()
     assert made.sentence() == (
-        "race: every cell gets 3 seeds, then those that may be the best up to 6: at most 12 more"
+        "race: every cell gets 3 seeds, and cells that may be the best get up to 6: at most 12 more"
         " runs"
     )
     assert len(not_known_yet(made.plan)) == 12
