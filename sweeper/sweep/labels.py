@@ -12,7 +12,8 @@ LOWERED = {
     "asked": "requested with `sweeper parallel`",
     "shared": "other sweeps share the quota",
 }
-"""Why a launcher has lowered its limit on jobs: from the key in `observations.json` to words."""
+"""The reasons why a launcher has lowered its limit on jobs. The keys are those of
+`Observations.limit_by`."""
 
 _PAUSES = {"rate_limit": "rate limit"}
 _WORDS = {

@@ -35,7 +35,7 @@ _METRICS_DOC = (
     "The folder with the metrics, if it is not the run's folder, such as '{log_path}/run'. A recipe"
     " then needs no log_path field."
 )
-_WINDOW_DOC = 'Runs for which this text is the same share a window: "{lora_rank}".'
+_WINDOW_DOC = 'A text such as "{lora_rank}". Runs with the same resulting text share a window.'
 _PANES_DOC = (
     "The largest number of runs in a window, each in a pane. Default: 12 if window is set; else"
     " each run has its own window."

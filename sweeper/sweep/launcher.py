@@ -58,11 +58,11 @@ def read_service(document: object, place: str) -> Service:
 
 class Observations(NamedTuple):
     """The observations that a launcher last published. `observed` maps run ids to observations.
-    `unreachable` is a text about everything that does not answer. `held` is the reason why no
-    runs are started. `gave_up`: the launcher has ended for the reason in `held`. `paused`: a
-    user has paused the sweep. `limit` is the current limit on jobs if it is below
-    `max_parallel`, and `limit_by` is the reason, as one word. `usage` is the usage of all runs.
-    `starting` is False for a launcher that only stops runs."""
+    `unreachable` describes everything that does not answer. `held` is the reason why no runs are
+    started. `gave_up`: the launcher has ended for the reason in `held`. `paused`: a user has
+    paused the sweep. `limit` is the current limit on jobs if it is below `max_parallel`, and
+    `limit_by` is the reason, as one word. `usage` is the usage of all runs. `starting` is False
+    for a launcher that only stops runs."""
 
     observed: Mapping[str, Published] = MappingProxyType({})
     unreachable: str | None = None

@@ -16,8 +16,8 @@ from sweeper.sweep.hint import hint
 PATIENCE_SECONDS = 0.5
 """Seconds to wait for a launcher that is about to end."""
 _LOOK_SECONDS = 60.0
-"""Seconds to wait for a process that only checks the lock. It holds the lock meanwhile, and may
-be stopped (SIGSTOP)."""
+"""Seconds to wait for a process that only checks the lock. It holds the lock only briefly,
+unless it is stopped (SIGSTOP)."""
 
 _OPENINGS = 100
 """How many times to try to create the lock's file while other processes remove its folder."""
@@ -47,16 +47,16 @@ def holding_sweep(
 def _holding(
     folder: SweepFolder, patience: float, tell: Callable[[str], None], *, existing: bool
 ) -> Generator[Callable[[], None]]:
-    """Hold the sweep's lock. However the process ends, the kernel then releases a local lock.
-    Yields a function that raises `AnotherLauncher` once another launcher has taken over, which can
-    happen only to a lease.
+    """Hold the sweep's lock. The kernel releases a local lock when the process ends, even if it is
+    killed. Yields a function that raises `AnotherLauncher` once another launcher has taken over,
+    which can happen only to a lease.
 
     If there is no `sweep.json` when the block ends (the sweep was deleted or its launch failed),
     the lock leaves no files behind. `existing`: do not lock a sweep that does not exist.
 
-    Raises `AnotherLauncher` if a launcher still has the lock after `patience` seconds, and
-    `NotFound` if the sweep does not exist, but `existing` is set. `tell` gets a message while
-    this waits for a lease to expire.
+    Raises `AnotherLauncher` if a launcher still has the lock after `patience` seconds. With
+    `existing`, raises `NotFound` if the sweep does not exist. `tell` gets a message while this
+    waits for a lease to expire.
     """
     if folder.store.is_remote:
         from sweeper.sweep.lease import holding_lease

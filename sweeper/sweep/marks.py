@@ -70,7 +70,7 @@ def is_tag(text: str) -> bool:
 
 
 def fold(marks: Iterable[Mark]) -> Marks:
-    """Return the current marks that follow from all marks of one run or sweep, oldest first."""
+    """Combine all marks of one run or sweep (oldest first) into its current marks."""
     notes: list[Mark] = []
     tags: set[str] = set()
     starred = archived = False

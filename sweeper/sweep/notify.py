@@ -56,8 +56,7 @@ class Message(NamedTuple):
 
 
 def variables_of(notify: Notify) -> Mapping[str, str]:
-    """Return a dict from each variable that the settings refer to, to the setting that refers to
-    it."""
+    """Return the environment variables to which the settings refer, as {variable: setting}."""
     email = notify.email
     named = {
         "webhook": notify.webhook,

@@ -155,7 +155,7 @@ class Budget(NamedTuple):
 
     @property
     def of_tokens(self) -> tuple[str, ...]:
-        """The limits that are set for which tokens must be counted: `tokens`, `usd`."""
+        """The limits on `tokens` and `usd` that are set. Tokens must be counted only for these."""
         return tuple(key for key in ("tokens", "usd") if getattr(self, key) is not None)
 
     def document(self) -> dict[str, object]:
@@ -251,10 +251,11 @@ class Plan(NamedTuple):
     largest number of runs that the race may still start after its `rounds`.
 
     `warnings`, and the `notes` of recipes about their runs, are lines for people. `model_places`
-    maps each model to the line of the grid that names it. These three fields and `expected` are
-    not stored. The following fields exist only in a launched sweep: `created`; the origin of the
-    code (`provenance`, and in `launches` that of earlier launches; `snapshot`, the copy that
-    runs; `carried`, what else jobs need); and `recorded`, the whole document.
+    maps each model to the place in the grid that names the model. `warnings`, `notes`,
+    `model_places` and `expected` are not stored. The following fields exist only in a launched
+    sweep: `created`; the origin of the code (`provenance`, and in `launches` that of earlier
+    launches; `snapshot`, the copy that runs; `carried`, what else jobs need); and `recorded`,
+    the whole document.
     """
 
     name: str
@@ -328,7 +329,7 @@ class Plan(NamedTuple):
         return self._replace(recipe=part.recipe, launch=self.launch_of(stage), **fields)
 
     def only(self, stage: str) -> "Plan":
-        """Return a plan without stages for one stage, with only the stage's runs."""
+        """Return a plan for one stage: a plan without stages, with only this stage's runs."""
         mine = tuple(run for run in self.runs if run.stage == stage)
         alone = self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING, choices=())
         return alone._replace(grid_text="")  # The text is that of all stages.

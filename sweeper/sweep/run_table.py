@@ -97,12 +97,12 @@ class RunTable:
         return self._events.get(run, set())
 
     def open(self) -> dict[str, int]:
-        """Return a dict from each run that may be running to its attempt."""
+        """Return {run: attempt} for the runs that may be running."""
         return {r: v.state.attempt for r, v in self.views.items() if v.state.state in OPEN}
 
     def unacknowledged(self) -> dict[str, int]:
-        """Return a dict from run to opened attempt, for runs of which only the backend knows
-        whether this attempt was submitted."""
+        """Return {run: opened attempt} for the attempts that may or may not have been submitted.
+        Only the backend knows."""
         return {r: v.state.opened for r, v in self.views.items() if v.state.unacknowledged}
 
     def add(

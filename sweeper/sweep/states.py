@@ -50,7 +50,8 @@ class NoState(StrEnum):
 
 
 class Event(StrEnum):
-    """An event of an attempt. Of two events of an attempt, the one that is further down decides."""
+    """An event of an attempt. If an attempt has several events, the last one in this list
+    decides."""
 
     CANCEL = "cancel"  # a request: stop this attempt, start no other
     RETRY = "retry"  # a request: start another attempt after this one ends
