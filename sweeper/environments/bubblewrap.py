@@ -101,7 +101,7 @@ def watch(environment: Watched) -> None:
     with _lock:
         _watched.add(environment)
         if _thread is None or not _thread.is_alive():
-            _thread = threading.Thread(target=_look_again, name="environments", daemon=True)
+            _thread = threading.Thread(target=_monitor, name="environments", daemon=True)
             _thread.start()
 
 
@@ -111,7 +111,7 @@ def unwatch(environment: Watched) -> None:
         _watched.discard(environment)
 
 
-def _look_again() -> None:
+def _monitor() -> None:
     while True:
         time.sleep(_EVERY_SECONDS)
         with _lock:

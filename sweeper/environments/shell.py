@@ -22,7 +22,7 @@ _PIECE = 1 << 18
 _PATIENCE = (0.5, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds to wait after each signal to the supervisor."""
 _START_SECONDS = 30.0
-_LOOKS, _LOOKS_IN_SESSION = 100, 10
+_CHECKS, _CHECKS_IN_SESSION = 100, 10
 """Number of checks, 10 ms apart, whether killed processes are gone. In a session (without a
 namespace) there are fewer, since the machine's first process may reap them slowly or never."""
 
@@ -52,7 +52,7 @@ while [ $n -lt %(shells)d ]; do
   p=$!
   [ "$u" ] && kill -KILL $p
   while :; do wait $p; s=$?; kill -0 $p 2>/dev/null || break; done
-  for ((i = 0; i < %(looks)d; i++)); do
+  for ((i = 0; i < %(checks)d; i++)); do
     [ "$u" ] && %(any_left)s 2>/dev/null || break
     sleep 0.01
   done
@@ -84,7 +84,7 @@ def supervisor(
         "end_all": shlex.quote(end_all),
         "end": end_all,
         "any_left": f"kill -0 {processes}",
-        "looks": _LOOKS_IN_SESSION if session else _LOOKS,
+        "checks": _CHECKS_IN_SESSION if session else _CHECKS,
         "prepare": prepare,
         "shells": _SHELLS,
         "bash": "exec setsid bash" if session else "bash",
@@ -185,7 +185,7 @@ class Shell:
         for _ in range(_SHELLS):  # Skip the reports about shells that have ended by themselves.
             if select.select([self._stdout], [], [], 0)[0]:
                 self._read_more()
-            if self._look(self._words[:1], Output(0)) is not None:
+            if self._find_word(self._words[:1], Output(0)) is not None:
                 del self._words[0]
             elif not select.select([self._stdout], [], [], 0)[0]:
                 break
@@ -221,7 +221,7 @@ class Shell:
         unsent = memoryview(request)
         while True:
             ends = ([] if no_word else [word]) + self._words[:1]
-            if (result := self._look(ends, output)) is not None:
+            if (result := self._find_word(ends, output)) is not None:
                 finished = result[0] == word
                 if not finished:
                     del self._words[0]
@@ -258,7 +258,7 @@ class Shell:
             raise Died("it has ended")
         self._read += piece
 
-    def _look(self, ends: list[str], output: Output) -> tuple[str, int] | None:
+    def _find_word(self, ends: list[str], output: Output) -> tuple[str, int] | None:
         """Look for one of the words `ends` in the data read so far. Return the word and its exit
         code, or None. Move the data before it to `output`."""
         for word in ends:

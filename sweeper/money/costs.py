@@ -51,9 +51,9 @@ def together(several: Iterable[Spent], prices: Prices) -> Spent:
     """Return the sum of several usages."""
     parts = list(several)
     usage = total(part.usage for part in parts)
-    ways = sorted({part.counted for part in parts} - {"nothing"}) or ["nothing"]
+    sources = sorted({part.counted for part in parts} - {"nothing"}) or ["nothing"]
     days = tuple(used for part in parts for used in part.days)
-    return Spent(usage, amount(usage, prices), " and ".join(ways), days)
+    return Spent(usage, amount(usage, prices), " and ".join(sources), days)
 
 
 def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:

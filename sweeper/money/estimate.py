@@ -218,8 +218,8 @@ def _schedule(hours: Sequence[float], abreast: int) -> float:
     import heapq
 
     slots = [0.0] * abreast
-    for each in hours:
-        heapq.heapreplace(slots, slots[0] + each)
+    for run_hours in hours:
+        heapq.heapreplace(slots, slots[0] + run_hours)
     return max(slots)
 
 

@@ -38,9 +38,9 @@ def _with_budget(planned: Plan, text: str) -> Plan:
     """Return the plan with the limits of `--budget` in place of those of its budget. Raises
     `GridError`."""
     problems = Problems()
-    given = {key.strip(): value for key, _, value in (p.partition("=") for p in text.split(","))}
+    limits = {key.strip(): value for key, _, value in (p.partition("=") for p in text.split(","))}
     before = {} if planned.budget is None else planned.budget.document()
-    node = from_python(before | {k: _number(v) for k, v in given.items()}, "--budget", problems)
+    node = from_python(before | {k: _number(v) for k, v in limits.items()}, "--budget", problems)
     budget = read_caps(node, "budget", problems)
     if problems:
         raise problems.error()

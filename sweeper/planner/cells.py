@@ -149,28 +149,28 @@ def _axis_values(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]
     """Return the declared axes with their distinct values, in the grid's order. An axis of `when`
     is left out if its condition never holds."""
     values_of: dict[str, dict[str, object]] = {}
-    held = {id(block) for block in grid.blocks}
+    used_blocks = {id(block) for block in grid.blocks}
     if grid.whens:
         settings = {id(s) for p in points for row in p.rows for s in row.settings.values()}
-        held |= {
+        used_blocks |= {
             id(block)
             for block in grid.every_block()
             if any(id(s) in settings or s.refers for axis in block.axes.values() for s in axis)
         }
     for block in grid.every_block():
-        if id(block) not in held:
+        if id(block) not in used_blocks:
             continue
         for key, settings in block.axes.items():
             values = values_of.setdefault(key, {})
             if not any(setting.refers for setting in settings):
                 values.update({canonical(s.value): s.value for s in settings})
-    made = {
+    referring = {
         key for b in grid.every_block() for key, s in b.axes.items() if any(x.refers for x in s)
     }
-    if made:
+    if referring:
         for point in points[: len(points) - len(grid.include)]:
             for row in point.rows:
-                for key in made & row.settings.keys():
+                for key in referring & row.settings.keys():
                     value = row.settings[key].value
                     values_of[key].setdefault(canonical(value), value)
     return {key: list(values.values()) for key, values in values_of.items()}
@@ -239,17 +239,17 @@ def _row_labels(row: Row, parts: Mapping[str, Mapping[str, str]]) -> list[str]:
 def _offered(grid: Grid, points: Sequence[Point]) -> dict[str, list[object]]:
     """Return the values that axes and `when` can give to each key, with references resolved."""
     offered: dict[str, list[object]] = {}
-    made: set[str] = set()
+    referring: set[str] = set()
     axes = [pair for block in grid.every_block() for pair in block.axes.items()]
     for key, settings in [*axes, *((k, (s,)) for when in grid.whens for k, s in when.base.items())]:
         offered.setdefault(key, []).extend(setting.value for setting in settings)
         if any(setting.refers for setting in settings):
-            made.add(key)
-    if made:
-        offered |= {key: [] for key in made}
+            referring.add(key)
+    if referring:
+        offered |= {key: [] for key in referring}
         for row in (row for point in points for row in point.rows):
             for key, setting in row.settings.items():
-                if key in made:
+                if key in referring:
                     offered[key].append(setting.value)
     return offered
 

@@ -155,7 +155,11 @@ class Product:
                 yield config, rows
 
     def _under_conditions(
-        self, number: int, config: dict[str, object], rows: tuple[Row, ...], held: tuple[int, ...]
+        self,
+        number: int,
+        config: dict[str, object],
+        rows: tuple[Row, ...],
+        applied: tuple[int, ...],
     ) -> Iterator[tuple[dict[str, object], tuple[Row, ...]]]:
         """Apply the entries of `when` to a point, from entry `number` on, and yield the resulting
         points. The depth of the recursion is at most the number of entries, at most 100."""
@@ -165,13 +169,13 @@ class Product:
             if not self._holds(when.when, config):
                 continue
             self._held.add(index)
-            rival = next((other for other in held if other in when.rivals), None)
+            rival = next((other for other in applied if other in when.rivals), None)
             if rival is not None:  # Note the mistake and skip the entry.
                 if (rival, index) not in self._rivals_noted:
                     self._rivals_noted.add((rival, index))
                     self._add_rivals(self._whens[rival].when, when.when)
                 continue
-            held = (*held, index)
+            applied = (*applied, index)
             config = dict(config)
             for key in when.clears:
                 config.pop(key, None)
@@ -185,7 +189,7 @@ class Product:
                     branch = dict(config)
                     for row in chosen:
                         branch.update(row.given)
-                    yield from self._under_conditions(index + 1, branch, (*rows, *chosen), held)
+                    yield from self._under_conditions(index + 1, branch, (*rows, *chosen), applied)
                 return
         yield config, rows
 

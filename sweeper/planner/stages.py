@@ -109,27 +109,28 @@ class _Planning:
         if not stage.takings:
             runs = tuple(_named_after(run, stage.name) for run in runs)
         sources = tuple(taking.source for taking in stage.takings)
-        made = Stage(stage.name, NO_RECIPE, stage.grid.metric, named.axes, sources)
-        made = made._replace(launch=stage.launch)
-        made = made._replace(runs=runs) if sources else made
+        planned = Stage(stage.name, NO_RECIPE, stage.grid.metric, named.axes, sources)
+        planned = planned._replace(launch=stage.launch)
+        planned = planned._replace(runs=runs) if sources else planned
         if self._compares_with_base(stage):
-            made = made._replace(baseline=self._base_baseline(stage, made))
+            planned = planned._replace(baseline=self._base_baseline(stage, planned))
         else:
-            made = made._replace(baseline=self._baseline(stage, expanded, runs, baseline))
+            planned = planned._replace(baseline=self._baseline(stage, expanded, runs, baseline))
         checkable = (
             self._check_references(stage, runs)
             & self._check_takes(stage)
-            & self._within_limit(made, len(runs))
+            & self._within_limit(planned, len(runs))
         )
         # A value from another stage can only be checked if it is known.
-        checkable &= all(self.done[before].stage.recipe is not NO_RECIPE for before in made.before)
-        shown = self._runs_of_first_parents(made) if sources and checkable else runs
-        validated = self.validate and (not sources or (checkable and len(shown) == len(runs)))
-        self.done[stage.name] = _Planned(stage, made, runs)
+        parents = (self.done[name].stage for name in planned.before)
+        checkable &= all(parent.recipe is not NO_RECIPE for parent in parents)
+        examples = self._runs_of_first_parents(planned) if sources and checkable else runs
+        validated = self.validate and (not sources or (checkable and len(examples) == len(runs)))
+        self.done[stage.name] = _Planned(stage, planned, runs)
         elsewhere = {ref.key for other in self.grid.stages for ref in other.references}
         checked = check(
             expanded,
-            shown if validated else runs,
+            examples if validated else runs,
             self.problems,
             validate=validated,
             elsewhere=elsewhere,
@@ -139,7 +140,7 @@ class _Planning:
         self.model_places = {**checked.model_places, **self.model_places}
         estimates = checked.estimates.items()
         self.expected += [Expected(stage.name, runs[n].config, used) for n, used in estimates]
-        self.done[stage.name] = _Planned(stage, made._replace(recipe=checked.recipe), runs)
+        self.done[stage.name] = _Planned(stage, planned._replace(recipe=checked.recipe), runs)
 
     def _with_default_references(self, stage: StageGrid) -> StageGrid:
         """Make a stage without references to its parents continue from their weights, if its recipe
@@ -186,11 +187,11 @@ class _Planning:
         takes_base = any(taking.source.base for taking in stage.takings)
         return baseline is not None and baseline.is_base_model and takes_base
 
-    def _base_baseline(self, stage: StageGrid, made: Stage) -> Baseline | None:
+    def _base_baseline(self, stage: StageGrid, planned: Stage) -> Baseline | None:
         """Return the cell of the base model's runs as the baseline. Note a mistake if there are
         several."""
         roots = [done.stage for done in self.done.values() if not done.grid.takings]
-        runs = self._grow(*roots, made._replace(sources=(Source(base=True),))).runs
+        runs = self._grow(*roots, planned._replace(sources=(Source(base=True),))).runs
         cells = list(dict.fromkeys(run.cell for run in runs if run.stage == stage.name))
         if len(cells) <= 1:  # There is none if no stage has a model, which is noted elsewhere.
             return Baseline(cell=cells[0] if cells else f"{stage.name}/base")
@@ -265,11 +266,7 @@ class _Planning:
                 return f"stages.{stage.name} comes from the base model alone"
             meant = [name]
         return next(
-            (
-                f
-                for name_of_parent in meant
-                if (f := self._missing_value(name_of_parent, key)) is not None
-            ),
+            (fault for parent in meant if (fault := self._missing_value(parent, key)) is not None),
             None,
         )
 
@@ -281,7 +278,7 @@ class _Planning:
         takes = done.stage.recipe.takes
         if all(key in run.config for run in done.runs) or "default" in takes.get(key, {}):
             return None
-        if _was_not_asked(done.stage.recipe):
+        if _was_not_inspected(done.stage.recipe):
             return None
         keys = [*LATE, *takes, *(k for run in done.runs[:1] for k in run.config)]
         some = any(key in run.config for run in done.runs)
@@ -345,7 +342,7 @@ class _Planning:
 
     def _has_model(self) -> bool:
         roots = [done for done in self.done.values() if not done.grid.takings]
-        if any(_was_not_asked(done.stage.recipe) for done in roots):
+        if any(_was_not_inspected(done.stage.recipe) for done in roots):
             return True
         return any(
             _MODEL in run.config or "default" in done.stage.recipe.takes.get(_MODEL, {})
@@ -398,7 +395,7 @@ class _Planning:
         return next(stage.place for stage in self.grid.stages if stage.name == name)
 
 
-def _was_not_asked(recipe: Recipe) -> bool:
+def _was_not_inspected(recipe: Recipe) -> bool:
     """Return whether a recipe's fields are unknown because it was not inspected. A command has no
     fields."""
     return recipe.kind != "command" and not recipe.takes
@@ -419,8 +416,8 @@ def baseline_of(
         return None
     if grid.baseline.sweep is not None:
         return Baseline(sweep=grid.baseline.sweep)
-    each = len(runs) // len(expanded.points) if expanded.points else 0
-    return Baseline(cell=runs[cell * each].cell) if cell is not None and each else None
+    replicates = len(runs) // len(expanded.points) if expanded.points else 0
+    return Baseline(cell=runs[cell * replicates].cell) if cell is not None and replicates else None
 
 
 NO_RECIPE = Recipe(reference="", kind="module")

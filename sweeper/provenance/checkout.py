@@ -182,7 +182,7 @@ class Tree:
         if listed is None:
             raise UnlistedError
         names = {os.path.join(folder, os.fsdecode(name)) for name in listed.split(b"\0") if name}
-        sweeps = tuple(f"{each}/" for each in sweep_folders(self._root, names))
+        sweeps = tuple(f"{sweep}/" for sweep in sweep_folders(self._root, names))
         return sorted(name for name in names if not name.startswith(sweeps) and self._ours(name))
 
     def _ours(self, name: str) -> bool:

@@ -309,8 +309,8 @@ class RemoteStore:
 
     def folders_with(self, name: str) -> Iterator[str]:
         folders = [child.path[:-1] for child in self.children() if child.path.endswith("/")]
-        held = each(self, lambda folder: self.exists(f"{folder}/{name}"), folders)
-        return (folder for folder, has in zip(folders, held, strict=True) if has)
+        results = each(self, lambda folder: self.exists(f"{folder}/{name}"), folders)
+        return (folder for folder, has in zip(folders, results, strict=True) if has)
 
     def local_path(self, path: str) -> str | None:
         del path

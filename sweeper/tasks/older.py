@@ -43,10 +43,10 @@ def read_older(folder: str, problems: Problems) -> Task | None:
         )
     ]
     script, solution = (os.path.join(folder, name) for name in ("run-tests.sh", "solution.sh"))
-    for file, what in ((script, "the task cannot be judged"), (solution, "the task has no "
+    for file, effect in ((script, "the task cannot be judged"), (solution, "the task has no "
         "reference solution (solution.yaml is not supported)")):  # fmt: skip
         if not os.path.isfile(file):
-            problems.add(Place(file), f"no such file: {what}")
+            problems.add(Place(file), f"no such file: {effect}")
     context = _context(folder, problems)
     dockerfile = _dockerfile(context, problems)
     if len(problems) > before:

@@ -269,10 +269,10 @@ def _must(environment: Environment, command: str, seconds: float, where: str) ->
     result = environment.exec(command, seconds, _KEPT)
     if result.code != 0:
         last = result.last_line[:200]
-        what = {"timeout": f"takes longer than {seconds:.0f} s"}.get(
+        fault = {"timeout": f"takes longer than {seconds:.0f} s"}.get(
             result.ended, f"fails ({result.ended or f'exit code {result.code}'})"
         )
-        raise TaskFailed(f"{where}: {what}{': ' if last else ''}{last}")
+        raise TaskFailed(f"{where}: {fault}{': ' if last else ''}{last}")
 
 
 def _wait_healthy(environment: Environment, check: Healthcheck, where: str) -> None:

@@ -221,8 +221,8 @@ class BackendContract:
         site.until(lambda: _status(backend, token).state is JobState.ENDED, "it ends")
         assert _status(backend, token).code == (3 if site.knows_codes else None)
         assert not _status(backend, token).preempted
-        cwd, given = json.loads(site.mark(token, "place").read_text())
-        assert given == ""
+        cwd, stdin = json.loads(site.mark(token, "place").read_text())
+        assert stdin == ""
         # A container may start in another folder.
         if capabilities_of(site.name, site.options).files:
             assert cwd == str(site.place())

@@ -1,4 +1,5 @@
-"""Makes a grid from config objects and the function that takes one: `launch([...], main=train)`."""
+"""Makes a grid from a list of config objects and a function with one as its argument, for
+`launch([...], main=train)`."""
 
 import dataclasses
 import inspect
@@ -15,12 +16,12 @@ _PLAIN = (str, int, float, bool, type(None))
 
 
 def grid_of(source: object, main: Callable[..., object], name: str | None) -> dict[str, object]:
-    """Return a grid with a run for each config. Values equal to a class's defaults are left out.
-    Raises `UsageError`."""
+    """Return a grid with a run for each config. A key that has its default value in all configs is
+    left out. Raises `UsageError`."""
     if isinstance(source, str) or not isinstance(source, Sequence) or not source:
         raise UsageError("launch: with main, the first argument is a list of configs")
-    given = enumerate(cast("Sequence[object]", source))
-    configs = _values_of_all([_as_chz(config, f"configs[{n}]") for n, config in given])
+    items = enumerate(cast("Sequence[object]", source))
+    configs = _values_of_all([_as_chz(config, f"configs[{n}]") for n, config in items])
     seen: dict[str, int] = {}
     for index, config in enumerate(configs):
         first = seen.setdefault(canonical(config), index)
@@ -46,14 +47,14 @@ def grid_of(source: object, main: Callable[..., object], name: str | None) -> di
         ]
         if {} in grid["include"]:
             raise UsageError(
-                "launch: a config has defaults for all values in which the others "
-                "differ: give one of them explicitly"
+                "launch: a config has none of the keys in which the others differ: set one of them "
+                "explicitly"
             )
     return grid
 
 
 def _reference(main: Callable[..., object]) -> str:
-    """Return the reference by which a recipe names the function. Raises `UsageError`."""
+    """Return the function in the form of a grid's `recipe`. Raises `UsageError`."""
     if not inspect.isfunction(main) or "." in main.__qualname__:
         raise UsageError("launch: main must be a function at the top level of a module")
     if main.__module__ == "__main__":
@@ -65,7 +66,7 @@ def _reference(main: Callable[..., object]) -> str:
 
 
 def _seeds(configs: list[dict[str, object]]) -> list[int] | None:
-    """Return the seeds if every config has one, and all cells have the same; else None."""
+    """Return the seeds if every config has a seed, and all cells have the same seeds; else None."""
     groups: dict[str, list[int]] = {}
     for config in configs:
         seed = config.get("seed")
@@ -74,7 +75,7 @@ def _seeds(configs: list[dict[str, object]]) -> list[int] | None:
         rest = {key: value for key, value in config.items() if key != "seed"}
         groups.setdefault(canonical(rest), []).append(seed)
     lists = list(groups.values())
-    return lists[0] if all(each == lists[0] for each in lists) else None
+    return lists[0] if all(seeds == lists[0] for seeds in lists) else None
 
 
 def _as_chz(config: object, where: str) -> object:
@@ -93,26 +94,26 @@ def _as_chz(config: object, where: str) -> object:
 
 
 def _values_of_all(configs: list[object]) -> list[dict[str, object]]:
-    """Return the values of all configs as dotted keys. A key with its default value in all of them
-    is left out. Raises `UsageError`."""
+    """Return the values of each config by dotted key. A key that has its default value in all
+    configs is left out. Raises `UsageError`."""
     keys = dict.fromkeys(key for config in configs for key in _given(config, changed=True))
-    made: list[dict[str, object]] = []
+    all_values: list[dict[str, object]] = []
     for number, config in enumerate(configs):
         values = _given(config, changed=False)
         taken = [key for key in keys if key in values and key not in _OURS]
-        made.append({key: _plain(values[key], f"configs[{number}].{key}") for key in taken})
-    return made
+        all_values.append({key: _plain(values[key], f"configs[{number}].{key}") for key in taken})
+    return all_values
 
 
 def _given(config: object, *, changed: bool) -> dict[str, object]:
-    """Return the values of a chz object as dotted keys. The class of an inner object is left out if
-    it is the declared one. With `changed`, values equal to their defaults are left out."""
+    """Return the values of a chz object by dotted key. The class of an inner object is left out if
+    it is the declared class. With `changed`, values equal to their defaults are left out."""
     import chz
 
-    given = cast(Any, chz).beta_to_blueprint_values(config, skip_defaults=changed)
+    blueprint = cast(Any, chz).beta_to_blueprint_values(config, skip_defaults=changed)
     return {
         key: value
-        for key, value in cast("dict[str, object]", given).items()
+        for key, value in cast("dict[str, object]", blueprint).items()
         if not (isinstance(value, type) and _declared(config, key) == value)
     }
 

@@ -166,12 +166,12 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
         draft.axis(name, [number_or_text(part) for part in parts])
         return
     kind, inside = call.groups()
-    given = split_commas(inside)
-    values = [number_or_text(part.partition("=")[2] if "=" in part else part) for part in given]
-    plain_values = [v for part, v in zip(given, values, strict=True) if "=" not in part]
+    arguments = split_commas(inside)
+    values = [number_or_text(part.partition("=")[2] if "=" in part else part) for part in arguments]
+    plain_values = [v for part, v in zip(arguments, values, strict=True) if "=" not in part]
     if kind == "choice":
         draft.axis(name, values)
-    elif kind == "range" and (numbers := _range(given)) is not None:
+    elif kind == "range" and (numbers := _range(arguments)) is not None:
         draft.axis(name, {"range": numbers})
     elif kind == "interval" and len(values) == 2:
         draft.draw(name, {"uniform": values})
@@ -179,7 +179,7 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
             draft.note(
                 line, f"{name}: values are drawn from the interval; random.samples is their number"
             )
-    elif kind == "tag" and (inner := _tagged(given)) is not None:
+    elif kind == "tag" and (inner := _tagged(arguments)) is not None:
         log, rest = inner
         bounds = _CALL.match(rest)
         if log and bounds and bounds[1] == "interval":
@@ -197,22 +197,22 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
         draft.axis(name, plain_values or [value])
 
 
-def _tagged(given: list[str]) -> tuple[bool, str] | None:
+def _tagged(arguments: list[str]) -> tuple[bool, str] | None:
     """Return whether one of the tags is `log`, and the tagged value; None for an empty call."""
-    return (any(part == "log" for part in given[:-1]), given[-1]) if given else None
+    return (any(part == "log" for part in arguments[:-1]), arguments[-1]) if arguments else None
 
 
-def _range(given: list[str]) -> list[float] | None:
+def _range(arguments: list[str]) -> list[float] | None:
     """Return start, end and step (if not 1) of `range(1,9,2)` or `range(stop=9)`."""
     texts = {"start": "0", "step": "1"}
-    places = [part for part in given if "=" not in part]
+    places = [part for part in arguments if "=" not in part]
     order = ("stop",) if len(places) == 1 else ("start", "stop", "step")
     texts |= dict(zip(order, places, strict=False))
-    for part in given:
+    for part in arguments:
         key, sign, text = part.partition("=")
         texts |= {key.strip(): text} if sign else {}
-    made = [number_or_text(texts.get(key, "")) for key in ("start", "stop", "step")]
-    numbers: list[float] = [number for number in made if is_number(number)]
+    bounds = [number_or_text(texts.get(key, "")) for key in ("start", "stop", "step")]
+    numbers: list[float] = [number for number in bounds if is_number(number)]
     if len(numbers) < 3:
         return None
     return numbers[:2] if numbers[2] == 1 else numbers
