@@ -115,10 +115,17 @@ MUTATIONS = [
     ),
     Mutation(
         "a newer attempt stops nobody",
+        "sweeper/worker/heartbeat.py",
+        "            if (attempt + 1, Event.INTENT) in events:\n",
+        "            if False:\n",
+        WAKES,
+    ),
+    Mutation(
+        "a late job trains beside a newer attempt",
         "sweeper/worker/claim.py",
         "    return folder.store.exists(folder.event(run, attempt + 1, Event.INTENT))\n",
         "    return False\n",
-        WAKES,
+        "tests/e2e/test_worker.py::test_a_late_job_leaves_the_run_to_a_newer_attempt",
     ),
     Mutation(
         "a worker that is killed leaves its recipe running",

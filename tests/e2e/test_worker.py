@@ -15,7 +15,7 @@ from harness.real import until
 from sweeper.store.documents import encode, read_json
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.process import began
-from sweeper.sweep.states import Event, State
+from sweeper.sweep.states import ENDED, Event, State
 
 pytestmark = pytest.mark.e2e
 Bench = Any  # tests/support/worker_bench.py
@@ -209,6 +209,14 @@ def test_a_running_worker_stops_when_a_newer_attempt_was_opened(bench: Bench) ->
     bench.finish(worker)
     body = read_json(bench.store, bench.folder.event(bench.id, 1, Event.PREEMPTED))
     assert (body["reason"], body["code"]) == ("superseded", 143)
+
+
+def test_a_late_job_leaves_the_run_to_a_newer_attempt(bench: Bench) -> None:
+    bench.prepare("print('trained')")
+    bench.store.create(bench.folder.event(bench.id, 2, Event.INTENT), encode({"schema": 1}))
+    bench.finish(bench.start())
+    events = SweepFolder(bench.store, "s").read_events()[bench.id]
+    assert not any(attempt == 1 and event in ENDED | {Event.CLAIMED} for attempt, event in events)
 
 
 GRANDCHILD = """
