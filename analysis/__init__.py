@@ -1,5 +1,6 @@
-"""Turns a sweep's records into a report of the best settings and how certain they are:
-`analyze("sweeps", "quickstart").verdict`, `compare(runs, ...)`, `best(...)`. Imports are lazy."""
+"""Turns a sweep's records into a report that names the best settings and says how certain that
+is: `analyze("sweeps", "quickstart").verdict`, `compare(runs, ...)`, `best(...)`. Imports are
+lazy."""
 
 import importlib
 from typing import TYPE_CHECKING

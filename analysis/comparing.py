@@ -35,8 +35,9 @@ _ALL_PAIRS = 15
 @dataclass(frozen=True)
 class Compared:
     """The compared cells of a DataFrame. `best` is the name of the cell with the best mean.
-    `tied` cells cannot be distinguished from it at 5 % (comparisons with the best); `told_apart`
-    cells can. On the `scale` "log", means are geometric and differences are of logarithms."""
+    `tied` cells cannot be distinguished from the best at 5 % (comparisons with the best);
+    `told_apart` cells can. On the `scale` "log", means are geometric, and differences are
+    differences of logarithms."""
 
     metric: str
     goal: str
@@ -65,7 +66,7 @@ class Compared:
 
     @property
     def figure(self) -> dict[str, Any]:
-        """Return means with 95 % intervals and the single runs, as a plotly figure."""
+        """Return a plotly figure with the means, their 95 % intervals and the single runs."""
         rows: list[dict[str, Any]] = self.cells.to_dict("records")  # pyright: ignore[reportAssignmentType, reportUnknownMemberType]
         return _figure(rows, self.metric)
 
@@ -80,14 +81,12 @@ def compare(
     goal: str = "minimize",
     by: str | Sequence[str] | None = None,
 ) -> Compared:
-    """Compare cells by a column of a DataFrame with one row per run, such as that of
-    `Registry.runs()`.
-
-    `by` names the columns that define a cell: by default `cell`, with `sweep` if there are several
-    sweeps, and with `root` and `sweep` if there are several roots. Rows with a `state` other than
-    succeeded, and rows without a finite value, are left out. Rows are paired by `seed` if each seed
-    has one row per cell. Raises `UsageError` for missing columns and for an unknown goal.
-    """
+    """Compare cells by the column `metric` of a DataFrame with a row for each run, such as the
+    result of `Registry.runs()`. `by` names the columns that define a cell (default: `cell`, with
+    `sweep` if there are several sweeps, and with `root` and `sweep` if there are several roots).
+    Rows with a `state` other than succeeded, and rows without a finite value, are left out. Rows
+    are paired by `seed` if no cell has two rows with the same seed. Raises `UsageError` for
+    missing columns and for an unknown goal."""
     if goal not in ("minimize", "maximize"):
         raise UsageError(f"goal {goal!r}: write minimize or maximize")
     keys = _keys(frame, by)
@@ -133,7 +132,8 @@ def _keys(frame: "pandas.DataFrame", by: str | Sequence[str] | None) -> list[str
 def _groups(
     frame: "pandas.DataFrame", metric: str, keys: Sequence[str]
 ) -> dict[str, list[tuple[int | None, float]]]:
-    """Return by cell the seed and the value of each row that counts."""
+    """Return a dict from cell to [(seed, value), ...], for the rows of succeeded runs with a
+    finite value."""
     groups: dict[str, list[tuple[int | None, float]]] = {}
     rows: list[dict[str, Any]] = frame.to_dict("records")  # pyright: ignore[reportAssignmentType, reportUnknownMemberType]
     for row in rows:
@@ -170,8 +170,8 @@ def _cells(
 def _pairs(
     order: Sequence[str], groups: Mapping[str, Sequence[tuple[int | None, float]]], scale: Scale
 ) -> "pandas.DataFrame":
-    """Return all pairs if there are few cells, else each cell with the best. Each pair has its own
-    Welch interval, and an interval over shared seeds."""
+    """Return a row for each pair of cells, or, if there are many cells, for each cell and the
+    best. A row has the Welch interval of the pair, and the interval over shared seeds."""
     import pandas
 
     names = list(itertools.combinations(order, 2))
@@ -196,8 +196,8 @@ def _prefixed(prefix: str, estimate: Estimate | None) -> dict[str, float | None]
 
 
 def _by_seed(rows: Sequence[tuple[int | None, float]], scale: Scale) -> dict[int, float]:
-    """Return the values by seed. Empty if a seed has several rows, because rows can then not be
-    paired."""
+    """Return a dict from seed to value. It is empty if a seed has several rows, because rows
+    then cannot be paired."""
     seeds = [seed for seed, _ in rows if seed is not None]
     if len(set(seeds)) != len(rows):
         return {}

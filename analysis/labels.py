@@ -37,9 +37,9 @@ def number(value: float | None, digits: int = 4) -> str:
 
 
 def decimals(*values: float | None) -> int | None:
-    """Return the number of decimals that distinguish several values: two significant digits of
-    their range, at least three of the largest value, at most five. None if the values are too small
-    or too large for decimals."""
+    """Return the number of decimals that distinguishes several values: two significant digits of
+    their range, but at least three and at most five digits of the largest value. None if the
+    values are too small or too large for decimals."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     largest = max((abs(value) for value in finite), default=0.0)
     spread = max(finite, default=0.0) - min(finite, default=0.0)
@@ -51,9 +51,9 @@ def decimals(*values: float | None) -> int | None:
 
 
 def deserved(mean: float | None, low: float | None, high: float | None) -> int | None:
-    """Return the number of decimals that the interval of a value justifies: two significant digits
-    of half the interval, at most six. None without an interval, or if decimals would not show the
-    value."""
+    """Return the number of decimals that the interval of a value justifies: two significant
+    digits of half of the interval's width, at most six decimals. None without an interval, or if
+    decimals would not show the value."""
     if mean is None or low is None or high is None or not math.isfinite(high - low) or high <= low:
         return None
     if not 1e-4 <= max(map(abs, (mean, low, high))) < 1e7:
@@ -62,8 +62,8 @@ def deserved(mean: float | None, low: float | None, high: float | None) -> int |
 
 
 def within(mean: float | None, low: float | None, high: float | None) -> list[str]:
-    """Return a value and its bounds, with the decimals that the interval justifies. The value is
-    written as 0 if these decimals do not distinguish it from 0."""
+    """Return the texts of a value and its bounds, with the decimals that the interval justifies.
+    If these decimals do not distinguish the value from 0, it is written as 0."""
     places = deserved(mean, low, high)
     if places is None or mean is None:
         return together(mean, low, high)
@@ -75,8 +75,8 @@ def within(mean: float | None, low: float | None, high: float | None) -> list[st
 
 
 def fixed(value: float | None, places: int | None) -> str:
-    """Return a value with this many decimals, or as `number` writes it if `places` is None. A
-    nonzero value is never written as zero."""
+    """Return a value with `places` decimals, or as `number` writes it if `places` is None. A
+    value other than 0 is never written as 0."""
     if places is None or value is None or not math.isfinite(value):
         return number(value)
     text = f"{value + 0.0:.{places}f}"  # no minus before a zero
@@ -116,8 +116,8 @@ def _minus(text: str) -> str:
 
 
 def setting(value: Any) -> str:
-    """Return a value of a configuration, as written in a grid: different values have different
-    texts. A text that looks like another value is in quotes."""
+    """Return a value of a configuration as a grid contains it. Different values have different
+    texts: a string that looks like a value of another type is in quotes."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, float):
@@ -141,12 +141,12 @@ def _float(value: float) -> str:
 
 
 BRIEF = 8
-"""A number with up to this many characters is shown in full."""
+"""A number of at most this many characters is shown in full."""
 
 
 def brief(value: Any) -> str:
-    """Return a value of a configuration, shortened for display: a randomly drawn number gets four
-    digits."""
+    """Return a value of a configuration, shortened for display: a number that was drawn at
+    random gets four digits."""
     text = setting(value)
     if not isinstance(value, float) or not math.isfinite(value) or len(text) <= BRIEF:
         return text
@@ -162,8 +162,8 @@ def place(value: Any) -> str:
 
 
 def shortened(texts: Sequence[str], width: int = 24) -> list[str]:
-    """Return the texts, with long ones cut so that different texts stay different: at the end if
-    their beginnings differ, else also in the common part."""
+    """Return the texts. Long texts are cut at the end, or also inside the part that they have in
+    common, so that different texts stay different."""
     heads: dict[str, set[str]] = {}
     for text in texts:
         heads.setdefault(text[: width - 1], set()).add(text)

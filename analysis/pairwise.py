@@ -1,4 +1,4 @@
-"""`sweeper compare A B`: two sweeps, cell by cell, or two cells, seed by seed."""
+"""`sweeper compare A B`: compares two sweeps, cell by cell, or two cells, seed by seed."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Row:
     """A cell of A and the same cell of B. `difference` is B minus A over all seeds (Welch),
-    `over_seeds` over the seeds that both have, on the scale of the comparison. `p` is for
+    `over_seeds` over the seeds that both have, on the scale of the comparison. `p` belongs to
     `difference` and is adjusted for the number of rows (Holm)."""
 
     name: str
@@ -42,8 +42,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Versus:
-    """The common parts of two sweeps or two cells, and their differences. `changed` are
-    configuration keys with one value throughout A and another throughout B."""
+    """The result of a comparison of two sweeps or two cells. `changed` has the configuration
+    keys that have the same value in all runs of A and another value in all runs of B."""
 
     a: str
     b: str
@@ -64,7 +64,7 @@ class Versus:
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """Return one row per pair of cells."""
+        """Return a DataFrame with a row for each pair of cells."""
         import pandas
 
         return pandas.DataFrame([_record(row) for row in self.rows])
@@ -98,10 +98,10 @@ def versus(
     goal: str | None = None,
     at: str | None = None,
 ) -> Versus:
-    """Compare `a` and `b`. Each is a sweep or `sweep/cell`; the beginning of a cell's name is
-    enough. Cells of two sweeps are matched by the settings that vary within either sweep. Raises
-    `NotFound`, and `UsageError` if only one of them is a cell, if there is no metric, and for
-    sweeps that are judged differently."""
+    """Compare `a` and `b`, two sweeps or two cells (`sweep/cell`; the beginning of a cell's name
+    is enough). Cells of two sweeps are matched by the settings that vary within one of the
+    sweeps. Raises `NotFound`, and `UsageError` if only one of them is a cell, if there is no
+    metric, or if the sweeps are judged differently."""
     read = [_read(registry, reference, metric, goal, at) for reference in (a, b)]
     both = zip(settle(*read), (a, b), strict=True)
     own, other = (_side(registry, data, reference) for data, reference in both)
@@ -138,7 +138,7 @@ def versus(
 
 
 def _notes(own: "_Side", other: "_Side") -> Iterator[str]:
-    """Return notes about names that mean a run, but whose whole cell is compared."""
+    """Yield a note for each name that means a run: the whole cell of that run is compared."""
     for letter, side in (("A", own), ("B", other)):
         if side.of_run and side.cell is not None:
             runs = plural(len(side.cell.runs), "run")
@@ -152,7 +152,7 @@ class _Side:
     cell: Cell | None
     title: str
     of_run: bool = False
-    """Whether the reference names only one run of the cell, which has several."""
+    """Whether the user named only one of several runs of the cell."""
 
     @property
     def runs(self) -> Sequence[RunData]:
@@ -185,7 +185,7 @@ def _side(registry: Registry, data: SweepData, reference: str) -> _Side:
 
 
 def _of_runs(registry: Registry, ranking: Ranking, selector: str) -> list[Cell]:
-    """Return the cells of the runs that a selector matches."""
+    """Return the cells of the runs that `selector` matches."""
     try:
         chosen = {run.id for run in registry.choose([selector])}
     except NotFound:
@@ -223,7 +223,7 @@ def _rows(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> list[Row]:
 
 
 def _overall(pairs: Sequence[tuple[str, Cell, Cell]], scale: Scale) -> Estimate | None:
-    """Return the mean of B minus A over the pairs."""
+    """Return the mean of the differences B minus A over the pairs."""
     both = [(a, b) for _, a, b in pairs if a.values and b.values]
     if not both:
         return None

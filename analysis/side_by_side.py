@@ -1,5 +1,5 @@
-"""Compares checkpoints on the same prompts, item by item: the answers of each, the items that only
-one solves, and which leads."""
+"""Compares checkpoints ("sides") on the same prompts, item by item: their answers, the items
+that only one of them solves, and the side that leads."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -14,8 +14,8 @@ from sweeper.results.items import Answer
 
 
 class Prompt(NamedTuple):
-    """An item: its texts (a list of samples for each side), and the mean scores; None if nothing
-    was graded."""
+    """An item: the answers of each side (a list of samples), and the mean scores (None if
+    nothing was graded)."""
 
     item: str
     prompt: str
@@ -27,8 +27,9 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True)
 class Ahead:
-    """A side compared with the first over `items`: its mean score minus the first's with a 95 %
-    interval (None for fewer than two items), and the items that only one of them solves."""
+    """A side compared with the first side over `items`: its mean score minus that of the first
+    side with a 95 % interval (None for fewer than two items), and the items that only one of the
+    two sides solves."""
 
     name: str
     items: int
@@ -41,8 +42,8 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Sides:
-    """All sides by name, their mean scores over the items that all answered, and the comparison
-    of each other side with the first."""
+    """All sides, their mean scores over the items that all sides answered, and the comparison of
+    each other side with the first."""
 
     names: tuple[str, ...]
     prompts: tuple[Prompt, ...]
@@ -75,8 +76,8 @@ class Sides:
 
 
 def compare_sides(answers: Mapping[str, Sequence[Answer]]) -> Sides:
-    """Combine the answers of all sides, and compare every other side with the first. Leave out
-    items that a side has not answered."""
+    """Compare every other side with the first side. Items that some side has not answered are
+    left out."""
     names = tuple(answers)
     by_item = [_by_item(answers[name]) for name in names]
     common = [item for item in by_item[0] if all(item in own for own in by_item)]

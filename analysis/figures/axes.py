@@ -1,5 +1,5 @@
-"""The figures of axes: means by value, cells with the model of all axes, level lines over two axes,
-settings side by side. Pure."""
+"""The figures of axes: the mean of each value, cells with the model of all axes, contour lines
+over two axes, parallel coordinates. Pure."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,19 +33,19 @@ from sweeper.analysis.statistics.regression import log_spread
 from sweeper.results.cells import Scale
 
 PARALLEL = 7
-"""The most settings in parallel coordinates."""
+"""The largest number of settings in parallel coordinates."""
 _AXES = 12
-"""The most settings that get their own figure."""
+"""The largest number of settings that get their own figure."""
 _LEVELS = 7
 _TRIED = 9
-"""If there are at most this many numbers, each gets a tick mark."""
+"""If a setting has at most this many numbers, each of them gets a tick mark."""
 _MOST = 60
-"""The most texts that an axis of a figure can show."""
+"""The largest number of strings on an axis of a figure."""
 _CELLS = 300
-"""The most cells in parallel coordinates."""
+"""The largest number of cells in parallel coordinates."""
 _LABEL = 6
 _MARKS = 10
-"""The most values that fit on an axis."""
+"""The largest number of values that fit on an axis."""
 
 
 def panels(study: Study) -> Iterator[Panel]:
@@ -69,15 +69,16 @@ def panels(study: Study) -> Iterator[Panel]:
 
 
 def telling(study: Study) -> list[str]:
-    """Return all settings that vary, by importance: in the order of the model of all axes, then by
-    the range of the means of their values."""
+    """Return all settings that vary, the most important first: settings in the model of all axes
+    in its order, then the others by the range of their means."""
     model = study.surface.axes if study.surface is not None else ()
     keys = [axis.key for axis in (*model, *(a for a in study.axes if a.matched), *study.axes)]
     return list(dict.fromkeys([*keys, *varying(study.ranking)]))
 
 
 def _axis(study: Study, key: str, metric: str) -> Panel | None:
-    """Draw the means by value if there is a grid, else the cells as points with the model."""
+    """Draw the mean of each value if the sweep is a grid, else the cells as points with the
+    model."""
     own = next((axis for axis in study.axes if axis.key == key), None)
     effect = study.surface.of(key) if study.surface is not None else None
     if own is not None and (own.matched or (effect is None and own.levels[0].number is None)):
@@ -97,7 +98,7 @@ def undrawn(study: Study, panels: Sequence[Panel]) -> list[str]:
 
 
 def axis_figure(axis: Axis, metric: str, scale: Scale) -> dict[str, Any]:
-    """Return the marginal mean of each value, with its 95 % interval."""
+    """Draw the marginal mean of each value, with its 95 % interval."""
     means = [entry.mean for entry in axis.levels]
     above = [0.0 if e.high is None else e.high - e.mean for e in axis.levels]
     below = [0.0 if e.low is None else e.mean - e.low for e in axis.levels]
@@ -131,8 +132,8 @@ def axis_figure(axis: Axis, metric: str, scale: Scale) -> dict[str, Any]:
 def scatter_figure(
     key: str, effect: AxisEffect | None, ranking: Ranking, metric: str
 ) -> dict[str, Any] | None:
-    """Return the means of the cells against a setting, with the model's curve; None for a setting
-    with too many texts."""
+    """Draw the means of the cells against a setting, with the model's curve. None for a setting
+    with too many different strings."""
     cells = [cell for cell in usable(ranking) if cell.summary.mean is not None]
     numbers = ordered(key, [cell.settings for cell in cells if key in cell.settings])
     numeric = bool(numbers) and all(key in cell.settings for cell in cells)
@@ -157,7 +158,8 @@ def scatter_figure(
 
 
 def _marked(low: float, high: float) -> dict[str, Any]:
-    """Return the tick marks of a setting, in the report's spelling: 3e-4, not 0.0003."""
+    """Return the tick marks of a setting, with numbers as the report writes them: 3e-4, not
+    0.0003."""
     ticks = marks(low, high)
     return {**ticks, "ticktext": [labels.place(float(value)) for value in ticks["tickvals"]]}
 
@@ -224,8 +226,8 @@ def _marks(own: Sequence[tuple[Any, float, Cell]], tone: int) -> dict[str, Any]:
 
 
 def plane_figure(pair: PairEffect, ranking: Ranking, sign: float) -> dict[str, Any]:
-    """Draw contour lines of the model over two axes, darker where it is better, with the cells as
-    points."""
+    """Draw contour lines of the model over two axes, darker where the metric is better, with the
+    cells as points."""
     values = np.array(pair.means)
     unit = float(np.max(np.abs(values))) or 1.0
     ends = float(values.min()) / unit, float(values.max()) / unit
@@ -279,7 +281,7 @@ def _points(pair: PairEffect, ranking: Ranking) -> Iterator[dict[str, Any]]:
 
 
 def _isoline(pair: PairEffect, values: Any, height: float) -> list[tuple[float, float] | None]:
-    """Return the contour of the plane at this height: pieces with gaps between them."""
+    """Return the contour line at `height`, as points. None separates pieces of the line."""
     from contourpy import LineType, contour_generator
 
     kind = LineType.Separate
@@ -294,8 +296,8 @@ def _isoline(pair: PairEffect, values: Any, height: float) -> list[tuple[float, 
 def parallel(
     ranking: Ranking, keys: Sequence[str], metric: str, sign: float
 ) -> dict[str, Any] | None:
-    """Draw parallel coordinates: each cell is a line through these settings to its mean, with the
-    best at the top. None for fewer than two settings or three cells."""
+    """Draw parallel coordinates: each cell is a line through its settings to its mean, with the
+    best mean at the top. None for fewer than two settings or three cells."""
     cells = [cell for cell in ranking.measured if not cell.diverged][:_CELLS]
     keys = list(keys)
     if len(keys) < 2 or len(cells) < 3:
@@ -351,7 +353,7 @@ def parallel(
 
 
 def _few(places: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return all labels if there are few, else only the outer ones."""
+    """Return all labels if there are few, else only the first and the last."""
     by_place = sorted(places.items(), key=lambda item: item[1])
     return by_place if len(by_place) <= 10 else [by_place[0], by_place[-1]]
 
@@ -370,7 +372,7 @@ def _label(x: int, y: float, text: str, *, higher: bool = False) -> dict[str, An
 
 
 def _brief(text: str) -> str:
-    """Return a number with three digits; for randomly drawn values."""
+    """Return a number with three significant digits. Used for values that were drawn at random."""
     try:
         return text if len(text) <= _LABEL else labels.place(float(text))
     except ValueError:
@@ -378,8 +380,9 @@ def _brief(text: str) -> str:
 
 
 def _places(key: str, settings: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the positions of the values of a setting between 0 and 1: numbers by size, on a log
-    scale if they are spaced by ratios, other values in their order."""
+    """Return a dict from each value of a setting to its position between 0 and 1. Numbers are
+    placed by size, on a log scale if they are spaced by ratios; other values are placed in their
+    order."""
     numbers = ordered(key, settings)
     texts = list(dict.fromkeys(level(own, key) for own in settings))
     if len(numbers) == len(texts) > 1:

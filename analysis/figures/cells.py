@@ -44,8 +44,8 @@ def panels(study: Study) -> Iterator[Panel]:
 
 
 def cells_figure(ranking: Ranking, metric: str) -> dict[str, Any] | None:
-    """Return the first cells as rows, best first: the mean as a dot, its 95 % interval as a bar,
-    the runs as ticks. None if nothing was measured."""
+    """Draw a row for each of the first cells, the best first: the mean as a dot, its 95 %
+    interval as a bar, the runs as ticks. None if nothing was measured."""
     cells = [cell for cell in ranking.measured if not cell.diverged][:_ROWS]
     if not cells:
         return None
@@ -84,7 +84,7 @@ def cells_figure(ranking: Ranking, metric: str) -> dict[str, Any] | None:
 
 
 def tradeoff_figure(tradeoff: Tradeoff, ranking: Ranking, metric: str) -> dict[str, Any]:
-    """Return the metric against a cost: a point per cell, and the Pareto front as a line."""
+    """Draw the metric against a cost: a point for each cell, and the Pareto front as a line."""
     colours = tones(ranking)
     names = {cell.name: cell for cell in ranking.cells}
     positions = {cell.name: i for i, cell in enumerate(ranking.cells)}
@@ -137,7 +137,8 @@ def tradeoff_figure(tradeoff: Tradeoff, ranking: Ranking, metric: str) -> dict[s
 
 
 def profiles(tasks: Tasks, ranking: Ranking) -> dict[str, Any]:
-    """Draw performance profiles of the first cells: the share of their scores above each level."""
+    """Draw performance profiles of the first cells: the fraction of their scores above each
+    level."""
     colours = tones(ranking)
     positions = {cell.name: i for i, cell in enumerate(ranking.cells)}
     names = {cell.name: plain(cell_text(cell)) for cell in ranking.cells}

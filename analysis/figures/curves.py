@@ -1,4 +1,5 @@
-"""Prepares curves for a screen: aligns seeds, and thins curves without losing a spike. Pure."""
+"""Prepares curves for a screen: aligns the runs of a cell, and thins curves without losing
+spikes. Pure."""
 
 import functools
 import math
@@ -11,13 +12,13 @@ from numpy.typing import NDArray
 from sweeper.analysis.reading.series import Floats, Series
 
 POINTS = 240
-"""The most points drawn per curve. A plot is about 900 pixels wide, and each bucket of steps keeps
-two points."""
+"""The largest number of points of a drawn curve. A plot is about 900 pixels wide, and two points
+are drawn for each bucket of steps."""
 
 
 class Band(NamedTuple):
-    """The mean, lowest and highest value of several runs at the steps that all of them recorded.
-    `at` has the positions of these steps in the series of each run."""
+    """The mean, the lowest and the highest value of several runs at the steps that all of them
+    recorded. `at` has the positions of these steps in each run's series."""
 
     steps: Floats
     mean: Floats
@@ -30,8 +31,8 @@ _NONE = np.empty(0)
 
 
 def band(runs: Sequence[Series]) -> Band:
-    """Return the band of the runs of one cell, over the steps at which all have a finite value, so
-    that the mean does not jump when a run ends early. Empty if they share no step."""
+    """Return the band of a cell's runs, over the steps at which all runs have a finite value: so
+    the mean does not jump when a run ends early. The band is empty if no step is shared."""
     if not runs:
         return Band(_NONE, _NONE, _NONE, _NONE, ())
     rows = _at_once(runs)
@@ -52,8 +53,8 @@ def band(runs: Sequence[Series]) -> Band:
 
 
 def _at_once(runs: Sequence[Series]) -> NDArray[np.float64] | None:
-    """Return one row per run if all have the same steps (see `reading/history.py`) and only finite
-    values; else None."""
+    """Return the values as a table with a row for each run, if all runs have the same steps (see
+    `reading/history.py`) and only finite values; else None."""
     if any(points.steps is not runs[0].steps for points in runs):
         return None
     table = np.stack([points.values for points in runs])

@@ -16,23 +16,25 @@ from sweeper.results.cells import Scale
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255", "#5c6bc0")
 """The colours of Okabe and Ito (jfly.uni-koeln.de/color), with a darker yellow for a white page,
-extended by Paul Tol's muted set. They stay distinct with the common colour-vision deficiencies."""
+and colours of Paul Tol's muted set. They can be told apart with the common colour-vision
+deficiencies."""
 MUTED = "#8a8f98"
 COLOURED = len(PALETTE)
 Section = Literal["cells", "tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts"]
 SECTIONS: tuple[Section, ...] = get_args(Section)
-"""The sections of a report for figures. A section without figures is left out: `tasks` (several
-tasks), `curves`, `axes` (values along one axis), `planes` (along two), `parallel` (all axes at
-once), `trade` (what cells cost), `rollouts`."""
+"""The sections of a report that have figures: `tasks` (several tasks), `curves`, `axes` (the
+values of an axis), `planes` (two axes), `parallel` (all axes), `trade` (costs), `rollouts`. A
+section without figures is left out."""
 _DIGITS = 5
 _POWERS = 10.0 ** np.arange(309)
 
 
 class Panel(NamedTuple):
-    """A figure, its `section` of the report, its unique `name`, and a description for readers who
-    cannot see it. Each trace of a figure has `meta`: a `role`, which determines the order of
-    drawing and which traces a reader can hide (any word is valid), and, for traces of a cell,
-    `cell` (its position in the ranking) and `tone` (an index into `PALETTE`, or -1 for grey)."""
+    """A figure, its `section` of the report, its unique `name`, and a description for readers
+    who cannot see it. Each trace of a figure has `meta`. `meta` has a `role` (any word), which
+    determines the order of drawing and the traces that a reader can hide. For traces of a cell,
+    `meta` also has `cell` (the position in the ranking) and `tone` (an index into `PALETTE`, or
+    -1 for grey)."""
 
     section: Section
     name: str
@@ -42,9 +44,9 @@ class Panel(NamedTuple):
 
 
 def rounded(values: Floats | Sequence[float]) -> list[float | None]:
-    """Round to as many digits as a plot can show. None for values that are not finite (the largest
-    floats round to infinity). The result is the float closest to a short decimal, so that it is
-    written with few digits."""
+    """Round values to as many digits as a plot can show. Return None for values that are not
+    finite, or whose rounded value is infinite. Each result is the float closest to a short
+    decimal, so JSON writes it with few digits."""
     own = np.asarray(values, dtype=float)
     size = np.abs(own)
     plain = (size > 0) & (size < np.inf)
@@ -56,7 +58,7 @@ def rounded(values: Floats | Sequence[float]) -> list[float | None]:
 
 
 def _without(values: NDArray[Any], gaps: NDArray[np.bool_]) -> list[Any]:
-    """Return a list with None in the gaps."""
+    """Return the values as a list, with None at each gap."""
     items: list[Any] = values.tolist()
     for at in np.flatnonzero(gaps).tolist():
         items[at] = None
@@ -64,13 +66,14 @@ def _without(values: NDArray[Any], gaps: NDArray[np.bool_]) -> list[Any]:
 
 
 _TEXTS, _SIGNS = 18, 16
-"""The most labels on an axis of text, and the most characters in each."""
+"""The largest number of labels on an axis of strings, and of characters in each label."""
 
 
 def categories(figure_layout: dict[str, Any], texts: Sequence[str]) -> None:
-    """Give an axis of text short labels: long ones lose their middle, and of many only some are
-    shown. The figure gets the height that rotated labels need."""
-    marked = list(texts)[:: -(-len(texts) // _TEXTS)]
+    """Set the labels of an axis of strings. Long labels lose their middle, and if there are many
+    labels, only some are shown. The figure gets the height that rotated labels need."""
+    every = -(-len(texts) // _TEXTS)
+    marked = list(texts)[::every]
     short = [_shortened(html.unescape(text)) for text in marked]
     shown = {"tickvals": marked, "ticktext": [plain(text) for text in short]}
     figure_layout["xaxis"].update({"type": "category", **shown})
@@ -95,7 +98,7 @@ def integers(values: Floats) -> list[float | None]:
 def layout(
     x_title: str, *, low: float = 0.0, high: float = 0.0, height: int = 420, y_title: str = ""
 ) -> dict[str, Any]:
-    """Return the layout that all figures share. `low` and `high` are the ends of the values."""
+    """Return the layout that all figures share. The values lie between `low` and `high`."""
     axis = {"automargin": True, "zeroline": False, "showline": False, "ticks": ""}
     y: dict[str, Any] = {**axis, "type": "linear"}
     y |= {"exponentformat": "e", "minexponent": 5}  # a KL of 2e-9 should not appear as 2n
@@ -122,20 +125,20 @@ def layout(
 
 
 def is_wide(low: float, high: float) -> bool:
-    """Return whether values between these ends are easier to read on a log axis: they are positive
-    and span more than one and a half orders of magnitude."""
+    """Return whether values from `low` to `high` are easier to read on a log axis: they are
+    positive and span more than one and a half orders of magnitude."""
     return low > 0 and high / low > 30
 
 
 def marks(low: float, high: float) -> dict[str, Any]:
-    """Return the tick marks of a logarithmic axis, because plotly's have no decimals."""
+    """Return the tick marks of a logarithmic axis. Plotly's own marks have no decimals."""
     values = log_ticks(low, high)
     return {"tickvals": values, "ticktext": [tick_text(value) for value in values]}
 
 
 def layout_of_axis(key: str, values: Sequence[float], metric: str, scale: Scale) -> dict[str, Any]:
-    """Return the layout of the small figure of one setting: its values on the x axis, the metric on
-    a scale."""
+    """Return the layout of the small figure of a setting: its values on the x axis, the metric
+    on the y axis with the given scale."""
     result = layout(key, low=min(values), high=max(values), height=260, y_title=metric)
     result["xaxis"]["rangemode"] = "normal"
     result["margin"] = {"l": 48, "r": 16, "t": 12, "b": 40}
@@ -147,7 +150,7 @@ def layout_of_axis(key: str, values: Sequence[float], metric: str, scale: Scale)
 def error_bars(
     above: Sequence[float], below: Sequence[float], colour: str, thickness: float, width: int
 ) -> dict[str, Any]:
-    """Return error bars with these lengths below and above each mark."""
+    """Return error bars that reach `below` and `above` each mark."""
     return {
         "type": "data",
         "array": rounded(above),
@@ -170,20 +173,25 @@ def plain(text: str) -> str:
 
 
 def tones(ranking: Ranking) -> dict[str, int]:
-    """Return the colour of each cell. The first cells of the ranking get one each; the others are
-    grey."""
-    return {c.name: i if i < COLOURED else -1 for i, c in enumerate(ranking.cells)}
+    """Return a dict from cell to tone. The first cells of the ranking get a colour each; the
+    other cells are grey."""
+    return {
+        cell.name: position if position < COLOURED else -1
+        for position, cell in enumerate(ranking.cells)
+    }
 
 
 def row_tones(ranking: Ranking) -> dict[str, int]:
-    """Return `tones` for the rows of tables, where grey is COLOURED instead of -1."""
+    """Return `tones` for the rows of tables, in which grey is `COLOURED` instead of -1."""
     return {cell: tone if tone >= 0 else COLOURED for cell, tone in tones(ranking).items()}
 
 
 def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
-    """Return the `name` and `tone` of each cell's row; grey cells share one row."""
-    tone = row_tones(ranking)
-    return {c.name: {"name": short_name(c), "tone": tone[c.name]} for c in ranking.cells}
+    """Return a dict from cell to the `name` and the `tone` of its row. Grey cells share a row."""
+    colours = row_tones(ranking)
+    return {
+        cell.name: {"name": short_name(cell), "tone": colours[cell.name]} for cell in ranking.cells
+    }
 
 
 def colour_of(tone: int) -> str:

@@ -1,5 +1,5 @@
-"""Learning curves as plotly figures, built as plain dicts, because plotly's trace objects are slow.
-`plotly.graph_objects.Figure(figure)` shows a figure in a notebook."""
+"""Learning curves as figures for plotly. Figures are plain dicts, because plotly's trace objects
+are slow. `plotly.graph_objects.Figure(figure)` shows a figure in a notebook."""
 
 # The `meta` of each trace (see `Panel`) has a role: "run", "band", "mean", "end" or "best". The
 # page chooses colours for light and dark screens by `meta`, and shows and hides cells. The lines
@@ -34,13 +34,14 @@ from sweeper.analysis.reading.keys import suite_scores
 from sweeper.analysis.reading.series import Floats, Series
 
 _BUDGET = 40_000
-"""The most points of all thin lines of a figure together."""
+"""The largest number of points in all thin lines of a figure together."""
 _MEANS = 16_000
-"""The most points of all means of a figure together."""
+"""The largest number of points in all means of a figure together."""
 WINDOWS = (0.02, 0.05, 0.15)
 """The windows of smoothed curves, as fractions of a figure's steps."""
 _SEPARATE = 24
-"""With more cells than this, grey cells form one trace, without bands and single runs."""
+"""With more cells than this, the grey cells form a single trace, without bands and without
+single runs."""
 _CROSSES = 100
 _MANY = 300
 """With more runs than this, only the metric and the training curve show single runs."""
@@ -62,15 +63,13 @@ def panels(study: Study) -> Iterator[Panel]:
 def curves(
     ranking: Ranking, key: str, *, main: bool = True, even: bool = False
 ) -> dict[str, Any] | None:
-    """Return a figure of `key` by step: a thin line per run, and a strong line for the mean of a
-    cell's runs, with a band from the lowest to the highest. None if nothing was recorded.
-
-    The mean is over the succeeded runs that did not diverge (over all runs while there are none),
-    at the steps that all of them recorded. The curve of a diverged run ends in a cross. The `main`
-    figures also offer other x axes than the step, and with very many runs the others show only
-    means. With `even` the figure starts on a linear scale: on a logarithmic one, the smallest
-    rewards, which are noise, would fill it.
-    """
+    """Draw `key` by step: a thin line for each run, and a strong line for the mean of a cell's
+    runs, with a band from the lowest to the highest value. None if nothing was recorded. The
+    mean is over the succeeded runs that did not diverge (or over all runs as long as none has
+    succeeded), at the steps that all of them recorded. The curve of a diverged run ends in a
+    cross. `main` figures also offer other x axes than the step; if there are very many runs, the
+    other figures show only means. With `even`, the figure starts on a linear scale: on a log
+    scale, the smallest rewards, which are noise, would fill it."""
     traces: list[dict[str, Any]] = []
     colours = tones(ranking)
     drawn = sum(key in run.curves for cell in ranking.cells for run in cell.runs)
@@ -100,7 +99,7 @@ def curves(
 
 
 class _Pen:
-    """The drawing of the curves of one key."""
+    """Draws the curves of a key."""
 
     def __init__(
         self,
@@ -144,7 +143,8 @@ class _Pen:
         return traces
 
     def together(self, cells: Sequence[tuple[int, Cell]]) -> list[dict[str, Any]]:
-        """Return the grey cells as one trace. Each shows the mean of its runs, or its only run."""
+        """Return the grey cells as a single trace: for each cell, the mean of its runs, or its
+        only run."""
         parts = [(i, cell, own) for i, cell in cells if (own := self._typical(cell)) is not None]
         if not parts:
             return []
@@ -197,7 +197,7 @@ class _Pen:
         return np.interp(steps, points.steps, run.clocks[name][points.rows])
 
     def _typical(self, cell: Cell) -> Series | None:
-        """Return the mean of a cell's runs, or its only run, if it is finite."""
+        """Return the finite values of the mean of a cell's runs, or of its only run."""
         drawn = [run for run in cell.runs if self.key in run.curves]
         whole = [run.curves[self.key] for run in drawn if run.counts]
         if len(whole) > 1:
@@ -210,7 +210,8 @@ class _Pen:
         return None
 
     def _clocks(self, runs: Sequence[RunData], at: Sequence[Any]) -> dict[str, Floats]:
-        """Return, for each clock that all `runs` have, its mean at positions of their series."""
+        """Return a dict from each clock that all `runs` have to its mean over the runs, at the
+        positions `at` of their series."""
         if not self.clocks or not runs:
             return {}
         names = sorted(set(runs[0].clocks).intersection(*(run.clocks for run in runs)))
@@ -232,7 +233,7 @@ class _Pen:
         strong: bool,
         dotted: bool,
     ) -> list[dict[str, Any]]:
-        """Return the lines of these runs as one trace, because a trace costs much more than
+        """Return the lines of the runs as a single trace, because a trace costs much more than
         additional points."""
         series = [run.curves[self.key] for run in runs]
         thinned = zip(runs, _thinned(series, self.points), strict=True)
@@ -267,7 +268,7 @@ class _Pen:
 
 
 class _Shown(NamedTuple):
-    """A band over runs, the band over smoothed runs, and its steps that are drawn."""
+    """A band over runs, the band over smoothed runs, and the steps that are drawn."""
 
     band: Band
     even: Sequence[Band]
@@ -300,14 +301,14 @@ def _mean_trace(
 
 
 def _joined(parts: Sequence[Floats]) -> Floats:
-    """Join series into one, with a gap between them."""
+    """Join arrays into one, with a gap (NaN) between them."""
     gap = np.array([np.nan])
     return np.concatenate([piece for part in parts for piece in (gap, part)][1:])
 
 
 def _thinned(series: Sequence[Series], limit: int) -> list[Any]:
-    """Return the positions to draw of each series: a short curve completely, with gaps where a
-    value is missing, and the finite values of a long curve."""
+    """Return the positions to draw of each series. A short curve is drawn completely, with gaps
+    where a value is missing; of a long curve, only finite values are drawn."""
     if len({len(points.values) for points in series}) == 1:
         table = np.stack([points.values for points in series])
         if np.isfinite(table).all():

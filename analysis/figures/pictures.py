@@ -17,20 +17,20 @@ from sweeper.analysis.figures.ticks import linear_ticks, log_ticks, tick_text
 from sweeper.common.sanitize import sanitize
 
 _WIDTH = 900
-"""In pixels. At 72 dots per inch, a pixel is a point, matplotlib's unit of lines, marks and
-text."""
+"""The width of a picture in pixels. At 72 dots per inch, a pixel is a point, matplotlib's unit
+for lines, marks and text."""
 
 _LABEL, _UPRIGHT = 60, 36
-"""The most characters of a text, and of the title of an upright axis."""
+"""The largest number of characters of a text, and of the title of a vertical axis."""
 
 _ROOM = 110
-"""The most characters of all labels that fit side by side below an axis."""
+"""The largest total number of characters of labels side by side below an axis."""
 
 _LEAST, _MOST = 1e-200, 1e200
-"""Values beyond these are left out, so that positions and margins are finite."""
+"""Values outside of this range are left out, so that positions and margins are finite."""
 
 _ORDER = {"band": 0, "area": 0, "run": 1, "front": 1}
-"""The drawing order by the role of a trace: areas first, then single runs, then the rest."""
+"""The order of drawing for each role of traces: areas first, then single runs, then all others."""
 
 _SYMBOLS = {"x": "x", "line-ns": "|"}
 _DASHES = {"dot": ":", "dash": "--"}
@@ -95,7 +95,7 @@ def drawing(figure: Mapping[str, Any], title: str) -> Any:
 
 
 def _draw(axes: Any, trace: Mapping[str, Any], xs: Sequence[float], ys: Sequence[float]) -> None:
-    """Draw an area, a line with optional marks and error bars, or only marks."""
+    """Draw a trace: an area, a line with optional marks and error bars, or only marks."""
     line: Mapping[str, Any] = trace.get("line", {})
     marker: Mapping[str, Any] = trace.get("marker", {})
     colour: str = line.get("color") or marker["color"]
@@ -126,7 +126,8 @@ def _draw(axes: Any, trace: Mapping[str, Any], xs: Sequence[float], ys: Sequence
 
 
 def _finish(axes: Any, name: str, options: Mapping[str, Any], places: Mapping[str, float]) -> None:
-    """Set the ends, the title and the ticks of an axis. `places` are the positions of texts."""
+    """Set the limits, the title and the ticks of an axis. `places` maps strings to their
+    positions."""
     axis = axes.xaxis if name == "x" else axes.yaxis
     low, high = options.get("range", axis.get_view_interval())
     if options.get("rangemode") == "tozero" and options["type"] == "linear":
@@ -162,7 +163,7 @@ def _ticks(
 
 
 def _text(text: str, most: int = _LABEL) -> str:
-    """Return a text of plotly's, cut to the space in a picture."""
+    """Convert a text for plotly to plain text, cut to the space in a picture."""
     shown = sanitize(html.unescape(text))
     return shown if len(shown) <= most else f"{shown[: most - 1]}…"
 

@@ -1,4 +1,4 @@
-"""The figures of rollouts: rewards, pass@k, and how rollouts change by iteration. Pure."""
+"""The figures of rollouts: rewards, pass@k, and changes over the iterations. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -40,7 +40,7 @@ def panels(study: Study) -> Iterator[Panel]:
 
 
 def rewards(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any]:
-    """Make histograms of the rewards of the last iteration."""
+    """Draw histograms of the rewards of the last iteration."""
     width = (behaviour.high / BINS - behaviour.low / BINS) or 1.0
     centres = rounded([behaviour.low + width * (i + 0.5) for i in range(BINS)])
     hover = "reward about %{x}: %{y:.1%} of answers"
@@ -57,7 +57,7 @@ def rewards(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any]:
 
 
 def passes(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
-    """Draw pass@k by k, with intervals over seeds."""
+    """Draw pass@k against k, with intervals over seeds."""
     traces: list[dict[str, Any]] = []
     most = 0
     for shown in reversed(_shown(behaviour, ranking)):
@@ -84,8 +84,8 @@ def passes(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
 def over_iterations(
     behaviour: Behaviour, ranking: Ranking, what: str, title: str, *, share: bool
 ) -> dict[str, Any] | None:
-    """Draw `signal`, `length` or `reward` of the cells by iteration. None if it never changes, or
-    if only one iteration was read."""
+    """Draw the quantity `what` ("signal", "length" or "reward") of the cells by iteration. None
+    if the quantity never changes, or if only one iteration was read."""
     traces: list[dict[str, Any]] = []
     hover = "iteration %{x}: %{y:.0%}" if share else "iteration %{x}: %{y}"
     for shown in reversed(_shown(behaviour, ranking)):

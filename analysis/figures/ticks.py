@@ -1,5 +1,5 @@
-"""Chooses the marks of an axis and their texts. On a logarithmic axis plotly writes 2 for both 0.2
-and 20, so these marks replace plotly's. Pure."""
+"""Chooses the tick marks of an axis and their labels. They replace plotly's, which writes 2 for
+both 0.2 and 20 on a logarithmic axis. Pure."""
 
 import itertools
 import math
@@ -10,8 +10,8 @@ _LINEAR = 7
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return round values between two positive numbers for a logarithmic axis: powers of ten, and
-    values between them if there are few powers."""
+    """Return the marks of a logarithmic axis between two positive numbers: powers of ten, and
+    round values between them if there are few powers."""
     if not (0 < low <= high < math.inf):
         return []
     bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
@@ -27,7 +27,8 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def linear_ticks(low: float, high: float) -> list[float]:
-    """Return a few multiples of 1, 2 or 5 times a power of ten between two values."""
+    """Return the marks of a linear axis between two values: a few multiples of 1, 2 or 5 times a
+    power of ten."""
     span = high - low
     if not (0 < span / _LINEAR < math.inf):
         return [low] if math.isfinite(low) else []
@@ -39,7 +40,7 @@ def linear_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """Return the text of a mark: `0.02`, `500`, `1e-5`, `2e6`."""
+    """Return the label of a mark: `0.02`, `500`, `1e-5`, `2e6`."""
     if value == 0:
         return "0"
     if 1e-4 < abs(value) < 1e5 or not math.isfinite(value):

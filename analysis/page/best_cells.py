@@ -1,7 +1,5 @@
-"""The best cells of a sweep, judged as the report judges them. Writes no file.
-
-sweeper.analysis.best("sweeps", "quickstart").cells[0]
-"""
+"""Finds the best cells of a sweep as the report does, but writes no file:
+sweeper.analysis.best("sweeps", "quickstart").cells[0]"""
 
 import os
 from collections.abc import Mapping
@@ -26,14 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Best:
-    """The cells of a sweep, best first, as in `report.json`. Each has `cell settings n mean low
-    high` (a 95 % interval) and, if compared with the best, `told_apart`.
-
-    `label` is the verdict's, and `judged_by` describes which value of a run counts. `leaders`
-    are the best cells of the blocks that are judged separately, if there are any; then no cell
-    is the best of all. `differences` describes where the runs executed different code, packages
-    or data.
-    """
+    """The cells of a sweep, best first, as in `report.json`. Each cell has the keys `cell
+    settings n mean low high` (a 95 % interval) and, if it was compared with the best,
+    `told_apart`. `label` is the label of the verdict. `judged_by` describes the value by which
+    runs are judged. If blocks are judged separately, `leaders` has their best cells, and no cell
+    is the best of the sweep. `differences` describes differences in code, packages or data
+    between the runs."""
 
     sweep: str
     metric: str
@@ -46,12 +42,12 @@ class Best:
 
     @property
     def judged_by(self) -> str:
-        """Which value of a run counts, as text."""
+        """A description of the value by which runs are judged."""
         return f"{value_text(self.at)} of {self.metric}"
 
     @property
     def frame(self) -> "pandas.DataFrame":
-        """One row per cell."""
+        """Return a DataFrame with a row for each cell."""
         import pandas
 
         return pandas.DataFrame([flat_row(row, "settings") for row in self.cells])

@@ -13,20 +13,20 @@ from sweeper.metrics.rows import as_float
 from sweeper.results.cells import Scale
 
 CELLS = 1000
-"""The most rows in the table of cells."""
+"""The largest number of rows in the table of cells."""
 
 FIRST_CELLS = 20
-"""The number of rows of a longer table that are shown before the reader asks for all."""
+"""Of a longer table, this many rows are shown until the reader asks for all."""
 
 AS_GOOD = "“May be as good”: noise can explain the difference. More seeds may still show one."
-"""The note under tables that have these words."""
+"""The note under tables that contain the words "May be as good"."""
 
 _VALUES = 24
 _STRIP = 160.0
 
 
 def cell_table(ranking: Ranking) -> dict[str, Any]:
-    """Return the rows of the results table, with texts and sort keys."""
+    """Return the table of results: rows with texts and sort keys."""
     long = len(ranking.cells) > FIRST_CELLS
     scale = _Scale(ranking.measured[: FIRST_CELLS if long else None], ranking.scale)
     colours = row_tones(ranking)
@@ -52,7 +52,7 @@ def cell_table(ranking: Ranking) -> dict[str, Any]:
 
 
 def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
-    """Return only the first measured cells, on their own scale."""
+    """Return the table of the first `count` measured cells, with a scale for these cells alone."""
     cells = ranking.measured[:count]
     scale = _Scale(cells, ranking.scale)
     colours = row_tones(ranking)
@@ -72,9 +72,9 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
 
 
 def groups(ranking: Ranking) -> list[dict[str, Any]]:
-    """Return the settings by which cells may be coloured: their values in order, and for each cell
-    the position of its value (-1 if it has none). Settings of text are included if they have few
-    enough values."""
+    """Return the settings by which a reader can colour cells. Each has its values in order, and
+    for each cell the position of its value (-1 if it has none). Settings of strings are included
+    if they have few values."""
     rows: list[dict[str, Any]] = []
     for key in ranking.keys:
         own = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]
@@ -90,8 +90,8 @@ def groups(ranking: Ranking) -> list[dict[str, Any]]:
 
 
 def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
-    """Return the positions of the means of all cells on a line, as fractions of its length:
-    `(place, standing, name)` each, the best last. None if there are too few cells."""
+    """Return a strip with the means of all cells: `(place, standing, name)` for each, the best
+    last. `place` is a fraction of the strip's length. None if there are too few cells."""
     cells = [cell for cell in ranking.measured if not cell.diverged]
     if len(ranking.cells) <= FIRST_CELLS or len(cells) < 2:
         return None
@@ -121,7 +121,7 @@ def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
 
 
 def _decimals(ranking: Ranking) -> int | None:
-    """Return the number of decimals that the first cell needs."""
+    """Return the number of decimals that the interval of the first cell justifies."""
     top = ranking.cells[0].summary if ranking.cells else None
     return None if top is None else labels.decimals(top.mean, top.low, top.high)
 
@@ -140,7 +140,7 @@ def cell_figures(cell: Cell, usual: int | None) -> dict[str, str]:
 
 
 def setting_text(cell: Cell, key: str) -> tuple[str, str]:
-    """Return a value as text, with its sort key."""
+    """Return the text of a cell's setting, with its sort key."""
     if key not in cell.settings:
         return labels.NONE, ""
     return cell.texts[key], sortable(cell.settings[key])
@@ -173,7 +173,7 @@ def _span(low: float | None, high: float | None, places: int | None) -> str:
 
 
 def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
-    """Return how a cell compares with the best: the key of a style, a few words, and the
+    """Return the comparison of a cell with the best: the name of a style, a few words, and the
     numbers."""
     if cell is ranking.best or ranking.leaders.get(cell.name) == cell.name:
         return "best", "best of its block" if ranking.leaders else "best", ""
@@ -196,7 +196,7 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
 
 
 def _change(comparison: Comparison) -> str:
-    """Return a difference with the digits that its standard error justifies."""
+    """Return a difference as text, with the digits that its standard error justifies."""
     reach = 2 * comparison.error
     ends = comparison.difference - reach, comparison.difference + reach
     shown = labels.within(comparison.difference, *ends)[0]
@@ -204,9 +204,9 @@ def _change(comparison: Comparison) -> str:
 
 
 class _Scale:
-    """The common scale of the small interval plots: the range of all values with a margin. It is
-    logarithmic if cells are compared by ratios, or if values are positive and span more than a
-    factor of 30. Intervals that reach beyond the plot are cut."""
+    """The common scale of the small plots of intervals: the range of all values, with a margin.
+    The scale is logarithmic if cells are compared by ratios, or if values are positive and span
+    more than a factor of 30. Intervals that reach beyond the plot are cut."""
 
     def __init__(self, cells: Sequence[Cell], compared: Scale) -> None:
         values = [value for cell in cells for value in cell.values]
@@ -229,7 +229,7 @@ class _Scale:
         return round(min(max(place, 0.0), _STRIP), 1)
 
     def holds(self, cell: Cell) -> bool:
-        """Return whether a cell's mean is within the plot. A mean outside is not drawn."""
+        """Return whether a cell's mean is within the plot. Other means are not drawn."""
         return cell.summary.mean is not None and (
             self._low <= self._map(cell.summary.mean) <= self._high
         )
@@ -247,7 +247,7 @@ class _Scale:
 
 
 def filter_pairs(name: str, settings: Mapping[str, Any]) -> str:
-    """Return the `key=value` texts that a filter accepts, one per line: settings by their keys and
-    by the short forms in names."""
+    """Return the strings `key=value` that the page's filter accepts for a cell, one in each
+    line: settings with their full keys, and with the short keys of names."""
     short = [part for part in name.split(",") if "=" in part]
     return "\n".join([*short, *(f"{key}={labels.setting(own)}" for key, own in settings.items())])

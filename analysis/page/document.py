@@ -21,7 +21,7 @@ from sweeper.store.documents import strict
 
 
 def document(study: Study) -> dict[str, Any]:
-    """Return the whole document, with types that JSON has."""
+    """Return the content of `report.json`, with the types of JSON."""
     data = study.data
     content = {
         "schema": 1,
@@ -211,8 +211,8 @@ def _run_row(run: RunData, prices: Mapping[str, float]) -> dict[str, Any]:
 
 
 def flat_row(row: Mapping[str, Any], nested: str) -> dict[str, Any]:
-    """Return a row of the document for a DataFrame, with the mapping under `nested` flattened into
-    it."""
+    """Return a row of the document as a row for a DataFrame: keys of the mapping under `nested`
+    become columns."""
     flat: dict[str, Any] = {"cell": row["cell"]}
     for key, value in row[nested].items():
         flat[f"config.{key}" if key in row else key] = value

@@ -18,7 +18,7 @@ _STOPS = {"max_turns": "turns", "context_limit": "context", "time": "time"}
 
 
 def episode_tables(study: Study) -> list[dict[str, Any]]:
-    """Return the tables of each split."""
+    """Return the tables of episodes for each split."""
     named = named_rows(study.ranking)
     return [_of_split(one, named) for one in study.episodes]
 
@@ -66,7 +66,7 @@ def _about(episodes: Episodes) -> str:
 
 
 def _points(episodes: Episodes) -> list[str]:
-    """Return the main results of the tables as sentences."""
+    """Return the main results of the tables, as sentences."""
     points: list[str] = []
     if len(episodes.cells) > 1:
         if episodes.apart:

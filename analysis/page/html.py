@@ -1,5 +1,6 @@
-"""Writes the report as one self-contained HTML file. Values in it cannot run code: jinja2 escapes
-all texts, and the content security policy allows only two scripts, by their hashes."""
+"""Writes the report as a self-contained HTML file. Values in the page cannot run code: jinja2
+escapes all texts, and the content security policy allows only two scripts, identified by their
+hashes."""
 
 import base64
 import functools
@@ -63,10 +64,10 @@ DARK_MUTED = "#737a85"
 _FAILURES = 12
 _ALARMS = 20
 _FIRST = 6
-"""The most cells on the first screen."""
+"""The largest number of cells on the first screen."""
 
 _BLOCKS = 8
-"""The most blocks on the first screen."""
+"""The largest number of blocks on the first screen."""
 
 _STATES = (
     *("succeeded", "running", "submitted", "planned", "lost", "preempted"),
@@ -75,7 +76,7 @@ _STATES = (
 
 
 def render(study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts] = ()) -> str:
-    """Return the whole page. `beside` has the transcripts of items, one entry per task."""
+    """Return the page as HTML. `beside` has the transcripts of items for each task."""
     panels = [panel for panel in panels if panel.on_page]
     return (
         environment()
@@ -99,7 +100,7 @@ def render(study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts] 
 def _assets(
     study: Study, panels: Sequence[Panel], beside: Sequence[Transcripts]
 ) -> dict[str, object]:
-    """Return the page's styles and scripts, and their data."""
+    """Return the variables of the template for styles, scripts, and the data of scripts."""
     from markupsafe import Markup
 
     script = asset("report.js")
@@ -117,7 +118,8 @@ def _assets(
 
 
 def _study(study: Study) -> dict[str, object]:
-    """Return the results, the methods, and how to reproduce the report."""
+    """Return the variables of the template for results, methods, and the reproduction of the
+    report."""
     data, ranking = study.data, study.ranking
     return {
         "study": study,
@@ -139,7 +141,7 @@ def _study(study: Study) -> dict[str, object]:
 
 
 def _runs(study: Study) -> dict[str, object]:
-    """Return how the runs ended."""
+    """Return the variables of the template for the ends of runs."""
     data = study.data
     return {
         "states": [(s, n) for s in _STATES if (n := sum(run.state == s for run in data.runs))],
@@ -154,7 +156,8 @@ def _runs(study: Study) -> dict[str, object]:
 
 
 def _tables(study: Study) -> dict[str, object]:
-    """Return the tables, with the number of rows shown at first."""
+    """Return the variables of the template for tables, and the number of rows that are shown at
+    first."""
     ranking = study.ranking
     return {
         "table": cell_table(ranking),
@@ -184,7 +187,8 @@ def _tables(study: Study) -> dict[str, object]:
 
 
 def _figures(study: Study, panels: Sequence[Panel]) -> dict[str, object]:
-    """Return the figures, the settings without a figure, and the texts below the figures."""
+    """Return the variables of the template for figures, the texts below them, and the settings
+    without a figure."""
     return {
         "panels": _by_section(panels),
         "figures": len(panels),
@@ -213,7 +217,7 @@ def _embedded(
 
 
 def _by_section(panels: Sequence[Panel]) -> dict[str, list[tuple[int, Panel]]]:
-    """Return the panels of each section, with their numbers."""
+    """Return a dict from section to its panels, each with its number."""
     places: dict[str, list[tuple[int, Panel]]] = {section: [] for section in SECTIONS}
     for index, panel in enumerate(panels):
         places[panel.section].append((index, panel))
@@ -222,8 +226,8 @@ def _by_section(panels: Sequence[Panel]) -> dict[str, list[tuple[int, Panel]]]:
 
 @functools.cache
 def environment() -> Any:
-    """Return the environment that makes pages from templates. Templates are compiled only once,
-    because that takes longer than the rest of a page."""
+    """Return the jinja2 environment. Templates are compiled only once, because compiling takes
+    longer than the rest of a page."""
     import jinja2
 
     made: Any = jinja2.Environment(
@@ -241,13 +245,13 @@ def environment() -> Any:
 
 
 def _harmless(value: object) -> object:
-    """Return a text without characters that change the writing direction or hide others; markup is
-    unchanged."""
+    """Return a text without characters that change the writing direction or hide other
+    characters. Markup is returned unchanged."""
     return sanitize_lines(value) if type(value) is str else value
 
 
 def _breakable(text: str) -> Any:
-    """Return the text with line breaks allowed after commas and equals signs."""
+    """Return the text as markup, with line breaks allowed after commas and equals signs."""
     from markupsafe import Markup, escape
 
     shown = sanitize_lines(text).split(",")
@@ -256,7 +260,7 @@ def _breakable(text: str) -> Any:
 
 
 def asset(name: str) -> str:
-    """Return the content of one of the page's files."""
+    """Return the content of a file of the page's templates."""
     return resources.files("sweeper.analysis").joinpath("templates", name).read_text("utf-8")
 
 
@@ -275,7 +279,7 @@ def _plotly() -> tuple[str, str]:
 
 
 def _packed(data: bytes) -> str:
-    """Return text that `DecompressionStream("deflate")` unpacks."""
+    """Return the data compressed, as text for `DecompressionStream("deflate")` in the page."""
     return base64.b64encode(zlib.compress(data, 4)).decode()
 
 
@@ -306,8 +310,8 @@ def _json(value: Any) -> bytes:
 
 
 def _legend(ranking: Ranking, panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """Return the entries that can be switched on and off: the coloured cells that are drawn, and
-    all others."""
+    """Return the entries of the legend, which the reader can switch on and off: each coloured
+    cell that is drawn, and all other cells together."""
     curves = [panel.figure for panel in panels if panel.section == "curves"]
     traces = [trace["meta"] for figure in curves for trace in figure["data"]]
     drawn = {cell for meta in traces for cell in meta.get("cells", [meta["cell"]])}

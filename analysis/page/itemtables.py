@@ -1,4 +1,4 @@
-"""Makes the rows of the tables of cells by questions, as texts. Pure."""
+"""Makes the tables that compare cells by questions and tasks, as texts. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ def held_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def task_rows(study: Study) -> list[dict[str, Any]]:
-    """Return the rows of the table of cells over several tasks."""
+    """Return the rows of the table that compares cells over several tasks."""
     if study.tasks is None:
         return []
     named = named_rows(study.ranking)
@@ -53,7 +53,7 @@ def task_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def checkpoint_rows(study: Study) -> list[dict[str, Any]]:
-    """Return the rows of the table of checkpoints by suites."""
+    """Return the rows of the table of checkpoints' scores on suites."""
     if study.checkpoints is None:
         return []
     named, suites = named_rows(study.ranking), study.checkpoints.suites

@@ -70,14 +70,15 @@ def _loaded() -> Callable[[Mapping[str, Any], str], bytes]:
 
 
 def escape(text: str) -> str:
-    """Escape text for one line of Markdown, so that it contains no link, no tag and no end of a
+    """Escape text for a line of Markdown, so that it contains no link, no tag and no end of a
     table cell."""
     line = sanitize(" ".join(text.split()))
     return re.sub(r"([\\`*_{}\[\]()#+!|~$])", r"\\\1", html.escape(line, quote=False))
 
 
 def fenced(text: str, kind: str = "") -> str:
-    """Return a fenced block. Its fence is longer than any run of backticks in the text."""
+    """Return a fenced block. The fence has more backticks than any sequence of backticks in the
+    text."""
     text = sanitize_lines(text)
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
@@ -234,7 +235,7 @@ def _complete(study: Study) -> Iterator[str]:
 
 
 def _address(link: str) -> str:
-    """Return an address, escaped so that it cannot end early."""
+    """Return an address for a link, escaped so that no character in it ends the link."""
     return link.replace("<", "%3C").replace(">", "%3E").replace("\n", "%0A")
 
 

@@ -1,5 +1,5 @@
-"""Maintains a file of notes about a sweep, for people and agents. Each `sweeper analyze` rewrites
-the facts between two marks, and leaves the rest of the file unchanged."""
+"""Maintains a file of notes about a sweep, for people and agents. Each `sweeper analyze`
+rewrites the facts between two marker lines, and leaves the rest of the file unchanged."""
 
 import os
 import re
@@ -29,7 +29,8 @@ _REST = """
 """
 _ANOMALIES = 12
 _MOST = 1_000_000
-"""The most characters of a file of notes, because some files have no end."""
+"""The largest number of characters that are read of a file of notes, because some files have no
+end."""
 
 
 class WrittenNotes(NamedTuple):
@@ -40,9 +41,9 @@ class WrittenNotes(NamedTuple):
 
 
 def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> WrittenNotes:
-    """Write the facts about a sweep into its file in `folder`, and judge the criterion of the plan
-    there, if there is one. `cost` is a sentence. Raises `UsageError` for a path that is not a
-    folder, and `StoreError`."""
+    """Write the facts about a sweep into its file of notes in `folder`. If `folder` contains a
+    plan with a criterion, judge the sweep by it. `cost` is a sentence. Raises `UsageError` if
+    `folder` is not a folder, and `StoreError`."""
     messages: list[str] = []
     judged: Judged | None = None
     plan = _plan_in(folder)
@@ -66,7 +67,7 @@ def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> W
 
 
 def merged(before: str | None, sweep: str, facts: str) -> str | None:
-    """Return the text of the file with the facts replaced; None if it has no place for them."""
+    """Return the text of the file with new facts; None if the file has no marker lines for them."""
     block = f"{_BEGIN}\n\n{facts}\n\n{_END}"
     if before is None:
         return f"# {escape(sweep)}\n\n{block}\n{_REST}"
@@ -100,8 +101,8 @@ def _read(path: str) -> str | None:
 
 
 def _recorded(registry: Registry, name: str) -> Plan | None:
-    """Return the recorded plan of a sweep, or of the sweep of a stage; None for several sweeps, and
-    for a folder."""
+    """Return the recorded plan of a sweep, or of the sweep that a stage belongs to. None for
+    several sweeps and for folders."""
     try:
         return registry.sweep(registry.split(name)[0]).plan
     except (NotFound, StoreError, UsageError):  # UsageError: several roots have it

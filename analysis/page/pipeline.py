@@ -1,6 +1,6 @@
-"""Writes a page over all stages of a sweep: the results of each stage, and each chain of runs from
-the first stage to the last, with its result and its total cost. The page links to the reports of
-the stages."""
+"""Writes a page about all stages of a sweep: the results of each stage, and each chain of runs
+from the first stage to the last, with its result and its total cost. The page links to the
+reports of the stages."""
 
 import functools
 import json
@@ -24,7 +24,7 @@ from sweeper.sweep.stage_runs import depths
 from sweeper.sweep.states import State
 
 CHAINS = 200
-"""The most chains on the page; the JSON document has all."""
+"""The largest number of chains on the page. The JSON document has all chains."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class StageFound:
 
 @dataclass(frozen=True)
 class Link:
-    """A run in a chain, with the value by which it is judged."""
+    """A run in a chain, and the value by which it is judged."""
 
     stage: str
     run: str
@@ -58,8 +58,8 @@ class Link:
 
 @dataclass(frozen=True)
 class Chain:
-    """A chain of runs. The last of `links` is a run from which no other run starts; the links
-    before are the runs that it started from, in order. The usage is the sum over all of them."""
+    """A chain of runs: each run in `links` started from a checkpoint of the run before, and no
+    run started from the last. The usage is the sum over all runs of the chain."""
 
     links: tuple[Link, ...]
     tokens: int
@@ -73,8 +73,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A sweep with stages. Chains that reached later stages are first, and among these the best.
-    `used` is the usage of all runs."""
+    """A sweep with stages. Chains are sorted by the last stage that they reached (the latest
+    first), and then by value. `used` is the usage of all runs."""
 
     name: str
     stages: tuple[StageFound, ...]
@@ -84,7 +84,8 @@ class Pipeline:
 
 
 def pipeline(sweep: Sweep, reports: Mapping[str, Report]) -> Pipeline:
-    """Return the stages and chains of a sweep. `reports` are those of its stages, by name."""
+    """Return the stages and chains of a sweep. `reports` maps the names of stages to their
+    reports."""
     priced = Priced()
     deep = depths(sweep.plan.stages)
     runs = [run for run in sweep.runs if not run.retired or run.attempts]
@@ -178,8 +179,8 @@ def _document(pipeline: Pipeline) -> dict[str, Any]:
 def write(
     pipeline: Pipeline, sweep: Sweep, out: str | None = None, *, markdown: bool = True
 ) -> str:
-    """Write `report.html`, `report.json` and `report.md` to the folder `out`, by default the
-    sweep's `report/`. Return the path of the page. Raises the same errors as `analyze`."""
+    """Write `report.html`, `report.json` and `report.md` to the folder `out` (default: the
+    sweep's `report/`). Return the path of the page. Raises as `analyze` does."""
     files = {
         "report.json": json.dumps(_document(pipeline), indent=1, allow_nan=False) + "\n",
         **({"report.md": "\n".join(_lines(pipeline)) + "\n"} if markdown else {}),

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Report:
-    """A finished report. `verdict` is a short text for a terminal, `document` the content of
-    `report.json`, `files` the path of each file by its name, and `figures` the plotly figures as
-    dicts, by the key or subject that they show."""
+    """A finished report. `verdict` is a short text for a terminal, and `document` the content of
+    `report.json`. `files` maps the names of files to their paths. `figures` maps keys or
+    subjects to figures, which are dicts for plotly."""
 
     verdict: str
     document: dict[str, Any]
@@ -55,15 +55,15 @@ class Report:
 
     @property
     def cells(self) -> "pandas.DataFrame":
-        """Return one row per cell, best first: `cell`, its settings, `n mean sd low high minimum
-        maximum`, and compared with the best `difference` (`ratio` on the log scale) `p
-        told_apart`."""
+        """Return a DataFrame with a row for each cell, best first. Its columns are `cell`, the
+        settings, `n mean sd low high minimum maximum`, and, for the comparison with the best
+        cell, `difference` (`ratio` on the log scale), `p` and `told_apart`."""
         return _frame([flat_row(row, "settings") for row in self.document["cells"]])
 
     @property
     def runs(self) -> "pandas.DataFrame":
-        """Return one row per run: `run name cell seed state attempts reason wall_s value step last
-        best smoothed steps diverged counts`."""
+        """Return a DataFrame with a row for each run. Its columns are `run name cell seed state
+        attempts reason wall_s value step last best smoothed steps diverged counts`."""
         rows = self.document["runs"]
         return _frame([{k: v for k, v in row.items() if k != "tokens"} for row in rows])
 
@@ -72,17 +72,19 @@ class Report:
 
 
 class Options(TypedDict, total=False):
-    """How a sweep is judged and what is written. None means the grid's choice, or the default."""
+    """Options for judging a sweep and writing its report. None means the grid's choice, or the
+    default."""
 
     at: str | None
     """"last", "best", "mean_of_last=5" or "auto", which is the last value, or a mean of the last
     values if these are noisy. "auto" is the default for a metric other than the sweep's."""
     noise: str | None
-    """How the noise between seeds is estimated: "auto", "pooled", "own" or "from=SWEEP"."""
+    """The method that estimates the noise between seeds: "auto", "pooled", "own" or
+    "from=SWEEP"."""
     failed: str | None
-    """How a failed run counts: "bound", "worst" or "drop"."""
+    """The rule for failed runs: "bound", "worst" or "drop"."""
     by: str | None
-    """A setting whose values are judged separately."""
+    """A setting that separates blocks, which are judged separately."""
     ignore: Sequence[str]
     """Configuration keys of runs in plain folders that are not settings."""
     seed: Sequence[str]
@@ -90,7 +92,7 @@ class Options(TypedDict, total=False):
     prices: str | None
     """Dollars per million tokens, such as `train=0.4,sample=0.8`."""
     pictures: bool
-    """Whether Markdown with pictures is written. The default is yes."""
+    """Whether Markdown with pictures is written (default: yes)."""
 
 
 def analyze(
@@ -104,17 +106,17 @@ def analyze(
     """Compare the cells of one or several sweeps, and write `report.html`, `report.json`,
     `report.md` with its pictures, and `next.yaml` if another grid is worth running.
 
-    `registry` may be a root. A sweep may also be the path of a folder with runs; all of these count
-    as finished, because their states are unknown. `metric` and `goal` ("minimize" or "maximize")
-    default to those of the sweep. The name of another metric implies its goal where possible.
+    `registry` may be a root. `sweep` may also be the path of a folder with runs: their states are
+    unknown, so all of them are treated as finished. `metric` and `goal` ("minimize" or "maximize")
+    default to those of the sweep. The goal of another metric is derived from its name if possible.
     Sweeps that lend their noise are looked up in the registry.
 
-    The files are written to the folder `out`, by default `report/` in the folder of the sweep, for
-    several sweeps `report/with-OTHERS/` in the folder of the first. `Options` has the other
-    options. The same records in the same place give the same bytes; commands in the report name
-    that place. Raises `NotFound` if a sweep does not exist, `TypeError` for an unknown option,
-    `UsageError` for a metric of unknown goal, for invalid prices, and for an `out` that is not a
-    folder, and `StoreError` if the report cannot be written.
+    The files are written to the folder `out`. The default is `report/` in the folder of the
+    sweep; for several sweeps, `report/with-OTHERS/` in the folder of the first. `Options` has
+    the other options. The same records in the same folder give the same bytes; the commands in
+    the report name this folder. Raises `NotFound` if a sweep does not exist, `TypeError` for an
+    unknown option, `UsageError` for a metric of unknown goal, for invalid prices, and for an
+    `out` that is not a folder, and `StoreError` if the report cannot be written.
     """
     if not isinstance(registry, Registry):
         registry = Registry(os.fspath(registry))
@@ -149,7 +151,8 @@ def analyze(
 def _files(
     studied: Study, page: str, content: Mapping[str, Any], panels: Sequence[Panel] | None
 ) -> dict[str, bytes]:
-    """Return the contents of the files to write, by name. Without `panels` there is no Markdown."""
+    """Return a dict from the names of files to their contents. Without `panels` no Markdown is
+    written."""
     files = {
         "report.html": page.encode("utf-8", "replace"),
         "report.json": (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(),
@@ -164,7 +167,8 @@ def _files(
 
 
 def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str | None) -> SweepData:
-    """Set the noise and the rule for failed runs from the options, else from the grid."""
+    """Set the method for noise and the rule for failed runs, from the options or else from the
+    grid."""
     if noise is not None and not is_noise(noise):
         raise UsageError(f"noise {noise!r}: choose auto, pooled, own or from=SWEEP")
     if failed is not None and failed not in FAILED:
@@ -177,14 +181,14 @@ def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str |
 
 
 def _by(data: SweepData, by: str | None) -> SweepData:
-    """Set the setting that separates blocks, if the options have one."""
+    """Set the setting that separates blocks, if the options name one."""
     if by is None or data.metric is None:
         return data
     return replace(data, metric=replace(data.metric, by=by))
 
 
 def _text(study: Study) -> str:
-    """Return the verdict for a terminal, with the command that runs the next grid."""
+    """Return the verdict for a terminal, with the command that launches the next grid."""
     lines = [study.verdict.text(study.data.name)]
     if study.next is not None:
         lines.append(f"  next: {sanitize(study.next.command)}")
@@ -196,8 +200,8 @@ def _text(study: Study) -> str:
 
 @contextmanager
 def _uncollected() -> Generator[None]:
-    """Turn Python's garbage collector off. All objects made here live until the report is written,
-    and repeated collections would take a tenth of the report's time."""
+    """Turn Python's garbage collector off during the `with` block. Almost all objects live until
+    the report is written, and repeated collections would take a tenth of the report's time."""
     used = gc.isenabled()
     gc.disable()
     try:
@@ -208,8 +212,8 @@ def _uncollected() -> Generator[None]:
 
 
 def _frame(rows: list[dict[str, Any]]) -> "pandas.DataFrame":
-    """Return a DataFrame of these rows. Invalid Unicode texts (half a surrogate pair) are repaired,
-    because pandas rejects them."""
+    """Return the rows as a DataFrame. Invalid Unicode (half of a surrogate pair) is replaced,
+    because pandas rejects it."""
     import pandas
 
     def mended(value: Any) -> Any:

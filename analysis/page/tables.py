@@ -1,4 +1,5 @@
-"""Makes the rows of the report's tables of runs, axes and blocks: texts, and sort keys. Pure."""
+"""Makes the rows of the report's tables of runs, axes and blocks, with texts and sort keys.
+Pure."""
 
 import math
 import shlex
@@ -31,7 +32,7 @@ from sweeper.store.documents import dotted
 from sweeper.sweep.labels import plural
 
 RUNS = 2000
-"""The most rows in the table of runs."""
+"""The largest number of rows in the table of runs."""
 
 _WITH_EXAMPLES = 400
 _TEXT = 1200
@@ -47,7 +48,7 @@ def common(study: Study) -> str:
 
 
 def run_rows(study: Study) -> list[dict[str, Any]]:
-    """Return one row per run, in the order of the ranking."""
+    """Return the rows of the table of runs, in the order of the ranking."""
     positions = {cell.name: i for i, cell in enumerate(study.ranking.cells)}
     colours = row_tones(study.ranking)
     cells = {cell.name: cell for cell in study.ranking.cells}
@@ -73,7 +74,8 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def executed(study: Study, cell: Cell) -> list[str]:
-    """Return what the runs of a cell executed: one text for each difference between runs."""
+    """Return a text for each program, code or data that runs of the cell executed, if runs
+    differ in it."""
     texts: list[str] = []
     for each in study.unlike:
         names = dict.fromkeys(each.label(run) for run in cell.runs)
@@ -82,8 +84,8 @@ def executed(study: Study, cell: Cell) -> list[str]:
 
 
 def details(study: Study) -> dict[str, dict[str, Any]]:
-    """Return the details of each run by its id, as plain texts that the page shows when the run is
-    clicked."""
+    """Return a dict from run id to the details that the page shows when the run is clicked, as
+    plain texts."""
     by_run: dict[str, dict[str, Any]] = {}
     split = study.behaviour.split if study.behaviour is not None else "train"
     runs = [run for cell in study.ranking.cells for run in cell.runs][:RUNS]
@@ -138,8 +140,8 @@ def _facts(run: RunData) -> list[list[str]]:
 
 
 def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
-    """Return the rows of a heat table: a text and a fraction from 0 (worst) to 1 (best) per
-    position; None for a missing mean."""
+    """Return the rows of a heat map. Each position has a text and a fraction from 0 (worst) to 1
+    (best), or None for a missing mean."""
     means = [mean for row in pair.means for mean in row if mean is not None]
     places = labels.decimals(*means)
     least = min((abs(mean) for mean in means if mean), default=1.0)
@@ -202,7 +204,7 @@ def _checkpoint(cell: Cell, study: Study) -> str | None:
 
 
 def surface_rows(surface: Surface | None) -> list[dict[str, str]]:
-    """Return the rows of the table of the model's results by axis."""
+    """Return the rows of the table of axes in the model of all axes."""
     return [
         {
             "axis": axis.key,
@@ -221,7 +223,8 @@ def _between(low: float, high: float) -> str:
 
 
 def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
-    """Return the rows of the table of runs that went wrong, by value of an axis."""
+    """Return the rows of the table that counts diverged and unstable runs for each value of an
+    axis."""
     return [
         {
             "axis": rate.axis,
@@ -239,8 +242,8 @@ def rate_rows(rates: Sequence[Rate]) -> list[dict[str, Any]]:
 
 
 def paired_about(study: Study) -> str:
-    """Describe the table of differences over shared seeds, and why it may be less certain than the
-    verdict."""
+    """Describe the table of differences over shared seeds, and say why the table may be less
+    certain than the verdict."""
     cells = [cell for cell in study.ranking.others if cell.name in study.paired]
     text = (
         "The mean difference over the seeds that both cells have, with the 95 % interval of a "
@@ -281,8 +284,8 @@ def paired_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def provenance(data: SweepData) -> list[tuple[str, str]]:
-    """Return the provenance of the runs, as pairs of texts: one line for each launch if several
-    started them, then all facts about the last launch."""
+    """Return the provenance of the runs as (name, text) pairs: a pair for each launch if there
+    were several, then all facts about the last launch."""
     if data.plan is None:
         return []
     runs = [(run.origin, run) for run in data.runs if run.origin is not None]

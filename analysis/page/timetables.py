@@ -1,4 +1,4 @@
-"""Makes the table of how the time of each cell's steps is divided, as texts. Pure."""
+"""Makes the table of the parts of each cell's step times, as texts. Pure."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from sweeper.analysis.figures.layouts import named_rows
 from sweeper.results.step_times import mean_times
 
 LINKED = "file://"
-"""Prefixes of addresses that a browser can open."""
+"""The prefix of addresses that a browser can open."""
 _CELLS = 40
 _PARTS = 8
 ABOUT = (
@@ -19,8 +19,9 @@ ABOUT = (
 
 
 def time_table(ranking: Ranking) -> dict[str, Any] | None:
-    """Return a row per cell, with a column for each of the longest parts and the addresses of the
-    timelines of one of its runs. None if no run recorded the times of its steps."""
+    """Return a row for each cell, with a column for each of the longest parts of a step, and the
+    addresses of the timelines of one of the cell's runs. None if no run recorded the times of
+    its steps."""
     named = named_rows(ranking)
     drawn: dict[str, Mapping[str, str]] = {
         cell.name: run.timelines

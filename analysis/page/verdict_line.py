@@ -1,4 +1,4 @@
-"""Makes the verdict in one line, for a message or the end of a launch."""
+"""Makes a verdict of one line, for a message or the end of a launch."""
 
 import numpy as np
 
@@ -13,8 +13,8 @@ from sweeper.results.registry import Registry
 
 
 def verdict_line(registry: Registry, sweep: str) -> str | None:
-    """Return the best cell, its lead and how certain it is, in one line. For a sweep with stages,
-    the last stage with a metric counts. None if nothing can be compared or read."""
+    """Return the best cell, its lead and the certainty of the lead, in one line. For a sweep
+    with stages, judge the last stage with a metric. None if nothing can be compared or read."""
     try:
         plan = registry.sweep(sweep).plan
         judged = [stage.name for stage in plan.stages if stage.metric is not None]
@@ -37,6 +37,6 @@ def verdict_line(registry: Registry, sweep: str) -> str | None:
 
 
 def executed_differently(data: SweepData) -> tuple[str, ...]:
-    """Return sentences about differences in the code, packages or data that the runs that count
-    executed; empty if there are none."""
+    """Return sentences about differences in code, packages or data between the counted runs;
+    empty if there are none."""
     return tuple(sentences(differences(run for run in data.runs if run.counts)))
