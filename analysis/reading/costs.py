@@ -42,11 +42,11 @@ class AtPlace:
 
     @property
     def text(self) -> str:
-        """`12 attempts on slurm, 3 h 20 min, 1,200 tokens, 0.4 dollars by prices of 2026-10`."""
+        """`12 attempts on slurm, 3 h 20 min, 1,200 tokens, 0.4 dollars at prices of 2026-10`."""
         parts = [f"{plural(self.attempts, 'attempt')} on {self.name}", duration(self.seconds)]
         parts += [f"{self.tokens:,} tokens"] if self.tokens else []
         if self.usd is not None:
-            dated = "" if self.prices is None else f" by {self.prices}"
+            dated = "" if self.prices is None else f" at {self.prices}"
             parts.append(f"{money(self.usd)} dollars{dated}")
         return ", ".join(parts)
 

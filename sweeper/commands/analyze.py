@@ -197,7 +197,7 @@ def _cost(registry: "Registry", report: "Report") -> str | None:
     if unpriced and not whole.amount.usd:
         return f"{tokens:,} tokens; no price known for {unpriced}"
     without = f", without {unpriced} (no price known)" if unpriced else ""
-    dollars = f"{prices.money(whole.amount.usd)} dollars by {whole.amount.basis}"
+    dollars = f"{prices.money(whole.amount.usd)} dollars at {whole.amount.basis}"
     return f"{tokens:,} tokens, {dollars}{without}"
 
 

@@ -111,7 +111,7 @@ def _show(checkpoints: Sequence[RunCheckpoint], spared: dict[str, str]) -> None:
     cost = ""
     if table.storage_gb_month is not None:
         usd = prices.money(size / _GIGABYTE * table.storage_gb_month)
-        cost = f", about {usd} dollars a month by prices of {table.date}"
+        cost = f", about {usd} dollars a month at prices of {table.date}"
     print(f"\n{plural(len(checkpoints), 'checkpoint')}, {size / _GIGABYTE:,.3f} GB{cost}")
 
 

@@ -74,7 +74,7 @@ def show(
         columns, [_billing_line(name, *row) for name, row in (*rows.items(), ("all", whole))]
     )
     explanation = explanation or ["the two counts are equal"]
-    for line in ("", *explanation, f"dollars by {whole[1].basis}"):
+    for line in ("", *explanation, f"dollars at {whole[1].basis}"):
         print(line)
     return tell_problems(registry.problems)
 
@@ -205,7 +205,7 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
     without = sum(spending.counted == "nothing" for _, spending in costs)
     lines: list[str] = []
     if without < len(costs):
-        lines += ["", f"dollars by {whole.amount.basis}; `sweeper costs --prices` shows them"]
+        lines += ["", f"dollars at {whole.amount.basis}; `sweeper costs --prices` shows them"]
     if whole.amount.unpriced:
         lines.append(f"no price known for {', '.join(whole.amount.unpriced)}")
     if whole.usage.unknown:

@@ -14,12 +14,12 @@ from sweeper.sweep.usage import KINDS, Counts
 
 _HOUR = timedelta(hours=1)
 _MOST = timedelta(days=14)
-"""The longest period of usage that the service returns at once."""
+"""The longest period of usage that the service returns in one response."""
 _OLDEST = timedelta(days=365)
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 Owner = tuple[str, str]
-"""A sweep's name and a run's id."""
+"""The owner of usage: a sweep's name and a run's id."""
 
 
 class Billed(NamedTuple):
@@ -63,8 +63,8 @@ class _Answer(NamedTuple):
 
 
 def billed(service: Service, since: datetime) -> dict[Owner, Billed]:
-    """Return the usage that the service has billed since `since`, by sweep and run. Raises
-    `EnvironmentFailure` if the service does not answer or refuses."""
+    """Return {(sweep, run): usage} with the usage that the service has billed since `since`. Raises
+    `EnvironmentFailure` if the service refuses or does not answer."""
     by_owner: dict[Owner, Billed] = {}
     try:
         for answer in _answers(service, since):
@@ -113,8 +113,8 @@ def _hour(moment: datetime) -> datetime:
 
 def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list[str]:
     """Return lines that explain to the user how counted usage (`ours`) and billed usage (`theirs`)
-    differ; empty if they do not. `fresh` is whether the runs used something in the last hours;
-    `unseen` is the number of runs that have counted nothing."""
+    differ; empty if they do not differ. `fresh` means that the runs used something in the last
+    hours. `unseen` is the number of runs that have counted no usage."""
     lines: list[str] = []
     more = {kind: getattr(theirs, kind) - getattr(ours, kind) for kind in KINDS}
     billed_only = {kind: n for kind, n in more.items() if n > 0}

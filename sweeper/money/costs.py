@@ -48,7 +48,7 @@ def spent(run: RecordedRun, prices: Prices) -> Spent:
 
 
 def together(several: Iterable[Spent], prices: Prices) -> Spent:
-    """Return the sum of several usages."""
+    """Return the sum of several usages and costs."""
     parts = list(several)
     usage = total(part.usage for part in parts)
     sources = sorted({part.counted for part in parts} - {"nothing"}) or ["nothing"]

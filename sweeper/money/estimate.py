@@ -1,5 +1,5 @@
 """Estimates the tokens, dollars and hours of a launch from earlier runs of the same recipe, or from
-the recipe's own estimate. Warns about a metric that those runs did not record."""
+the recipe's own estimate. Warns about a metric that the earlier runs did not record."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -101,9 +101,12 @@ _MOST = 200
 class Estimate(NamedTuple):
     """The estimated usage of a launch. Of the `wanted` runs that would start, `runs` have an
     estimate: `by_recipe` of these from the recipe, and the others from `examples` earlier runs.
-    `least` and `most` are the dollars if each run cost as much as its cheapest or most expensive
+
+    `least` and `most` are the dollars if each run costs as much as its cheapest or most expensive
     example (None if every run has only one). `hours` is the wall-clock time with `abreast` runs at
-    once (None if a run has no example). `prices` has the dates of the prices, for people."""
+    a time (None if an estimate is from the recipe). `prices` has the dates of the prices, for
+    display.
+    """
 
     runs: int
     wanted: int
@@ -127,9 +130,9 @@ class Estimate(NamedTuple):
 
 
 def sentence(estimate: Estimate | None, service: str) -> str | None:
-    """Return the estimate for people: `about 12.40 dollars (9.80 to 15.60), 3,100,000 tokens, 2h05m
-    at 8 at once`, followed by its source. Without an estimate, say that the usage is unknown, or
-    return None if the runs use no service."""
+    """Return the estimate as a sentence, such as `about 12.40 dollars (9.80 to 15.60), 3,100,000
+    tokens, 2h05m with 8 runs at a time`, followed by the source of the estimate. Without an
+    estimate, say that the usage is unknown, or return None if the runs use no service."""
     if estimate is None:
         unknown = "tokens and dollars: unknown (no runs to estimate from)"
         return None if service == "none" else unknown
@@ -137,12 +140,13 @@ def sentence(estimate: Estimate | None, service: str) -> str | None:
 
     parts = [f"{estimate.tokens:,} tokens"]
     if estimate.hours is not None:
-        parts.append(f"{duration(estimate.hours * 3600)} at {estimate.abreast} at once")
+        runs = plural(estimate.abreast, "run")
+        parts.append(f"{duration(estimate.hours * 3600)} with {runs} at a time")
     if not estimate.amount.unpriced:
         spread = ""
         if estimate.least is not None and estimate.most is not None:
             spread = f" ({money(estimate.least)} to {money(estimate.most)})"
-        parts.insert(0, f"{money(estimate.amount.usd)} dollars{spread} by {estimate.prices}")
+        parts.insert(0, f"{money(estimate.amount.usd)} dollars{spread} at {estimate.prices}")
     elif service == "tinker":
         parts.append(
             f"dollars unknown (no price known for {first_of(estimate.amount.unpriced, 2)})"
@@ -214,7 +218,7 @@ def _reckoned(plan: Plan, earlier: Guesses, settings: Sequence[Settings]) -> lis
 
 
 def _schedule(hours: Sequence[float], abreast: int) -> float:
-    """Return the total time of runs that take `hours` each, if `abreast` of them run at once."""
+    """Return the total time of runs that take `hours` each, with `abreast` runs at a time."""
     import heapq
 
     slots = [0.0] * abreast
@@ -224,7 +228,8 @@ def _schedule(hours: Sequence[float], abreast: int) -> float:
 
 
 def _examples(plan: Plan, store: Store) -> Iterator[Example]:
-    """Yield the runs of the recipe in the newest sweeps that succeeded in their first attempt."""
+    """Yield examples from the newest sweeps: runs of the same recipe that succeeded in their first
+    attempt."""
     examples = 0
     for folder in newest_sweeps(store):
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sweeper.results.sweeps import Sweep, SweepRun
 
 _STEPS = ("max_steps", "n_steps", "num_steps", "max_train_steps", "n_batches")
-"""The names of the setting for the number of steps in recipes."""
+"""Names that recipes use for the number of steps."""
 _CHECKPOINT = "tinker://"
 _REFERENCE = "${"
 
@@ -68,7 +68,8 @@ class Guesses:
         self._made: dict[str, Guess | None] = {}
 
     def of(self, wanted: Settings) -> Guess | None:
-        """Return the guess for a run of these settings; None without examples."""
+        """Return the forecast for a run with the settings `wanted`; None without an example for
+        it."""
         key = repr((wanted.recipe, sorted(wanted.values.items(), key=lambda item: item[0])))
         if key not in self._made:
             self._made[key] = self._guess(wanted)
@@ -167,7 +168,7 @@ def _going(run: "SweepRun", recipe: Recipe) -> Going:
 
 
 def sentence(forecast: SweepUsage, prices: Prices) -> str:
-    """Return a forecast for people: `used 1,240,000 tokens, 3.10 dollars by prices of 2026-10;
+    """Return a forecast for people: `used 1,240,000 tokens, 3.10 dollars at prices of 2026-10;
     about 2,000,000 tokens, 4.90 dollars to come`. Dollars are left out if a model has no price."""
     spent, to_come = amount(forecast.used, prices), amount(forecast.to_come, prices)
     unpriced = sorted({*spent.unpriced, *to_come.unpriced})
@@ -175,7 +176,7 @@ def sentence(forecast: SweepUsage, prices: Prices) -> str:
     if unpriced:
         text += f" (no price known for {', '.join(unpriced)})"
     else:
-        text += f", {money(spent.usd)} dollars by {basis(spent, to_come)}"
+        text += f", {money(spent.usd)} dollars at {basis(spent, to_come)}"
     if forecast.to_come.models:
         text += f"; about {forecast.to_come.counts.tokens:,} tokens"
         text += " to come" if unpriced else f", {money(to_come.usd)} dollars to come"

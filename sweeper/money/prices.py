@@ -15,7 +15,8 @@ from sweeper.sweep.usage import KINDS, Usage
 
 CACHED_SHARE = 0.2
 """The price of a cached prompt token as a share of the price of an uncached one, if the table has
-none. This is Tinker's discount of October 2026, according to third parties."""
+no price for cached tokens. This is Tinker's discount of October 2026, according to third
+parties."""
 
 _MILLION = 1e6
 _NO_DATE = "an unknown date"
@@ -34,7 +35,7 @@ class Price(NamedTuple):
 
     @property
     def dated(self) -> str:
-        """The dates for people: `2026-10`, or `2026-06 (train), 2026-10` if they differ."""
+        """The dates for display: `2026-10`, or `2026-06 (train), 2026-10` if they differ."""
         kinds: dict[str, list[str]] = {}
         for kind, date in self.dates.items():
             if kind != "cached":  # It has the date of `prefill`, or is computed from it.
@@ -44,7 +45,7 @@ class Price(NamedTuple):
         return ", ".join((*older, *newest))
 
     def of(self, date: str) -> "Price":
-        """Return these prices with this date."""
+        """Return these prices, each with `date`."""
         kinds = (kind for kind in KINDS if getattr(self, kind) is not None)
         return self._replace(dates=dict.fromkeys(kinds, date))
 
@@ -80,7 +81,7 @@ class Amount(NamedTuple):
 
     @property
     def basis(self) -> str:
-        """The dates of the prices, for people."""
+        """The dates of the prices, for display."""
         return basis(self)
 
     def plus(self, other: "Amount") -> "Amount":
@@ -96,7 +97,7 @@ def basis(*amounts: Amount) -> str:
 
 
 def amount(usage: Usage, prices: Prices) -> Amount:
-    """Return the cost of used tokens at these prices."""
+    """Return the cost of `usage` at these prices."""
     usd, unpriced, dates = 0.0, list[str](), set[str]()
     for model, counts in usage.models.items():
         price = prices.models.get(model, Price())
@@ -110,7 +111,7 @@ def amount(usage: Usage, prices: Prices) -> Amount:
 
 
 def money(usd: float) -> str:
-    """Return dollars for people: `12.40`, `1,234.50`, `0.0123`."""
+    """Format dollars for display: `12.40`, `1,234.50`, `0.0123`."""
     return f"{usd:,.2f}" if usd >= 1 else f"{usd:.3g}"
 
 

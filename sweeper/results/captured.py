@@ -29,7 +29,7 @@ _QUERY = f"SELECT {', '.join(_COLUMNS)} FROM wire_rows ORDER BY cursor"  # noqa:
 _LENGTH = "stop/max_tokens"
 
 _Sequence = Mapping[str, object]
-"""One sampled sequence: `_COLUMNS`."""
+"""One sampled sequence, with the keys `_COLUMNS` and the reason why it stopped."""
 
 
 def captured(run: RecordedRun) -> list[Found]:
@@ -51,8 +51,8 @@ def captured(run: RecordedRun) -> list[Found]:
 
 def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Found]:
     """Return the rollouts with the captured tokens in their steps, then the captured trajectories
-    that match no rollout. A rollout matches by iteration, group and trajectory, by its split if
-    that was captured, and by its number of steps."""
+    that match no rollout. A rollout matches by iteration, group, trajectory and number of steps,
+    and by its split if a split was captured."""
     by_place: dict[tuple[object, ...], list[Found]] = {}
     for capture in captures:
         by_place.setdefault((capture.numbers.get("iteration"), *capture.place), []).append(capture)
@@ -133,7 +133,7 @@ def _rows(database: "sqlite3.Connection") -> list[_Sequence]:
 
 
 def _of_record(record: Mapping[str, object]) -> Iterator[_Sequence]:
-    """Yield the sequences of one call in the exporter's file."""
+    """Yield the sequences of one sampling call in the exporter's file."""
     scope = table_of(record.get("scope"))
     for sample in map(table_of, list_of(record.get("samples"))):
         yield {
@@ -176,7 +176,8 @@ def _plain(value: object) -> int | float | str | None:
 
 
 def _step(turn: _Sequence) -> dict[str, object]:
-    """Return a turn as the step of a rollout summary, with its tokens also as a text to show."""
+    """Return a turn as the step of a rollout summary. For display, its tokens are also a string in
+    `logs`."""
     lists = {key: list_of(turn.get(key)) for key in TOKENS if is_list(turn.get(key))}
     metrics: dict[str, object] = {}
     logprobs = [value for value in lists.get("logprobs", []) if is_number(value)]

@@ -33,9 +33,9 @@ _GLOB = frozenset("*?[")
 
 class Catalog:
     """The contents of one or several roots: sweeps, and folders at any depth that have a metrics
-    file but belong to no sweep (see `folders.FolderRun`). Each call reads the current store. A run
-    is identified by its `root`, `sweep` and `run` (the id) together, since the same configuration
-    has the same id in two sweeps.
+    file but belong to no sweep (see `folders.FolderRun`). Each call reads the store again. A run is
+    identified by its `root`, `sweep` and `run` (the id) together, since the same configuration has
+    the same id in two sweeps.
 
     `problems` has a line for each sweep, run or file that the last call skipped because it is
     damaged or unreadable (`problems.unread` counts them), and for each run with unreadable lines.
@@ -43,9 +43,9 @@ class Catalog:
     """
 
     def __init__(self, *roots: str, cache: bool | str = True, snapshot: bool = False) -> None:
-        """`cache` is whether to use the cache, or the folder of another cache. With `snapshot`,
-        each sweep of a remote store is read only once, through a process that commands and workers
-        share; this needs far fewer requests."""
+        """`cache` is the folder of a cache, True for the usual one, or False for none. With
+        `snapshot`, each sweep of a remote store is read only once, through a process that commands
+        and workers share; this needs far fewer requests."""
         if not roots:
             raise UsageError("a registry needs a root: Registry('sweeps')")
         stores = [_open(str(root), shared=snapshot) for root in roots]
@@ -106,7 +106,7 @@ class Catalog:
         return sweeps[0]
 
     def _called(self, name: str) -> list[Sweep]:
-        """Return the sweeps of this name, at most one per root. Raises `NotFound` if no root has
+        """Return the sweeps called `name`, at most one per root. Raises `NotFound` if no root has
         such a sweep."""
         stores, name = self._placed(name)
         sweeps: list[Sweep] = []
@@ -213,8 +213,8 @@ class Catalog:
     def handles(
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
-        """Return the runs as objects, without retired ones: runs of sweeps by name or glob, and
-        runs in plain folders. Raises the same errors as `records`."""
+        """Return the runs as objects, without retired runs. `sweep` is a name or glob of sweeps, or
+        of folders that contain runs outside sweeps. Raises the same errors as `records`."""
         return current(self.all_handles(sweep, state))
 
     def all_handles(
@@ -254,8 +254,8 @@ class Catalog:
         return pick(runs, fitting, states, where, dropped=dropped)
 
     def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
-        """Return all runs of several sweeps. Unreadable sweeps are reported; an unreadable sweep
-        that is the only one is an error."""
+        """Return all runs of several sweeps. Unreadable sweeps are reported. If there is only one
+        sweep, its error is raised instead."""
         if len(sweeps) == 1:
             return self.all_handles(sweeps[0])
         self.problems = Problems()
@@ -340,7 +340,7 @@ class Catalog:
         return cache[place][identity]
 
     def _in(self, root: str, sweep: str) -> Sequence[RecordedRun]:
-        """Return the runs of a sweep, or those directly below a folder."""
+        """Return the runs of a sweep, or the runs directly below a folder that is not a sweep."""
         store = next((store for store in self._stores if store.root == root), None)
         if store is None:
             raise UsageError(f"{root} is not a root of this registry")
@@ -359,7 +359,7 @@ def _open(root: str, *, shared: bool) -> Store:
 
 
 def without_archived(runs: Sequence[RecordedRun]) -> list[RecordedRun]:
-    """Return the runs without those of archived sweeps."""
+    """Return the runs that do not belong to archived sweeps."""
     from sweeper.results.marks import in_use  # most calls concern one sweep
 
     return in_use(runs)

@@ -16,8 +16,8 @@ smallest."""
 
 
 def counts(state: str, value: float | None, diverged: bool) -> bool:
-    """Return whether a run is included in its cell's mean and in comparisons. `diverged` tells
-    whether its last value was not finite."""
+    """Return whether a run is included in its cell's mean and in comparisons. `diverged` means that
+    the run's last value was not finite."""
     return state == "succeeded" and value is not None and math.isfinite(value) and not diverged
 
 
@@ -88,7 +88,7 @@ def on_scale(values: Sequence[float], scale: Scale) -> list[float]:
 
 
 def off_scale(value: float, scale: Scale) -> float:
-    """Convert a value back from the scale of the comparison."""
+    """Convert a value on a scale back to a value of the metric."""
     return exp(value) if scale == "log" else value
 
 
@@ -99,7 +99,7 @@ def unit_of(values: Iterable[float]) -> float:
 
 
 def exp(value: float) -> float:
-    """Convert a value back from the log scale."""
+    """Convert a value on the log scale back to a value of the metric."""
     try:
         return math.exp(value)
     except OverflowError:

@@ -1,5 +1,4 @@
-"""Finds the checkpoint of a run from which other runs start, and whether a checkpoint will
-expire."""
+"""Finds the checkpoint of a run from which other runs start, and when a checkpoint expires."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
@@ -11,9 +10,9 @@ _ENDS = ("ttl_seconds", "expires_at", "expires")
 
 
 def last(records: Iterable[Mapping[str, object]], key: str) -> Mapping[str, object] | None:
-    """Return the record of the checkpoint to continue from: the final one, which does not expire;
-    else the last one without an expiry; else the last one. Only records with a path under `key`
-    count; None if there are none."""
+    """Return the record of the checkpoint to continue from: the final checkpoint, which does not
+    expire; else the last one without an expiry; else the last one. Only records with a path under
+    `key` are considered. Return None if there are none."""
     usable = [record for record in records if isinstance(record.get(key), str) and record[key]]
     final = [record for record in usable if ends_final([dict(record)])]
     lasting = [record for record in usable if not may_expire(record)]
@@ -41,7 +40,7 @@ def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | 
 
 
 def _moment(value: object) -> datetime | None:
-    """Parse a time of a record: a text, or seconds since 1970."""
+    """Parse a time in a record: a string in ISO 8601, or seconds since 1970."""
     try:
         if isinstance(value, str):
             moment = datetime.fromisoformat(value)

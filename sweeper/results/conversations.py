@@ -27,7 +27,7 @@ _SPEAKERS = {
     **dict.fromkeys(("question", "prompt", "problem"), "user"),
     **dict.fromkeys(("response", "completion"), "assistant"),
 }
-"""The keys under which turns log texts, by the role in a transcript."""
+"""The role in a transcript, by the key under which a turn logs its text."""
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
@@ -40,7 +40,7 @@ class Transcript(NamedTuple):
     whose: Literal["trajectory", "order", "group"]
 
     def shown(self) -> list[Spoken]:
-        """Return the lines to show, after a line about the uncertainty if there is one."""
+        """Return the messages to show. If the match is uncertain, a note about that comes first."""
         return [*([("note", WHOSE[self.whose])] if self.whose in WHOSE else []), *self.spoken]
 
 
@@ -51,11 +51,12 @@ WHOSE = {
 
 
 def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, list[Transcript]]:
-    """Return the conversations in a transcript: for the number of a group in `groups`, the
-    conversation of each of its trajectories. `groups` has the summaries of the trajectories of each
-    group, in order. A section that gives the lengths of its turns belongs to the next group with
-    the same lengths, since summaries of groups may be missing. Other sections are matched in
-    order."""
+    """Return {index of a group in `groups`: the conversation of each of its trajectories}. `groups`
+    has the summaries of each group's trajectories, in order.
+
+    If a section of the transcript gives the lengths of its turns, it belongs to the next group with
+    the same lengths, since summaries of groups may be missing. Other sections are matched in order.
+    """
     root = table_of(tree).get("root")
     by_group: dict[int, list[Transcript]] = {}
     start = 0
@@ -70,8 +71,8 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
 
 
 def _recorded_lengths(group: Record) -> list[list[float]]:
-    """Return the lengths of the turns of each trajectory (for each turn the tokens read, then those
-    written) if the section has them."""
+    """Return the lengths of the turns of each trajectory, if the section has them. A turn has the
+    number of tokens read, then the number of tokens written."""
     lengths: dict[int, list[float]] = {}
     for section in _all_sections(group):
         if matched := _EPISODE.match(_heading(section)):
@@ -182,7 +183,7 @@ def _all_sections(node: object) -> Iterator[dict[str, object]]:
 
 
 def _rows(node: object) -> Iterator[tuple[str, str]]:
-    """Yield the rows of all tables inside a node that have two cells, without table heads."""
+    """Yield the rows with two cells of all tables inside a node, without table heads."""
     if table_of(node).get("tag") == "tr":
         cells = [_text(child).strip() for child in _children(node)]
         if len(cells) == 2 and cells != ["key", "value"]:
@@ -206,8 +207,8 @@ def _text(node: object) -> str:
 
 
 def messages_of(node: object) -> Iterator[Spoken]:
-    """Yield the messages of all conversations in a tree, in order, with paragraphs and rows of
-    tables. Skips the sections that repeat the summaries."""
+    """Yield the messages, paragraphs and table rows of a tree, in order. Skips the sections that
+    repeat the summaries."""
     fields = table_of(node)
     data, tag = table_of(fields.get("data")), fields.get("tag")
     if data.get("type") == "conversation":
@@ -260,7 +261,7 @@ def turns_logged(record: Record) -> list[Spoken]:
 
 
 def answers(spoken: Sequence[Spoken]) -> list[str]:
-    """Return the model's messages, if they can be distinguished."""
+    """Return the model's messages. Empty if the speakers do not show which messages these are."""
     return [text for who, text in spoken if who in _ANSWERS]
 
 

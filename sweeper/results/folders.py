@@ -33,9 +33,9 @@ _OF_THE_DISK = "lost+found"
 
 
 def find_folders(store: Store, on_error: OnError | None = None) -> list[str]:
-    """Find the run folders below the root that belong to no sweep, sorted, with one listing of the
-    root. Folders whose names begin with a dot are skipped, and links to folders outside the root
-    are followed, each folder once. `on_error` is called with errors about unreadable folders."""
+    """Return the run folders below the root that belong to no sweep, sorted. The root is listed
+    only once. Folders whose names begin with a dot are skipped. Links to folders outside the root
+    are followed, to each folder once. `on_error` is called with errors about unreadable folders."""
     top = store.local_path("")
     return sorted(_of_names(store.names("")) if top is None else _walk(top, on_error))
 
@@ -53,8 +53,8 @@ def _walk(top: str, on_error: OnError | None) -> Iterator[str]:
 
 
 def _folders_below(top: str, on_error: OnError | None) -> Iterator[tuple[str, set[str], list[str]]]:
-    """Yield each folder outside the sweeps, before those inside it, with the names of its contents
-    and of the folders among them. Links come last, in the order of their paths."""
+    """Yield each folder outside the sweeps as (path, names in it, names of the folders in it). A
+    folder comes before the folders inside it. Links come last, in the order of their paths."""
     root = os.path.realpath(top)
     pending: list[tuple[str, str | None]] = [("", None)]
     links: list[tuple[str, str | None]] = []
@@ -146,7 +146,8 @@ def _of_names(paths: Iterable[str]) -> set[str]:
 
 class FolderRun(RecordedRun):
     """A run that is only a folder. Its `sweep` is the folder above it ("." at the root), its `id` a
-    hash of its path. Its state is succeeded if the last checkpoint is final, else unknown."""
+    hash of its path. It has succeeded if its last checkpoint is final, or if it is a complete
+    evaluation; else its state is unknown."""
 
     def __init__(
         self, store: Store, folder: str, files: Files, index: Index, on_error: OnError | None = None
@@ -180,7 +181,7 @@ class FolderRun(RecordedRun):
         return self._facts
 
     def checkpoint_records(self) -> list[dict[str, object]]:
-        """Return the records in `checkpoints.jsonl`; for an evaluation, the evaluated
+        """Return the records in `checkpoints.jsonl`; for an evaluation, a record of the evaluated
         checkpoint."""
         records = super().checkpoint_records()
         if records or (facts := self.evaluation) is None or facts.path is None:
@@ -223,7 +224,8 @@ class FolderRun(RecordedRun):
         return ends_final(self.checkpoint_records())
 
     def _recall(self, what: str, name: str, find: Callable[[], T]) -> T | None:
-        """Cache a value as long as a file is unchanged."""
+        """Return a value, cached as long as the file `name` is unchanged. None if there is no such
+        file."""
         source = self.files.source(self._below(name))
         if source is None:
             return None
@@ -236,7 +238,7 @@ class FolderRun(RecordedRun):
 def folder_runs(
     store: Store, memory: Folder | None, on_error: OnError | None = None
 ) -> list[FolderRun]:
-    """Return all runs of a root that are plain folders. They share the index."""
+    """Return all runs of a root that are plain folders. The runs share one index."""
     index, files = Index(memory, "folders"), Files(store, "")
     folders = find_folders(store, on_error)
     return [FolderRun(store, folder, files, index, on_error) for folder in folders]

@@ -1,5 +1,6 @@
 """Reads the answers of runs item by item, with one score per question: from `items.jsonl`, rollout
-summaries with questions, or tinker-cookbook's EvalStore. A task's last evaluation counts."""
+summaries with questions, or tinker-cookbook's EvalStore. Only the last evaluation of a task is
+read."""
 
 # A line of `items.jsonl`: {"item": "q17", "score": 1, "task": "gsm8k", "step": 200, "cluster":
 # "page 4", "prompt": "..."}. `item` and `score` are required; `sample`, `text` (the answer) and
@@ -16,8 +17,8 @@ from sweeper.results.runs import RecordedRun
 from sweeper.sweep.run_record import RUN_KEY, AnswerRow
 
 LIMIT = 64_000_000
-"""The largest file that is read, in bytes. Reading only the beginning of a larger file would
-mislead, because the items answered first are not a fair sample."""
+"""The maximum size in bytes of a file that is read. Reading only the beginning of a larger file
+would mislead, because the items answered first are not a fair sample."""
 
 _ITEMS = "items.jsonl"
 _EVALUATED = "trajectories.jsonl"
@@ -51,9 +52,10 @@ ITEM_COLUMNS = (
 
 
 class Answered(NamedTuple):
-    """A run's answers to a task at the last evaluation. By item: the mean `scores`, the number of
-    `answers`, and the `prompts` and `clusters` if recorded. `errors` counts answers that ended in
-    an error, which score 0. `training` is whether the run trained on these questions."""
+    """A run's answers to a task at the last evaluation. `scores` (means), `answers` (numbers of
+    answers), `prompts` and `clusters` are by item; the last two only have what was recorded.
+    `errors` counts answers that ended in an error, which score 0. `training` means that the run
+    trained on these questions."""
 
     task: str
     scores: Mapping[str, float]
@@ -106,7 +108,8 @@ def read_items(
 
 
 def files_of(run: RecordedRun) -> dict[str, int]:
-    """Return all files of a run's attempts with their sizes, the oldest first."""
+    """Return the size in bytes of each file of a run's attempts, by path, oldest attempt first.
+    Empty files are left out."""
     entries = (entry for folder in run.folders() for entry in run.store.list(folder))
     return {entry.path: entry.size for entry in entries if entry.size}
 
@@ -142,8 +145,8 @@ def parse_answers(data: bytes, file: ItemFile) -> list["Answer"]:
 
 
 def _latest(run: RecordedRun, files: Sequence[ItemFile]) -> list[ItemFile]:
-    """Return the last evaluation of each task: by its recorded start, else by the numbers in its
-    name."""
+    """Return the file of the last evaluation of each task. Evaluations are ordered by their
+    recorded start, else by the numbers in their paths."""
     tasks: dict[tuple[str, str], list[ItemFile]] = {}
     for file in files:
         tasks.setdefault((file.kind, file.task), []).append(file)
@@ -164,8 +167,8 @@ def _read(run: RecordedRun, path: str) -> bytes:
 
 def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[AnswerRow]:
     """Yield the answers of a file as dicts, one row per sample. Samples without a number continue
-    the numbers of their item. A score is None if the answer was not judged, a `step` is None if
-    the format has none."""
+    the numbers of their item. A score is None if the answer was not judged, and a step is None if
+    the format has no steps."""
     counts: dict[tuple[str, str], int] = {}
     for answer in answers:
         place = answer.task, answer.item
@@ -194,8 +197,8 @@ def by_task(answers: Iterable["Answer"], file: ItemFile) -> list[Answered]:
 
 
 class Answer(NamedTuple):
-    """An answer: its item and task, its score (NaN if not judged), and the rest if recorded. `text`
-    is the answer, `right` the correct answer."""
+    """An answer to an item of a task. `text` is the answer, and `right` the correct answer. `score`
+    is NaN if the answer was not judged. A field that was not recorded has its default."""
 
     task: str
     item: str
@@ -271,8 +274,9 @@ def _answer_text(turns: object, role: str) -> list[str]:
 
 def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
     """Parse rollout summaries. The score is the recorded correctness if every answer has it, else
-    the reward. A logged `item` identifies the item, else the text of the question; answers without
-    either are skipped. The text is the last message, or all turns for a logged item."""
+    the reward. An answer's item is its logged `item`, else the text of the question; answers
+    without a question are skipped. The text is the last logged response, or all of them if an
+    `item` was logged."""
     answers: list[tuple[Answer, float | None]] = []
     for row in rows:
         reward = _score(row.get("total_reward"))
@@ -291,7 +295,7 @@ def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Itera
 
 
 def _logged(step: Mapping[str, object], names: Sequence[str]) -> str:
-    """Return the first text that a turn logged under one of these names."""
+    """Return the first text that a turn has logged under one of these names, or ""."""
     texts = [log.get(name) for log in _mappings([step.get("logs")]) for name in names]
     return next((text for text in texts if isinstance(text, str) and text), "")
 

@@ -1,5 +1,5 @@
-"""The checkpoints of runs that the service stores (they cost by size and time). Finds those that no
-run or configuration needs."""
+"""The checkpoints of runs that the service stores, which cost money by size and time. Finds the
+checkpoints that no run or configuration needs."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -68,14 +68,14 @@ def of_runs(
 
 
 def _paths(value: object) -> Iterator[str]:
-    """Return the addresses of checkpoints in a document."""
+    """Yield the addresses of checkpoints in a document."""
     return (text for text in _texts(value) if text.startswith(_SCHEME))
 
 
 def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
-    """Return the references in the configurations of all sweeps' runs: addresses of checkpoints,
-    and ids of runs (from their folders, or as parents of runs of a later stage, including runs that
-    a stage may still choose)."""
+    """Return the addresses of checkpoints and the ids of runs that other runs may need. They are
+    found in all configurations. Ids are also those of parents, and of runs from which a later stage
+    may start."""
     addresses: set[str] = set()
     texts: list[str] = []
     parents: set[str] = set()
@@ -90,7 +90,7 @@ def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """Yield all texts in a document, except keys."""
+    """Yield all strings in a document, except keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -106,8 +106,9 @@ def spared(
     everything: Sequence[RecordedRun],
     keep: Collection[str],
 ) -> dict[str, str]:
-    """Return the checkpoints that must not be deleted, by path, with the reason: a run still needs
-    it, a configuration refers to it, or it is the `best` or `final` one of a run and in `keep`."""
+    """Return {path: reason} for the checkpoints in `chosen` that must not be deleted: a run still
+    needs the checkpoint, a configuration refers to it, or it is the best or final checkpoint of a
+    run and `keep` contains `best` or `final`."""
     addresses, runs = referred(everything)
     mine: dict[int, set[str]] = {}
     reasons: dict[str, str] = {}
@@ -120,7 +121,7 @@ def spared(
             if id(run) not in mine:
                 mine[id(run)] = set(_best_and_final(run, keep))
             if checkpoint.path in mine[id(run)]:
-                reasons[checkpoint.path] = "to be kept"
+                reasons[checkpoint.path] = "best or final of its run"
     return reasons
 
 
@@ -135,8 +136,8 @@ def _best_and_final(run: RecordedRun, keep: Collection[str]) -> Iterator[str]:
 
 
 def best_record(run: RecordedRun, records: Sequence[Row]) -> Row:
-    """Return the record at whose step the run's metric was best; the last record if that is
-    unknown."""
+    """Return the record of the checkpoint at whose step the run's metric was best. If that is
+    unknown, return the last record."""
     metric: Mapping[str, str] = run.metric or {}
     values = [
         (step, value)
@@ -160,8 +161,8 @@ def delete(service: Service, checkpoint: Kept) -> bool:
 
 
 def expire(service: Service, checkpoint: Kept, seconds: int | None) -> bool:
-    """Set a checkpoint to be deleted after this many seconds; None for never. Return whether it
-    existed. Raises `EnvironmentFailure`."""
+    """Let the service delete a checkpoint after `seconds` seconds, or never (None). Return whether
+    the checkpoint existed. Raises `EnvironmentFailure`."""
     path, body = f"{_address(checkpoint.path)}/ttl", dict[str, object](ttl_seconds=seconds)
     return _existed(lambda: service.ask(path, "checkpoint", method="PUT", body=body))
 

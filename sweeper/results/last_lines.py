@@ -19,8 +19,8 @@ def logs(
     where: str | None = None,
     lines: int = 20,
 ) -> dict[str, list[str]]:
-    """Return the last `lines` lines that the runs of a sweep printed, by run name: of all runs, or
-    of those that match `runs`, `state` and `where`. Raises `NotFound`, `UsageError`."""
+    """Return the last `lines` printed lines of each run of a sweep, by run name. Only runs that
+    match `runs`, `state` and `where` are included. Raises `NotFound`, `UsageError`."""
     if not 1 <= lines <= _MOST:
         raise UsageError(f"{lines} lines: use a number from 1 to {_MOST}")
     selected = Registry(root or default_root(), snapshot=True).sweep(sweep)

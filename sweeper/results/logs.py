@@ -12,10 +12,10 @@ from sweeper.results.runs import RecordedRun
 from sweeper.results.sweeps import SweepRun
 
 _ONCE = 1 << 20
-"""The most bytes to read of one log before reading the next log."""
+"""The maximum number of bytes to read of one log before reading the next log."""
 
 _LONGEST = 1 << 16
-"""The longest line in bytes; longer lines are divided."""
+"""The maximum length of a line in bytes. Longer lines are divided."""
 
 
 class Line(NamedTuple):
@@ -27,8 +27,9 @@ class Line(NamedTuple):
 
 
 def files_of(run: RecordedRun) -> tuple[str, str]:
-    """Return the root, and below it the folder of a run's logs. One listing serves all runs of a
-    sweep."""
+    """Return the root, and the path of the attempts' folder below it ("" for a run that is not in a
+    sweep). All runs of a sweep have the same folder, so callers can list it once for all of
+    them."""
     return run.root, f"{run.sweep}/attempts" if isinstance(run, SweepRun) else ""
 
 
@@ -101,7 +102,7 @@ class Tail:
 
     def read(self, files: Files) -> Iterator[Line]:
         """Yield the lines added since the last call, at most a megabyte. An unfinished last line is
-        held back."""
+        kept for later."""
         data = self._take(files)
         if not data:
             return

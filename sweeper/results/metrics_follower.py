@@ -13,8 +13,8 @@ from sweeper.results.runs import RecordedRun
 
 
 class News(NamedTuple):
-    """New rows of one run, as written: rows of one step are not merged. `again` is True if the file
-    was replaced or a new attempt began; then these are all of its rows."""
+    """New rows of one run, as written: rows of one step are not merged. `again` means that the file
+    was replaced or a new attempt began, and `rows` are all rows of this file."""
 
     run: RecordedRun
     rows: list[Row]
@@ -78,7 +78,7 @@ class Follower:
         return news
 
     def _each(self) -> Iterator[tuple[_Place, Files]]:
-        """Yield each run with the files of its sweep, which share one listing."""
+        """Yield each run with the files of its sweep. The runs of a sweep share one listing."""
         listings: dict[tuple[str, str], tuple[Files, set[str]]] = {}
         for place in self._places:
             if place.where not in listings:
@@ -90,7 +90,7 @@ class Follower:
 
 
 def _folders(files: Files) -> set[str]:
-    """Return the names of the folders directly below."""
+    """Return the names of the folders directly below the folder of `files`."""
     if files.local is not None:
         try:
             return set(os.listdir(files.local))

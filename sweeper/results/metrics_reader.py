@@ -29,8 +29,8 @@ T = TypeVar("T")
 _HEAD = 65_536
 """The number of bytes at the beginning of a file that show its format."""
 _SMALL = 1 << 16
-"""Smaller files (in bytes) are parsed completely; in larger ones, only the end is searched for the
-last value."""
+"""A file of fewer bytes than this is parsed completely. In a larger file, only the end is searched
+for the last value."""
 
 
 class Tabulator:
@@ -86,13 +86,14 @@ class Tabulator:
         return Part(run.key, merged.with_any(keys), tuple(notes))
 
     def _attempts(self, run: RecordedRun, keys: Sequence[str] | None) -> list[Columns]:
-        """Return the files of the attempts, oldest first."""
+        """Return the metrics of each attempt, oldest first."""
         read = self._reader(run).columns
         columns_of_attempts = (read(run.files, path, keys) for path in run.metrics_paths())
         return [columns for columns in columns_of_attempts if columns is not None]
 
     def value(self, run: RecordedRun, key: str, goal: str, at: str) -> Judged | None:
-        """Return the value of `objective.judged` for a run's history."""
+        """Return the value of `key` by which a run is judged (see `objective.judged`); None if
+        there is none."""
         last = self._last(run, key) if at == "last" else None
         if last is not None:
             return last
@@ -105,8 +106,8 @@ class Tabulator:
         return Judged(float(steps[row]) if stepped else None, value, missing_at_end(merged, key))
 
     def curve(self, run: RecordedRun, key: str) -> tuple[Floats, Floats]:
-        """Return the steps (ABSENT if no row has one) and values of the points by which a run is
-        judged under `key`. Raises `StoreError`."""
+        """Return the steps and values of the rows by which a run is judged under `key`. The steps
+        are ABSENT if no row has one. Raises `StoreError`."""
         return _counting(merge_columns(self._attempts(run, [key])), key)
 
     def _last(self, run: RecordedRun, key: str) -> Judged | None:
@@ -215,7 +216,7 @@ class Tabulator:
         }
 
     def _meant(self, query: str, runs: Sequence[RecordedRun]) -> list[str] | None:
-        """Return the metrics that a query may use; None for all."""
+        """Return the keys of metrics that a query may use; None for all."""
         if mentions_all(query, "metrics"):
             return None
         recorded: dict[str, None] = {}
@@ -253,7 +254,7 @@ def _skipped(columns: Columns) -> list[str]:
 
 
 def _unlike(run: RecordedRun) -> str:
-    """Describe the first lines of the newest file that are not JSON objects."""
+    """Describe the lines at the beginning of the newest file that are not rows."""
     for path in reversed(run.metrics_paths()):
         source = run.files.source(path)
         if source is None:
@@ -271,8 +272,8 @@ def _names(run: RecordedRun) -> str:
 
 
 def missing_at_end(columns: Columns, key: str) -> int:
-    """Return the number of rows at the end of a merged history that should have a number for `key`
-    and do not."""
+    """Return the number of rows at the end of a merged history that should have a number for `key`,
+    but have none."""
     has_number = present(columns.numbers(key))
     return missing_rows(has_number, columns.has(key), present(columns.column("step")))
 

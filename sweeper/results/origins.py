@@ -15,13 +15,13 @@ from sweeper.sweep.labels import first_of, plural
 from sweeper.sweep.plan import Plan, launch_id
 
 _NAMED = 3
-"""The most files, packages or runs that a sentence names."""
+"""The maximum number of files, packages or runs that a sentence names."""
 
 
 class Origin:
-    """The provenance of one attempt. `facts` has the entries of its launch in `sweep.json`;
-    `program` is the digest of its code if it ran in place. Launches by older versions have fewer
-    entries."""
+    """The provenance of one attempt. `facts` has the entries of its launch in `sweep.json`.
+    `program` is the digest of the attempt's code, if the code was not copied at the launch.
+    Launches by older versions have fewer entries."""
 
     def __init__(
         self, folder: SweepFolder, facts: Mapping[str, object], program: str | None = None
@@ -33,7 +33,7 @@ class Origin:
 
     @functools.cached_property
     def record(self) -> dict[str, object]:
-        """Return the whole provenance of the attempt's launch, with the program of this attempt."""
+        """The whole provenance of the attempt's launch, with the program of this attempt."""
         launch = launch_id(self._facts)
         path = None if launch is None else self._folder.launch(os.path.basename(launch))
         record = {**self._facts, **self._read(path)}
@@ -72,7 +72,7 @@ class Origin:
         return {} if self.live is not None else self._read(_text(self.get("files")))
 
     def packages(self) -> dict[str, object]:
-        """Return all packages with their versions, or the important ones if the rest was not
+        """Return all packages with their versions, or only the important packages if no others were
         recorded."""
         versions = table_of(self.get("packages"))
         path = self._moved(_text(self.get("all_packages")))
@@ -88,13 +88,13 @@ class Origin:
         return {}
 
     def _moved(self, path: str | None) -> str | None:
-        """Return the path of a file that a launch stored, which has moved if its sweep was
+        """Return the present path of a file that a launch stored. The path changes if the sweep is
         renamed."""
         return None if path is None else self._folder.code(os.path.basename(path))
 
 
 class HasOrigin(Protocol):
-    """A run or launch as `differences` needs it."""
+    """The parts of a run or a launch that `differences` needs."""
 
     @property
     def name(self) -> str:
@@ -108,7 +108,7 @@ class HasOrigin(Protocol):
 
 
 class Executed:
-    """A launch, as `differences` needs it."""
+    """A launch with the parts that `differences` needs."""
 
     def __init__(self, name: str, origin: Origin | None) -> None:
         self.name, self.origin = name, origin
@@ -154,7 +154,7 @@ class Launches:
 
     @property
     def latest(self) -> Executed:
-        """The newest launch, whose code attempts execute that start from now on."""
+        """The newest launch. Attempts that start from now on execute its code."""
         newest = next(iter(self._launches), None)
         origin = None if newest is None else Origin(self._folder, newest)
         return Executed("", origin)
@@ -166,8 +166,9 @@ class Launches:
         return len(self._launches) < 2 and all(launch.get("code") for launch in self._launches)
 
     def of(self, launch: str | None, program: str | None, opened: str | None) -> Origin | None:
-        """Return the provenance of an attempt. `launch` is the id in its events, or None if an
-        older version wrote them; then the last launch before the attempt was `opened` counts."""
+        """Return the provenance of an attempt. `launch` is the id of the launch in the attempt's
+        events. If it is None, because an older version wrote the events, the last launch before the
+        time `opened` is used."""
         if launch is not None:
             same = (facts for facts in self._launches if facts.get("launch") == launch)
             newest = next(same, {"launch": launch})
@@ -217,8 +218,8 @@ def _difference(kind: str, runs: Sequence[tuple[HasOrigin, Origin]]) -> Iterator
 
 
 def _variant(kind: str, origin: Origin, *, whole: bool) -> str | None:
-    """Return a value that is equal for runs that do not differ; None if unknown. `whole` is whether
-    the programs of all runs are known."""
+    """Return a value that is equal for runs that do not differ; None if it is unknown. `whole`
+    means that the programs of all runs are known."""
     if kind == "code":
         return (origin.program if whole else None) or _text(origin.get("code")) or origin.commit
     if kind == "packages":

@@ -1,4 +1,4 @@
-"""Collects lines about unreadable data, so that the rest can be shown."""
+"""Collects messages about unreadable data, so that other data can be shown."""
 
 from sweeper.errors import NotFound, StoreError
 from sweeper.terminal import warn
@@ -11,8 +11,8 @@ further file would take as long to fail."""
 
 
 class Problems(list[str]):
-    """Messages about unreadable data. `unread` counts messages about whole files or sweeps, without
-    which the output is incomplete; others are about skipped lines."""
+    """Messages about unreadable data. `unread` counts the messages about whole files or sweeps,
+    without which the output is incomplete. The other messages are about skipped lines."""
 
     def __init__(self) -> None:
         super().__init__()

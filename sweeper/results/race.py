@@ -1,5 +1,5 @@
-"""The rule of a race for seeds: which cells may still be the best. Pure, and without numpy, since a
-launcher applies it after each round."""
+"""The rule of a race for seeds: which cells may still be the best. Does no I/O and needs no numpy,
+since a launcher applies the rule after each round."""
 
 # Each look at the data has a level of its own: the bound of a normal statistic falls with the
 # fourth root of the seeds, from the first look to the last (Wang and Tsiatis, Biometrics 43(1),
@@ -16,10 +16,10 @@ _BOUND, _SHAPE = 2.25, 0.25
 _DIFFERENT = 0.03
 """The level of the test for different variances."""
 _NOISIER = 1.75
-"""A best cell with a variance this many times that of the others must also lead by its own
-noise."""
+"""If the best cell has a variance this many times that of the others, its lead must also be
+significant with its own noise."""
 _FEW = 4
-"""With fewer repeated cells than this, each has its own noise, as in the report."""
+"""With fewer repeated cells than this, each cell is judged by its own noise, as in the report."""
 _MANY = 12
 """With at least this many repeated cells, variances are shrunk toward the common one, as in the
 report."""
@@ -34,14 +34,14 @@ def next_round(seeds: int, most: int) -> int:
 
 
 def level(seeds: int, most: int) -> float:
-    """Return the two-sided level of the look after a round with this many seeds; the last round has
-    `most`."""
+    """Return the two-sided significance level of the test after a round with `seeds` seeds. The
+    last round has `most` seeds."""
     bound = _BOUND * (most / max(1, min(seeds, most))) ** _SHAPE
     return math.erfc(bound / math.sqrt(2))
 
 
 def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) -> list[str] | None:
-    """Return the cells that may still be the best, best first. If it is only one cell, it has won.
+    """Return the cells that may still be the best, best first. If only one is left, it has won.
     `cells` have the finite values of their runs; with `sign` 1, smaller is better. None if the
     noise is unknown, because each cell has one value or only equal values.
 
@@ -164,9 +164,9 @@ def _student(t: float, df: float) -> float:
 
 
 def _doubt(means: Mapping[str, _Mean], best: str, other: str) -> float:
-    """Return the p value of the best cell's lead, computed with the noise of this cell, if its
-    noise is much larger than that of the others, else 0. A noisier cell leads more often by
-    chance."""
+    """Return the p value of the best cell's lead over `other`, computed with the best cell's own
+    noise. Return 0 unless this noise is much larger than that of the other cells. A noisier cell
+    leads more often by chance."""
     mean = means[best]
     if mean.cell_variance is None or mean.n < 2:
         return 0.0

@@ -160,12 +160,11 @@ class Registry(Catalog):
         """Return every row of every run's merged history: `run sweep root step`, then one column
         per key.
 
-        `runs` is None for all, a DataFrame of `runs()`, a reference (see `run`), or several of
-        these. With `keys`, the result has only these columns, in that order, and only rows with
-        one of them. A key named like one of the first columns becomes `metric.<key>`. Numbers
-        are float64. Steps are int64 if all are integers; rows without a step have NaN. A key
-        with values other than numbers (texts, booleans, integers beyond 2**53) is a column of
-        objects.
+        `runs` is None for all, a DataFrame of `runs()`, a reference (see `run`), or several
+        references. With `keys`, the result has only these columns, in that order, and only rows
+        with one of them. A key named like one of the first columns becomes `metric.<key>`. Numbers
+        are float64. Steps are int64 if all are integers; rows without a step have NaN. A key with
+        values other than numbers (strings, booleans, integers beyond 2**53) is a column of objects.
         """
         from sweeper.metrics.tables.frames import numbers_frame
         from sweeper.results.metrics_reader import metric_column
@@ -223,9 +222,9 @@ class Registry(Catalog):
         self, runs: "Runs" = None, iteration: int | None = None, keys: Sequence[str] | None = None
     ) -> "pandas.DataFrame":
         """Return one row per trajectory: `run sweep root name split tags`, then
-        `tables.rollouts.COLUMNS`, then its metrics. `iteration` -1 is each run's last iteration, -2
-        the one before; None means all. With `keys`, the result has only these columns of numbers.
-        Tokens are counted over all turns; rewards are as recorded."""
+        `tables.rollouts.COLUMNS`, then the trajectory's metrics. `iteration` -1 is each run's last
+        iteration, -2 the one before; None means all. With `keys`, the result has only these columns
+        of numbers. Tokens are counted over all turns; rewards are as recorded."""
         from sweeper.metrics.rollout_files import COLUMNS, LABELS
         from sweeper.metrics.tables.frames import numbers_frame
         from sweeper.sweep.run_record import RUN_KEY
@@ -239,13 +238,12 @@ class Registry(Catalog):
 
     def sql(self, query: str, runs: "Runs" = None) -> "pandas.DataFrame":
         """Return the result of one SELECT over the tables `runs`, `metrics`, `rollouts`,
-        `checkpoints`, `items` and `scores`, whose columns are those of the methods with these
-        names.
+        `checkpoints`, `items` and `scores`. Each table has the columns of the method with its name.
 
         The query cannot read or change anything else. In `metrics`, NULL means no value, and NaN is
-        a recorded value; if a key has numbers and other values, the others are in `<key>.text`.
-        `runs` restricts the runs, as for `metrics`. Warns of a join that mixes runs of several
-        sweeps. Raises `UsageError` for an invalid query.
+        a recorded value; if a key has numbers and other values, the other values are in
+        `<key>.text`. `runs` restricts the runs, as for `metrics`. Warns of a join that mixes runs
+        of several sweeps. Raises `UsageError` for an invalid query.
         """
         return self._ask(query, runs, frame=True)
 
@@ -286,8 +284,8 @@ class Registry(Catalog):
         return {"runs": table, **self._tables().makers(query, runs)}
 
     def checkpoints(self, runs: "Runs" = None) -> "pandas.DataFrame":
-        """Return one row per checkpoint: `run sweep root attempt name`, then the rest of its
-        record."""
+        """Return one row per checkpoint: `run sweep root attempt name`, then the other fields of
+        its record."""
         from sweeper.metrics.tables.frames import rows_frame
         from sweeper.sweep.run_record import RUN_KEY
 

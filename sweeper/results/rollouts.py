@@ -23,7 +23,7 @@ class Found(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """The group and the trajectory."""
+        """The numbers of the group and of the trajectory."""
         return _index(self.record.get("group_idx")), _index(self.record.get("traj_idx"))
 
 
@@ -40,8 +40,8 @@ class Words:
         self._latest: tuple[str, dict[Place, Transcript]] = ("", {})
 
     def of(self, rollout: Found) -> Transcript:
-        """Return the conversation of a trajectory; without one, the messages that its turns
-        logged."""
+        """Return the conversation of a trajectory. If there is none, or it is uncertain and the
+        turns logged answers, return the messages that the turns logged."""
         if self._latest[0] != rollout.file.path:
             self._latest = (rollout.file.path, self._words_of(rollout.file))
         words = self._latest[1].get(rollout.place)

@@ -37,11 +37,10 @@ OnError = Callable[[StoreError], None]
 """A callback that gets errors about unreadable files, for callers that want the rest anyway."""
 
 _LARGE = 100_000
-"""Metrics of at least this many bytes are read with the faster reader, which takes longer to
-load."""
+"""Metrics of more bytes than this are read with the faster reader, which takes longer to load."""
 
 OPEN_DAY = "open"
-"""The name of the day for usage of attempts that have not ended yet."""
+"""The day in the usage of an attempt that has not ended yet."""
 
 
 class Used(NamedTuple):
@@ -107,7 +106,7 @@ class RecordedRun(ABC):
         root."""
 
     def log_paths(self) -> list[str]:
-        """Return the recipe's folder of each attempt, which contains its metrics."""
+        """Return the folder in which the recipe writes, its `log_path`, for each attempt."""
         return self.folders()
 
     def metrics_paths(self) -> list[str]:
@@ -120,7 +119,7 @@ class RecordedRun(ABC):
 
     @property
     def folder(self) -> str:
-        """The folder of the deciding attempt."""
+        """The recipe's folder in the deciding attempt, relative to the store's root."""
         return self.folders()[-1]
 
     @property
@@ -158,7 +157,7 @@ class RecordedRun(ABC):
 
     @property
     def backend(self) -> str | None:
-        """The backend of the latest attempt if the sweep has several places, else None."""
+        """The backend of the latest attempt if the sweep uses several backends, else None."""
         return None
 
     @property
@@ -193,7 +192,7 @@ class RecordedRun(ABC):
     def record(self, *, values: bool = True) -> "RunRecord":
         """Return the run as plain values, in the form of `--json`: `id sweep name cell seed state
         attempts reason retired started ended wall_s root code commit launched metric value config`;
-        with stages also `stage parents`, and with several places `backend`.
+        with stages also `stage parents`, and with several backends `backend`.
 
         `metric` is the name of the sweep's metric, and `value` is the run's value of it (see
         `results.objective`), or None if nothing was recorded. With `values=False` no metrics file
@@ -373,8 +372,8 @@ class RecordedRun(ABC):
 def missing_text(metric: str, value: Judged) -> str:
     """Return a warning that the value is not from the end of the run."""
     rows = f"last {value.missing} rows have" if value.missing > 1 else "last row has"
-    at = "" if value.step is None else f" is from step {value.step:g} and"
-    return f"the {rows} no {metric}; its value{at} may be from before it diverged"
+    at = "an earlier row" if value.step is None else f"step {value.step:g}"
+    return f"the {rows} no {metric}; the value is from {at}, and the run may have diverged since"
 
 
 def _keys(rows: list[dict[str, object]]) -> list[str]:

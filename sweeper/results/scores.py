@@ -222,8 +222,8 @@ def series_of(scores: Iterable[tuple["RecordedRun", list[Score]]]) -> list[Serie
 
 
 def _distinguished(scores: Sequence[Score]) -> list[Score]:
-    """Return the last scores. Names such as `final`, which checkpoints of several training runs
-    share, get the checkpoint's address."""
+    """Return the last score of each checkpoint and suite. If checkpoints of several training runs
+    share a name, such as `final`, the checkpoint's address is added to the name."""
     last = merged(sorted(scores, key=lambda score: score.time or ""))
     paths: dict[str, set[str | None]] = {}
     for score in last:

@@ -83,7 +83,7 @@ def named(
     runs: Sequence[RecordedRun], selector: str, *, dropped: bool = False
 ) -> list[RecordedRun]:
     """Return the runs that match one selector. `dropped` includes runs that are no longer in the
-    grid, even if others match."""
+    grid, even if runs in the grid match."""
     selected = _named(runs, selector)
     return selected if dropped else current(selected) or selected
 

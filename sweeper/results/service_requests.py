@@ -68,14 +68,14 @@ class Service(NamedTuple):
     def _refusal(self, status: int, what: str, detail: str) -> Exception:
         if status == 403:
             return EnvironmentFailure(
-                f"{self.url} does not show its {what} to this key (403): you need a role in "
-                "your organization that may see it"
+                f"{self.url} does not show its {what} to this key (403): your role in the "
+                "organization may lack the permission"
             )
         if status == 401:
             return EnvironmentFailure(f"{self.url} rejects this key (401)")
         if status == 404:
             return NotFound(f"{self.url} has no such {what}: {detail}")
-        return EnvironmentFailure(f"{self.url} refuses its {what} ({status}): {detail}")
+        return EnvironmentFailure(f"{self.url} refuses the {what} request ({status}): {detail}")
 
 
 def hosted(environ: Mapping[str, str] = os.environ) -> Service:
@@ -90,8 +90,8 @@ def hosted(environ: Mapping[str, str] = os.environ) -> Service:
 
 
 def of_sweeps(sweeps: "Sequence[Sweep]") -> Service:
-    """Return the service of the runs of some sweeps. Raises `UsageError` if they use several, and
-    `EnvironmentFailure` if it cannot be reached."""
+    """Return the service that the runs of `sweeps` use. Raises `UsageError` if they use several
+    services or none, and `EnvironmentFailure` if the service cannot be reached."""
     return of_service(", ".join(sorted({sweep.plan.service for sweep in sweeps})))
 
 

@@ -42,7 +42,7 @@ _SHOWS = frozenset({'"tables"', "__show_tables_expanded"})
 
 
 class Answer(NamedTuple):
-    """The names of the columns, and the rows."""
+    """The result of a query: the names of the columns, and the rows."""
 
     columns: list[str]
     rows: list[tuple[object, ...]]
@@ -158,7 +158,8 @@ def _out_of_reach(node: Mapping[str, object], names: set[str]) -> str | None:
 
 
 def mentioned(name: str, query: str) -> bool:
-    """Return whether a query may mention a name, in any case, quoted or not."""
+    """Return whether a query may mention a name, quoted or not. Upper and lower case are not
+    distinguished."""
     return name.lower() in query.lower()
 
 

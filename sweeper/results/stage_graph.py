@@ -8,7 +8,7 @@ from sweeper.sweep.plan import Plan, Stage
 from sweeper.sweep.stage_inputs import Source
 from sweeper.sweep.stage_runs import depths
 
-_MORE = "once known"
+_MORE = "not known yet"
 
 
 def graph(plan: Plan) -> Iterator[tuple[str, str, str]]:

@@ -31,12 +31,12 @@ class Status(NamedTuple):
     `counts`: the number of runs in each state. `at_work`: a job or a launcher is running.
     `finished`: nothing is running, and no run is left to start. `launcher`: a launcher is running.
     `held`: the reason why the last launcher started no more runs. `waits`: runs whose parents did
-    not succeed, one line per reason. `usage`: the usage of the runs when a launcher last added it
-    up. `to_come`: the number of runs of each stage that are not known yet.
+    not succeed, one line per reason. `usage`: the usage of the runs, as a launcher last computed
+    it. `to_come`: the number of runs of each stage that are not known yet.
 
     The launcher publishes these only while it is running: its observations of runs (`observed`: id
     -> text), the system that does not answer (`unreachable`), and the number of jobs that run at
-    once, if it is below the requested number (`limit`, with the reason `limit_why`).
+    the same time, if it is below the requested number (`limit`, with the reason `limit_why`).
     """
 
     sweep: str
@@ -134,7 +134,7 @@ def stands_still(sweep: "Sweep") -> str | None:
 
 def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
     """Return the runs that wait for other runs, as a launcher would report them, and messages about
-    runs that wait in vain."""
+    runs that can never start."""
     if not sweep.plan.stages:
         return {}, ()
     from sweeper.sweep.stage_waits import halted, told_of, waits  # most sweeps have no stages
@@ -176,8 +176,8 @@ def _observations(sweep: "Sweep") -> Observations:
 
 
 def check_service(sweep: "Sweep") -> None:
-    """Raise an error if the record of the last launch is damaged. The status does not show it. A
-    store that does not answer is ignored here."""
+    """Report an error if the record of the last launch is damaged, since the status does not show
+    that. A store that does not answer is ignored."""
 
     try:
         sweep.folder.read_service()

@@ -20,10 +20,10 @@ of their names."""
 _PREFIX, _SUM = "time/", ":total"
 _NOT_SUMS = (":count", ":mean", ":max", "_max", "_min", "_mean")
 _MOST = 1e15
-"""More seconds than this for a step are taken for a mistake."""
+"""A step of more seconds than this is considered a mistake."""
 
 Sums = Callable[[str], tuple[float, int]]
-"""A function that returns the sum of a metric's values and their number."""
+"""A function that returns the sum and the number of a metric's values."""
 
 
 class StepTimes(NamedTuple):
@@ -53,7 +53,7 @@ def step_times(keys: Collection[str], sums: Sums) -> StepTimes | None:
 
 def timelines(paths: Iterable[str]) -> dict[str, str]:
     """Return the newest timeline of each kind among the files of a run. tinker-cookbook writes a
-    Gantt chart at a regular number of steps."""
+    Gantt chart at regular intervals."""
     newest: dict[str, str] = {}
     for path in sorted(paths, key=_by_number):
         name = path.rpartition("/")[2]
@@ -75,8 +75,8 @@ def _part(key: str) -> str | None:
 
 
 def of_rows(rows: Sequence[Mapping[str, object]]) -> StepTimes | None:
-    """Return the division of the time of the steps with these metrics; None if it was not
-    recorded."""
+    """Return the division of the step time that `rows` have recorded; None if they have not
+    recorded it."""
 
     def sums(key: str) -> tuple[float, int]:
         values = [value for row in rows if (value := as_float(row.get(key))) is not None]

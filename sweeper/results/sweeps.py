@@ -35,9 +35,9 @@ class Sweep:
     """A launched grid: its plan and its runs.
 
     The plan and the states are read once, when the object is made (one file and one listing).
-    Results are read on demand, or taken from the cache `memory`. Runs with events that are not in
-    the plan are left out. `on_error` is called with errors about unreadable files if the rest can
-    be shown; without it, the errors are raised. Raises `NotFound` if the sweep does not exist,
+    Results are read on demand, or taken from the cache `memory`. Runs that have events but are not
+    in the plan are left out. `on_error` is called with errors about unreadable files if other data
+    can be shown; without it, the errors are raised. Raises `NotFound` if the sweep does not exist,
     `StoreError` if its plan is damaged.
     """
 
@@ -113,8 +113,8 @@ class Sweep:
         )
 
     def is_finished(self, run: str, stage: str | None, *, retired: bool) -> bool:
-        """Return whether a run is finished (`states.is_finished`). The answer is cached by the set
-        of events."""
+        """Return whether a run is finished (`states.is_finished`). The result is cached for each
+        set of events."""
         events = self.events.get(run, _NO_EVENTS)
         key = id(events), stage, retired
         finished = self._finished.get(key)
@@ -289,8 +289,9 @@ class SweepRun(RecordedRun):
     def _launch_of(
         self, attempt: int, outcome: Outcome
     ) -> tuple[str | None, str | None, str | None]:
-        """Return the launch of an attempt, the digest of the program that it ran in place, and the
-        time when it was opened, where known. `outcome` is the body of one of its events."""
+        """Return the id of an attempt's launch, the digest of the program that the attempt ran in
+        place, and the time when the attempt was opened (None: unknown). `outcome` is the body of
+        one of its events."""
         happened = self._sweep.events.get(self.id, ())
         for event in (Event.CLAIMED, Event.INTENT):
             if outcome.launch is not None or (attempt, event) not in happened:
@@ -369,7 +370,7 @@ class SweepRun(RecordedRun):
     @property
     def provenance(self) -> dict[str, object]:
         """The provenance of code and packages, recorded at the launch that started the deciding
-        attempt. If the run has not started, that of the last launch."""
+        attempt, or at the last launch if the run has not started."""
         origin = self.origin
         return dict(self._sweep.plan.provenance or {}) if origin is None else origin.record
 
@@ -438,7 +439,7 @@ class SweepRun(RecordedRun):
 
     @property
     def events(self) -> list[tuple[int, Event]]:
-        """The events of the run, by attempt and precedence."""
+        """The events of the run, sorted by attempt and precedence."""
         order = list(Event)
         events = self._sweep.events.get(self.id, set())
         return sorted(events, key=lambda pair: (pair[0], order.index(pair[1])))

@@ -73,7 +73,8 @@ def _pauses(pauses: Sequence[Paused], started: datetime, ended: datetime) -> Ite
 
 
 def _opened(run: SweepRun, attempt: int) -> datetime | None:
-    """Return when an attempt was opened. None for an attempt that its backend restarted."""
+    """Return the time when an attempt was opened. None for an attempt that its backend
+    restarted."""
     with suppress(NotFound):
         return _time(run.sweep_folder.read_event(run.id, attempt, Event.INTENT).time)
     return None

@@ -109,5 +109,5 @@ def status(sweep: str, *, root: str | None = None) -> Status:
 
 
 def find_sweep(name: str, root: str | None) -> Sweep:
-    """Find the sweep of that name below a root. Raises `NotFound`, `StoreError`."""
+    """Return the sweep called `name` below a root. Raises `NotFound`, `StoreError`."""
     return Registry(root or default_root()).sweep(name)

@@ -35,13 +35,13 @@ class Adapter(NamedTuple):
 
 def choose(run: RecordedRun, which: str, *keys: str) -> Row:
     """Return the record of a run's checkpoint: `final`, `best` by the metric, or a checkpoint's
-    name. Only records with an address under one of `keys` (default: `STATE`) count. Raises
+    name. Only records with an address under one of `keys` (default: `STATE`) are considered. Raises
     `NotFound`."""
     keys = keys or (STATE,)
     records = [r for r in run.checkpoint_records() if any(r.get(key) for key in keys)]
     name = f"{run.sweep}/{run.name}"
     if not records:
-        use = "train on from" if keys == (STATE,) else "sample from"
+        use = "continue from" if keys == (STATE,) else "sample from"
         raise NotFound(f"{name}: no checkpoint to {use} is recorded (`sweeper show`)")
     if which == "final":
         return dict(next(filter(None, (last(records, key) for key in keys)), records[-1]))

@@ -74,7 +74,7 @@ class _Test(Condition):
 
 @dataclass(frozen=True)
 class _Compared(_Test):
-    """A comparison. It is false between values without an order: a text and a number, true and a
+    """A comparison. It is false between values without an order: a string and a number, true and a
     number, or null and anything."""
 
     operator: str
@@ -221,7 +221,7 @@ class _Parser:
         self._at = self._depth = 0
 
     def whole(self) -> Condition:
-        """Parse the whole text."""
+        """Parse the whole condition."""
         if not self._tokens:
             raise self._wrong("the condition is empty")
         condition = self._condition()
@@ -321,5 +321,5 @@ class _Parser:
 
 def _wrong(text: str, problem: str) -> UsageError:
     return UsageError(
-        f"where {text!r}: {problem}; write it like 'learning_rate < 1e-3 and state = succeeded'"
+        f"condition {text!r}: {problem}; an example is 'learning_rate < 1e-3 and state = succeeded'"
     )

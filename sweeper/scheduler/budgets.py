@@ -423,5 +423,5 @@ class Spending:
             return f"{name} is in dollars, but no price is known for {models}"
         if amount.usd >= limits.usd:
             spent = f"{prices.money(amount.usd)} of {prices.money(limits.usd)} dollars"
-            return f"{name} is spent ({spent}, by {amount.basis})"
+            return f"{name} is spent ({spent}, at {amount.basis})"
         return None

@@ -227,7 +227,7 @@ def test_checkpoints_are_listed_expire_and_are_deleted_but_for_what_is_needed(sh
     shell.run("launch", "next.yaml", "max_steps=2", *small)
     spared = {entry["path"]: entry["spared"] for entry in listed("--keep", "final")}
     assert spared[weights] == "another run starts from it"
-    finals = {path for path, why in spared.items() if why == "to be kept"}
+    finals = {path for path, why in spared.items() if why == "best or final of its run"}
     assert len(finals) >= 2
     shell.run("checkpoints", "saving", "--ttl", "2h", "--keep", "final", "--yes")
     then = {entry["path"]: entry["expires"] for entry in before}

@@ -29,7 +29,7 @@ def test_a_pipeline_runs_from_the_base_model_to_compared_checkpoints(
     shell = shells.Shell(tmp_path, "local")
     shell.environment |= {"SWEEPER_HOME": engine.home, "SWEEPER_QUOTA": str(tmp_path / "quota")}
     output = shell.run("plan", str(GRID), *SMALL)
-    assert "    rl      1 run once known" in output
+    assert "    rl      1 run not known yet" in output
     shell.run("launch", str(GRID), *SMALL, "--wait")
     runs = {run.name: run for run in Registry(str(tmp_path / "sweeps")).sweep("pipeline").runs}
     assert {run.state.value for run in runs.values()} == {"succeeded"}

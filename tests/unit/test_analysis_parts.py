@@ -258,5 +258,5 @@ def test_a_goal_is_guessed_from_a_name_that_says_it(goal, keys):
 def test_dollars_at_a_place_have_the_dates_of_their_prices():
     place = AtPlace("slurm", 12, 90.0, 1200, 0.4, "prices of 2026-06 to 2026-10")
     assert place.text.startswith("12 attempts on slurm, ")
-    assert place.text.endswith(", 1,200 tokens, 0.4 dollars by prices of 2026-06 to 2026-10")
+    assert place.text.endswith(", 1,200 tokens, 0.4 dollars at prices of 2026-06 to 2026-10")
     assert replace(place, usd=None).text.endswith(", 1,200 tokens")

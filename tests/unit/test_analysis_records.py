@@ -60,7 +60,7 @@ def test_a_cell_whose_metric_is_missing_at_the_end_is_not_named_best_without_a_c
     text = versus(registry, "demo/lr=0", "demo/lr=1").text
     assert "! 3 runs of lr=1 in B may have diverged" in text
     registry.records("demo")
-    assert sum("may be from before it diverged" in line for line in registry.problems) == 3
+    assert sum("the run may have diverged since" in line for line in registry.problems) == 3
     assert not registry.problems.unread
 
 

@@ -90,7 +90,7 @@ def test_a_role_without_billing_access_gets_one_line(serving):
     with pytest.raises(EnvironmentFailure) as caught:
         billed(serving.place, datetime.now(UTC))
     assert f"{serving.place.url} does not show its billing to this key (403)" in str(caught.value)
-    assert "you need a role in your organization that may see it" in str(caught.value)
+    assert "your role in the organization may lack the permission" in str(caught.value)
 
 
 def test_what_is_billed_is_summed_by_run(serving):

@@ -61,8 +61,8 @@ def test_earlier_runs_alike_give_an_estimate(plan):
     estimate, text = plan(10, 1)
     assert (estimate["tokens"], estimate["usd"], estimate["runs"]) == (12_000, 12.0, 6)
     assert (estimate["least"], estimate["most"], estimate["hours"]) == (6.0, 18.0, 3.0)
-    assert "about 12.00 dollars (6.00 to 18.00) by prices of 20" in text
-    assert "12,000 tokens, 3h00m at 2 at once (from 2 earlier runs)" in text
+    assert "about 12.00 dollars (6.00 to 18.00) at prices of 20" in text
+    assert "12,000 tokens, 3h00m with 2 runs at a time (from 2 earlier runs)" in text
 
 
 def test_more_steps_cost_in_proportion(plan):

@@ -70,7 +70,7 @@ def test_status_shows_used_and_expected_tokens(root, capsys):
     assert (costs["to_come"]["tokens"], costs["untold"]) == (1400, 1)
     main(["status", "study", "--root", root])
     text = capsys.readouterr().out
-    assert "used 3,000 tokens, 3.00 dollars by prices of 20" in text
+    assert "used 3,000 tokens, 3.00 dollars at prices of 20" in text
     assert "; about 1,400 tokens, 1.40 dollars to come; no data yet on 1 run" in text
 
 

@@ -290,10 +290,11 @@ def test_plan_draws_the_graph_with_counts(tmp_path):
     assert lines[:6] == [
         "p: 3 stages on tmux, service none, at most 8 at once",
         "",
-        "stage   runs                                  of",
-        "sft     2 cells x 2 seeds, 4 runs             echo",
-        "  dpo   2 runs once known                     echo, from the best of sft",
-        "    ev  1 cell, 1 run, and 2 runs once known  echo, from each of dpo and the base model",
+        "stage   runs                                     of",
+        "sft     2 cells x 2 seeds, 4 runs                echo",
+        "  dpo   2 runs not known yet                     echo, from the best of sft",
+        "    ev  1 cell, 1 run, and 2 runs not known yet  echo, from each of dpo and the base "
+        "model",
     ]
     assert "4 more runs start once the runs that they continue from have ended" in lines
 

@@ -46,8 +46,9 @@ def _removable(made: Any) -> tuple[list[Any], list[Any]]:
 def test_needed_checkpoints_are_not_removed(written_sweep):
     runs, removable = _removable(written_sweep)
     why = spared(removable, runs, ("best", "final"))
-    assert why.pop(_path("lr1", "2")) == why.pop(_path("lr2", "2")) == "to be kept"  # the best
-    assert why.pop(_path("lr1", "3")) == why.pop(_path("lr2", "3")) == "to be kept"
+    # step 2 is the best, step 3 the final one
+    assert why.pop(_path("lr1", "2")) == why.pop(_path("lr2", "2")) == "best or final of its run"
+    assert why.pop(_path("lr1", "3")) == why.pop(_path("lr2", "3")) == "best or final of its run"
     assert set(why) == {_path("lr3", str(step)) for step in (1, 2, 3)}
     assert set(why.values()) == {"the run may not have ended"}
     assert len(spared(removable, runs, ())) == 3

@@ -153,7 +153,7 @@ def test_costs_of_a_sweep_by_run_cell_day_and_model(
     assert sum(int(str(row["train"])) for row in costs("--by", "day").values()) == 2_000_700
     assert main(["costs", "s", "--root", str(tmp_path / "root")]) == 0
     printed = capsys.readouterr().out
-    assert "no price known for unknown" in printed and "dollars by prices of 20" in printed
+    assert "no price known for unknown" in printed and "dollars at prices of 20" in printed
 
 
 def test_costs_by_combinations_of_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

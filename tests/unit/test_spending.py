@@ -126,7 +126,7 @@ def test_a_budget_in_dollars_needs_prices(written_sweep: Any, config_file: Path)
     table.write_text(json.dumps(prices))
     assert sweep.reached(sweep.spending(usd=2000.01)) is None
     message = sweep.reached(sweep.spending(usd=1999)) or ""
-    assert "2,000.00 of 1,999.00 dollars, by prices of 2026-11-01" in message
+    assert "2,000.00 of 1,999.00 dollars, at prices of 2026-11-01" in message
     table.write_text("{")
     with pytest.raises(UsageError, match="is not JSON"):
         sweep.spending(usd=1)
