@@ -5,6 +5,10 @@ import sys
 from types import ModuleType
 
 
+def _gettext(message: str | None) -> str | None:
+    return message  # None: the description of a group that has none
+
+
 def _ngettext(singular: str, plural: str, count: int) -> str:
     return singular if count == 1 else plural
 
@@ -12,7 +16,7 @@ def _ngettext(singular: str, plural: str, count: int) -> str:
 def _untranslated() -> ModuleType:
     """Return a `gettext` module with only the functions that argparse uses."""
     module = ModuleType("gettext")
-    vars(module).update(gettext=str, ngettext=_ngettext)
+    vars(module).update(gettext=_gettext, ngettext=_ngettext)
     return module
 
 

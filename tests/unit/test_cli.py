@@ -3,6 +3,7 @@
 import argparse
 import re
 import shlex
+import subprocess
 import sys
 import warnings
 
@@ -118,6 +119,12 @@ def test_help_lists_each_verb_under_a_heading(capsys):
     for name, entry in VERBS.items():
         line = rf"^  {name} +{re.escape(entry.summary)}$"
         assert bool(re.search(line, listed[entry.heading], re.MULTILINE)) == (" " not in name)
+
+
+def test_help_of_a_group_without_a_description_has_none() -> None:
+    command = [sys.executable, "-m", "sweeper", "sweep", "--help"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "\nactions:\n  {archive," in text
 
 
 HELP = [*VERBS, *(f"engine {action}" for action in ENGINE_EXAMPLES)]
