@@ -10,7 +10,7 @@ it."""
 # ├─ NotFound                 5    the sweep, run or file does not exist
 # └─ EnvironmentFailure       6    something that sweeper needs is missing
 #     ├─ StoreError                the store refuses or cannot be reached
-#     │   ├─ AlreadyExists         an exclusive create lost the race
+#     │   ├─ AlreadyExists         the file of an exclusive create exists already
 #     │   └─ Damaged               a document is damaged, though the store answers
 #     ├─ Unreachable               a backend does not answer; its jobs may still run
 #     │   └─ NoRoom                a backend cannot start more jobs now; running jobs continue

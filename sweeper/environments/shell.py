@@ -34,12 +34,12 @@ done
 """
 
 # The supervisor has handlers for signals. They keep it alive, interrupt its `wait`, and do not
-# apply to its children. (As the first process of a namespace, it receives no signal without a
-# handler from inside.) A killed process may still finish a write, and its output must not count for
-# the next command. So the supervisor reports the end of a shell when all processes that were killed
-# with it are gone. At the end of its input, the process that started the supervisor is gone: the
-# supervisor ends everything and exits. `u` is set by the signal to end everything, so that a shell
-# that starts at that moment is ended too.
+# apply to its children. (Without handlers, the first process of a namespace receives no signals
+# from inside the namespace.) A killed process may still finish a write, and its output must not
+# count for the next command. So the supervisor reports the end of a shell only when all processes
+# that were killed with it are gone. When its input ends, the process that started the supervisor is
+# gone, so the supervisor ends everything and exits. The signal to end everything also sets `u`, so
+# that a shell that starts at that moment is ended too.
 _SUPERVISOR = r"""
 IFS= read -r -d '' words
 %(limits)s

@@ -38,7 +38,7 @@ class Price(NamedTuple):
         """The dates for display: `2026-10`, or `2026-06 (train), 2026-10` if they differ."""
         kinds: dict[str, list[str]] = {}
         for kind, date in self.dates.items():
-            if kind != "cached":  # It has the date of `prefill`, or is computed from it.
+            if kind != "cached":  # The cached price has the date of `prefill`.
                 kinds.setdefault(date, []).append(kind)
         newest = _sorted(kinds)[-1:]
         older = (f"{date} ({', '.join(kinds[date])})" for date in _sorted(kinds)[:-1])

@@ -164,7 +164,7 @@ def check_program(grid: Grid, runs: Sequence[Run], problems: Problems) -> None:
     program = command[:1]
     holes = placeholders(program)
     if set(holes) & set(RUN_KEYS):
-        return  # These are known when the run starts.
+        return  # Their values are only known when a run starts.
     configs = [run.config for run in runs[: len(runs) if holes else 1]]
     for name in dict.fromkeys(render_command(program, config)[0] for config in configs):
         message = lacking(name, folder, env)

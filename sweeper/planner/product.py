@@ -275,7 +275,7 @@ class Product:
                     value = self.resolver.fill(
                         config, setting.value, self._referring, self.seed_field
                     )
-                except BrokenReference as error:  # `config` has the key's value of a later layer.
+                except BrokenReference as error:  # A later layer overrides this key in `config`.
                     self._add_broken(setting.place, key, error, config)
                     continue
                 settings[key] = setting._replace(value=value)

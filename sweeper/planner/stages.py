@@ -193,7 +193,7 @@ class _Planning:
         roots = [done.stage for done in self.done.values() if not done.grid.takings]
         runs = self._grow(*roots, planned._replace(sources=(Source(base=True),))).runs
         cells = list(dict.fromkeys(run.cell for run in runs if run.stage == stage.name))
-        if len(cells) <= 1:  # There is none if no stage has a model, which is noted elsewhere.
+        if len(cells) <= 1:  # There is no cell if no stage has a model, which is noted elsewhere.
             return Baseline(cell=cells[0] if cells else f"{stage.name}/base")
         shown = f"{', '.join(cells[:3])}{', ...' if len(cells) > 3 else ''}"
         message = f"base has {len(cells)} cells here ({shown}), and a baseline is one cell"

@@ -160,7 +160,7 @@ class Tree:
         self._untracked += len(files)
         if len(files) > room:
             self.linked.append(f"... and {plural(len(files) - room, 'other untracked file')}")
-            self.live.append(f"{plural(len(files) - room, 'untracked file')}, as {files[room]}")
+            self.live.append(f"{plural(len(files) - room, 'untracked file')} such as {files[room]}")
         return {name: most for name, most in sources.items() if name not in nested}, nested
 
     def _leave(self, folder: str, why: str) -> None:

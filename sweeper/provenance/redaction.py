@@ -24,8 +24,8 @@ _ANYWHERE = (
     r"|(API|ACCESS|SECRET|PRIVATE|ACCOUNT|ENCRYPTION|SIGNING)_?KEY"
     r"|(ACCESS|AUTH|API|BEARER|REFRESH|SESSION)_?TOKEN|CONNECTION_?STRING|WEBHOOK(_URL)?)S?(_|$)"
 )
-# These count only as the last word, since many names of no secrets contain them:
-# TOKENIZERS_PARALLELISM, KEY_REPEAT.
+# These count only as the last word, since many other names contain them: TOKENIZERS_PARALLELISM,
+# KEY_REPEAT.
 _AT_THE_END = frozenset({"KEY", "PASS", "AUTH", "JWT"})
 _AT_THE_END_OF_MORE = frozenset({"PWD", "PAT"})  # PWD itself is a folder.
 _QUALIFIED = "READ|WRITE|R[OW]|PROD|DEV|STAGING|TEST|MAIN|OLD|NEW|BACKUP|DEFAULT"

@@ -170,7 +170,7 @@ def hold_copy(top: str) -> None:
         os.makedirs(os.path.dirname(top), exist_ok=True)
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT, 0o600))
     except OSError:
-        return  # The disk is full, which extracting reports.
+        return  # The disk may be full. Extracting the copy reports that.
     hold(path)
 
 

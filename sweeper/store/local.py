@@ -137,7 +137,7 @@ class LocalStore:
             try:
                 status = item.stat()
             except FileNotFoundError:
-                continue  # It was removed or replaced since scandir saw it.
+                continue  # The file was removed or replaced after `scandir` listed it.
             except OSError as error:
                 raise _store_error(item.path, error) from error
             yield Entry(path, status.st_size, status.st_mtime_ns)

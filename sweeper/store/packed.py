@@ -51,5 +51,5 @@ def pack(store: Store, top: str, entries: Iterable[Entry], read: Callable[[str],
                 line = [path.removeprefix(f"{top}/"), size, stamp, data.decode()]
                 lines.append(json.dumps(line, separators=(",", ":")))
         except (NotFound, UnicodeDecodeError):
-            continue  # It was removed, or is not text.
+            continue  # The file was removed, or is not text.
     store.replace(f"{top}/{NAME}", "".join(f"{line}\n" for line in lines).encode())

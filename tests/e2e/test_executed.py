@@ -264,7 +264,7 @@ def test_code_in_other_repositories_or_among_many_files_is_frozen_too(
     path = "lib.py" if how == "files" else "vendor/lib.py"
     checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1]"))
     output = checkout.launch()
-    assert ("untracked files, as" in output) is (how == "files")
+    assert ("untracked files such as" in output) is (how == "files")
     checkout.write(path, "x = 7\n")
     checkout.complete("retry", "g", "--state", "succeeded", "--wait")
     (run,) = checkout.json("ls", "g")["runs"]
