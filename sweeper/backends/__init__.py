@@ -189,25 +189,25 @@ class Away(Backend):
         self._opened: Backend | None = None
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        self._there().submit(jobs)
+        self._reopened().submit(jobs)
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
-        return self._there().find(tokens)
+        return self._reopened().find(tokens)
 
     def poll(self, tokens: Sequence[str]) -> dict[str, JobStatus]:
-        return self._there().poll(tokens)
+        return self._reopened().poll(tokens)
 
     def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
-        return self._there().cancel(tokens)
+        return self._reopened().cancel(tokens)
 
     def logs(self, token: str) -> Iterator[str]:
-        return self._there().logs(token)
+        return self._reopened().logs(token)
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        self._there().preflight(resources)
+        self._reopened().preflight(resources)
 
     def forget(self, tokens: Sequence[str]) -> None:
-        self._there().forget(tokens)
+        self._reopened().forget(tokens)
 
     def room(self, resources: Mapping[str, object] | None = None) -> int | None:
         return None if self._opened is None else self._opened.room(resources)
@@ -215,7 +215,7 @@ class Away(Backend):
     def location(self) -> Mapping[str, str]:
         return {} if self._opened is None else self._opened.location()
 
-    def _there(self) -> Backend:
+    def _reopened(self) -> Backend:
         if self._opened is None:
             if self._clock() < self._again:
                 raise Unreachable(self.why)

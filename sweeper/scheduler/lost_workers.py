@@ -117,7 +117,7 @@ class LostWorkers:
         return Observation(Kind.STALLED) if stalled else None
 
     def _end(self, run: str, attempt: int, status: JobStatus, stopped: bool) -> None:
-        """Record the outcome of an attempt whose worker ended without doing so."""
+        """Record the outcome of an attempt whose worker ended without recording it."""
         state = self._run_table.views[run].state
         if state.event is Event.CLAIMED and self._run_table.finish_withdrawal(run, attempt):
             self._withdrawn(run, attempt)

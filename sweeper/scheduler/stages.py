@@ -185,9 +185,9 @@ class Stages:
         return run in self._runs and self._runs[run].vain
 
     def look(self, cancelled: Request | None = None) -> None:
-        """Check what has ended, and make the choices of finished stages, unless the sweep was
-        `cancelled`. Files that cannot be read are listed in `trouble` and read again at the next
-        check."""
+        """Check which runs have ended, and make the choices of finished stages, unless the sweep
+        was `cancelled`. Files that cannot be read are listed in `trouble` and read again at the
+        next check."""
         if not self._plan.stages:
             return
         self._recorded = None

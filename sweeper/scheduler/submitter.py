@@ -156,7 +156,7 @@ class Submitter:
 
     def open(self, places: Mapping[Attempt, str]) -> dict[str, str]:
         """Record the description of each attempt, and then the intent to submit it to its place.
-        Return the recorded place of each run, since another launcher may have opened its attempt.
+        Return run -> recorded place. Another launcher may have opened the attempt at another place.
         Runs whose record is damaged are left out."""
         self._write({key: self._job(*key, place) for key, place in places.items()})
         launch = self._launch()

@@ -284,7 +284,7 @@ def test_accounting_is_asked_again_for_jobs_seen_in_the_queue(tmp_path: Path) ->
     for missed in ({first}, {second}, {first}, {first, second}):  # by `poll` and `find`, in turn
         accounting.over(missed)
         counts.append(len(slurm.sent("sacct")))
-    accounting.there({second})
+    accounting.note_present({second})
     accounting.over({first})
     accounting.over({second})
     assert [*counts, len(slurm.sent("sacct"))] == [1, 2, 2, 2, 3]

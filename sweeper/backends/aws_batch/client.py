@@ -72,8 +72,8 @@ class Refused(Unreachable):
 
 
 class Aws:
-    """Clients of one region and profile, created at first use. `calls` counts the calls by
-    operation. `sleep` waits; tests pass their own."""
+    """The AWS clients of one region and profile, created at first use. `calls` counts the calls by
+    operation. `sleep` waits between tries; tests pass their own."""
 
     def __init__(
         self,

@@ -82,8 +82,8 @@ def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
 
 
 def called(options: Options) -> str:
-    """Return the name of the definition: the name in the options, or that of the definition made
-    from the image."""
+    """Return the name of the job definition. It is in the options, or is made from a hash of the
+    definition's content."""
     if options.job_definition is not None:
         return options.job_definition
     text = json.dumps(_container(options), sort_keys=True)

@@ -71,8 +71,9 @@ class Names:
         return self._parts(name)[1].startswith("array-")
 
     def anothers(self, name: str) -> str | None:
-        """Return the token of a job of an earlier sweep in the same folder. Return an empty text
-        for an array, whose table was removed with that sweep, and None for any other job."""
+        """Return the token of the job called `name` if an earlier sweep in the same folder
+        submitted it, else None. Return an empty text for an array, whose table was removed with
+        that sweep."""
         identity, rest = self._parts(name)
         if not identity or identity == self.identity.current():
             return None

@@ -56,7 +56,7 @@ class BeakerBackend(Backend):
         self._service, self._options = service, options
         self._names = Names(sweep, folder)
         # By token, at the last listing. None: the experiment does not exist.
-        self._there: dict[str, Workload | None] = {}
+        self._workloads: dict[str, Workload | None] = {}
         self._details: dict[str, Detail] = {}
         self._nodes: dict[str, str] = {}
         self._over: dict[str, JobStatus] = {}
@@ -94,7 +94,7 @@ class BeakerBackend(Backend):
 
     def cancel(self, tokens: Sequence[str]) -> None:
         self._look(tokens)
-        workloads = [self._there.get(token) for token in tokens if token not in self._over]
+        workloads = [self._workloads.get(token) for token in tokens if token not in self._over]
         going = [w.experiment.id for w in workloads if w and word(w, "status") not in ENDS]
         if going:
             self._freshness.end()
@@ -102,7 +102,7 @@ class BeakerBackend(Backend):
 
     def forget(self, tokens: Sequence[str]) -> None:
         self._look(tokens, anew=True)
-        workloads = [self._there.get(token) for token in tokens]
+        workloads = [self._workloads.get(token) for token in tokens]
         over = [w.experiment.id for w in workloads if w and word(w, "status") in ENDS]
         if over:
             self._freshness.end()
@@ -153,7 +153,7 @@ class BeakerBackend(Backend):
         return True
 
     def _status(self, token: str) -> JobStatus:
-        workload, detail = self._there.get(token), self._details.get(token)
+        workload, detail = self._workloads.get(token), self._details.get(token)
         if token in self._over or workload is None:
             return self._over.get(token, JobStatus(JobState.ABSENT))
         state, job = word(workload, "status"), detail.job if detail else None
@@ -171,14 +171,16 @@ class BeakerBackend(Backend):
         if anew or self._freshness.is_over():
             going = [*WAITS, "STATUS_RUNNING", "STATUS_STOPPING", "STATUS_UPLOADING_RESULTS"]
             with self._freshness.renewed():
-                self._there = {**self._listed(statuses=going)}
-        missing = [t for t in wanted if t not in self._there and t not in self._over]
+                self._workloads = {**self._listed(statuses=going)}
+        missing = [t for t in wanted if t not in self._workloads and t not in self._over]
         if len(missing) > _ALONE:
             everything = self._listed()
-            self._there |= {token: everything.get(token) for token in missing}
+            self._workloads |= {token: everything.get(token) for token in missing}
         else:
-            self._there |= {token: self._listed(token).get(token) for token in missing}
-        self._ids |= {t: workload.experiment.id for t, workload in self._there.items() if workload}
+            self._workloads |= {token: self._listed(token).get(token) for token in missing}
+        self._ids |= {
+            t: workload.experiment.id for t, workload in self._workloads.items() if workload
+        }
 
     def _listed(
         self, token: str = "", *, anyones: bool = False, **more: object
@@ -203,7 +205,7 @@ class BeakerBackend(Backend):
         """Query the newest jobs of the experiments whose details must be queried now."""
         now = time.monotonic()
         due = sorted((at, token) for token in tokens if (at := self._due(token, now)) is not None)
-        requests = [(token, item) for _, token in due[:_MOST] if (item := self._there[token])]
+        requests = [(token, item) for _, token in due[:_MOST] if (item := self._workloads[token])]
         jobs = self._jobs([item for _, item in requests])
         for (token, workload), job in zip(requests, jobs, strict=True):
             self._details[token] = Detail(word(workload, "status"), now, job)
@@ -214,7 +216,7 @@ class BeakerBackend(Backend):
     def _due(self, token: str, now: float) -> float | None:
         """If the experiment's details must be queried now, return when they were last queried (0:
         never), else None."""
-        workload, detail = self._there.get(token), self._details.get(token)
+        workload, detail = self._workloads.get(token), self._details.get(token)
         if workload is None or token in self._over:
             return None
         state = word(workload, "status")

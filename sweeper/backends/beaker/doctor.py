@@ -99,7 +99,7 @@ def _budget(service: Service, options: Options) -> str:
                 f"the workspace {service.workspace} has no budget: set launch.beaker.budget"
             )
         return "the workspace's budget"
-    budget = _there(service, "Budget", name)
+    budget = _find_object(service, "Budget", name)
     if budget is not None and budget.HasField("deprecated"):
         raise LookupError(f"the budget {name} is no longer in use")
     return name
@@ -127,7 +127,7 @@ def _priority(service: Service, options: Options, level: str) -> str:
 
 
 def _cluster(service: Service, options: Options, name: str) -> str:
-    cluster = _there(service, "Cluster", name)
+    cluster = _find_object(service, "Cluster", name)
     if cluster is None:
         return f"{name}: cannot be read"
     shape = cluster.node_shape
@@ -164,8 +164,8 @@ def _dataset(service: Service, options: Options, name: str) -> str:
 
 
 def _committed(service: Service, kind: str, name: str) -> str:
-    exists = _there(service, kind, name)
-    if exists is not None and not exists.HasField("committed"):
+    entry = _find_object(service, kind, name)
+    if entry is not None and not entry.HasField("committed"):
         raise LookupError(
             f"the {kind.lower()} {name} is not committed: its upload was never completed"
         )
@@ -189,14 +189,14 @@ def _secret(variable: str, name: str, service: Service, options: Options) -> str
 
 
 @overload
-def _there(service: Service, kind: Literal["Cluster"], name: str) -> "Cluster | None": ...
+def _find_object(service: Service, kind: Literal["Cluster"], name: str) -> "Cluster | None": ...
 
 
 @overload
-def _there(service: Service, kind: str, name: str) -> "Message | None": ...
+def _find_object(service: Service, kind: str, name: str) -> "Message | None": ...
 
 
-def _there(service: Service, kind: str, name: str) -> "Message | None":
+def _find_object(service: Service, kind: str, name: str) -> "Message | None":
     """Return the object with this name; None if there is no permission to read it."""
     key = kind.lower()
     try:

@@ -51,7 +51,7 @@ def checks(options: Options, connected: Cluster | None = None) -> list[Check]:
     if options.queue:
         steps.append(Check("Kueue's queue", True, check(_queue)))
     for label, key, path in _named(options):
-        steps.append(Check(label, True, lambda p=path, k=key: _there(cluster(), p, k)))
+        steps.append(Check(label, True, lambda p=path, k=key: _check_object(cluster(), p, k)))
     return steps
 
 
@@ -148,7 +148,7 @@ def _queue(cluster: Cluster, options: Options) -> str:
     name = options.queue
     for version in KUEUES:
         try:
-            return _there(cluster, f"{_KUEUE_API}/{version}/{_QUEUES}/{name}", "queue")
+            return _check_object(cluster, f"{_KUEUE_API}/{version}/{_QUEUES}/{name}", "queue")
         except LookupError as error:
             if f'"{name}" not found' in str(error):
                 raise
@@ -157,7 +157,7 @@ def _queue(cluster: Cluster, options: Options) -> str:
     )
 
 
-def _there(cluster: Cluster, path: str, key: str) -> str:
+def _check_object(cluster: Cluster, path: str, key: str) -> str:
     """Return the name of the object at `path`, which the option `key` names. Raises `LookupError`
     if it does not exist."""
     name = path.rpartition("/")[2]

@@ -69,7 +69,7 @@ class Accounting:
         self._missed |= missed
         return self._jobs
 
-    def there(self, tokens: Set[str]) -> None:
+    def note_present(self, tokens: Set[str]) -> None:
         """Note that these tokens are in the queue or were just submitted. The database is queried
         again when they go missing."""
         self._missed.difference_update(tokens)

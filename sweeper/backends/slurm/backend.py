@@ -166,7 +166,7 @@ class SlurmBackend(Backend):
             self._doubted -= tokens
             self._backoff.succeeded()
             room.succeeded()
-            self._accounting.there(tokens)
+            self._accounting.note_present(tokens)
 
     def _submit(self, jobs: Sequence[JobSpec], options: Options) -> None:
         name = self._tables.write(jobs, requeue=options.requeue)
@@ -217,7 +217,7 @@ class SlurmBackend(Backend):
             return {}
         wanted = set(tokens)
         jobs = self._pick(self._look(), wanted)
-        self._accounting.there(jobs.keys())
+        self._accounting.note_present(jobs.keys())
         missing = wanted - jobs.keys()
         return self._pick(self._accounting.over(missing), missing) | jobs if missing else jobs
 

@@ -53,9 +53,8 @@ def main(path: str) -> int:
 
 def environment(ours: dict[str, str]) -> dict[str, str]:
     """Return the worker's environment: the variables of this job, and instructions for the recipe's
-    environment. A recipe gets the environment of `sweeper launch`, except for the variables that
-    SWEEPER_KEEP names. These have the values of this job. They are the variables that Slurm sets
-    and those that lines of `setup` have changed."""
+    environment. The recipe gets the environment of `sweeper launch`, but some variables from this
+    job: those that Slurm sets, and those that `setup` has changed. SWEEPER_KEEP names them."""
     from_job = {name for name in ours if name.startswith(_GIVEN)}
     before = ours.get("SWEEPER_BEFORE")
     if before is not None:

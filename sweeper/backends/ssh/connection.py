@@ -18,7 +18,7 @@ _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "host.py")
 _ANSWER_SECONDS = 60.0
 _NOT_FOUND = (126, 127)
 _AGAIN_SECONDS = 1.0, 15.0
-_MARK = "sweeper:"
+_MARKER = "sweeper:"
 _SOCKETS = f"/tmp/sweeper-ssh-{os.getuid()}"  # noqa: S108 - a socket's path has at most 104 bytes
 
 
@@ -59,10 +59,10 @@ class Connection:
 
     def _answer(self, done: "subprocess.CompletedProcess[bytes]") -> dict[str, object]:
         lines = done.stdout.decode("utf-8", "replace").splitlines()
-        marked = [line for line in lines if line.startswith(_MARK)]
+        answers = [line for line in lines if line.startswith(_MARKER)]
         document: object = None
         with suppress(ValueError, IndexError):
-            document = json.loads(marked[-1].removeprefix(_MARK))
+            document = json.loads(answers[-1].removeprefix(_MARKER))
         if is_table(document):
             self._backoff.succeeded()
             if is_table(answer := document.get("answer")):

@@ -1,6 +1,6 @@
-"""Runs on a host: starts workers, each in its own session, and reports how they ended. The
-launcher sends this file over the connection, to any Python from 3.8 on. Imports only the
-standard library."""
+"""Runs on a host: starts workers, each in its own session, and reports which of them still run. The
+launcher sends this file over the connection, to any Python from 3.8 on. Imports only the standard
+library."""
 
 from __future__ import annotations
 

@@ -201,11 +201,11 @@ def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> li
         groups.setdefault(job.window or "", []).append(job)
     for label, members in groups.items():
         wanted = members[0].window_panes
-        mark = hashlib.sha256(label.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        group_hash = hashlib.sha256(label.encode("utf-8", "surrogatepass")).hexdigest()[:16]
         used: dict[str, int] = {}
         room: dict[str, int] = {}
         for pane in panes:
-            if pane.group == mark:
+            if pane.group == group_hash:
                 used[pane.window] = used.get(pane.window, 0) + 1
                 room[pane.window] = panes_in(pane.width, pane.height, wanted)
         remaining = list(members)
@@ -220,7 +220,7 @@ def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> li
         while remaining:
             number += 1
             name = label if number == 1 else f"{label}-{number}"
-            lines += _new_group(session, mark, name, remaining[:most])
+            lines += _new_group(session, group_hash, name, remaining[:most])
             remaining = remaining[most:]
     return lines
 
@@ -230,13 +230,13 @@ def panes_in(width: int, height: int, wanted: int = MOST_PANES) -> int:
     return max(1, min(wanted, (width // _LEAST_WIDTH) * (height // _LEAST_HEIGHT)))
 
 
-def _new_group(session: str, mark: str, name: str, jobs: Sequence[JobSpec]) -> list[str]:
+def _new_group(session: str, group_hash: str, name: str, jobs: Sequence[JobSpec]) -> list[str]:
     """Return the commands for a window with a pane for each job. Until the window is complete, its
     name is the first token, since tmux would misread a name with a dot or a colon in a command."""
     target = f"{session}:={jobs[0].token}"
     lines = [
         _own_window(session, jobs[0], jobs[0].token),
-        f"set-option -w -t {argument(target)} @sweeper_group {mark}",
+        f"set-option -w -t {argument(target)} @sweeper_group {group_hash}",
         f"set-option -w -t {argument(target)} pane-border-status top",
         f"set-option -p -t {argument(target)} @sweeper_title {argument(as_shown(jobs[0].title))}",
     ]

@@ -213,7 +213,7 @@ class TmuxServer:
         """Return the id of the session of the sweep at `folder`, or None. The session is found by
         this path, or by another path of the same folder if it is mounted twice."""
         form = "#{session_id} #{@sweeper_folder} #{@sweeper_place}"
-        name, place = _mark(folder), _place(folder)
+        name, place = _folder_hash(folder), _place(folder)
         other = None
         for line in self._listing("list-sessions", "-F", form):
             session, owner, its_place = line.split(" ")
@@ -259,7 +259,7 @@ class TmuxServer:
         # folder has gets a suffix.
         name = name.replace(".", "_").replace(":", "_")
         if name in self._listing("list-sessions", "-F", "#{session_name}"):
-            name = f"{name}-{_mark(folder)[:4]}"
+            name = f"{name}-{_folder_hash(folder)[:4]}"
         form = ("-x", "200", "-y", "50", "-P", "-F", "#{session_id}")
         named = ("-s", as_shown(name), "-n", as_shown(title))
         command = ["tmux", "-L", self._socket, "-f", _CONFIGURATION, "new-session", "-d"]
@@ -283,7 +283,7 @@ class TmuxServer:
             raise Refusal(result.stderr.strip())
         session = result.stdout.strip()
         # This option is set first, because the session is found again by it.
-        self._run("set-option", "-t", session, "@sweeper_folder", _mark(folder))
+        self._run("set-option", "-t", session, "@sweeper_folder", _folder_hash(folder))
         self._run("set-option", "-t", session, "@sweeper_place", _place(folder))
         self._run("set-option", "-w", "-t", f"{session}:", "@sweeper_token", title)
         return session
@@ -335,7 +335,7 @@ def _unreachable(error: Exception) -> Unreachable:
     return Unreachable(f"tmux: {error}") if lack is None else NoRoom(f"tmux: {lack}")
 
 
-def _mark(folder: str) -> str:
+def _folder_hash(folder: str) -> str:
     """Return the hash of a folder that identifies its session. The path itself would not do,
     because tmux shows only characters of its locale."""
     return hashlib.sha256(folder.encode()).hexdigest()
@@ -349,7 +349,7 @@ def _place(folder: str) -> str:
         status = os.stat(folder)
     except OSError:
         return ""
-    return _mark(f"{status.st_dev}:{status.st_ino}:{os.path.basename(folder)}")
+    return _folder_hash(f"{status.st_dev}:{status.st_ino}:{os.path.basename(folder)}")
 
 
 def _whole(argument: str) -> str:
