@@ -78,8 +78,8 @@ def user_cache(environ: Mapping[str, str]) -> str:
 
 
 def view(hub: str, theirs: str, views: str) -> str:
-    """Make a folder below `views` with links to all repositories in the cache `hub`, and to those
-    that only the user's cache `theirs` has. Return the path of the folder.
+    """Make a folder below `views` with links to all repositories in the cache `hub`, and to
+    repositories that only the user's cache `theirs` has. Return the path of the folder.
 
     Each user's cache has a separate folder, which every call updates. Concurrent calls make the
     same links. Files that a program adds to the folder stay. Raises OSError.

@@ -99,7 +99,7 @@ def hub_environment(
     models by name.
 
     The variables also disable downloads, because these names mean other models on the Hugging Face
-    hub. Programs also find the contents of the user's hub cache, which `environ` determines
+    hub. The contents of the user's hub cache, which `environ` determines, stay available
     (`hub.view`). `HF_HOME` is unchanged, so programs still find the user's token and datasets.
     """
     root = home or paths.home()
@@ -192,7 +192,7 @@ def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo |
 
 
 def knock(url: str, timeout: float = _ASK_SECONDS) -> str | None:
-    """Return the start time of the engine at `url`, whichever home it serves; None if no engine
+    """Return the start time of the engine at `url`, which may serve any home. None if no engine
     answers."""
     answer = _ask(url, timeout) or {}
     return str(answer.get("started")) if answer.get("service") == SERVICE else None

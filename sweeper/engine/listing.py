@@ -14,7 +14,7 @@ from sweeper.engine.service import Body, Service
 from sweeper.engine.state import RunSummary, Session
 
 OWNER = "local"
-"""The owner and the project of everything on the engine."""
+"""The name of the owner and of the project of everything on the engine."""
 
 CHECKPOINT = "training_runs/{run}/checkpoints/{checkpoint:path}"
 """The route of a checkpoint, below `/api/v1/`."""

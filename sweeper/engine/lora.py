@@ -103,7 +103,7 @@ def merge(base: Arrays, shape: Shape, rotation: Rotation, adapter: Arrays, scale
 
 
 def wanted(adapter: Arrays) -> frozenset[str]:
-    """Return the stacked matrices whose gradients this adapter needs."""
+    """Return the names of the stacked matrices whose gradients this adapter needs."""
     adapted = {name[:-2] for name in adapter if name.endswith(".A")}
     names = {"head"} & adapted
     for name in adapted - names:

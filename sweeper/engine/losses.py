@@ -1,5 +1,5 @@
 """Losses as functions of logprobs: `(logprobs, inputs, config) -> (loss, dloss/dlogprob)`. Arrays
-are M positions x K target tokens. Losses are summed over tokens, as the service does."""
+are M positions x K target tokens. Losses are summed over tokens, as on the service."""
 
 # Source of the formulas and their defaults: the Tinker documentation, "Losses" and its tutorial
 # 202. `dro` has no default there, so it uses the `beta` of the example.

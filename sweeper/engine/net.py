@@ -1,5 +1,6 @@
 """A decoder-only transformer like Qwen3 in numpy, with an exact backward pass. The backward pass
-computes `dL/dW` of each merged linear map; `lora.project` turns it into gradients of A and B."""
+computes `dL/dW` of each merged linear map, from which `lora.project` computes the gradients of A
+and B."""
 
 # Sources: RMSNorm (Zhang and Sennrich 2019), rotary positions (Su et al. 2021), grouped queries
 # (Ainslie et al. 2023), SwiGLU (Shazeer 2020), query and key norms as in Qwen3.
@@ -112,7 +113,7 @@ def rotary(shape: Shape, dtype: npt.DTypeLike) -> Rotation:
 
 
 def rotate(x: Floats, cos: Floats, sin: Floats) -> Floats:
-    """Rotate the first half of the last axis against the second half. With -sin, the rotation is
+    """Rotate each pair of channels (x[i], x[i + half]) of the last axis. With -sin, the rotation is
     inverted."""
     half = x.shape[-1] // 2
     out = np.empty_like(x)
@@ -136,7 +137,7 @@ def swiglu(gate_up: Floats) -> tuple[Floats, Floats]:
 
 
 def causal(length: int, dtype: npt.DTypeLike) -> Floats:
-    """Return the causal mask of T queries and T keys, to be added to the attention scores."""
+    """Return the causal mask of `length` queries and keys. It is added to the attention scores."""
     return np.triu(np.full((length, length), MASKED, dtype), 1)
 
 

@@ -124,7 +124,8 @@ class Promises:
 
 
 _OLDEST = 8
-"""A sampler's lane takes its newest request, but its oldest once in this many requests."""
+"""One in this many requests that a sampler's lane takes is its oldest. The others are its
+newest."""
 
 
 class _Job(NamedTuple):
@@ -346,6 +347,7 @@ class Admission:
         fail(waiting, "the session has ended")
 
     def keep(self, sessions: Collection[str]) -> None:
-        """Free the seats of all sessions except these. Waiting requests continue to wait."""
+        """Free the seats of all sessions that are not in `sessions`. Waiting requests continue to
+        wait."""
         for session in self.seats.inside() - set(sessions):
             self.seats.leave(session)

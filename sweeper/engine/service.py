@@ -108,7 +108,7 @@ class Service:
         return {"request_id": name, "model_id": run.id}
 
     def refuse(self, body: Body, message: str) -> None:
-        """If a rejected request has a sequence number, release it. The SDK has counted the number,
+        """If a rejected request has a sequence number, release the number. The SDK has counted it,
         so later requests would wait for it for ever."""
         name, sequence = body.get("model_id"), body.get("seq_id")
         if not isinstance(name, str) or not isinstance(sequence, int):
@@ -179,7 +179,8 @@ class Service:
         return {"type": "session_heartbeat"}
 
     def finish_session(self, name: str, body: Body | None = None) -> Body:
-        """End a session on its client's request. Its memory is freed; its checkpoints stay."""
+        """End a session on its client's request. The session's memory is freed, and its checkpoints
+        stay."""
         fields = body or {}
         reason = fields.get("reason") or {"type": "success"}
         status = {"type": "client_finished", "reason": reason, "detail": fields.get("detail")}
@@ -243,7 +244,7 @@ class Service:
         return self._queue_for(run, message.seq_id or None, job)
 
     def optim_step(self, body: Body) -> Body:
-        """Step with the accumulated gradients."""
+        """Do an optimizer step with the accumulated gradients."""
 
         def job(run: Run) -> Reply:
             params = body.get("adam_params")

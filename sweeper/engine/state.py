@@ -74,7 +74,7 @@ class Adapter:
 
     @property
     def network(self) -> Network:
-        """The base with the adapter merged, computed if it is not in memory."""
+        """The base model with the adapter merged in. It is computed if it is not in memory."""
         network = self._network
         if network is None:
             model, scale = self.model, self.config.scale
