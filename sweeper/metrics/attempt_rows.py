@@ -26,7 +26,7 @@ class GrowingMetrics:
 
     @property
     def begun_path(self) -> str | None:
-        """The path of the file that was read before; None if no file was read."""
+        """The path of the file that is being followed; None if nothing was read yet."""
         return self.file.path if self._growing.has_begun else None
 
     def open(self, folder: str) -> None:

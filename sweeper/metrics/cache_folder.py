@@ -31,8 +31,8 @@ class Folder:
         self._made = False
 
     def may_keep(self, stamp: Stamp) -> bool:
-        """Return whether a value may be cached that was read from a file with this stamp: only if
-        every later change of the file would change the stamp."""
+        """Return whether values read from a file with this stamp may be cached. They may if every
+        later change of the file changes the stamp."""
         return not stamp.is_fleeting(self._clock())
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> bool:

@@ -9,7 +9,7 @@ from sweeper.common.json_values import list_of, table_of
 from sweeper.metrics.rows import as_float
 
 BASE = "base"
-"""The name of the checkpoint if the model is not trained."""
+"""The checkpoint's name for a model that was not trained."""
 _STEP = r"(?:^|step|batch|[-_/])(\d+)$"
 
 

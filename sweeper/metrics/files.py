@@ -48,8 +48,8 @@ class MetricsFile:
     def parse(
         self, data: bytes, start: int = 0, find: Callable[[str], Source | None] = lambda _: None
     ) -> Parsed:
-        """Return the rows in `data`, which starts at byte `start` of the file. `find` finds the
-        file if its header must be read first. Raises `StoreError`."""
+        """Return the rows in `data`, which starts at byte `start` of the file. If the header must
+        be read first, `find` is called with the file's path. Raises `StoreError`."""
         if self.by_line:
             return parse(data)
         if self.is_evaluation:

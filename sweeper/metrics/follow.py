@@ -120,8 +120,8 @@ class Growing:
         return source.stamp.size < self.offset or (not parts and source.stamp.inode != stamp.inode)
 
     def _new(self, source: Source, most: int | None) -> tuple[Stamp, bytes]:
-        """Return the bytes from `offset` on; all bytes if the bytes before `offset` have
-        changed."""
+        """Return the stamp, and the bytes from `offset` on; all bytes if the bytes before `offset`
+        have changed."""
         edge = b"" if begins_with(source, self._pieces) else self._edge
         room = None if most is None else most + len(edge)
         stamp, data = source.read(self.offset - len(edge), room)

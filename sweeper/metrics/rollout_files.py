@@ -82,9 +82,9 @@ def _listed(folder: str) -> list[str]:
 
 
 def flat(record: Mapping[str, object], file: SummaryFile) -> dict[str, object]:
-    """Return a summary as one row of numbers. The row has the trajectory's metrics. It also has the
-    metrics of turns whose names the trajectory's metrics do not have: the mean over the turns with
-    such a metric."""
+    """Return a summary as one row of numbers. The row has each metric of the trajectory, and the
+    mean of each metric of its turns (over the turns that have it). If a trajectory and its turns
+    have a metric of the same name, the trajectory's metric is used."""
     steps = [table_of(step) for step in list_of(record.get("steps"))]
     row: dict[str, object] = {
         "iteration": record.get("iteration", file.iteration),

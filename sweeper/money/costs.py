@@ -57,7 +57,7 @@ def together(several: Iterable[Spent], prices: Prices) -> Spent:
 
 
 def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:
-    """Return the cost of a run and of each of its ancestors."""
+    """Return the total cost of a run and its ancestors."""
     above = run.lineage if isinstance(run, SweepRun) else ()
     return together((costs, *(spent(ancestor, prices) for ancestor in above)), prices)
 

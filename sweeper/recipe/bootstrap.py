@@ -102,8 +102,9 @@ def move(root: str, copy: str) -> Callable[[str], str]:
 
 
 def move_imports(moved: Callable[[str], str]) -> None:
-    """Make this interpreter import from the copy if the checkout is installed in it, by a path file
-    or by the finders of setuptools (modules `__editable___*_finder` with folders by name)."""
+    """Make this interpreter import from the copy of a checkout, if the checkout is installed in it
+    by a path file or by the finders of setuptools (modules `__editable___*_finder` with folders by
+    name). `moved` maps paths of the checkout to the copy."""
     sys.path[:] = [moved(entry) for entry in sys.path]
     for name, module in list(sys.modules.items()):
         if not name.startswith("__editable__"):
@@ -128,7 +129,7 @@ def check(waits: int | None, recipes: tuple[str, ...] = ()) -> None:
     to stderr, and its standard input is empty.
 
     `waits` is a descriptor. A byte from it means that the request is ready; its end means that
-    there will be no request. Until then, import modules that will be needed, and `recipes`.
+    there will be no request. Until then, import `recipes`, and other modules that will be needed.
     """
     import gc
     import json
@@ -217,8 +218,8 @@ def _package(module: str) -> str:
 
 
 def forget_shadowed(names: set[str]) -> None:
-    """Unload all packages in `names` if the first folder on the module path contains one of them,
-    because the recipe's run will import that one."""
+    """Unload all packages in `names` if the first folder on the module path contains one of them.
+    The recipe's run will import the package from that folder."""
     first = sys.path[0]
     if any(
         os.path.exists(os.path.join(first, name + end)) for name in names for end in ("", ".py")
@@ -264,8 +265,8 @@ def run(path: str) -> None:
 
 
 def serve(status: str) -> None:
-    """Run the fork server, which writes its status to the file `status`. In a process that it forks
-    for a recipe, run the recipe."""
+    """Run the fork server, which writes its status to the file `status`. In a process that the
+    server has forked for a recipe, run the recipe."""
     for name in ("fork_protocol", "fresh_process", "own_packages"):
         _beside(name)  # fork_server imports them under these names.
     recipe = _beside("fork_server").serve(status, move)

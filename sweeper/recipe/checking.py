@@ -188,7 +188,8 @@ class Checker(typing.Generic[Made]):
         row: list[int],
     ) -> bool:
         """Parse a configuration with chz, and remove keys with mistakes until chz accepts it.
-        Return True if instead the form of a key was changed, which then needs another parse."""
+        Return True if the form of a key was changed instead; then earlier configurations must be
+        checked again."""
         remaining = {
             key: value
             for key, value in config.items()
@@ -228,7 +229,8 @@ class Checker(typing.Generic[Made]):
         return read(*self.source.read(made, key))
 
     def _is_refused(self, index: int, key: str, value: object) -> bool:
-        """Return whether the key is not a field, or takes an object or code. Report this once."""
+        """Return whether the key is not a field, or takes an object or code. If so, add a problem
+        for it once."""
         if key not in self._refused:
             self._refused[key] = self._why_refused(key)
         why = self._refused[key]
@@ -408,7 +410,7 @@ def takes_code(annotation: object) -> bool:
 
 def read(made: object, key: str) -> object:
     """Return an object's value at a dotted key, before mungers (chz's functions that change values)
-    have changed it. Return `_MISSING` if the value is not visible."""
+    have changed it. Return `_MISSING` if the object does not show such a value."""
     for part in key.split("."):
         if isinstance(made, (list, tuple)):
             items = typing.cast("collections.abc.Sequence[object]", made)

@@ -1,6 +1,6 @@
 """The fork server (`python start.py serve STATUS`) imports the modules that recipes import, and
-forks a process for each recipe. It refuses to do so if the process could differ from a new one.
-Uses only the standard library."""
+forks a process for each recipe. It refuses to fork if the process could differ from a new one. Uses
+only the standard library."""
 
 # The server forks one keeper for each recipe. A keeper waits for its recipe, and kills the recipe's
 # process group when the worker is gone. The server never reads the environment of a run: secrets
@@ -310,8 +310,8 @@ def _why_differs(request: Begin, imported: Imported) -> str | None:
 
 
 def _why_shadowed(argv: list[str], tops: set[str], move: Move) -> str | None:
-    """Return why the recipe would import a module from another folder than the server has. None if
-    it would not. The reason is a module of the same name in a folder that comes before the
+    """Return why the recipe would import a module from a different folder than the server did. None
+    if it would not. The reason is a module of the same name in a folder that comes before the
     interpreter's own folders on the module path."""
     with open(argv[3], "rb") as file:
         child: Child = json.load(file)

@@ -1,6 +1,7 @@
-"""Recipes that are functions. Either the function returns a config, or a chz Blueprint of one, for
-some `main`; or it is itself a `main` that takes a chz object or a dataclass. This file is loaded by
-path in the recipe's interpreter. It uses only the standard library and chz."""
+"""Recipes that are functions. Either the function returns a config (or a chz Blueprint of one),
+which a `main` takes, or the function is itself a `main` that takes a chz object or a dataclass.
+This file is loaded by path in the recipe's interpreter. It uses only the standard library and
+chz."""
 
 from __future__ import annotations
 
@@ -188,9 +189,9 @@ def _class_of(built: object, name: str) -> type[object]:
 
 
 def _applied(built: object, arguments: list[str]) -> object:
-    """Return the config with the function's values, except for the values in `arguments`. If a
-    Blueprint holds an object as a whole, chz accepts no argument for a field of it, so the object
-    is taken apart."""
+    """Return the config that the function made, with the values in `arguments` in place of its own.
+    If a Blueprint holds an object as a whole, chz accepts no argument for a field of the object, so
+    the object is taken apart."""
     if not isinstance(built, chz.Blueprint):
         return _over(built, arguments)
     blueprint = typing.cast("chz.Blueprint[object]", built)
@@ -241,7 +242,7 @@ def _takes_one(function: Callable[..., object]) -> bool:
 
 
 def run(module: ModuleType, name: str, arguments: list[str]) -> None:
-    """Make the config, and run the `main` that takes it to the end."""
+    """Make the config, and run its `main` until it ends."""
     function = Function(getattr(module, name), arguments)
     ended = function.consumer(module)(function.make(arguments).config)
     if inspect.isawaitable(ended):

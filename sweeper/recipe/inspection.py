@@ -45,7 +45,7 @@ class Refused(Exception):
 def answer(
     request: CheckRequest, to_argv: ToArgv, written: Written, set_path: Callable[[Located], None]
 ) -> Answer:
-    """Answer a request. The functions are those of bootstrap.py that a run uses too."""
+    """Answer a request. The functions come from bootstrap.py; a run uses the same ones."""
     try:
         recipe = locate(request)
         if not request["validate"]:
@@ -160,7 +160,7 @@ def _describe_function(source: Function, request: CheckRequest, deep: bool) -> d
 
 def log_path_field(request: CheckRequest, takes: dict[str, Takes], name: str) -> str | None:
     """Return the field that takes the run's folder. Return None if the recipe has no such field,
-    but `launch.metrics_dir` says where it writes. Raises `Refused` in other cases."""
+    but `launch.metrics_dir` says where it writes. Raises `Refused` if there is neither."""
     field = request["log_path_field"]
     if field is None and "log_path" not in takes and request.get("metrics_dir"):
         return None
@@ -269,8 +269,8 @@ def check_source(recipe: Located) -> None:
     succeed, and for a module that starts a run when imported, since planning must not run anything.
 
     The function reads the source before the import. It accepts a module whose source cannot be
-    found or parsed: the import shows whether that works. If the recipe names a function, this is
-    recorded in `recipe`, and the function is called instead of the module.
+    found or parsed: the import shows whether the module works. If the recipe names a function, this
+    is recorded in `recipe`, and the function is called instead of the module.
     """
     try:
         source, main = _read_source(recipe)

@@ -109,8 +109,8 @@ class Probe:
 def ahead(
     words: Sequence[str] = (), meanwhile: "Callable[[], object] | None" = None
 ) -> Generator[None]:
-    """Start the process that a command line most likely needs, in advance, and end it with the
-    block. `meanwhile` is called while the process answers."""
+    """Start, in advance, the process that a command line most likely needs. The process ends when
+    the block ends. `meanwhile` is called while the process answers."""
     with suppress(OSError, ValueError):  # The code that needs it reports the error.
         started = Probe(sys.executable, os.getcwd(), os.environ, _early(words))
         started.meanwhile = meanwhile

@@ -223,7 +223,8 @@ def _packed(configs: Sequence[Mapping[str, object]]) -> "Packed":
 
 
 def find_python(name: str | None) -> str:
-    """Return the absolute path of an interpreter: ours, a path, or a command on PATH.
+    """Return the absolute path of an interpreter. `name` is a path, a command on PATH, or None for
+    this interpreter.
 
     Links are not followed, because the link identifies a virtual environment. Raises `RecipeError`.
     """

@@ -55,7 +55,8 @@ class _Member(NamedTuple):
 
 
 class _Segment:
-    """A segment on disk. Raises `OSError` and `ValueError` if it is damaged."""
+    """A segment on disk. The constructor raises `OSError` or `ValueError` if the segment is
+    damaged."""
 
     def __init__(self, path: str) -> None:
         self.path = path

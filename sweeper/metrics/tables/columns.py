@@ -83,7 +83,7 @@ class Columns:
         return mask
 
     def with_any(self, keys: Sequence[str] | None) -> "Columns":
-        """Return the rows that have at least one of these keys; all rows if None."""
+        """Return the rows that have at least one of these keys; all rows if `keys` is None."""
         if keys is None:
             return self
         mask = np.zeros(self.rows, bool)
@@ -121,9 +121,9 @@ class Columns:
         return replace(self, values=values, odd={k: self.odd[k] for k in values if k in self.odd})
 
     def tidy(self) -> "Columns":
-        """Return the rows with their keys in an order that does not depend on the hint: the keys of
-        the first row in its order, then other keys by their first row and name. Keys that no row
-        has are dropped."""
+        """Return the rows with their keys in an order that does not depend on the hint of
+        `read_columns`: the keys of the first row in its order, then other keys by their first row
+        and name. Keys that no row has are dropped."""
         first: dict[str, Floats] = {}
         late: list[tuple[int, str]] = []
         for key, column in self.values.items():

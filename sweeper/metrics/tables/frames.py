@@ -188,8 +188,8 @@ def _text(value: object) -> str | None:
 
 
 def plain_column(values: Sequence[Any]) -> object:
-    """Return Python values as an Arrow column. If their types differ, they become strings (JSON,
-    except for strings)."""
+    """Return Python values as an Arrow column. If their types differ, the column has strings, with
+    values other than strings in JSON."""
     pyarrow = _pyarrow()
     kinds: set[object] = {type(value) for value in values if value is not None}
     if not kinds:
