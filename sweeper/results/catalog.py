@@ -85,8 +85,8 @@ class Catalog:
         return tuple(store.root for store in self._stores)
 
     def split(self, reference: str) -> tuple[str, str]:
-        """Split a reference into its sweep and the rest. If the reference begins with a root, so
-        does the sweep."""
+        """Split a reference into its sweep and the rest. If the reference begins with a root, the
+        sweep is returned with this root."""
         root, rest = split_root(reference, self.roots)
         sweep, _, rest = rest.partition("/")
         return (sweep if root is None else f"{root.rstrip('/')}/{sweep}"), rest

@@ -35,7 +35,8 @@ _OF_THE_DISK = "lost+found"
 def find_folders(store: Store, on_error: OnError | None = None) -> list[str]:
     """Return the run folders below the root that belong to no sweep, sorted. The root is listed
     only once. Folders whose names begin with a dot are skipped. Links to folders outside the root
-    are followed, to each folder once. `on_error` is called with errors about unreadable folders."""
+    are followed, but each folder is visited only once. `on_error` is called with errors about
+    unreadable folders."""
     top = store.local_path("")
     return sorted(_of_names(store.names("")) if top is None else _walk(top, on_error))
 
@@ -165,7 +166,7 @@ class FolderRun(RecordedRun):
 
     @functools.cached_property
     def config(self) -> dict[str, object]:
-        """The contents of `config.json`; for an evaluation, those of its `metadata.json`."""
+        """The contents of `config.json`; for an evaluation, the settings in its `metadata.json`."""
         return self.readable(self._recall_config, {}) or {}
 
     def folders(self) -> list[str]:

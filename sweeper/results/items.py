@@ -32,8 +32,8 @@ _NUMBERS = re.compile(r"(\d+)")
 
 class ItemFile(NamedTuple):
     """A file with answers. `kind` is "items", "store" or "summaries"; `task` is the topic in its
-    path, or "". `order` is greater for later evaluations, if the name shows the time; `note` is a
-    file next to it that may have the time."""
+    path, or "". `order` sorts files from earlier to later evaluations, if their paths show the
+    time. `note` is the path of a file in the folder above that may have the time, or ""."""
 
     kind: str
     task: str
@@ -67,8 +67,8 @@ class Answered(NamedTuple):
 
 
 def item_files(paths: Iterable[tuple[str, int]]) -> list[ItemFile]:
-    """Return the files with answers among a run's files and sizes. The latest file of a task comes
-    last."""
+    """Return the files with answers, from the (path, size) pairs of a run's files. The latest file
+    of a task comes last."""
     listed = dict(paths)
     files = [file for path, size in listed.items() if (file := _file(path, size, listed))]
     return sorted(files, key=lambda file: (file.kind, file.task, file.order))

@@ -1,5 +1,5 @@
-"""The checkpoints of runs that the service stores, which cost money by size and time. Finds the
-checkpoints that no run or configuration needs."""
+"""Lists the checkpoints that the service stores for runs, which cost money by size and time. Finds
+the checkpoints that no run or configuration needs."""
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -73,9 +73,9 @@ def _paths(value: object) -> Iterator[str]:
 
 
 def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
-    """Return the addresses of checkpoints and the ids of runs that other runs may need. They are
-    found in all configurations. Ids are also those of parents, and of runs from which a later stage
-    may start."""
+    """Return the addresses of checkpoints and the ids of runs that other runs may need. Both are
+    taken from the configurations of `runs`. Ids of parents, and of runs from which a later stage
+    may start, are included."""
     addresses: set[str] = set()
     texts: list[str] = []
     parents: set[str] = set()

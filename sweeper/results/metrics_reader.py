@@ -196,7 +196,8 @@ class Tabulator:
         return [{**run.key, **score._asdict()} for run, score in pairs]
 
     def makers(self, query: str, runs: Sequence[RecordedRun]) -> dict[str, Callable[[], object]]:
-        """Return the functions that make the tables for a query over these runs."""
+        """Return functions that make the tables for a query over these runs, by the tables'
+        names."""
 
         def metrics() -> object:
             parts = self.metrics(runs, self._meant(query, runs))

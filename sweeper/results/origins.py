@@ -116,8 +116,8 @@ class Executed:
 
 class Difference:
     """A way in which runs differ. `kind` is code, python, SDK, packages, service, variables or
-    data. `what` names the different files, packages or variables, if known. `groups` has the label
-    and the runs of each variant, in the order of the runs."""
+    data. `what` names the files, packages or variables that differ, if known. `groups` has the
+    label and the runs of each variant, in the order of the runs."""
 
     def __init__(
         self,

@@ -6,8 +6,8 @@ from sweeper.terminal import warn
 _MOST_TOLD = 20
 
 _MOST_UNREAD = 5
-"""After this many unreadable files in a row, a remote store counts as unreachable, because each
-further file would take as long to fail."""
+"""After this many unreadable files, a remote store counts as unreachable, because each further file
+would take as long to fail."""
 
 
 class Problems(list[str]):

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from sweeper.results.cells import center, choose_scale, on_scale, unit_of
 
 _BOUND, _SHAPE = 2.25, 0.25
-"""The bound at the last look, and the exponent by which bounds fall with the seeds."""
+"""The bound at the last look at the data, and the exponent by which the bound falls from look to
+look, as seeds are added."""
 _DIFFERENT = 0.03
 """The level of the test for different variances."""
 _NOISIER = 1.75

@@ -298,8 +298,9 @@ class Registry(Catalog):
 
     def items(self, runs: "Runs" = None) -> "pandas.DataFrame":
         """Return the answers of runs at their last evaluations, one row per sample: `run sweep root
-        task item sample score text prompt answer step cluster error`. `item` is the evaluation's id
-        of a question (a hash of its content, or its text); `score` is NaN if it was not graded."""
+        task item sample score text prompt answer step cluster error`. `item` identifies the
+        question: by an id from the evaluation, a hash of its content, or its text. `score` is NaN
+        if the answer was not graded."""
         from sweeper.metrics.tables.frames import rows_frame
         from sweeper.results.items import ITEM_COLUMNS
 
@@ -311,7 +312,7 @@ class Registry(Catalog):
 
     def scores(self, runs: "Runs" = None) -> "pandas.DataFrame":
         """Return the scores of checkpoints on suites, one row for each: `run sweep root checkpoint
-        step suite score items errors path time`. They come from evaluations in tinker-cookbook's
+        step suite score items errors path time`. Scores come from evaluations in tinker-cookbook's
         EvalStore, and from metrics such as `eval/gsm8k/score`."""
         from sweeper.metrics.tables.frames import rows_frame
         from sweeper.results.scores import SCORE_COLUMNS

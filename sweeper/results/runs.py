@@ -1,5 +1,5 @@
 """A planned run with its results, read from a store as plain values, without pandas. `sweeps.py`
-has the runs of sweeps, `folders.py` those outside any sweep. An `Index` caches unchanged data."""
+has the runs of sweeps, and `folders.py` the other runs. An `Index` caches unchanged data."""
 
 import functools
 from abc import ABC, abstractmethod
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 OnError = Callable[[StoreError], None]
-"""A callback that gets errors about unreadable files, for callers that want the rest anyway."""
+"""A callback that gets errors about unreadable files, for callers that want the readable data
+anyway."""
 
 _LARGE = 100_000
 """Metrics of more bytes than this are read with the faster reader, which takes longer to load."""
@@ -273,7 +274,7 @@ class RecordedRun(ABC):
 
     @property
     def readable_history(self) -> Merged:
-        """The history; empty if it cannot be read, which is then reported."""
+        """The history; empty if it cannot be read. In this case the error is reported."""
         return self.readable(lambda: self.history, NO_ROWS)
 
     def checkpoint_records(self) -> list[dict[str, object]]:
@@ -297,8 +298,8 @@ class RecordedRun(ABC):
                 return b""
 
     def log(self, attempt: int | None = None) -> str:
-        """Return the standard output and error of an attempt (None: the latest attempt with any).
-        Bytes that are not UTF-8 become U+FFFD."""
+        """Return the standard output and error of an attempt (None: the latest attempt that printed
+        something). Bytes that are not UTF-8 become U+FFFD."""
         attempts = [attempt] if attempt is not None else range(self.attempts, 0, -1)
         for candidate in attempts:
             data = self.read(self.sweep_folder.log(self.id, candidate))

@@ -96,7 +96,7 @@ def of_sweeps(sweeps: "Sequence[Sweep]") -> Service:
 
 
 def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
-    """Return the service of that name, `tinker` or `local`. Raises the errors of `of_sweeps`."""
+    """Return the service called `name`, `tinker` or `local`. Raises the errors of `of_sweeps`."""
     if name == "tinker":
         return hosted(environ)
     if name != "local":

@@ -1,5 +1,5 @@
-"""Draws the stages of a sweep as a tree: each below the stage that it starts from, with its number
-of runs."""
+"""Draws the stages of a sweep as a tree: each stage below the stage that it starts from, with its
+number of runs."""
 
 from collections.abc import Iterator
 

@@ -85,7 +85,7 @@ class Status(NamedTuple):
 
 def read_status(sweep: "Sweep") -> Status:
     """Read the status from the runs of a sweep, and from what its launcher has published. Raises
-    `StoreError` if they are unreadable and errors are not collected."""
+    `StoreError` if the data are unreadable and errors are not collected."""
     from sweeper.sweep.lock import is_held
 
     runs = current(sweep.runs)

@@ -26,7 +26,6 @@ class Live(Generic[T]):
     `pause` returns the seconds until the next poll. After a slow poll, the pause is at least
     `share` times the duration of the poll. If a store no longer answers, the error is reported once
     with `tell`, and polls continue. Without `tell`, or at the first poll, the error is raised.
-    Ctrl-C ends `run` without an error.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
-"""Conditions on runs, such as `learning_rate < 1e-3 and state = failed`. Values are compared by
-type, a missing key is null, and nothing is evaluated. docs/registry.md describes them."""
+"""Conditions on runs, such as `learning_rate < 1e-3 and state = failed`. Values of different types
+are not equal, a missing key is null, and nothing is evaluated. docs/registry.md describes
+conditions."""
 
 # condition := both { "or" both }
 # both      := single { "and" single }
@@ -33,7 +34,8 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
 def _equal(value: object, other: object) -> bool:
-    """Return whether two values are equal and have the same type. In Python, True equals 1."""
+    """Return whether two values are equal. In Python, True equals 1; here, a boolean only equals a
+    boolean."""
     return isinstance(value, bool) == isinstance(other, bool) and value == other
 
 
