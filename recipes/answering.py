@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_functions(items: Iterable[Item], run_graders: graders.Graders) -> None:
-    """Load each grader, and try user functions on correct answers before the model is asked."""
+    """Load all graders. Try user functions on the right answers, before any question is asked."""
     checked: set[str] = set()
     for item in items:
         name = item.grader
@@ -39,7 +39,7 @@ def check_functions(items: Iterable[Item], run_graders: graders.Graders) -> None
 
 
 class Answers:
-    """The answers recorded in `items.jsonl`, by item and sample. `rows` are the initial rows; each
+    """The answers in `items.jsonl`, for each item and sample. `rows` are the recorded rows; each
     new row also gets the fields `more`."""
 
     def __init__(
@@ -56,7 +56,8 @@ class Answers:
                 self._rows.setdefault(row["item"], {}).setdefault(row["sample"], row)
 
     def of(self, item: Item, samples: int) -> list[dict[str, Any]] | None:
-        """Return the rows of an item's first samples, or None if one of them is missing."""
+        """Return the rows of an item's first `samples` samples, or None if one of them is
+        missing."""
         rows = self._rows.get(item.key, {})
         answers = [rows[sample] for sample in range(samples) if sample in rows]
         return answers if len(answers) == samples else None
@@ -74,9 +75,9 @@ class Answers:
             self._rows.setdefault(row["item"], {})[row["sample"]] = row
 
     def keep(self, items: Iterable[Item], others: Iterable[dict[str, Any]] = ()) -> None:
-        """Drop the answers to all other items, and grade the answers again that another grader
-        graded. If anything changes, the file is rewritten: first `others` (rows of earlier steps),
-        then the answers."""
+        """Drop the answers to other items than `items`. Grade answers again if their item has a
+        new grader. If anything changes, rewrite the file: first `others` (rows of earlier
+        steps), then the answers."""
         by_key = {item.key: item for item in items}
         answers: dict[str, dict[int, dict[str, Any]]] = {}
         for key, rows in self._rows.items():
@@ -105,7 +106,7 @@ class Answers:
 
 
 def described(item: Item) -> dict[str, Any]:
-    """Return the fields of a row that describe its item."""
+    """Return the fields that describe an item in the rows of its answers."""
     fields = {"item": item.key, "task": item.suite}
     if item.grader != benchmarks.GRADER:  # a benchmark's environment supplies the prompt later
         fields["prompt"] = item.question.text
@@ -133,8 +134,8 @@ class Pending(NamedTuple):
 
 
 class Asker:
-    """A client that asks the questions of items. While it grades answers in order, later requests
-    are pending."""
+    """Asks the questions of items. Answers are graded in order, while later requests are
+    pending."""
 
     def __init__(
         self, how: settings.Answering, run_seed: int, answers: Answers, model: Model | None
@@ -173,7 +174,7 @@ class Asker:
         return Pending(item, first, request)
 
     def seed(self, item: Item, sample: int) -> int:
-        """Return the seed of a request for an item's samples from `sample` on."""
+        """Return the seed of a request whose first sample has the number `sample`."""
         return samplers.seed_of(f"eval/{self.run_seed}/{item.key}/{sample}")
 
     def answered(self, question: Pending) -> list[dict[str, Any]]:
@@ -190,7 +191,7 @@ class Asker:
         return self.answers.of(item, self.how.samples) or []
 
     def row(self, item: Item, tokenizer: Any, sequence: "tinker.SampledSequence") -> dict[str, Any]:
-        """Return a sample's row. An answer cut off at `max_tokens` is graded as it is."""
+        """Return a sample's row. An answer that was cut off at `max_tokens` is graded too."""
         text = tokenizer.decode(list(sequence.tokens), skip_special_tokens=True)
         ended = sequence.stop_reason == "stop"
         row = {"sample": 0, "text": text, "tokens": len(sequence.tokens), "ended": ended}
@@ -210,8 +211,7 @@ def check_suites(names: Sequence[str], grader: str) -> list[data_files.Checked]:
 def judging(
     directory: rundir.RunDirectory, step: int, done: scores.Done, name: str = ""
 ) -> rewards.Judging:
-    """Record the answers so far that a grader could not judge, in a file whose name begins with
-    `name`."""
+    """Write the answers that a grader could not judge to a file whose name begins with `name`."""
     graded = [(item, row) for item, rows in done for row in rows if item.grader is not None]
     failed = [(item, row) for item, row in graded if row.get("error") is not None]
     failures = [

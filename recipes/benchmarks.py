@@ -1,4 +1,4 @@
-"""tinker-cookbook's benchmarks as items of an evaluation: `suite=cookbook:gsm8k`. The package's
+"""Benchmarks of tinker-cookbook as items of an evaluation: `suite=cookbook:gsm8k`. The package's
 environments make the prompts and grade the answers. Needs tinker-cookbook in the same
 interpreter."""
 
@@ -17,14 +17,14 @@ from .service import RecipeError
 from .suites import Item
 
 PREFIX = "cookbook:"
-"""The prefix of a suite's name that means a benchmark."""
+"""The prefix of suites that are benchmarks of tinker-cookbook."""
 
 GRADER = "tinker-cookbook"
-"""The grader of these items, in their rows."""
+"""The name of the grader in rows of these items."""
 
 
 class Played(NamedTuple):
-    """The result of an example: its first prompt, the answers and their tokens. `ended` tells
+    """The result of an example: its first prompt, the answers and their tokens. `ended` says
     whether the model ended the last answer."""
 
     prompt: str
@@ -36,8 +36,8 @@ class Played(NamedTuple):
     error: str | None = None
 
     def row(self) -> dict[str, Any]:
-        """Return the fields of the row in `items.jsonl`, except the fields that describe the
-        item."""
+        """Return the fields of the result's row in `items.jsonl`, without the fields that
+        describe the item."""
         row = {"sample": 0, "text": self.text, "tokens": self.tokens, "ended": self.ended}
         answer = {"answer": self.expected} if self.expected else {}
         judged = {"score": self.score, "grader": GRADER, "error": self.error}
@@ -45,7 +45,7 @@ class Played(NamedTuple):
 
 
 class Waited(NamedTuple):
-    """Pending episodes, with the interface of the SDK's requests."""
+    """Pending episodes. The interface is that of the SDK's pending requests."""
 
     played: "Future[list[Played]]"
 
@@ -85,7 +85,8 @@ def check(suite: str) -> Checked:
 
 
 def benchmark_of(name: str) -> Any:
-    """Return the benchmark of that name. Raises RecipeError if it or the package does not exist."""
+    """Return the benchmark `name`. Raises RecipeError if the benchmark or the package does not
+    exist."""
     try:
         package = _cookbook("eval.benchmarks")
     except ImportError as error:
@@ -161,7 +162,7 @@ class Benchmarks:
         return self._where[item.key][0]
 
     def begin(self, sampler: Any, item: Item, first: int, seeds: Sequence[int]) -> Waited:
-        """Play an example once per seed. The samples are numbered from `first` on. Return the
+        """Play an example once for each seed. Number the samples from `first` on. Return the
         pending episodes."""
         import asyncio
 
@@ -183,8 +184,8 @@ class Benchmarks:
         self._loop.call_soon_threadsafe(self._loop.stop)
 
     def _environments(self, name: str, sample: int) -> dict[str, Any]:
-        """Return one environment per example, by the example's id, for the sample with this
-        number."""
+        """Return a dict from the id of each example to its environment, for the sample with the
+        number `sample`."""
         if (name, sample) not in self._made:
             benchmark = self._named[name]
             benchmark_config = _cookbook("eval.benchmarks").BenchmarkConfig(

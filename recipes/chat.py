@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _AT_ONCE = 256
-"""The maximum number of texts that are tokenized together, because the tokenizer's results need
-much more memory than the tokens."""
+"""The maximum number of texts that are tokenized together. The tokenizer's results need much
+more memory than the tokens."""
 
 Learned = Literal[
     "all_assistant_messages",
@@ -32,14 +32,15 @@ Learned = Literal[
 
 
 class _Turn(NamedTuple):
-    """The texts of a prompt and of its answer, which may continue after the end token."""
+    """The text of a prompt and the text of its answer. The answer may continue after the end
+    token."""
 
     prompt: str
     answer: str
 
 
 class _Encoded(NamedTuple):
-    """The tokens of a prompt, and of its answer with the end token."""
+    """The tokens of a prompt, and the tokens of its answer with the end token."""
 
     prompt: list[int]
     answer: list[int]
@@ -60,17 +61,17 @@ class Example(NamedTuple):
 def render(
     tokenizer: Any, conversation: Conversation, learn: Learned = "all_assistant_messages"
 ) -> list[Example]:
-    """Return the examples of a conversation. Each of the assistant's turns to learn becomes an
-    example. If a turn's prompt begins with all tokens of the previous example, both become one
-    example. That is not so for templates that write past turns differently from the last turn."""
+    """Return the examples of a conversation: one for each turn of the assistant that is learned.
+    Two examples are joined if the prompt of the second begins with all tokens of the first. (A
+    template that writes past turns differently from the last turn prevents this.)"""
     return _render_each(tokenizer, [conversation], learn)
 
 
 def _render_each(
     tokenizer: Any, conversations: Sequence[Conversation], learn: Learned
 ) -> list[Example]:
-    """Return the examples of all conversations. Tokenizing their texts together takes a fraction of
-    the time."""
+    """Return the examples of all conversations. Their texts are tokenized together, which is
+    much faster."""
     turns = [_turns(tokenizer, conversation, learn) for conversation in conversations]
     encoded = iter(_encode(tokenizer, [turn for some in turns for turn in some]))
     examples: list[Example] = []
@@ -96,7 +97,7 @@ def _joined(turns: Sequence[_Encoded], learn: Learned) -> list[Example]:
 
 
 def _learned(conversation: Conversation, learn: Learned) -> list[int]:
-    """Return the positions of the messages to learn."""
+    """Return the positions of the learned messages."""
     if learn == "last_assistant_message":
         return [len(conversation) - 1]
     first = 0
@@ -125,9 +126,9 @@ def render_prompt(tokenizer: Any, messages: Conversation) -> tuple[list[int], in
 
 
 def render_reply(tokenizer: Any, text: str) -> list[int]:
-    """Return the tokens between the end token of an answer and the next answer, with the message
-    `text` between them. Raises RecipeError for a template that changes an answer once a message
-    follows."""
+    """Return the tokens between the end token of an answer and the next answer, if the message
+    `text` stands between the two. Raises RecipeError for a template that changes an answer when
+    a message follows it."""
     if tokenizer.chat_template is None:
         return _tokens(tokenizer, [f"\nuser: {text}\nassistant:"])[0]
     before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "x"}]
@@ -145,8 +146,8 @@ def render_reply(tokenizer: Any, text: str) -> list[int]:
 
 
 def without_special(tokenizer: Any, text: str) -> str:
-    """Change a text so that no part of it reads as a special token: an environment's output must
-    not end a message."""
+    """Change a text so that no part of it is tokenized as a special token. (The output of an
+    environment must not end a message.)"""
     for special in tokenizer.all_special_tokens:
         text = text.replace(special, f"{special[0]} {special[1:]}")
     return text
@@ -179,7 +180,8 @@ def short_enough(items: Sequence[T], sizes: Sequence[int], max_length: int, kind
 
 
 def to_datum(example: Example) -> "tinker.Datum":
-    """Return the training datum: inputs and, shifted by one, targets with their weights."""
+    """Return the training datum: the inputs, and the targets (shifted by one token) with their
+    weights."""
     import numpy as np
     import tinker
 
@@ -193,7 +195,7 @@ def to_datum(example: Example) -> "tinker.Datum":
 
 
 def same_text(tokenizer: Any, left: Sequence[int], right: Sequence[int]) -> bool:
-    """Return whether two token sequences read the same, without special tokens."""
+    """Return whether two token sequences decode to the same text, without special tokens."""
     texts = [tokenizer.decode(list(ids), skip_special_tokens=True).strip() for ids in (left, right)]
     return texts[0] == texts[1]
 
@@ -269,8 +271,8 @@ def _by_template(tokenizer: Any, messages: Conversation, **options: bool) -> str
 
 
 def _check_message(rendered: str, message: Message, what: str) -> None:
-    """Raise RecipeError if a template has left out a part of a message, such as thoughts, tool
-    calls, or an unknown role."""
+    """Raise RecipeError if the template has left out a part of a message, such as its thoughts,
+    its tool calls or its role."""
     _check_whole(rendered, [message["content"]], what)
     for key in ("reasoning_content", "name"):
         if key in message:
@@ -298,8 +300,8 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _check_whole(rendered: str, forms: Sequence[str], what: str) -> None:
-    """Raise RecipeError if a rendered text contains none of the forms of a part. Ignores white
-    space."""
+    """Raise RecipeError if a rendered text contains a part of a message in none of its `forms`.
+    White space is ignored."""
     if any(text in rendered for text in forms):
         return
     if not any("".join(text.split()) in "".join(rendered.split()) for text in forms):
@@ -310,8 +312,8 @@ def _check_whole(rendered: str, forms: Sequence[str], what: str) -> None:
 
 
 def _until_end(tokenizer: Any, tokens: list[int]) -> list[int]:
-    """Cut the tokens that the template adds after the end token, because a sampling model stops
-    there."""
+    """Remove the tokens that the template adds after the end token. A model that is sampled
+    stops at the end token."""
     special = _special_ids(tokenizer)
     for position in reversed(range(len(tokens))):
         if tokens[position] in special:
@@ -325,9 +327,8 @@ def _special_ids(tokenizer: Any) -> frozenset[int]:
 
 
 def _plain_turn(before: Conversation, answer: Message) -> _Turn:
-    """Render a turn for a base model, whose tokenizer has no chat template: one line `role: text`
-    per message.
-    """
+    """Render a turn for a base model, whose tokenizer has no chat template, with a line `role:
+    text` for each message."""
     for message in (*before, answer):
         for key in ("tools", "tool_calls", "reasoning_content", "name"):
             if key in message:

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 from .service import RecipeError
 
 Message = dict[str, Any]
-"""A table with `role` and `content`. An answer may also have `trainable`: whether it is learned. In
-files of conversations, a message may have `reasoning_content`, `tool_calls`, `tool_call_id` and
-`name`, and the first message has the conversation's `tools`."""
+"""A dict with `role` and `content`. An answer may also have `trainable`: whether it is learned.
+In files of conversations, a message may have `reasoning_content`, `tool_calls`, `tool_call_id`
+and `name`, and the first message has the conversation's `tools`."""
 
 Conversation = list[Message]
 T = TypeVar("T")
@@ -23,16 +23,16 @@ _MEANT = ("tools", "functions", "tool_calls", "system", "images", "videos", "aud
 _MARKS = ("trainable", "reasoning_content", "tool_calls")
 _OF_TOOLS = ("tool_call_id", "name")
 _MEANT_WEIGHTS = ("weight", "weights", "trainable")
-"""Keys of a line that change the meaning of an example. If they were ignored, the run would train
-on something else."""
+"""Keys of a line that change the meaning of an example. If they were ignored, the run would
+train on other data than the user meant."""
 
 MOST_LINES, MOST_BYTES = 10_000, 20_000_000
-"""The lines and bytes of a file that are read, at most, while a grid is planned."""
+"""The largest number of lines and of bytes that are read of a file while a grid is planned."""
 _SHOWN = 8
 
 
 class Row:
-    """The JSON object of a line. It records which of its keys were read."""
+    """The JSON object of a line. The row records which of its keys were read."""
 
     def __init__(self, values: Any, where: str) -> None:
         self.where = where
@@ -42,7 +42,7 @@ class Row:
         self._used: set[str] = set()
 
     def wrong(self, what: str) -> RecipeError:
-        """Return an error about this line."""
+        """Return an error that names this line."""
         return RecipeError(f"{self.where}: {what}")
 
     def __contains__(self, key: str) -> bool:
@@ -65,7 +65,7 @@ class Row:
         return unused
 
     def text(self, value: Any, name: str) -> str:
-        """Check that a value is a text that can be encoded."""
+        """Check that a value is a string that can be encoded, and return it."""
         if not isinstance(value, str):
             raise self.wrong(f"{name} must be a text")
         try:
@@ -77,14 +77,14 @@ class Row:
         return value
 
     def answer(self, value: Any, name: str) -> str:
-        """Check that a value is a text that is not empty."""
+        """Check that a value is a non-empty string, and return it."""
         if not self.text(value, name).strip():
             raise self.wrong(f"{name} is empty: nothing can be learned from it")
         return value
 
     def messages(self, value: Any, name: str = "messages", marked: bool = False) -> Conversation:
-        """Check that a value is a list of messages. With `marked` an assistant's message may be
-        marked as not trainable."""
+        """Check that a value is a list of messages, and return them. With `marked`, a message of
+        the assistant may be marked as not trainable."""
         if not isinstance(value, list) or not value:
             raise self.wrong(f"expected {name} to be a list of messages with role and content")
         return [self._message(entry, f"{name}[{n}]", marked) for n, entry in enumerate(value)]
@@ -134,8 +134,8 @@ class Row:
         return marks
 
     def _tool_calls(self, value: Any, name: str) -> list[dict[str, Any]]:
-        """Check tool calls in OpenAI's form. Return them with their arguments parsed, as chat
-        templates expect."""
+        """Check tool calls in OpenAI's format. Return them with parsed arguments, as chat
+        templates expect them."""
         calls: list[dict[str, Any]] = []
         for call in value if isinstance(value, list) else [{}]:
             if (function := _function_of(call)) is None:
@@ -154,7 +154,7 @@ class Row:
         return calls
 
     def tools(self) -> list[dict[str, Any]]:
-        """Return the `tools` of a line, which must have OpenAI's form."""
+        """Return the `tools` of a line, which must have OpenAI's format."""
         tools = self.get("tools") or []
         for tool in tools if isinstance(tools, list) else [None]:
             if _function_of(tool) is None:
@@ -163,8 +163,8 @@ class Row:
 
 
 def read(path: str, parse: Callable[[Row], T]) -> list[T]:
-    """Parse every non-blank line of a file. Prints the keys that are not used. Raises RecipeError,
-    with the place, for an unreadable file or an invalid line."""
+    """Parse every non-blank line of a file. Print the keys that are not used. Raises
+    RecipeError, with file and line, for an unreadable file or an invalid line."""
     rows: list[T] = []
     unused: Counter[str] = Counter()
     for row, _ in _rows(path):
@@ -183,8 +183,8 @@ def _function_of(entry: Any) -> dict[str, Any] | None:
 
 
 def sample(path: str, parse: Callable[[Row], T]) -> tuple[list[T], float]:
-    """Return the first lines of a file, parsed, and the estimated ratio of all its lines to
-    these."""
+    """Return the first lines of a file, parsed, and an estimate of the file's number of lines
+    divided by the number of parsed lines."""
     chosen: list[T] = []
     for row, end in _rows(path):
         chosen.append(parse(row))
@@ -212,11 +212,10 @@ class Checked(NamedTuple):
 def check(
     path: str, parse: Callable[[Row], Any], split: Split | None = None, test_size: int = 0
 ) -> Checked:
-    """Check the first lines of a file while a grid is planned, at most MOST_LINES and MOST_BYTES.
-
-    `parse` is called for each line, and `split` for the rows of a whole file; both raise
-    RecipeError. A file is read again only if it has changed.
-    """
+    """Check the first lines of a file while a grid is planned, at most MOST_LINES and
+    MOST_BYTES. `parse` is called for each line. If the whole file was read, `split` is called
+    for its rows. Both raise RecipeError for mistakes. A file is read again only if it has
+    changed."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -264,7 +263,7 @@ def _unreadable(path: str, error: OSError) -> str:
 
 
 def _rows(path: str) -> Iterator[tuple[Row, int]]:
-    """Yield the object of each line, and the offset of the line's end in bytes."""
+    """Yield the object of each line, and the offset of the end of the line in bytes."""
     end = 0
     try:
         # In bytes a line ends only at \n: texts may hold other line breaks.

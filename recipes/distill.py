@@ -116,7 +116,8 @@ def examples(values: Mapping[str, Any], count: int) -> preview.Document:
 
 
 def samples(values: Mapping[str, Any], count: int, checkpoint: str) -> preview.Document:
-    """Return the questions of `examples`, each with samples of a checkpoint and their rewards."""
+    """Return the questions that `examples` returns, each with answers sampled from `checkpoint`
+    and their rewards."""
     from .sampled_preview import of_groups  # imports this module
 
     return of_groups(settings.made(Config, values), count, checkpoint)
@@ -195,8 +196,8 @@ class OnPolicy(rl.GroupTrainer):
 
     @property
     def drops_constant(self) -> bool:
-        """Whether groups of equal rewards are dropped. The default is no, because rewards are not
-        used."""
+        """Whether groups of equal rewards are dropped (default: no, because rewards are not
+        used)."""
         return bool(self.config.remove_constant_reward_groups)
 
     def token_advantages(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
@@ -223,8 +224,8 @@ class OnPolicy(rl.GroupTrainer):
     def ask(
         self, sampler: "tinker.SamplingClient", problem: Problem, count: int, **params: Any
     ) -> rl.SampleRequest:
-        """Submit a request for answers, with the likeliest tokens at each position if `kl_top_k` is
-        set."""
+        """Submit a request for answers. If `kl_top_k` is set, the answers come with the
+        likeliest tokens at each position."""
         k = self.config.kl_top_k
         if not k or not params["temperature"]:
             return super().ask(sampler, problem, count, **params)
@@ -235,9 +236,9 @@ class OnPolicy(rl.GroupTrainer):
         return sampler.sample(prompt, count, parameters, topk_sample_logprobs=k)
 
     def top_k(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
-        """Return the loss weights of the likeliest tokens at each position, and the divergence from
-        the teachers in two metrics: estimated from the sampled tokens, and over the likeliest
-        tokens."""
+        """Return the loss weights of the likeliest tokens at each position, and two metrics of
+        the divergence from the teachers: estimated from the sampled tokens, and computed over
+        the likeliest tokens."""
         import numpy as np
 
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
@@ -281,12 +282,13 @@ class OffPolicy(sft.SupervisedTrainer):
 
     @property
     def learn(self) -> chat.Learned:
-        """The messages that are learned: all answers, which the teacher wrote."""
+        """The messages that are learned: all answers, since the teacher wrote them."""
         return "all_assistant_messages"
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:
-        """Return the training questions with the teachers' answers, without answers longer than
-        `max_tokens`. A resumed run asks the teachers again and gets the same answers."""
+        """Return the training questions with the teachers' answers. Answers that were cut off at
+        `max_tokens` are left out. A resumed run asks the teachers again and gets the same
+        answers."""
         import tinker
 
         config: Config = self.config

@@ -41,11 +41,10 @@ if TYPE_CHECKING:
     import tinker
 
 Baseline = Callable[[], list[tuple[float, float]]]
-"""A function that waits for two numbers per pair: the baseline of the chosen answer, and of the
-rejected answer."""
+"""A function that waits for the baselines of the chosen and the rejected answer of each pair."""
 
 EVEN = 1e-4
-"""Smaller differences of log ratios, in nats, are rounding errors, and count as ties."""
+"""Differences of log ratios below this (in nats) are rounding errors, and are treated as ties."""
 
 
 @chz.chz
@@ -111,7 +110,8 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 def tally_pairs(
     tally: estimates.Tally, config: pairs.Settings, train: estimates.Sizes, test: estimates.Sizes
 ) -> None:
-    """Count the passes over both answers of each pair: two per step, one per evaluation."""
+    """Count the tokens of passes over both answers of each pair: two passes in a step, one in an
+    evaluation."""
     passed = 2 * config.max_steps * config.batch_size * train.whole
     held_out = 2 * estimates.evaluations(config) * test.number * test.whole
     tally.add(config.model_name, "prefill", passed + held_out)
@@ -119,16 +119,18 @@ def tally_pairs(
 
 
 def slopes(ratios: Sequence[tuple[float, float]], beta: float) -> list[float]:
-    """Return for each pair the negative derivative of the loss with respect to the log ratio of the
-    chosen answer. The derivative with respect to that of the rejected answer has the same value.
-    `ratios` has both log ratios of each pair: log p - log ref, summed over tokens."""
+    """Return, for each pair, the negative derivative of the loss with respect to the log ratio
+    of the chosen answer. This is also the derivative with respect to the log ratio of the
+    rejected answer. `ratios` has both log ratios of each pair: log p - log ref, summed over
+    tokens."""
     count = len(ratios)
     return [beta / count * _sigmoid(-beta * (chosen - rejected)) for chosen, rejected in ratios]
 
 
 def preference_metrics(ratios: Sequence[tuple[float, float]], beta: float) -> dict[str, float]:
     """Return loss, accuracy, margin and rewards, with tinker-cookbook's names. Accuracy is the
-    fraction of pairs whose chosen answer has gained more than the rejected one; ties count half."""
+    fraction of pairs whose chosen answer has gained more than the rejected answer; a tie counts
+    as half."""
     count = len(ratios)
     apart = [chosen - rejected for chosen, rejected in ratios]
     right = [0.5 if abs(gap) < EVEN else float(gap > 0) for gap in apart]
@@ -151,13 +153,14 @@ def _sigmoid(x: float) -> float:
 
 
 def weighted(example: chat.Example, slope: float) -> "tinker.Datum":
-    """Return the training datum of an answer for cross_entropy, its tokens weighted by `slope`."""
+    """Return the training datum of an answer for the loss `cross_entropy`. Its tokens have the
+    weight `slope`."""
     return chat.to_datum(example._replace(weights=[slope * weight for weight in example.weights]))
 
 
 @dataclass(frozen=True)
 class Passed:
-    """A step's batch with its pending forward pass, which changes no weights."""
+    """The batch of a step, and its pending forward pass, which changes no weights."""
 
     step: int
     batch: list[pairs.Rendered]
@@ -168,8 +171,8 @@ class Passed:
 
 @dataclass(frozen=True)
 class Trained:
-    """The pending requests of a step that change weights, and the batch's metrics before the
-    change."""
+    """The pending requests of a step that change weights, and the metrics of the batch before
+    the change."""
 
     passed: Passed
     metrics: dict[str, float]
@@ -178,12 +181,10 @@ class Trained:
 
 
 class PairTrainer(Trainer):
-    """The training loop on pairs. A step computes the margins in a forward pass, then trains with
-    the loss's gradient. Meanwhile the next step's forward pass is pending.
-
-    A margin is `beta` times the difference between the gains of the chosen and the rejected answer
-    over their baselines.
-    """
+    """The training loop on pairs. A step computes the margins in a forward pass, and then trains
+    with the gradient of the loss, while the forward pass of the next step is pending. A margin
+    is `beta` times (gain of the chosen answer - gain of the rejected answer), where a gain is a
+    logprob minus its baseline."""
 
     loss_name: ClassVar = "dpo_loss"
 
@@ -204,7 +205,7 @@ class PairTrainer(Trainer):
 
     @abstractmethod
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
-        """Render both answers of each pair, with weight on the tokens that count."""
+        """Render both answers of each pair, with weight on the tokens that enter the margin."""
 
     @abstractmethod
     def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
@@ -230,7 +231,8 @@ class PairTrainer(Trainer):
         return step
 
     def begin(self, step: int) -> Passed:
-        """Submit a step's forward pass; the service executes it with the weights of that step."""
+        """Submit the forward pass of a step. The service executes it with the weights of that
+        step."""
         config = self.config
         saved = self.save(step) if self.save_due(step) else None
         scores = self.begin_scores(step)
@@ -239,8 +241,8 @@ class PairTrainer(Trainer):
         return Passed(step, batch, self.forward(batch), scores, saved)
 
     def forward(self, batch: list[pairs.Rendered]) -> Baseline:
-        """Submit the forward pass of a batch and its baseline. The returned function waits for the
-        log ratios of each pair."""
+        """Submit the forward pass of a batch and the request for its baseline. The returned
+        function waits for the log ratios of each pair."""
         flat = [example for pair in batch for example in pair]
         data = [weighted(example, 1.0) for example in flat]
         request = self.training.forward(data, "cross_entropy")
@@ -259,9 +261,8 @@ class PairTrainer(Trainer):
         return ratios
 
     def train_on(self, passed: Passed) -> Trained:
-        """Wait for the margins, and submit the pass with the loss's gradient and the optimizer's
-        step.
-        """
+        """Wait for the margins. Then submit the pass with the gradient of the loss, and the
+        optimizer's step."""
         with self.timed("forward"):
             ratios = passed.forward()
         measured = self.measures(ratios)
@@ -312,8 +313,8 @@ class PairTrainer(Trainer):
 
 
 class PreferenceTrainer(PairTrainer):
-    """A trainer that compares answers with a reference. The reference does not change, so it is
-    asked once per pair."""
+    """A trainer that compares answers with a reference. The reference does not change, so its
+    logprobs are requested only once for each pair."""
 
     config: Config
     shown: ClassVar = ("dpo_loss", "margin", "test/margin", "test/preference_accuracy")
@@ -330,7 +331,7 @@ class PreferenceTrainer(PairTrainer):
 
     @property
     def beta(self) -> float:
-        """The cost of moving away from the reference."""
+        """The factor of the margins: how strongly the model is kept near the reference."""
         return self.config.dpo_beta
 
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:
@@ -339,8 +340,8 @@ class PreferenceTrainer(PairTrainer):
         return pairs.render_pairs(split, render, self.config.max_length)
 
     def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
-        """Request the reference's logprobs of pairs that it has not seen. Return a function that
-        waits for the logprobs of all pairs."""
+        """Request the reference's logprobs of the pairs whose logprobs are not known yet. Return
+        a function that waits for the logprobs of all pairs."""
         unknown = {id(pair): pair for pair in batch if id(pair) not in self._baselines}
         ask = partial(samplers.begin_answer_logprobs, self.connection, self.reference)
         requests = {key: (ask(pair.chosen), ask(pair.rejected)) for key, pair in unknown.items()}
@@ -353,8 +354,8 @@ class PreferenceTrainer(PairTrainer):
         return baselines
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Add `test/accuracy` for generated problems: the share answered exactly by greedy
-        sampling, as in the other recipes."""
+        """Evaluate, and for generated problems also measure `test/accuracy`, as the other
+        recipes do: the share that greedy sampling answers exactly."""
         measured = super().begin_evaluation(step)
         if self.config.data is not None:
             return measured

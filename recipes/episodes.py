@@ -1,5 +1,5 @@
-"""Episodes of many turns: a model works in a shell until it is done or reaches a limit. Sampled
-tokens are kept unchanged, and no text is tokenised twice."""
+"""Plays episodes of many turns: a model works in a shell until it is done or reaches a limit.
+Sampled tokens are never decoded and tokenized again."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ _HEAD = {
         "once the task is done.\n\nThe task:\n"
     ),
 }
-"""Introduction before the task's text, by kind of agent."""
+"""The introduction before the task's text, for each kind of agent."""
 AGENT = "sweeper-terminal"
-"""The name of our agent in trajectories."""
+"""The name of this agent in trajectories."""
 _LEAVE = ("exit", "logout")
 _SUMMARISE = (
     "You are about to run out of room: all of this will be gone. Say what was done, what was found "
@@ -43,8 +43,8 @@ class Sampled(NamedTuple):
 class Limits(NamedTuple):
     """Limits of an episode: turns, tokens of an answer, tokens of the context, seconds of a
     command, seconds of the episode, and characters of an output that the model sees. With
-    `summarise` the model writes a summary when the context is full, or has only `margin` more
-    tokens, and continues from it."""
+    `summarise`, the model writes a summary when fewer than `margin` tokens of the context are
+    left, and continues from the summary."""
 
     turns: int
     tokens: int
@@ -57,7 +57,8 @@ class Limits(NamedTuple):
 
 
 class Played(NamedTuple):
-    """A finished episode: its rollout, why it ended, the verifier's results, and its duration."""
+    """A finished episode: its rollout, the reason for its end, the verifier's results, and its
+    duration."""
 
     rollout: Rollout
     ended: str
@@ -121,8 +122,8 @@ def _terminus(text: str) -> Action:
 
 
 def shown(result: Result, most: int) -> str:
-    """Return a command's result as the model sees it: the output, with its middle left out if it
-    is long, and how the command ended unless it succeeded."""
+    """Return a command's result as the model sees it: the output (without its middle, if it is
+    long), and the exit code or the limit that ended a failed command."""
     text = result.text
     lost = result.lost
     if len(text) > most:
@@ -139,8 +140,7 @@ def shown(result: Result, most: int) -> str:
 
 
 class Player:
-    """Plays episodes. `sample` returns the model's next answer, from the turn's number and the
-    prompt."""
+    """Plays episodes. `sample(turn, prompt)` returns the model's next answer."""
 
     def __init__(self, tokenizer: Any, agent: str, limits: Limits) -> None:
         self.tokenizer, self.agent, self.limits = tokenizer, agent, limits
@@ -152,8 +152,8 @@ class Player:
         place: Environment,
         sample: Callable[[int, list[int]], Sampled],
     ) -> Played:
-        """Play one episode in an environment that is not started yet. Raises `Died` if the
-        environment dies, and `TaskFailed` if the task cannot be set up."""
+        """Start the environment, and play an episode in it. Raises `Died` if the environment
+        dies, and `TaskFailed` if the task cannot be set up."""
         begun = monotonic()
         place.start()
         set_up(place, task)
@@ -276,9 +276,9 @@ class _Episode:
         return room > limits.context and bool(self._turns)
 
     def _summed_up(self) -> bool:
-        """Let the model write a summary in a turn of its own, and restart the context from it.
-        Right after a summary, only check that the next answer fits. Return False if summaries are
-        disabled or do not fit."""
+        """Let the model write a summary in an extra turn, and restart the context from the
+        summary. Right after a summary, only check that the next answer fits. Return False if
+        summaries are disabled or do not fit."""
         limits = self._limits
         if self._fresh:
             return len(self._context) + limits.tokens <= limits.context
@@ -311,9 +311,9 @@ class _Episode:
 
 
 def about(played: Played, failures: int) -> dict[str, float]:
-    """Return measurements of an episode besides its turns: whether it earned the full reward, how
-    long it took, how many environments had died before it, why it ended, and whether the verifier
-    failed."""
+    """Return metrics of an episode as a whole: whether it earned the full reward, its duration,
+    the number of environments that died before it, the reason for its end, and whether the
+    verifier failed."""
     return {
         "solved": float(played.rollout.correct),
         "seconds": round(played.seconds, 3),
@@ -325,8 +325,8 @@ def about(played: Played, failures: int) -> dict[str, float]:
 
 
 def rollouts_of(group: Sequence[Ended]) -> list[Rollout]:
-    """Return the played episodes of a group, with their measurements. The first one also carries
-    the number of lost episodes and their environment failures."""
+    """Return the played episodes of a group, with their metrics. The first episode also has the
+    number of lost episodes of the group and of their environment failures."""
     result: list[Rollout] = []
     lost = [ended.failures for ended in group if ended.played is None]
     for ended in group:
@@ -340,7 +340,8 @@ def rollouts_of(group: Sequence[Ended]) -> list[Rollout]:
 
 
 def counts(groups: Sequence[Sequence[Ended]]) -> dict[str, float]:
-    """Return counts of failures, the share of each reason to end, and mean durations."""
+    """Return metrics of all episodes: counts of failures, the fraction of each reason for the
+    end, and mean durations."""
     every = [ended for group in groups for ended in group]
     played = [ended.played for ended in every if ended.played is not None]
     summaries = [float(sum("summary" in t.metrics for t in p.rollout.turns)) for p in played]
@@ -388,8 +389,8 @@ def from_document(record: dict[str, Any]) -> Played:
 def atif(
     problem: Problem, played: Played, model_name: str, about: dict[str, Any], agent: str = AGENT
 ) -> dict[str, Any]:
-    """Return an episode as a trajectory in ATIF, the format of harbor's trajectories. It has every
-    sampled token with its logprob."""
+    """Return an episode as a trajectory in ATIF, harbor's format, with every sampled token and
+    its logprob."""
     rollout = played.rollout
     first = problem.messages[-1]["content"]
     steps: list[dict[str, Any]] = [{"step_id": 1, "source": "user", "message": first}]

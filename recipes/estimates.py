@@ -1,5 +1,5 @@
-"""Estimates the tokens that a run will use, by model and kind, from its settings alone. Tokens are
-counted without the model's tokenizer, which planning does not download."""
+"""Estimates the tokens that a run will use, for each model and kind, from its settings alone.
+Tokens are counted without the model's tokenizer, because planning downloads nothing."""
 
 # The engine's models have one token per byte. For other models, a word counts as one token per four
 # letters. A sampled answer is assumed to be as long as the right one.
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from . import chat, data_files, pairs, rewards, settings, suites, tasks
 
 SOME = 128
-"""The number of texts that are measured. Their mean length is used for all texts."""
+"""The number of texts that are measured. All other texts are assumed to have their mean length."""
 
 _SPECIAL = re.compile(r"(<\|im_start\|>|<\|im_end\|>)")
 _END = 1
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Ruler:
-    """A replacement for a model's tokenizer that only counts tokens."""
+    """A stand-in for a model's tokenizer that only counts tokens."""
 
     chat_template = "ChatML"
     all_special_ids = (_END,)
@@ -70,7 +70,8 @@ class Ruler:
 
 
 class Sizes(NamedTuple):
-    """Sizes of examples: their number, and the mean tokens of their prompts and answers."""
+    """Sizes of examples: their number, and the mean numbers of tokens of their prompts and
+    answers."""
 
     number: int
     prompt: float
@@ -78,7 +79,7 @@ class Sizes(NamedTuple):
 
     @property
     def whole(self) -> float:
-        """Tokens in a pass through the model: all but the last."""
+        """The number of tokens in a pass through the model: all tokens except the last."""
         return self.prompt + self.answer - 1
 
 
@@ -111,7 +112,7 @@ def sizes_of(model: str, conversations: Sequence[tasks.Conversation]) -> Sizes:
 
 
 def _times(sizes: Sizes, more: float) -> Sizes:
-    """Return the sizes of a whole file, which has `more` times the lines that were measured."""
+    """Return the sizes of a whole file. It has `more` times as many lines as were measured."""
     return sizes._replace(number=round(sizes.number * more))
 
 
@@ -136,9 +137,8 @@ def split_sizes(config: settings.Settings) -> tuple[Sizes, Sizes]:
 
 
 def pair_sizes(config: pairs.Settings, judged: bool = False) -> tuple[Sizes, Sizes]:
-    """Return the sizes of training and held-out pairs, per answer; with `judged`, of the verdicts
-    on them.
-    """
+    """Return the sizes of the answers in training and held-out pairs. With `judged`, return the
+    sizes of verdicts on these answers."""
 
     def measure() -> tuple[Sizes, Sizes]:
         if config.data is None:
@@ -153,8 +153,8 @@ def pair_sizes(config: pairs.Settings, judged: bool = False) -> tuple[Sizes, Siz
 
 
 def judged_size(config: settings.Settings) -> float:
-    """Return the mean number of tokens that a preference model reads for a question with its right
-    answer."""
+    """Return the mean number of tokens of a question with its right answer, as a preference
+    model reads it."""
 
     def measure() -> float:
         if config.data is None:
@@ -171,8 +171,8 @@ def judged_size(config: settings.Settings) -> float:
 def suite_sizes(
     config: settings.Problems, suite: str | None, how: settings.Answering, most: int | None
 ) -> tuple[Sizes, float]:
-    """Return the sizes of the first `most` items of a suite, and the mean tokens of a sampled
-    answer."""
+    """Return the sizes of the first `most` items of a suite, and the mean number of tokens of a
+    sampled answer."""
 
     def measure() -> tuple[Sizes, float]:
         items = suites.load_suites(config, suite, how.grader)[:most]
@@ -187,8 +187,8 @@ def suite_sizes(
 
 
 def once(config: settings.Problems, measure: Callable[[], T], *key: object) -> T:
-    """Return the result of `measure`, which is called once for all configurations with the same
-    relevant settings. The seed is not relevant, because it hardly changes the lengths."""
+    """Call `measure` once for all configurations with the same relevant settings, and return its
+    cached result. The seed is not relevant, because it hardly changes lengths."""
     problems = config.task, config.digits, config.length, config.letters, config.test_size
     whole = (config.model_name, *problems, *key)
     if whole not in _cache:
@@ -220,8 +220,8 @@ def evaluations(config: settings.Training) -> int:
 
 
 def times(every: int, max_steps: int) -> int:
-    """Return the number of times that something happens in a run: before each step that is a
-    multiple of `every` (0: only before the first step), and at the end."""
+    """Return the number of evaluations or saves in a run: before each step that is a multiple of
+    `every` (0: only before the first step), and at the end."""
     return 1 + (-(-max_steps // every) if every else 1)
 
 

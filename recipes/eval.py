@@ -44,13 +44,14 @@ FREE = settings.FREE | {
     *("suite", "grader", "samples", "in_flight", "max_items"),
     *("task", "digits", "length", "letters", "test_size", "function_seconds", "function_megabytes"),
 }
-"""Settings that may change when a run is started again: they select the items or the graders."""
+"""Settings that may change when a run is started again, since they only select items and
+graders."""
 
 ENOUGH = 16
-"""An evaluation ends if its grader has failed on all of this many answers."""
+"""An evaluation ends if the grader fails on each of the first answers, this many."""
 
 LINES = 10
-"""Lines of metrics in an evaluation."""
+"""The number of lines of metrics that an evaluation logs."""
 
 
 @chz.chz
@@ -136,9 +137,9 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
 
 def weights_of(config: Config, directory: rundir.RunDirectory) -> str | None:
-    """Return the address of the weights to evaluate; None for the base model. Raises RecipeError if
-    the recorded answers come from other weights, because the run in `load_checkpoint_path` may have
-    new checkpoints."""
+    """Return the address of the weights to evaluate; None for the base model. Raises RecipeError
+    if the recorded answers come from other weights: the run in `load_checkpoint_path` may have
+    saved a new checkpoint."""
     start = config.load_checkpoint_path
     path = None if start is None else rundir.sampler_path(start)
     before = (directory.last_record or {}).get(rundir.PARENT, path)
@@ -184,9 +185,8 @@ class Evaluation:
         self.asker = Asker(config, config.seed, answers, model)
 
     def run(self, items: Sequence[Item]) -> bool:
-        """Ask and grade. Return False if a signal stopped the evaluation. Its pending answers are
-        then recorded.
-        """
+        """Ask all questions and grade the answers. Return False if a signal stopped the
+        evaluation; answers to pending requests are recorded first."""
         missing = sum(self.answers.of(item, self.config.samples) is None for item in items)
         print(f"{len(items)} items, {missing} to ask", flush=True)
         if missing:
@@ -223,7 +223,7 @@ class Evaluation:
         return {key: value for key, value in about.items() if value} | self.tracker.mark
 
     def log(self, done: scores.Done, total: int) -> None:
-        """Log a line of metrics of the items so far, and print one."""
+        """Log and print a line of metrics of the items that are done."""
         step = len(done)
         judging = answering.judging(self.directory, step, done)
         metrics = {"progress": step / total, **scores.measures(done)}

@@ -1,5 +1,5 @@
-"""Evaluates suites while a run trains: the setting `eval` of sft, rl, dpo and distill. Answers are
-graded and recorded as in the recipe eval; each row also has the `step`."""
+"""Evaluates suites while a run trains: the setting `eval` of sft, rl, dpo and distill. Answers
+are graded and recorded as the recipe eval does; each row also has the `step`."""
 
 # eval: {suites: [gsm8k.jsonl, cookbook:gsm8k], every: 20, items: 100, infrequent: {every: 200}}
 #
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class Tier(NamedTuple):
-    """Items that are evaluated together every `every` steps, by the suite's name in the metrics."""
+    """Items that are evaluated together every `every` steps: a dict from the name of a suite in
+    metrics to its items."""
 
     every: int
     items: Mapping[str, Sequence[Item]]
@@ -81,14 +82,14 @@ class Suites:
         return items
 
     def due(self, step: int) -> list[Tier]:
-        """Return the tiers to evaluate before a step."""
+        """Return the tiers that are due before a step."""
         return [tier for tier in self.tiers if settings.due(tier.every, step)]
 
     def scores(
         self, step: int, sampler: "tinker.SamplingClient", tiers: Sequence[Tier]
     ) -> dict[str, float]:
-        """Ask the questions of tiers that have no answer yet, and return the metrics. A signal does
-        not interrupt this."""
+        """Ask the unanswered questions of tiers, and return the metrics. A signal does not
+        interrupt this."""
         items = {i.key: i for tier in tiers for i in chain.from_iterable(tier.items.values())}
         is_first = step == self._directory.start_step  # its weights may have answered before
         others: list[dict[str, Any]] = []
@@ -119,7 +120,7 @@ class Suites:
 def _renamed(
     by_suite: dict[str, list[Item]], other: Tier, items: int | None
 ) -> dict[str, list[Item]]:
-    """Rename the suites that are also in the other tier."""
+    """Return the suites of a tier. Suites that the other tier contains too get another name."""
     part = "all" if items is None else items
     return {
         f"{name}-{part}" if name in other.items else name: in_suite
@@ -128,7 +129,7 @@ def _renamed(
 
 
 def names_of(how: settings.Suites) -> list[str]:
-    """Return the names of the suites of both tiers, each once."""
+    """Return the names of the suites of both tiers, without duplicates."""
     rare = how.infrequent.suites if how.infrequent is not None else None
     return list(dict.fromkeys([*how.suites, *(rare or ())]))
 

@@ -1,5 +1,5 @@
-"""Graders of answers, by name or as user functions. Each returns 1.0 or 0.0, except user functions,
-which may return any number."""
+"""Graders of answers: built-in graders, which return 1.0 or 0.0, and user functions, which may
+return any number."""
 
 # exact     the text is the answer, apart from surrounding space
 # numeric   the last number in the text equals the answer's
@@ -25,7 +25,7 @@ _CHOICES = (
     re.compile(r"\b([A-Z])\W*\Z"),
 )
 _LONGEST = 20_000
-"""The number of characters of a text that are searched."""
+"""The largest number of characters of a text that are searched."""
 
 
 class Question(NamedTuple):
@@ -63,7 +63,7 @@ def numeric(question: Question, text: str) -> Grade:
 
 
 def regex(question: Question, text: str) -> Grade:
-    """Return 1.0 if the answer, a pattern, matches a part of the text."""
+    """Return 1.0 if the answer, a regular expression, matches a part of the text."""
     return Grade(float(re.search(question.answer, text[:_LONGEST]) is not None))
 
 
@@ -74,8 +74,8 @@ def choice(question: Question, text: str) -> Grade:
 
 
 def chosen(text: str, choices: Sequence[str]) -> int | None:
-    """Return the index of the choice that a text means: the choice that equals it, else the letter
-    that it gives, else the only choice that it contains."""
+    """Return the index of the choice that a text means: the choice that equals the text, else
+    the choice whose letter the text gives, else the only choice that the text contains."""
     plain = text.strip()
     folded = [option.strip().casefold() for option in choices]
     if plain.casefold() in folded:
@@ -102,7 +102,7 @@ def number_in(text: str) -> float | None:
 
 
 def check(name: str, answer: str, choices: Sequence[str]) -> str | None:
-    """Return the reason why a grader cannot judge with this answer, or None."""
+    """Return the reason why a grader cannot work with this right answer, or None."""
     if name == "regex":
         try:
             re.compile(answer)
@@ -147,8 +147,8 @@ class Graders:
         return self._sandboxes[name]
 
     def fingerprint(self, name: str) -> str:
-        """Return the grader's name, with a hash of its file for a function. Rows with another
-        fingerprint are graded again."""
+        """Return the grader's name; for a user function, with a hash of its file. Rows with
+        another fingerprint are graded again."""
         if name in NAMES:
             return name
         if name not in self._prints:

@@ -1,6 +1,7 @@
 # pyright: reportMissingImports=false
-"""Evaluation of agents on terminal tasks with the package `harbor`, in an interpreter that has it:
-`python -m sweeper.recipes.harbor tasks=grids/terminal agent=oracle log_path=/tmp/trials`."""
+"""Evaluates agents on terminal tasks with the package `harbor`, in an interpreter that has the
+package: `python -m sweeper.recipes.harbor tasks=grids/terminal agent=oracle
+log_path=/tmp/trials`."""
 
 # Each task is tried `attempts` times, `n_parallel_envs` at once. `agent` is one of harbor's agents
 # or the import path of a class. `terminus-2` samples from the service through harbor's own Tinker
@@ -68,7 +69,8 @@ class Config(settings.Place, Agents):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return what this machine and interpreter lack for a run, and the mistakes of its tasks."""
+    """Return a line for each thing that this machine or interpreter lacks for a run, and for
+    each mistake of its tasks."""
     reasons: list[str] = []
     if importlib.util.find_spec("harbor") is None:
         reasons.append(
@@ -97,8 +99,8 @@ def main(config: Config) -> None:
 
 
 class Sampling(NamedTuple):
-    """The sampling settings of an agent: its longest answer in tokens, its temperature, and the
-    address of the weights (None: the base model)."""
+    """The sampling settings of an agent: the maximum number of tokens of an answer, the
+    temperature, and the address of the weights (None: the base model)."""
 
     max_tokens: int
     temperature: float
@@ -145,7 +147,7 @@ def agent_of(
 async def run_trial(
     config: Agents, task: Task, attempt: int, agent: Mapping[str, Any], folder: str
 ) -> Trial:
-    """Run one trial with harbor, and return its results. Its folder is removed."""
+    """Run a trial with harbor, return its results, and remove its folder."""
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # cost maps are not used
     from harbor.models.trial.config import TrialConfig
     from harbor.trial.trial import Trial as Running
@@ -217,9 +219,8 @@ class Trials:
         return True
 
     async def _run_all(self, missing: Sequence[tuple[Task, int]], count: int, folder: str) -> None:
-        """Run trials, `n_parallel_envs` at once. After a signal, no trial begins, and running
-        trials are cancelled.
-        """
+        """Run trials, `n_parallel_envs` at the same time. After a signal, no trial begins, and
+        running trials are cancelled."""
         waiting = list(missing)
         running: set[asyncio.Task[None]] = set()
         while (waiting or running) and self.stop.signum is None:

@@ -35,7 +35,7 @@ from .service import RecipeError
 from .trainer import run
 
 _SAMPLED_SECONDS = 24 * 3600
-"""Seconds that the service keeps the weights from which a step samples."""
+"""The lifetime at the service of the weights from which a step samples, in seconds."""
 _CANCEL_SECONDS = 30.0
 
 
@@ -61,7 +61,8 @@ class Config(settings.Policy, harbor_settings.Agents):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return what this machine and interpreter lack for a run, and the mistakes of its tasks."""
+    """Return a line for each thing that this machine or interpreter lacks for a run, and for
+    each mistake of its tasks."""
     return harbor.lacks(values)
 
 
@@ -104,7 +105,7 @@ class _Running:
 
 
 class TrialTrainer(terminal.EpisodeTrainer):
-    """The loop of terminal.py, with trials of harbor's as episodes."""
+    """The loop of terminal.py, with trials of harbor as episodes."""
 
     config: Any
 
@@ -118,7 +119,8 @@ class TrialTrainer(terminal.EpisodeTrainer):
         return terminal.terminal_tasks.read(values)
 
     def open_player(self) -> None:
-        """Start the loop of all trials, and let harbor find the service."""
+        """Start the event loop of all trials, and set the variables with which harbor finds the
+        service."""
         harbor.use_service(self.connection.url)
         self.agent = self.config.agent
         self.loop = asyncio.new_event_loop()
@@ -133,18 +135,19 @@ class TrialTrainer(terminal.EpisodeTrainer):
         self.folder.cleanup()
 
     def problem(self, task: Task) -> Problem:
-        """Return a task's instruction as a problem. The agent makes the prompts from it."""
+        """Return a task's instruction as a problem. The agent makes its prompts from the
+        instruction."""
         prompt = harbor_trials.prompt_of(task.steps[0].instruction)
         return Problem([{"role": "user", "content": prompt}], [], "", 0, 0, task.name)
 
     def open_sampler(self) -> Any:
-        """Request to save the current weights under an address, from which harbor samples."""
+        """Save the current weights under an address, from which harbor samples."""
         return self.training.save_weights_for_sampler(
             f"trials-{next(self.saved)}", ttl_seconds=_SAMPLED_SECONDS
         )
 
     def ask_first(self, sampler: Any, problem: Problem, key: terminal.Key, size: int) -> None:
-        """Request nothing, because the agents send the requests."""
+        """Do nothing, because the agents send the requests."""
 
     def attempt(
         self, key: terminal.Key, task: Task, problem: Problem, sampler: Any, first: Any
@@ -170,7 +173,7 @@ class TrialTrainer(terminal.EpisodeTrainer):
         return self.played(trial)
 
     def played(self, trial: Trial) -> Played:
-        """Return a trial as an episode, with the answers as the model wrote them."""
+        """Return a trial as an episode."""
         rollout, turns, taken = trial.rollout, list[Turn](), 0
         for turn in rollout.turns:
             tokens = rollout.tokens[taken : taken + turn.size]

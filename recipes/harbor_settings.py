@@ -1,5 +1,5 @@
-"""Settings of trials of the package `harbor`, for the recipes harbor and harbor_rl. They have a
-module of their own, because a recipe's module has only one class of settings."""
+"""Settings of trials of the package `harbor`, for the recipes harbor and harbor_rl. They are in
+a separate module, because the module of a recipe may have only one class of settings."""
 
 import json
 from typing import Any
@@ -13,7 +13,7 @@ TERMINUS = "terminus-2"
 
 @chz.chz
 class Agents(settings.Tasks):
-    """The agent of trials, and where it works."""
+    """Settings of the agent of trials and of its environment."""
 
     agent: str = chz.field(
         default=TERMINUS, doc="harbor's name of an agent, or the import path of a class (a.b:C)"
@@ -49,7 +49,7 @@ def check_agents(config: Agents) -> None:
 
 
 def options_of(text: str) -> dict[str, Any]:
-    """Parse the agent's further arguments. Raises ValueError."""
+    """Parse the text of additional arguments for the agent. Raises ValueError."""
     try:
         options: Any = json.loads(text)
     except ValueError:

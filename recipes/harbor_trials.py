@@ -15,15 +15,15 @@ _NOT_JUDGED = {
     *("AddTestsDirError", "DownloadVerifierDirError", "VerifierTimeoutError"),
     *("RewardFileNotFoundError", "RewardFileEmptyError", "VerifierOutputParseError"),
 }
-"""Exceptions of a verifier: the agent's actions may be the cause, so they count as reward 0."""
+"""Exceptions of a verifier that the agent's actions may have caused: they mean the reward 0."""
 _OF_THE_AGENT = {"AgentTimeoutError": "time", "NonZeroAgentExitCodeError": "agent"}
 _LONGEST_PROMPT = 4000
 
 
 class Trial(NamedTuple):
-    """A finished trial. `failed` is the reason if its environment failed, rather than its agent;
-    the other values then mean nothing. `exact` is whether each turn's prompt continues the tokens
-    before it, so that the trial is one sequence. A turn whose prompt does not continue them is
+    """A finished trial. `failed` is the reason if the environment failed; the other fields then
+    have no meaning. `exact` is set if the prompt of each turn begins with all tokens before it,
+    so that the trial is a single sequence of tokens. Otherwise a turn whose prompt does not is
     `fresh`: the agent has summarised or rewritten its history."""
 
     task: str
@@ -66,7 +66,7 @@ def from_document(record: Mapping[str, Any]) -> Trial:
 
 
 def read(folder: str, task: str, attempt: int) -> Trial:
-    """Read the trial in a folder. Raises ValueError if it has no finished trial."""
+    """Read the trial in a folder. Raises ValueError if the folder contains no finished trial."""
     result = _json(os.path.join(folder, "result.json"))
     if not isinstance(result, dict) or not result.get("finished_at"):
         raise ValueError(f"{folder}: has no finished trial")
@@ -145,7 +145,7 @@ def _rollout(
 
 
 class _Answer(NamedTuple):
-    """An answer that an agent has recorded: the prompt's tokens, and the sampled ones."""
+    """An answer that an agent has recorded: the tokens of its prompt, and the sampled tokens."""
 
     prompt: list[int]
     tokens: list[int]
@@ -153,13 +153,13 @@ class _Answer(NamedTuple):
 
     @property
     def end(self) -> list[int]:
-        """The tokens up to the end of the answer."""
+        """The tokens of the prompt and the answer."""
         return self.prompt + self.tokens
 
 
 def _answers(details: Sequence[Mapping[str, Any]]) -> tuple[list[_Answer], bool]:
-    """Return all recorded answers, with those of an agent's helpers last, and whether all records
-    are complete. An answer without its prompt or logprobs is left out."""
+    """Return all recorded answers, those of an agent's subagents last, and whether all records
+    are complete. An answer without its prompt or its logprobs is left out."""
     answers: list[_Answer] = []
     whole = True
     for detail in details:

@@ -45,8 +45,8 @@ _WIDTHS, _WEIGHTS = "_KNOWN_HIDDEN_SIZES", "_LORA_PARAMS_PER_RANK_BY_COMPONENT"
 
 
 class Shape(NamedTuple):
-    """A model's width, and the weights per rank of an adapter on its attention, MLP and
-    unembedding."""
+    """A model's width, and the numbers of weights for each rank of an adapter on its attention,
+    its MLP and its unembedding."""
 
     family: str
     width: int
@@ -108,20 +108,20 @@ SHAPES: Mapping[str, Shape] = {
     "Qwen/Qwen3.6-35B-A3B": Shape("Qwen", 2048, 17_545_728),
     "Qwen/Qwen3.8-27B": Shape("Qwen", 5120, 7_544_320),
 }
-"""Sizes by the service's model names, from tinker-cookbook's tables (`hyperparam_utils`, 0.6.1).
-The experts of a mixture share half of their adapter, as in the service."""
+"""The sizes of models by the service's names, from tinker-cookbook's tables (`hyperparam_utils`,
+0.6.1). As in the service, the experts of a mixture share half of their adapter."""
 
 
 class Chosen(NamedTuple):
-    """A value and the reason for it."""
+    """A value and the reason for the choice."""
 
     value: float
     why: str
 
 
 def learning_rate(recipe: str, model: str, usual: float) -> Chosen:
-    """Return the rate for a model; `usual` is the recipe's default. Raises ValueError if no rate
-    is known for the model."""
+    """Return the learning rate for a model. `usual` is the recipe's default. Raises ValueError
+    if no rate is known for the model."""
     shape = _shape(model)
     if shape is not None and shape.family == "tiny":
         return Chosen(usual, f"the default of {recipe}, which is for the engine's models")
@@ -141,8 +141,8 @@ def learning_rate(recipe: str, model: str, usual: float) -> Chosen:
 
 
 def lora_rank(model: str, things: int, what: str) -> Chosen:
-    """Return the rank for a model that learns `things` units of `what`. Raises ValueError if the
-    size of the model's adapter is not known."""
+    """Return the LoRA rank for a model that learns `things` units of `what`. Raises ValueError
+    if the size of the model's adapter is not known."""
     shape = _shape(model)
     if shape is None:
         raise ValueError(f"lora_rank=auto: the size of {model}'s adapter is not known; give a rank")
@@ -174,7 +174,7 @@ def choose(recipe: str, config: settings.Training) -> dict[str, Chosen]:
 
 
 def resolved(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
-    """Return the configuration with numbers for `auto`, and the reasons for them."""
+    """Return the configuration with numbers in place of `auto`, and the reason for each number."""
     chosen = choose(recipe, config)
     numbers = {key: chosen.value for key, chosen in chosen.items()}
     whys = {key: chosen.why for key, chosen in chosen.items()}
@@ -200,8 +200,8 @@ def _shape(model: str) -> Shape | None:
 
 @cache
 def _installed() -> Mapping[str, Shape]:
-    """Return the sizes in the tables of the installed tinker-cookbook, which may know more models.
-    Reads them without importing it, which would load torch."""
+    """Return the sizes in the tables of the installed tinker-cookbook, which may know more
+    models. The tables are read without an import, which would load torch."""
     spec = importlib.util.find_spec("tinker_cookbook")
     folders = None if spec is None else spec.submodule_search_locations
     if not folders:
@@ -224,13 +224,14 @@ def _installed() -> Mapping[str, Shape]:
 
 
 def _family(model: str) -> str:
-    """Return a model's family if `get_lr` has a formula for it, else the model's maker."""
+    """Return a model's family if tinker-cookbook's `get_lr` has a formula for the family, else
+    the model's maker."""
     families = (family for family in _EXPONENTS if family.lower() in model.lower())
     return next(families, model.partition("/")[0])
 
 
 def _to_learn(recipe: str, config: Any) -> tuple[int, str]:
-    """Return an upper bound of the amount of information to learn, and its unit."""
+    """Return an upper bound of the amount of information that a run can learn, and its unit."""
     if recipe in ("rl", "terminal", "harbor_rl"):
         sampled = config.max_steps * config.groups_per_batch * config.group_size
         return sampled, "rewarded answers"
@@ -255,7 +256,7 @@ def _bytes_of_file(path: str, held_out: int) -> int:
 
 
 def _bytes(data: tasks.Split) -> int:
-    """Count the bytes of the assistant's messages, and one for the end of each."""
+    """Count the bytes of the assistant's messages, plus one for the end of each message."""
     messages = (message for conversation in data.train for message in conversation)
     answers = (m["content"] for m in messages if m["role"] == "assistant")
     return sum(len(answer.encode("utf-8", "surrogatepass")) + 1 for answer in answers)

@@ -1,5 +1,6 @@
-"""Calls a function of a file in bubblewrap's isolation, where it sees only its own file. `python -m
-sweeper.recipes.isolated path/to/file.py:score` tries it on the file's EXAMPLES."""
+"""Calls a function of a file in a bubblewrap sandbox, in which it sees only its own file.
+`python -m sweeper.recipes.isolated path/to/file.py:score` tries the function on the file's
+EXAMPLES."""
 
 import json
 import os
@@ -16,20 +17,20 @@ from .service import RecipeError, errors_in_one_line
 
 _PROGRAM, _FILE, _CALLS = "/app/sandboxed.py", "/app/function.py", "/app/asked"
 _MORE_SECONDS, _MORE_MEGABYTES = 30.0, 64
-"""Seconds and megabytes for the interpreter, added to the function's limits."""
+"""Seconds and megabytes that are added to the function's limits for the interpreter."""
 _KEEP, _KEEP_EACH = 1 << 20, 4096
 Call = tuple[str, str, str]
 
 
 @cache
 def missing() -> str | None:
-    """Return what this machine lacks for isolation and how to install it; None if nothing is
-    missing."""
+    """Return a line that names a program that isolation needs and this machine lacks, and its
+    installation; None if nothing is missing."""
     return environments.missing("bubblewrap")
 
 
 class IsolatedFunction(Function):
-    """A user function in its own environment. Pending calls are made together, when the first of
+    """A user function in a sandbox. Calls are collected, and made together when the first of
     their scores is awaited."""
 
     def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
@@ -65,7 +66,7 @@ class IsolatedFunction(Function):
             )
 
     def begin(self, question: str, response: str, answer: str) -> Callable[[], Scored]:
-        """Queue a call, which is made when a score is awaited."""
+        """Queue a call. It is made when a score is awaited."""
         into: list[Scored] = []
         self._begun.append(((question, response, answer), into))
 
@@ -99,8 +100,9 @@ class IsolatedFunction(Function):
         return scores
 
     def _call(self, questions: Sequence[Call]) -> list[dict[str, Any]]:
-        """Return the lines of the process: how the file was loaded, then the result of each call
-        until the process ended. Raises RecipeError if the file cannot be loaded."""
+        """Return the output lines of the process: first the result of loading the file, then the
+        result of each call until the process ended. Raises RecipeError if the file cannot be
+        loaded."""
         lines = "".join(json.dumps(question) + "\n" for question in questions)
         limits = f"{self._megabytes} {self._seconds}"
         command = f"python3 -I {_PROGRAM} {_FILE} {self._name} {limits} <{_CALLS} 2>/dev/null"
@@ -126,7 +128,7 @@ class IsolatedFunction(Function):
         return [answers[0] | {"ended": ended}, *answers[1:]]
 
     def _again(self) -> Result:
-        """Open a new environment to replace one that a function has ended."""
+        """Open a new environment in place of one that a function has ended."""
         self._place.stop()
         try:
             self._open()

@@ -1,5 +1,5 @@
-"""Preferences: pairs of answers to a question, one of them preferred, read from JSONL or made from
-generated problems. The held-out part is the same for every seed."""
+"""Preferences: pairs of answers to a question, of which one is preferred. They are read from
+JSONL or made from generated problems. The held-out part is the same for every seed."""
 
 # A line of a file is one of these. The last is tinker-cookbook's format; its ties are left out.
 #
@@ -37,7 +37,7 @@ class Settings(settings.Settings):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return the mistake in the file `data` of a run on pairs, if any."""
+    """Return the mistake in the file `data` of a run on pairs, if there is one."""
     mistake = settings.check_data(values, pair, hold_out).mistake
     return [] if mistake is None else [mistake]
 
@@ -48,7 +48,7 @@ def notes(values: Mapping[str, Any]) -> list[str]:
 
 
 class Pair(NamedTuple):
-    """A question as messages, the preferred answer, and the other one."""
+    """A question as messages, the preferred answer, and the other answer."""
 
     prompt: Conversation
     chosen: str
@@ -70,12 +70,9 @@ class Rendered(NamedTuple):
 
 
 def load_pairs(config: settings.Settings) -> PairSplit:
-    """Load the configured pairs from a file, or make them from a task's problems: right answers
-    against wrong ones.
-
-    A held-out problem has the same wrong answer for every seed. `wrong_share` is the share of
-    generated training pairs that prefer the wrong answer.
-    """
+    """Load the configured pairs from a file, or make them from a task's problems: a right answer
+    and a wrong answer for each. A held-out problem has the same wrong answer for every seed.
+    `wrong_share` is the share of generated training pairs that prefer the wrong answer."""
     if config.data is not None:
         return read_pairs(config.data, config.test_size)
     data = settings.load_data(chz.replace(config, wrong_share=0.0))
@@ -85,12 +82,9 @@ def load_pairs(config: settings.Settings) -> PairSplit:
 
 
 def spoiled(conversations: Sequence[Conversation], stream: str) -> list[Pair]:
-    """Pair each conversation's answer with a copy in which one character is changed. A model that
-    has nearly learned the task makes such mistakes.
-
-    The new character occurs in some answer. Raises RecipeError if all answers together have only
-    one distinct character, so that no answer can be wrong.
-    """
+    """Pair each conversation's answer with a copy in which a character is changed. A model that
+    has nearly learned the task makes mistakes of this kind. The new character is taken from the
+    answers. Raises RecipeError if all answers consist of the same character."""
     draw = random.Random(stream)
     letters = sorted(
         {letter for conversation in conversations for letter in conversation[-1]["content"]}
@@ -107,9 +101,8 @@ def spoiled(conversations: Sequence[Conversation], stream: str) -> list[Pair]:
 
 
 def swapped(pairs: Sequence[Pair], share: float, seed: int) -> list[Pair]:
-    """Swap the answers of a share of the pairs, like judges who sometimes prefer the
-    worse answer.
-    """
+    """Swap the answers in a share of the pairs, to simulate judges who sometimes prefer the
+    worse answer."""
     chosen = random.Random(f"swapped/{seed}").sample(range(len(pairs)), round(share * len(pairs)))
     wrong = set(chosen)
     return [
@@ -119,11 +112,9 @@ def swapped(pairs: Sequence[Pair], share: float, seed: int) -> list[Pair]:
 
 
 def read_pairs(path: str, test_size: int) -> PairSplit:
-    """Load the pairs of a JSONL file, `test_size` of them held out.
-
-    Copies of a held-out pair are left out of the training part. Raises RecipeError, with file and
-    line, for an invalid pair.
-    """
+    """Load the pairs of a JSONL file, and hold out `test_size` of them. Copies of a held-out
+    pair are removed from the training part. Raises RecipeError, with file and line, for an
+    invalid pair."""
     return hold_out(data_files.read(path, pair), test_size, path)
 
 
@@ -149,7 +140,7 @@ def render_pairs(
 
 
 def pair(row: Row) -> Pair | None:
-    """Return the pair of a line; None for a tie. Raises RecipeError for an invalid one."""
+    """Return the pair in a line; None for a tie. Raises RecipeError for an invalid pair."""
     if "comparison" in row:
         return _compared(row)
     chosen, rejected = row.get("chosen"), row.get("rejected")
@@ -163,8 +154,8 @@ def pair(row: Row) -> Pair | None:
 
 
 def _of_conversations(row: Row, chosen: Any, rejected: Any) -> Pair:
-    """Return the pair of two conversations that differ only in their last message. If the row also
-    has a prompt, both must begin with it."""
+    """Make a pair of two conversations that differ only in their last message. If the row also
+    has a prompt, both must begin with the prompt."""
     better, worse = row.messages(chosen, '"chosen"'), row.messages(rejected, '"rejected"')
     if better[:-1] != worse[:-1]:
         raise row.wrong('"chosen" and "rejected" must differ only in their last message')
@@ -198,7 +189,7 @@ def _checked(row: Row, prompt: Any, chosen: Any, rejected: Any) -> Pair:
 
 
 def _prompt(row: Row, value: Any) -> Conversation:
-    """Check a prompt: a text, or messages."""
+    """Check a prompt: a string, or messages."""
     if isinstance(value, str):
         return [{"role": "user", "content": row.text(value, "the prompt")}]
     if not isinstance(value, list):
@@ -207,8 +198,8 @@ def _prompt(row: Row, value: Any) -> Conversation:
 
 
 def _answer(row: Row, value: Any) -> str:
-    """Check an answer: a text, or one message of the assistant's. An answer that is not preferred
-    may be empty."""
+    """Check an answer: a string, or a message of the assistant. The rejected answer may be
+    empty."""
     if isinstance(value, str):
         return row.text(value, "an answer")
     if not isinstance(value, list) or len(value) != 1:

@@ -16,9 +16,9 @@ def advantages(rewards: Sequence[float], normalize_std: bool) -> list[float]:
     """Return each answer's reward minus the group's mean.
 
     With `normalize_std`, the difference is divided by the group's standard deviation, as in the
-    first publication of GRPO (Shao et al. 2024, arXiv:2402.03300, section 4.1.2). By default it is
-    not: Liu et al. 2025 (arXiv:2503.20783) show that the division favours the easiest and hardest
-    questions.
+    first publication of GRPO (Shao et al. 2024, arXiv:2402.03300, section 4.1.2). Recipes do not
+    divide by default: Liu et al. 2025 (arXiv:2503.20783) show that the division favours the
+    easiest and hardest questions.
     """
     mean = sum(rewards) / len(rewards)
     centred = [reward - mean for reward in rewards]
@@ -29,23 +29,21 @@ def advantages(rewards: Sequence[float], normalize_std: bool) -> list[float]:
 
 
 def entropy_bonus(logprobs: Sequence[float], mean: float, coef: float) -> list[float]:
-    """Return the bonus of sampled tokens for being unlikely, relative to the batch's mean logprob.
-
-    With this bonus added to the advantages, the gradient is that of reward + coef * entropy. The
-    entropy is the mean over tokens of -log q, with q the probability that a token was sampled with
-    (Williams and Peng 1991, "Function optimization using connectionist reinforcement learning
-    algorithms").
-    """
+    """Return a bonus for each sampled token: the less likely it was, relative to the batch's
+    mean logprob, the larger. With this bonus added to the advantages, the gradient is that of
+    reward + coef * entropy. The entropy is the mean over tokens of -log q, where q is the
+    probability with which a token was sampled (Williams and Peng 1991, "Function optimization
+    using connectionist reinforcement learning algorithms")."""
     return [coef * (mean - logprob) for logprob in logprobs]
 
 
 def kl_penalty(
     sampled: Sequence[Sequence[float]], reference: Sequence[Sequence[float]], coef: float
 ) -> tuple[list[list[float]], dict[str, float]]:
-    """Return a penalty for each token of each answer, and a metric. The penalty is for tokens that
-    are likelier than under the reference, relative to the batch's mean. The metric is this mean: an
-    estimate of the KL divergence from the reference in nats per token, under tinker-cookbook's
-    name."""
+    """Return an addition to the advantage of each token of each answer, and a metric. The addition
+    is negative for a token whose log ratio to the reference is above the batch's mean, and positive
+    below it. The metric is this mean, an estimate of the KL divergence from the reference in nats
+    per token, with tinker-cookbook's name."""
     apart = [
         [policy - other for policy, other in zip(*both, strict=True)]
         for both in zip(sampled, reference, strict=True)
@@ -111,7 +109,7 @@ def split_evenly(items: list[Any], parts: int) -> list[list[Any]]:
 
 
 def sampling_seed(seed: int, step: int, question: int) -> int:
-    """Return the seed for the answers to the nth question of a step."""
+    """Return the seed for the answers to a question (given by its position) of a step."""
     return samplers.seed_of(f"sample/{seed}/{step}/{question}")
 
 
@@ -125,11 +123,9 @@ class Update(NamedTuple):
     def metrics(
         self, wait: Callable[[Any], Any], timed: Callable[[str], AbstractContextManager[None]]
     ) -> dict[str, float]:
-        """Wait, and return the KL divergence of trainer and sampler and the optimizer's metrics.
-        `timed` measures the two kinds of waiting.
-
-        Later substeps start from the weights that earlier ones have changed.
-        """
+        """Wait for the requests. Return the KL divergence between trainer and sampler, and the
+        optimizer's metrics. `timed` measures the two kinds of waiting. Later substeps start from
+        the weights that earlier substeps have changed."""
         with timed("forward_backward"):
             passes = [wait(request) for request in self.passes]
         outputs = [output for result in passes for output in result.loss_fn_outputs]

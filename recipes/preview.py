@@ -24,7 +24,7 @@ def of_conversations(config: Any, count: int, learn: chat.Learned) -> Document:
 
 
 def of_pairs(config: Any, count: int, render: Callable[..., chat.Example]) -> Document:
-    """Return the pairs of the first step, with each answer as an example of its own. `render` gets
+    """Return the pairs of the first step, with each answer as a separate example. `render` gets
     the tokenizer, the question and an answer."""
     with printed() as about:
         data = pairs.load_pairs(config)
@@ -64,8 +64,8 @@ def of_questions(
 
 
 def tokenizer_of(model_name: str) -> Any:
-    """Return a model's tokenizer as the SDK would, without a service: from the local cache, or the
-    hub. Raises RecipeError."""
+    """Return a model's tokenizer, as the SDK does, but without a service: from the local cache,
+    or the hub. Raises RecipeError."""
     from tinker.lib.public_interfaces import sampling_client
 
     try:
@@ -76,15 +76,15 @@ def tokenizer_of(model_name: str) -> Any:
 
 
 def _tokenizer_of(config: Any) -> Any:
-    """Return a run's tokenizer. Ignores settings that were recorded with an address, because only
-    the service knows them."""
+    """Return a run's tokenizer. Settings that were recorded with an address of weights are
+    ignored, because only the service has them."""
     tokenizer = tokenizer_of(config.model_name)
     return thinking.applied(tokenizer, thinking.resolved(None, config, {}), config.model_name)
 
 
 @contextmanager
 def printed() -> Iterator[list[str]]:
-    """Collect the lines that the block prints, such as the number of examples left out."""
+    """Collect the lines that the `with` block prints, such as the number of examples left out."""
     lines: list[str] = []
     output = io.StringIO()
     with redirect_stdout(output):
@@ -97,7 +97,8 @@ def _first(batch_size: int, number: int, seed: int, count: int) -> list[int]:
 
 
 def _shown(tokenizer: Any, example: chat.Example, title: str = "") -> Document:
-    """Return an example as parts: each has a text, and whether its tokens are trained on."""
+    """Return an example as parts. Each part has a text, and says whether its tokens are trained
+    on."""
     parts: list[list[Any]] = []
     start = 0
     trained = [weight > 0 for weight in example.weights]

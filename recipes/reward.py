@@ -1,5 +1,5 @@
-"""Preference model: predicts which of two answers people prefer, by a score for each: `python -m
-sweeper.recipes.reward data=pairs.jsonl log_path=/tmp/reward`."""
+"""Trains a preference model, which predicts which of two answers people prefer, by a score for
+each answer: `python -m sweeper.recipes.reward data=pairs.jsonl log_path=/tmp/reward`."""
 
 # The pairs are those of dpo.py. The model reads a question with an answer and is asked whether the
 # answer is good; the score is the logprob of the verdict "yes". Training raises the score of the
@@ -61,7 +61,7 @@ class RewardTrainer(dpo.PairTrainer):
 
     @property
     def beta(self) -> float:
-        """The factor of the margins: scores are not scaled."""
+        """The factor of the margins. It is 1, because scores are not scaled."""
         return 1.0
 
     def render(self, split: Sequence[pairs.Pair]) -> list[pairs.Rendered]:

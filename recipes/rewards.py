@@ -1,5 +1,5 @@
-"""Rewards of answers: by comparing texts, by a user function, or by a preference model. All answers
-of a batch are submitted before the first result is awaited."""
+"""Rewards of answers: by comparison with the right answer, by a user function, or by a
+preference model. All answers of a batch are submitted before the first result is awaited."""
 
 import json
 import math
@@ -15,11 +15,11 @@ from .service import RecipeError, Service
 
 JUDGE = "Is this answer good?"
 VERDICT = "yes"
-"""The question to a preference model after an answer, and its reply for a good one."""
+"""The question to a preference model after an answer, and the model's reply for a good answer."""
 
 
 FAILURES = "reward_failures.jsonl"
-"""File of a step with the answers that could not be judged."""
+"""The name of the file of a step with the answers that could not be judged."""
 
 
 class Failure(NamedTuple):
@@ -31,12 +31,12 @@ class Failure(NamedTuple):
 
 
 class JudgeFailed(RecipeError):
-    """No answer of a step could be judged."""
+    """Raised if no answer of a step could be judged."""
 
 
 class Judging(NamedTuple):
-    """The number of a step's answers, and of those that could not be judged. `broken` is the reason
-    if none could be judged."""
+    """The number of a step's answers, and the number of answers that could not be judged.
+    `broken` is the reason if no answer could be judged."""
 
     failed: int
     answers: int
@@ -52,8 +52,7 @@ class Judging(NamedTuple):
         return {f"env/all/{kind}_failures": self.failed, f"env/all/frac_{kind}_failed": self.share}
 
     def check(self) -> None:
-        """Raise JudgeFailed if no answer could be judged, because there is nothing to learn
-        from."""
+        """Raise JudgeFailed if no answer could be judged: there is then nothing to learn."""
         if self.broken is not None:
             raise JudgeFailed(self.broken)
 
@@ -62,7 +61,7 @@ def judging(
     run: RunDirectory, step: int, judge: str, failures: Sequence[Failure], answers: int, name: str
 ) -> Judging:
     """Write the failures of a step to a file whose name begins with `name`, and print the first
-    one. Return their count. `judge` names the judge, such as "the verifier"."""
+    failure. Return the counts. `judge` is a phrase for the judge, such as "the verifier"."""
     if not failures:
         return Judging(0, answers)
     file = f"{name}{FAILURES}"
@@ -76,10 +75,10 @@ def judging(
 
 
 class Reward(Protocol):
-    """The interface of rewards of answers."""
+    """The interface of all rewards."""
 
     failures: list[Failure]
-    """The failures since the list was last emptied."""
+    """The failures since the caller last emptied the list."""
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
         """Begin to judge an answer. The returned function waits for its reward."""
@@ -91,7 +90,8 @@ class Reward(Protocol):
 
 
 class TextReward:
-    """A comparison with the right answer's text: exact, or by the share of right positions."""
+    """A reward by comparison with the right answer: 1 for the exact text, or the share of right
+    positions."""
 
     def __init__(self, dense: bool) -> None:
         self._measure = rollouts.share_right if dense else rollouts.exact
@@ -107,17 +107,16 @@ class TextReward:
 
 
 class FunctionReward:
-    """A call of `score(question, response, answer)` of a file in a separate process; see sandbox.py
-    and isolated.py."""
+    """A reward by the function `score(question, response, answer)` of a file, called in a
+    separate process; see sandbox.py and isolated.py."""
 
     def __init__(self, function: Function) -> None:
         self.function = function
         self.failures: list[Failure] = []
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
-        """Begin a call. If the function fails, the reward is 0, and the failure is kept in
-        `failures`.
-        """
+        """Begin a call. If the function fails, the reward is 0, and the failure is added to
+        `failures`."""
         del ended
         question = problem.messages[-1]["content"]
         scored = self.function.begin(question, text, problem.written)
@@ -188,8 +187,8 @@ class ModelReward:
 
 
 def _chance(ahead: float) -> float:
-    """Return 1 / (1 + e^-ahead): the chance that an answer is preferred if its score is higher by
-    `ahead` (Bradley and Terry)."""
+    """Return 1 / (1 + e^-ahead), the probability that an answer is preferred if its score is
+    higher by `ahead` (Bradley and Terry)."""
     return 1 / (1 + math.exp(-ahead)) if ahead >= 0 else math.exp(ahead) / (1 + math.exp(ahead))
 
 

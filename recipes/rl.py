@@ -87,8 +87,8 @@ class Config(settings.Policy, settings.Settings, settings.Evaluated):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return what this machine lacks for a run with these values. Called while a grid is planned,
-    if its runs execute on this machine."""
+    """Return a line for each thing that this machine lacks for a run with these values. Called
+    while a grid is planned, if its runs execute on this machine."""
     reasons = [*settings.lacks(values, tasks.question), *evaluating.lacks(values)]
     if values.get("reward_function") is not None:
         reasons += settings.lacking_function(values, "reward_function")
@@ -99,7 +99,7 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
 
 
 TRIED = 4
-"""Number of right answers on which a reward function is tried before the first step."""
+"""The number of right answers on which a reward function is tried before the first step."""
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
@@ -122,7 +122,8 @@ def examples(values: Mapping[str, Any], count: int) -> preview.Document:
 
 
 def samples(values: Mapping[str, Any], count: int, checkpoint: str) -> preview.Document:
-    """Return the prompts of `examples`, each with samples of a checkpoint and their rewards."""
+    """Return the prompts that `examples` returns, each with answers sampled from `checkpoint`
+    and their rewards."""
     from .sampled_preview import of_groups
 
     return of_groups(settings.made(Config, values), count, checkpoint)
@@ -153,7 +154,7 @@ SampleRequest: TypeAlias = "tinker.APIFuture[tinker.SampleResponse]"
 
 
 class Interrupted(Exception):
-    """A signal arrived while a step was sampled; the step is discarded."""
+    """Raised if a signal arrives while a step is sampled. The step is discarded."""
 
 
 class GroupTrainer(Trainer):
@@ -230,7 +231,7 @@ class GroupTrainer(Trainer):
         self.under_way: dict[int, Callable[[], list[Group]]] = {}
 
     def begin_snapshot(self) -> "tinker.APIFuture[tinker.SamplingClient]":
-        """Return the request for the sampler, which has the current weights."""
+        """Request a sampler of the current weights, and return the pending request."""
         return self.sampler
 
     def open_sampler(self) -> Any:
@@ -248,8 +249,8 @@ class GroupTrainer(Trainer):
         self.reward.close()
 
     def resumable(self, step: int) -> bool:
-        """Return whether sampling restarts at this step. A run can resume only there, because
-        samples of older weights are lost."""
+        """Return whether sampling restarts at this step. A run can resume only at such a step,
+        because samples from older weights are lost."""
         return self.begun_at(step) == step
 
     def begun_at(self, step: int) -> int:
@@ -260,8 +261,9 @@ class GroupTrainer(Trainer):
         return max(step - self.config.max_steps_off_policy, anew)
 
     def sample_ahead(self, step: int) -> Callable[[], list[Group]]:
-        """Submit all batches that are sampled from the weights of `step`. The returned function
-        waits for the batch of `step`, which may be sampled from older weights."""
+        """Submit the requests for all batches that are sampled from the weights of `step`. The
+        returned function waits for the batch of `step`, which may have been sampled from older
+        weights."""
         last = min(step + self.config.max_steps_off_policy, self.config.max_steps - 1)
         for batch in range(step, last + 1):
             if self.begun_at(batch) == step:
@@ -269,7 +271,8 @@ class GroupTrainer(Trainer):
         return self.under_way.pop(step)
 
     def train_step(self, step: int) -> None:
-        """Run one step: its samples, the optimizer's steps, a line of metrics."""
+        """Run a step: wait for its samples, run the optimizer's steps, and log a line of
+        metrics."""
         config = self.config
         groups_due = self.sample_ahead(step)
         scores = self.begin_scores(step)
@@ -305,16 +308,16 @@ class GroupTrainer(Trainer):
 
     @property
     def drops_constant(self) -> bool:
-        """Whether groups of equal rewards are dropped. By default, groups are kept if there is a
-        bonus or a penalty, which apply to every answer: a dropped group would settle on one answer
-        and stay dropped."""
+        """Whether groups of equal rewards are dropped. By default, they are not dropped if there
+        is a bonus or a penalty, which apply to every answer: a dropped group would settle on a
+        single answer and stay dropped."""
         config = self.config
         if config.remove_constant_reward_groups is not None:
             return config.remove_constant_reward_groups
         return not (config.entropy_coef or config.kl_penalty_coef)
 
     def begin_sampling(self, step: int) -> Callable[[], list[Group]]:
-        """Submit a step's questions. The returned function waits for the answers."""
+        """Submit the questions of a step. The returned function waits for the answers."""
         config, problems = self.config, self.asked_at(step)
         with self.timed("save"):
             sampler = self.wait(self.sampler)
@@ -354,8 +357,8 @@ class GroupTrainer(Trainer):
         return sampler.sample(prompt, count, tinker.SamplingParams(stop=[problem.end], **params))
 
     def begin_group(self, problem: Problem, request: "SampleRequest") -> Callable[[], Group]:
-        """Wait for the answers to a question and start judging them. The returned function waits
-        for their rewards."""
+        """Wait for the answers to a question and start to judge them. The returned function
+        waits for their rewards."""
         begun: list[tuple[Any, str, bool, Callable[[], float]]] = []
         for sequence in self.wait(request).sequences:
             text = rollouts.text_of(self.tokenizer, sequence.tokens)
@@ -445,7 +448,8 @@ class GroupTrainer(Trainer):
         return self.config.loss_fn
 
     def to_datum(self, prompt: list[int], rollout: Rollout, by_token: Any) -> "tinker.Datum":
-        """Return the training datum of an answer, with its output of `token_advantages`."""
+        """Return the training datum of an answer. `by_token` has the answer's part of the result
+        of `token_advantages`."""
         return policy_gradient.to_datum(prompt, rollout, by_token)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
@@ -469,7 +473,7 @@ class GroupTrainer(Trainer):
         return scores
 
     def judging(self, step: int, groups: list[Group], name: str = "") -> rewards.Judging:
-        """Record the answers that could not be judged. Return their count."""
+        """Record the answers that could not be judged. Return the counts."""
         failures, self.reward.failures = self.reward.failures, []
         answers = sum(len(group.rollouts) for group in groups)
         judge = f"reward_function {self.config.reward_function}"

@@ -13,12 +13,10 @@ from .tasks import Conversation
 
 
 class Problem(NamedTuple):
-    """A question as messages and as the tokens of a prompt, with its answer.
-
-    `end` is the token that ends an answer; `size` is the number of tokens of the right answer with
-    its end. `tag` is an optional name. `written` is the answer as it stands in the data. In
-    `answer`, chat templates of reasoning models may have added (empty) thoughts.
-    """
+    """A question as messages and as the tokens of a prompt, with its right answer. `end` is the
+    token that ends an answer. `size` is the number of tokens of the right answer with its end.
+    `tag` is an optional name. `written` is the right answer as it stands in the data; `answer`
+    is the same after the chat template, which may have added (empty) thoughts."""
 
     messages: Conversation
     prompt: list[int]
@@ -32,8 +30,8 @@ class Problem(NamedTuple):
 def problems_of(
     tokenizer: Any, conversations: Sequence[Conversation], config: Any
 ) -> list[Problem]:
-    """Return the problems that fit into `max_length`, with their right answers. Raises RecipeError
-    if none does."""
+    """Return the problems that fit into `max_length` together with their right answers. Raises
+    RecipeError if no problem fits."""
     problems: list[Problem] = []
     for conversation in conversations:
         example = chat.render(tokenizer, conversation)[-1]
@@ -61,9 +59,9 @@ def text_of(tokenizer: Any, tokens: Sequence[int]) -> str:
 
 
 class Turn(NamedTuple):
-    """One turn of several: the tokens that the environment wrote before it, the number of tokens
-    that the model wrote, their text, whether the model ended it, and the output. A `fresh` turn
-    does not see the earlier ones: `before` is its whole prompt."""
+    """A turn of an episode: the tokens that the environment wrote before it, the number of
+    tokens that the model wrote, their text, whether the model ended the turn, and the output. A
+    `fresh` turn does not see earlier turns: `before` is then its whole prompt."""
 
     before: list[int]
     size: int
@@ -77,8 +75,8 @@ class Turn(NamedTuple):
 class Rollout(NamedTuple):
     """A sampled answer: its tokens, the logprob of each, and its text.
 
-    `ended` is False if the answer was cut off at the token limit. With several `turns`, the tokens
-    are those of all turns; `about` holds other measurements of such an episode. `likeliest` holds
+    `ended` is False if the answer was cut off at the token limit. With several `turns`, the
+    tokens are those of all turns, and `about` has metrics of the whole episode. `likeliest` has
     the likeliest tokens at each position with their logprobs, if they were requested.
     """
 
@@ -106,13 +104,13 @@ class Group(NamedTuple):
 
     @property
     def constant(self) -> bool:
-        """Whether all rewards are equal, so that there is nothing to learn from them."""
+        """Whether all rewards are equal. There is then nothing to learn from the group."""
         return len(set(self.rewards)) <= 1
 
 
 class Segment(NamedTuple):
-    """A part of an episode that is one sequence of tokens: its prompt, the rollout after it, and
-    the slice of the episode's sampled tokens that it holds."""
+    """A part of an episode that is a single sequence of tokens: its prompt, the rollout after
+    the prompt, and the slice of the episode's sampled tokens that the part contains."""
 
     prompt: list[int]
     rollout: Rollout
@@ -141,8 +139,8 @@ def segments(prompt: list[int], rollout: Rollout) -> list[Segment]:
 
 
 def whole(prompt: list[int], rollout: Rollout) -> tuple[list[int], list[int]]:
-    """Return all tokens of a segment, from its prompt to its last sampled token, and the places of
-    the sampled ones."""
+    """Return all tokens of a segment, from its prompt to its last sampled token, and the
+    positions of the sampled tokens."""
     if not rollout.turns:
         tokens = prompt + rollout.tokens
         return tokens, list(range(len(prompt), len(tokens)))
@@ -156,22 +154,24 @@ def whole(prompt: list[int], rollout: Rollout) -> tuple[list[int], list[int]]:
 
 
 def whole_after(rollout: Rollout) -> tuple[int, list[int]]:
-    """Return the number of tokens after the prompt, and the places of sampled ones among them."""
+    """Return the number of tokens after the prompt, and the positions of the sampled tokens
+    among them."""
     tokens, places = whole([], rollout)
     return len(tokens), places
 
 
 def exact(answer: str, text: str, ended: bool) -> bool:
-    """Return whether a text is the answer and ends there."""
+    """Return whether a text is exactly the answer, and the model ended it."""
     return ended and text == answer
 
 
 def share_right(answer: str, text: str, ended: bool) -> float:
     """Return the share of positions that are right: 1.0 for exactly the answer.
 
-    The share is over the length of the longer text, so that a long answer earns little; a text that
-    has not ended counts as one character longer. Ending a text earns nothing by itself: the model
-    would learn that first, and stop trying letters before it has found the right ones.
+    The share is relative to the length of the longer text, so that a long answer earns little; a
+    text that has not ended counts as a character longer. The end alone earns nothing: the model
+    would learn to end texts first, and stop trying letters before it has found the right
+    letters.
     """
     right = sum(a == b for a, b in zip(answer, text, strict=False))
     longer = max(len(answer), len(text) + (not ended))
@@ -209,7 +209,7 @@ def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def held_out_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics of an evaluation, from the `metrics_of` its episodes."""
+    """Return the metrics of an evaluation, from the result of `metrics_of` for its episodes."""
     return {
         "test/reward": metrics["env/all/reward/total"],
         "test/accuracy": metrics["env/all/correct"],
@@ -248,7 +248,7 @@ def _question(problem: Problem) -> str:
 
 
 def _turns(problem: Problem, rollout: Rollout) -> list[dict[str, Any]]:
-    """Return the turns of an episode. The last one carries the reward."""
+    """Return the turns of an episode as documents. The last turn has the reward."""
     if not rollout.turns:
         return [_turn(problem, rollout)]
     last = len(rollout.turns) - 1
@@ -293,7 +293,7 @@ def _turn(problem: Problem, rollout: Rollout) -> dict[str, Any]:
 
 
 def transcript(title: str, groups: Sequence[Group], now: datetime) -> str:
-    """Return the episodes of some groups as a readable tree of elements in JSON (a logtree)."""
+    """Return the episodes of some groups as a logtree: a readable tree of elements in JSON."""
     body = [
         _node("h1", "lt-title", html.escape(title)),
         _node("div", "lt-subtitle", f"Generated {now.isoformat(timespec='seconds')}"),

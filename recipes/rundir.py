@@ -1,5 +1,5 @@
-"""The files of a run in its `log_path`, with tinker-cookbook's names and formats. Any of them may
-end in an incomplete line after a crash; `open_run` removes it."""
+"""The files of a run in its `log_path`, with tinker-cookbook's names and formats. After a crash,
+a file may end in an incomplete line; `open_run` removes such lines."""
 
 # config.json        the configuration, written at the start
 # metrics.jsonl      {"step": n, ...}: one line per step, each line one write
@@ -24,12 +24,12 @@ ITEMS = "items.jsonl"
 EPISODES = "episodes.jsonl"
 
 PARENT = "parent_path"
-"""Key of a checkpoint's record for the address of the weights that its run started from."""
+"""The key in a checkpoint's record for the address of the weights that its run started from."""
 
 
 class RunDirectory:
-    """A writer of a run's files. `last_state` is the checkpoint to resume from, None for a new
-    run."""
+    """Reads and writes the files of a run. `last_state` is the record of the checkpoint to
+    resume from, None for a new run."""
 
     def __init__(self, path: str, last_state: dict[str, Any] | None) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class RunDirectory:
 
     @property
     def start_step(self) -> int:
-        """Number of steps trained by the checkpoint to resume from."""
+        """The number of steps that the checkpoint to resume from has been trained for."""
         return int(self.last_state["batch"]) if self.last_state else 0
 
     def write_config(self, config: Mapping[str, Any]) -> None:
@@ -51,7 +51,8 @@ class RunDirectory:
         replace_file(os.path.join(self.path, CONFIG), text.encode())
 
     def drop_steps_from(self, step: int) -> None:
-        """Drop metrics of `step` and later: the run is about to train those steps again."""
+        """Drop the metrics of `step` and later steps, since the run is about to train these
+        steps again."""
         _keep_lines(os.path.join(self.path, METRICS), lambda line: line.get("step", step) < step)
 
     def log_metrics(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -59,7 +60,7 @@ class RunDirectory:
         self._append(METRICS, {"step": step, **metrics})
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the lines of all steps logged, each with its `step`."""
+        """Return all logged lines that have a `step`."""
         return _read_lines(os.path.join(self.path, METRICS))
 
     def record_checkpoint(self, record: Mapping[str, Any]) -> None:
@@ -68,7 +69,7 @@ class RunDirectory:
 
     @property
     def last_record(self) -> dict[str, Any] | None:
-        """The last record of checkpoints.jsonl, of any kind."""
+        """Return the last record of checkpoints.jsonl, of any kind."""
         records = _read_lines(os.path.join(self.path, CHECKPOINTS))
         return records[-1] if records else None
 
@@ -94,11 +95,11 @@ class RunDirectory:
         return _read_lines(os.path.join(self.path, EPISODES))
 
     def append_episode(self, record: Mapping[str, Any]) -> None:
-        """Append an episode; `step` is that of its batch."""
+        """Append an episode. The `step` in its record is the step of its batch."""
         self._append(EPISODES, record)
 
     def drop_episodes_before(self, step: int) -> None:
-        """Drop the episodes of earlier steps: a resumed run starts after them."""
+        """Drop the episodes of earlier steps, since a resumed run starts after these steps."""
         _keep_lines(os.path.join(self.path, EPISODES), lambda line: line.get("step", -1) >= step)
 
     def write_iteration(self, step: int, name: str, text: str) -> None:
@@ -115,11 +116,9 @@ class RunDirectory:
 
 
 def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunDirectory:
-    """Open `path` for a new or resumed run with this configuration.
-
-    Raises RecipeError if the directory belongs to a run with other settings; those named in `free`
-    may differ. Removes incomplete last lines of the files, and changes nothing else.
-    """
+    """Open `path` for a new or resumed run with this configuration. Remove incomplete last lines
+    of its files. Raises RecipeError if the directory belongs to a run with other settings;
+    settings named in `free` may differ."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -133,11 +132,9 @@ def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunD
 
 
 def state_path(checkpoint: str) -> str:
-    """Return the address of saved weights: `checkpoint` itself if it is an address, else that of
-    the last checkpoint of the run in this directory.
-
-    Raises RecipeError if the directory has no such run.
-    """
+    """Return the address of saved weights: `checkpoint` if it is an address, else the address of
+    the last checkpoint of the run in the directory `checkpoint`. Raises RecipeError if the
+    directory has no such run."""
     if checkpoint.startswith("tinker://"):
         return checkpoint
     states = _states(checkpoint)
@@ -147,12 +144,10 @@ def state_path(checkpoint: str) -> str:
 
 
 def sampler_path(checkpoint: str) -> str:
-    """Return the address of saved weights to sample from: `checkpoint` itself if it is an address,
-    else that of the last checkpoint of the run in this directory. A checkpoint that was saved only
-    to resume training has one address for both (`state_path`).
-
-    Raises RecipeError if the directory has no such run.
-    """
+    """Return the address of saved weights to sample from: `checkpoint` if it is an address, else
+    the address in the last checkpoint of the run in the directory `checkpoint`. If that
+    checkpoint was saved only to resume training, return its address for training (`state_path`).
+    Raises RecipeError if the directory has no such run."""
     if checkpoint.startswith("tinker://"):
         return checkpoint
     state_path(checkpoint)
@@ -161,7 +156,8 @@ def sampler_path(checkpoint: str) -> str:
 
 
 def last_state(path: str) -> dict[str, Any]:
-    """Return the record of the last checkpoint of the run in a directory, empty without one."""
+    """Return the record of the last checkpoint of the run in a directory. Empty if there is no
+    checkpoint."""
     states = _states(path)
     return states[-1] if states else {}
 
@@ -201,7 +197,8 @@ def _read_lines(path: str) -> list[dict[str, Any]]:
 
 
 def _keep_lines(path: str, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Rewrite a file with only the whole lines that `keep` accepts, their bytes unchanged."""
+    """Rewrite a file without incomplete lines and without lines that `keep` rejects. Other lines
+    keep their bytes."""
     if not os.path.exists(path):
         return
     with open(path, "rb") as file:
@@ -227,7 +224,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
 
 
 def replace_file(path: str, content: bytes) -> None:
-    """Replace a file atomically: it is always either the old one or the new one."""
+    """Replace a file atomically: readers see either the old content or the new content."""
     temporary = f"{path}.{os.getpid()}.tmp"
     with open(temporary, "wb") as file:
         file.write(content)

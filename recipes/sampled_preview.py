@@ -1,4 +1,4 @@
-"""Shows samples of a checkpoint with their rewards, as a step of RL would get them: the hook
+"""Shows samples of a checkpoint with their rewards, as they occur in a step of RL: the hook
 `samples` of recipes."""
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from .policy_gradient import sampling_seed
 
 
 class _Sampling(rl.GroupTrainer):
-    """The part of the loop of RL that samples and judges, without training."""
+    """The loop of RL without training: it only samples and judges."""
 
     def __init__(
         self,

@@ -23,12 +23,10 @@ def seed_of(request: str) -> int:
 def open_sampler(
     connection: Service, model_name: str, checkpoint: str | None
 ) -> "tinker.SamplingClient":
-    """Return a client that samples from a checkpoint (None: from the base model).
-
-    Not every service can sample from weights that were saved for training: they are opened for
-    training, and a sampler is made from the training client. Raises RecipeError if a directory has
-    no checkpoint.
-    """
+    """Return a client that samples from a checkpoint (None: from the base model). Since not
+    every service can sample from weights that were saved for training, such weights are opened
+    for training, and a sampler is made from the training client. Raises RecipeError if a
+    directory has no checkpoint."""
     client, wait = connection.client, connection.wait
     if checkpoint is None:
         return wait(client.create_sampling_client(base_model=model_name))
@@ -42,8 +40,8 @@ def open_sampler(
 def open_named(
     connection: Service, name: str | None, model_name: str, parent: str | None
 ) -> "tinker.SamplingClient":
-    """Return a client that samples from a base model or a checkpoint by its name. Without a name
-    it samples from `parent`, or from the base model if there is no parent."""
+    """Return a client that samples from the base model or checkpoint `name`. Without a name, the
+    client samples from `parent`, or from the base model if there is no parent."""
     if name is None:
         return open_sampler(connection, model_name, parent)
     checkpoint = name if is_checkpoint(name) else None
@@ -51,8 +49,8 @@ def open_named(
 
 
 def is_checkpoint(name: str) -> bool:
-    """Return whether a name means a checkpoint rather than a base model: an address, or a
-    directory with checkpoints."""
+    """Return whether a name means a checkpoint (an address, or a directory with checkpoints) and
+    not a base model."""
     return name.startswith("tinker://") or rundir.has_checkpoint(name)
 
 

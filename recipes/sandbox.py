@@ -22,15 +22,15 @@ _PIECE = 65536
 
 
 class Scored(NamedTuple):
-    """The result of a call: a score, or the reason why there is none."""
+    """The result of a call: a score, or the reason why there is no score."""
 
     value: float | None
     error: str | None = None
 
 
 class Function(ABC):
-    """A user function. `function` is `path/to/file.py:name`, `examples` the EXAMPLES of its file,
-    if any."""
+    """A user function. `function` is `path/to/file.py:name`. `examples` are the EXAMPLES of the
+    file, if any."""
 
     function: str
     examples: Any = None
@@ -42,18 +42,17 @@ class Function(ABC):
 
     @abstractmethod
     def __call__(self, question: str, response: str, answer: str) -> Scored:
-        """Call the function. This returns in about the allowed time, even if the
-        function hangs.
-        """
+        """Call the function. The call takes little longer than the allowed time, even if the
+        function hangs."""
 
     @abstractmethod
     def close(self) -> None:
         """End the process and its child processes."""
 
     def check(self, examples: Sequence[tuple[str, str, str]]) -> None:
-        """Call the function on `examples` of (question, response, answer), and on the file's
-        EXAMPLES, a list of (question, response, answer, score). Raises RecipeError if a call fails
-        or returns another score than its example has."""
+        """Call the function on `examples`, which are (question, response, answer), and on the
+        file's EXAMPLES, which are (question, response, answer, score). Raises RecipeError if a
+        call fails or returns another score than the example's."""
         for question, response, answer in examples:
             scored = self(question, response, answer)
             if scored.error is not None:
@@ -161,8 +160,8 @@ class Sandbox(Function):
         return None
 
     def _answer(self, seconds: float) -> dict[str, Any] | str:
-        """Return the next answer of the process, or the reason why there is none. In that case the
-        process is ended."""
+        """Return the next answer of the process. If there is none, end the process and return
+        the reason."""
         line = self._line(time.monotonic() + seconds)
         if line is None:
             self.close()
@@ -174,7 +173,8 @@ class Sandbox(Function):
         return str(answer["error"]) if "error" in answer else answer
 
     def _line(self, deadline: float) -> bytes | None:
-        """Return a line of the process, b"" at its end, None after the deadline."""
+        """Return a line of the process's output; b"" if the process has ended, None after the
+        deadline."""
         if self._child is None:
             return b""
         out = self._child.answers.fileno()

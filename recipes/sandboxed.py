@@ -23,8 +23,8 @@ _LONGEST = 400
 
 
 def confine(megabytes: int) -> None:
-    """Limit memory and files to the needs of a function of texts, and disconnect the network if the
-    kernel allows it."""
+    """Limit memory and open files to what a function of strings needs, and disconnect the
+    network if the kernel allows it."""
     size = megabytes << 20
     for kind, most in (
         (resource.RLIMIT_AS, size),
@@ -64,7 +64,8 @@ def error_text(error: BaseException, path: str) -> str:
 
 
 class TooLong(BaseException):
-    """A call has exceeded its time. Not an `Exception`, which user code may catch."""
+    """Raised if a call exceeds its time. It is not an `Exception`, because user code may catch
+    those."""
 
 
 def limit_time(seconds: float) -> Callable[[Any], Any]:

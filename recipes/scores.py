@@ -47,11 +47,9 @@ def _graded(done: Done) -> Done:
 
 
 def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
-    """Return the mean score of items, its standard error over items, and pass@k for powers of two.
-
-    The samples of an item are one observation: their scores are averaged first. A sample is right
-    with a score of 1 or more.
-    """
+    """Return the mean score of items, its standard error over items, and pass@k for powers of
+    two. The scores of an item's samples are averaged first. A sample is right if its score is at
+    least 1."""
     means = [sum(row["score"] for row in rows) / len(rows) for rows in items]
     count, mean = len(means), sum(means) / len(means)
     spread = sum((value - mean) ** 2 for value in means)
@@ -66,6 +64,7 @@ def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
 
 
 def pass_at(k: int, samples: int, right: int) -> float:
-    """Return the chance that at least one of k samples, drawn from all `samples`, is right (Chen et
-    al. 2021, arXiv:2107.03374): an unbiased estimate, unlike 1 - (1 - right/samples)^k."""
+    """Return the probability that at least one of `k` samples, drawn from all `samples`, is
+    right (Chen et al. 2021, arXiv:2107.03374). This estimate is unbiased; 1 - (1 -
+    right/samples)^k is not."""
     return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)

@@ -128,10 +128,10 @@ class Config(settings.Policy, settings.Tasks):
 
 
 class Stoppable(Protocol):
-    """The environment or trial of an episode."""
+    """The interface of an environment or trial that can be stopped."""
 
     def stop(self) -> None:
-        """Stop it, even while a command or a request is running in it."""
+        """Stop the environment or trial, even while a command or a request is running."""
 
 
 P = TypeVar("P", bound=Stoppable)
@@ -147,8 +147,9 @@ class Key(NamedTuple):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return what this machine lacks for a run with these values, and the mistakes of its tasks.
-    Called while a grid is planned, if its runs execute on this machine."""
+    """Return a line for each thing that this machine lacks for a run with these values, and for
+    each mistake of its tasks. Called while a grid is planned, if its runs execute on this
+    machine."""
     reasons: list[str] = []
     kind = values.get("environment", "bubblewrap")
     if (lacking := _missing(kind)) is not None:
@@ -172,8 +173,8 @@ def main(config: Config) -> None:
 
 
 def with_epochs(config: Any) -> Any:
-    """Return the configuration with `max_steps` set from `n_epochs`. The last batch goes into
-    another epoch if the number of tasks does not divide evenly."""
+    """Return the configuration with `max_steps` computed from `n_epochs`. If the batch size does
+    not divide the number of tasks, the last batch also has tasks of another epoch."""
     if config.n_epochs is None:
         return config
     count = len(terminal_tasks.read(chz.asdict(config)).train)
@@ -340,7 +341,7 @@ class EpisodeTrainer(rl.GroupTrainer):
     def play(
         self, key: Key, task: Task, problem: Problem, sampler: "tinker.SamplingClient", first: Any
     ) -> Ended:
-        """Play one episode, and play it again if its environment dies. Append it to
+        """Play an episode, and play it again if its environment dies. Append the episode to
         `episodes.jsonl`."""
         if key in self.recorded:
             return self.recorded.pop(key)
@@ -387,7 +388,7 @@ class EpisodeTrainer(rl.GroupTrainer):
 
     @contextmanager
     def held(self, place: P) -> Iterator[P]:
-        """Stop an environment at the end of the block, or earlier by `close`."""
+        """Stop an environment at the end of the `with` block. `close` may stop it earlier."""
         with self.lock:
             if self.closing:
                 place.stop()
@@ -430,11 +431,13 @@ class EpisodeTrainer(rl.GroupTrainer):
         return rewards.judging(self.run, step, "the verifier", failures, len(played), name)
 
     def failure_metrics(self, judging: rewards.Judging, name: str = "") -> dict[str, float]:
-        """Return the metrics of all failures and stops of a step's episodes."""
+        """Return the metrics of all failures in a step's episodes, and of the reasons for their
+        ends."""
         return episodes.counts(self.batch[_split_of(name)]) | judging.metrics("verifier")
 
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
-        """Write the summaries and transcripts of rl.py, and every episode as an ATIF trajectory."""
+        """Write summaries and transcripts as rl.py does, and every episode as an ATIF
+        trajectory."""
         super().write_rollouts(step, name, groups, title)
         played_groups = [
             [episode.played for episode in group if episode.played is not None]

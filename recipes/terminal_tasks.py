@@ -1,4 +1,4 @@
-"""Reads the terminal tasks of a run: those to train on, and those to evaluate on."""
+"""Reads the terminal tasks of a run, for training and for evaluation."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -10,14 +10,15 @@ from .service import RecipeError
 
 
 class Tasks(NamedTuple):
-    """The tasks to train on, and those to evaluate on."""
+    """The tasks for training, and the tasks for evaluation."""
 
     train: list[Task]
     test: list[Task]
 
 
 def sources(values: Mapping[str, Any]) -> dict[str, tuple[str, Choice]]:
-    """Return the folder and the choice of the tasks of `train`, and of `test` if there are any."""
+    """Return a dict from "train", and "test" if there are test tasks, to the folder of the tasks
+    and the choice among them."""
     if not values.get("tasks"):
         return {}
     choice, ids = choice_of(values), values.get("test_task_ids")
@@ -41,7 +42,7 @@ def mistakes(values: Mapping[str, Any]) -> list[str]:
 
 
 def older(values: Mapping[str, Any]) -> list[str]:
-    """Return a line for each task in the older format, which harbor itself does not read."""
+    """Return a line for each task in the older format, which harbor cannot read."""
     tasks = [task for source in sources(values).values() for task in _read(*source)[0]]
     return [
         f"{task.folder}: harbor does not read task.yaml; `harbor task migrate` converts it"
@@ -51,7 +52,7 @@ def older(values: Mapping[str, Any]) -> list[str]:
 
 
 def read(values: Mapping[str, Any]) -> Tasks:
-    """Return a run's tasks. Raises RecipeError for the first mistake."""
+    """Return the tasks of a run. Raises RecipeError for the first mistake."""
     if lines := mistakes(values):
         more = f" (and {len(lines) - 1} more: sweeper doctor tasks {values['tasks']})"
         raise RecipeError(lines[0] + (more if len(lines) > 1 else ""))

@@ -1,5 +1,6 @@
-"""The setting `thinking`: whether a model writes thoughts before answers, by a switch of its chat
-template. It is recorded with checkpoints, and runs that start from a checkpoint take it over."""
+"""The setting `thinking`: whether a model writes thoughts before answers. It sets a switch of
+the chat template. The setting is recorded with checkpoints, and runs that start from a
+checkpoint use the same setting."""
 
 import copy
 import re
@@ -11,20 +12,19 @@ from . import rundir
 from .service import RecipeError, Service, service_error
 
 KEY = "thinking"
-"""Key of a checkpoint's record, and of the metadata of a training run at the service."""
+"""The key of the setting in a checkpoint's record, and in the metadata of a training run at the
+service."""
 
 _SWITCHES = re.compile(
     r"(?<![\w.'\"<|\[])(?:enable_thinking|thinking)\b(?=\s*(?:is\b|and\b|or\b|==|\)|\||-?%\}))"
 )
-"""The places where a chat template tests its variable for thoughts."""
+"""Matches the tests of the thinking variable in a chat template."""
 
 
 def resolved(connection: Service | None, config: Any, last: Mapping[str, Any]) -> str | None:
-    """Return `on`, `off` or None (the template's default) for a run. `last` is the record of
-    its last checkpoint.
-
-    Raises RecipeError if the run's setting differs from that of the weights that it starts from.
-    """
+    """Return the setting of a run: "on", "off" or None (the template's default). `last` is the
+    record of the run's last checkpoint. Raises RecipeError if the run starts from weights with
+    another setting."""
     start = config.load_checkpoint_path
     if KEY in last or start is None:
         return last.get(KEY, config.thinking)
@@ -38,7 +38,8 @@ def resolved(connection: Service | None, config: Any, last: Mapping[str, Any]) -
 
 
 def _of_checkpoint(connection: Service | None, checkpoint: str) -> str | None:
-    """Return the setting that was recorded with a run's last checkpoint, or with an address."""
+    """Return the setting that was recorded with a checkpoint, given by a run's directory or by
+    an address."""
     if not checkpoint.startswith("tinker://"):
         return rundir.last_state(checkpoint).get(KEY)
     if connection is None:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     import tinker
 
 _FLOOR = 1e-6
-"""The minimum probability of the rest, because float32 is not precise enough for a smaller
-remainder of 1."""
+"""The minimum probability of the rest. Below it, 1 minus the other probabilities is not precise
+in float32."""
 
 
 class Slopes(NamedTuple):
@@ -40,8 +40,8 @@ class Slopes(NamedTuple):
 
 
 def slopes(student: Any, teachers: Sequence[tuple[float, Any]]) -> Slopes:
-    """Compute the slopes from the logprobs of the likeliest tokens at each position (positions x
-    k): the student's, and those of each teacher with its weight."""
+    """Compute the slopes from logprobs of the likeliest tokens at each position (arrays of
+    positions x k): those of the student, and those of each teacher with the teacher's weight."""
     import numpy as np
 
     ours = np.asarray(student, np.float64)
@@ -92,7 +92,7 @@ def taught(response: Any, prompt: list[int], rollout: Rollout) -> tuple[list[flo
 
 def _values(rollout: Rollout) -> "np.ndarray":
     """Return the likeliest tokens at each position (positions x k). Raises RecipeError if the
-    rollout does not have them."""
+    rollout has none."""
     import numpy as np
 
     if len(rollout.likeliest) != len(rollout.tokens) or not all(rollout.likeliest):

@@ -1,5 +1,5 @@
 """Trackers that log on the run's machine: Trackio (a SQLite database) and TensorBoard (event
-files). They are opened by name, from $SWEEPER_TRACK, and imported only then."""
+files). $SWEEPER_TRACK has the names of the trackers to open; only these are imported."""
 
 import importlib
 import json
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, Protocol
 
 
 class Run(NamedTuple):
-    """The facts about a run that a tracker needs. `resumes` is whether the run continues from a
-    checkpoint."""
+    """The facts about a run that a tracker needs. `resumes` says whether the run continues from
+    a checkpoint."""
 
     project: str | None
     name: str | None
@@ -24,7 +24,7 @@ class Log(Protocol):
     """An open tracker."""
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Log a step's metrics. A step that was logged before does not appear twice."""
+        """Log the metrics of a step. A step that was logged before is not logged twice."""
         ...
 
     def finish(self) -> None:
@@ -84,6 +84,6 @@ OPEN: dict[str, Callable[[Run], Log]] = {"trackio": _Trackio, "tensorboard": _Te
 
 
 def wanted() -> list[str]:
-    """Return the names in $SWEEPER_TRACK. Unknown names, which a newer sweeper may set, are left
-    out."""
+    """Return the names in $SWEEPER_TRACK. Unknown names, which a newer version of sweeper may
+    set, are left out."""
     return [name for name in os.environ.get("SWEEPER_TRACK", "").split(",") if name in OPEN]

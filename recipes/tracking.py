@@ -12,7 +12,7 @@ from .rundir import RunDirectory
 from .settings import Place
 
 RUN_ID = "wandb_run_id"
-"""Key of a checkpoint's record for W&B's id of the run."""
+"""The key in a checkpoint's record for W&B's id of the run."""
 
 # Seconds that a run's end waits for an upload: less than the time between SIGTERM and SIGKILL.
 FINISH_SECONDS = 15.0
@@ -24,8 +24,7 @@ FLUSH = ("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "1")
 
 
 class Tracker:
-    """The W&B run of a run, and its other trackers, `others`. Without any of them, the methods do
-    nothing."""
+    """The trackers of a run: its W&B run and `others`. Without trackers, the methods do nothing."""
 
     def __init__(
         self,
@@ -44,9 +43,9 @@ class Tracker:
         return {RUN_ID: self._id} if self._id else {}
 
     def catch_up(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Log the steps that a tracker has missed, because the run was killed before it could send
-        them, or because the tracker is new. An offline W&B run is left out, because the steps that
-        it has on disk are unknown."""
+        """Log the steps that a tracker lacks, because the run was killed before it could send
+        them, or because the tracker is new. An offline W&B run is left out, because the steps
+        that it has on disk are unknown."""
         run = self._run
         skip = run is None or (run.offline and self._before)
         first = None if run is None or skip else run.starting_step  # `run.step` is not there yet
@@ -77,7 +76,7 @@ class Tracker:
                 self._others[name] = other
 
     def finish(self, exit_code: int) -> None:
-        """Wait a little for pending uploads, and report how the run ended."""
+        """Wait a short time for pending uploads, and tell the trackers the run's exit code."""
         for name, other in self._others.items():
             with _harmless("not finished", name):
                 other.finish()
@@ -88,7 +87,7 @@ class Tracker:
 
 @contextmanager
 def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Iterator[Tracker]:
-    """Open the trackers while the block runs. The W&B run gets the block's exit code."""
+    """Open the trackers for the `with` block. The W&B run ends with the block's exit code."""
     others = _open_others(config, directory, values)
     tracker = Tracker(_start(config, directory, values), directory.last_state, others)
     code: Any = 1
@@ -104,8 +103,8 @@ def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -
 
 
 def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Any | None:
-    """Return the W&B run. If it cannot be opened, return an offline run, kept on disk. Return None
-    without a project, or if both fail."""
+    """Return the W&B run. If it cannot be opened, return an offline run, which is stored on
+    disk. Return None without a project, or if both fail."""
     if not (config.wandb_project or os.environ.get("WANDB_PROJECT")):
         return None
     if os.environ.get("WANDB_MODE") == "disabled":
@@ -141,7 +140,7 @@ def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) ->
 def _open_others(
     config: Place, directory: RunDirectory, values: Mapping[str, Any]
 ) -> dict[str, trackers.Log]:
-    """Open the trackers in $SWEEPER_TRACK. Those that cannot be opened are left out."""
+    """Open the trackers in $SWEEPER_TRACK. Trackers that cannot be opened are left out."""
     opened: dict[str, trackers.Log] = {}
     for name in trackers.wanted():
         with _harmless("not recorded", name):
@@ -159,13 +158,13 @@ def _open_others(
 
 
 def _is_set(setting: str) -> bool:
-    """Return whether a variable of W&B's sets a setting."""
+    """Return whether an environment variable of W&B sets `setting`."""
     return {"root_dir": "WANDB_DIR"}.get(setting, f"WANDB_{setting.upper()}") in os.environ
 
 
 @contextmanager
 def _harmless(otherwise: str, tracker: str = "W&B") -> Iterator[None]:
-    """Report any failure of a tracker in the block on standard error, in one line."""
+    """Report a failure of a tracker in the `with` block on standard error, in one line."""
     try:
         yield
     except Exception as error:  # noqa: BLE001  what trackers raise has no common base

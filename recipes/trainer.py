@@ -51,17 +51,18 @@ def run(recipe: str, trainer: type["Trainer"], config: settings.Training) -> Non
 
 
 class Diverged(service.RecipeError):
-    """A metric of the training is NaN or infinite."""
+    """Raised if a training metric is NaN or infinite."""
 
 
 class Trainer(ABC):
-    """A run in progress: `training` is the model, `wait` returns a request's result."""
+    """A run in progress. `training` is the client of the model, and `wait` returns a request's
+    result."""
 
     shown: ClassVar[tuple[str, ...]] = ()
     """The metrics that are also printed."""
 
     thinking: str | None = None
-    """Whether the model writes thoughts; None: the chat template's default."""
+    """The setting `thinking`; None means the chat template's default."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class Trainer(ABC):
 
     @staticmethod
     def load_data(config: Any) -> Any:
-        """Load the data to train on and to hold out, before any request to a service."""
+        """Load the training data and the held-out data, before any request to a service."""
         return settings.load_data(config)
 
     @abstractmethod
@@ -98,23 +99,17 @@ class Trainer(ABC):
 
     @abstractmethod
     def train_steps(self) -> int:
-        """Train and log from the run's start until the end, or until `stop` has received a signal.
-
-        Return the number of steps that the model has been trained by then.
-        """
+        """Train and log from the run's start until the end, or until `stop` has received a
+        signal. Return the number of steps that the model has been trained for."""
 
     @abstractmethod
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Submit the requests of an evaluation. The returned function waits for the scores.
-
-        The scores are those of the weights that the step begins with, whatever is submitted later.
-        """
+        """Submit the requests of an evaluation. The returned function waits for the scores,
+        which belong to the weights at the beginning of the step, whatever is submitted later."""
 
     def train(self, tracker: tracking.Tracker) -> bool:
-        """Train from the run's start. Return True at the end, False when stopped by a signal.
-
-        Either way there is a checkpoint: the final one, or one to resume from.
-        """
+        """Train from the run's start. Return True at the end, False if a signal stopped the
+        training. In both cases there is a checkpoint: the final one, or one to resume from."""
         self.tracker = tracker
         self.stop.graceful = True
         step = self.train_steps()
@@ -134,8 +129,8 @@ class Trainer(ABC):
         return tinker.AdamParams(learning_rate=rate, beta1=0.9, beta2=0.95, eps=1e-8)
 
     def begin_scores(self, step: int, last: bool = False) -> Callable[[], dict[str, float]] | None:
-        """Submit the evaluations that are due before a step (with `last`: after the last step), of
-        the held-out examples and of suites. The returned function waits for the scores. Returns
+        """Submit the evaluations of held-out examples and of suites that are due before a step
+        (with `last`: after the last step). The returned function waits for the scores. Return
         None if no evaluation is due."""
         begun: list[Callable[[], dict[str, float]]] = []
         if last or settings.due(self.config.eval_every, step):
@@ -161,7 +156,7 @@ class Trainer(ABC):
         return self.training.save_weights_and_get_sampling_client()
 
     def save_due(self, step: int) -> bool:
-        """Return whether the weights that a step begins with should be saved."""
+        """Return whether the weights at the beginning of a step should be saved."""
         every = self.config.save_every
         return step > self.run.start_step and bool(every and step % every == 0)
 
@@ -169,7 +164,7 @@ class Trainer(ABC):
         """Close everything that the run has opened, except the connection."""
 
     def is_saved(self, step: int) -> bool:
-        """Return whether the last checkpoint has the weights that a step begins with."""
+        """Return whether the last checkpoint has the weights at the beginning of a step."""
         last = self.run.last_record
         return last is not None and last.get("name") == _name_of(step)
 
@@ -185,11 +180,8 @@ class Trainer(ABC):
     def record(
         self, step: int, saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse]"
     ) -> None:
-        """Wait for a checkpoint and record its address.
-
-        Call it between the metric lines of the last step in the checkpoint and the first one not
-        in it.
-        """
+        """Wait for a checkpoint and record its address. Call this after logging the metrics of
+        the last step in the checkpoint, and before those of the next step."""
         with self.timed("save"):
             state_path = self.wait(saved).path
         record = {"name": _name_of(step), "batch": step, "state_path": state_path}
@@ -199,7 +191,7 @@ class Trainer(ABC):
 
     @property
     def about(self) -> dict[str, str]:
-        """The facts that are recorded with each checkpoint, also at the service."""
+        """The facts that are recorded with each checkpoint, here and at the service."""
         return {thinking.KEY: self.thinking} if self.thinking else {}
 
     @property
@@ -209,7 +201,7 @@ class Trainer(ABC):
         return parent | self.about | self.tracker.mark
 
     def finish(self, step: int) -> None:
-        """Run and log the last evaluation, after `step` steps. Then record the final checkpoint."""
+        """Run and log the last evaluation, after `step` steps, and record the final checkpoint."""
         scores = self.begin_scores(step, last=True)
         state = self.training.save_state("final")
         sampler = self.training.save_weights_for_sampler("final")
@@ -221,12 +213,9 @@ class Trainer(ABC):
         self.run.record_checkpoint(record | self.marks)
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
-        """Log a line of metrics and print one. `time/total` is the time since the previous line,
-        and `time/...` its parts.
-
-        If a metric is not finite, raises Diverged after writing the line: all later steps would be
-        NaN too, at the same cost.
-        """
+        """Log and print a line of metrics. `time/total` is the time since the previous line, and
+        `time/...` are its parts. If a metric is not finite, raise Diverged after writing the
+        line: all later steps would be NaN too, at the same cost."""
         now = time.monotonic()
         times = {"progress": step / self.config.max_steps, "time/total": now - self.last_line}
         times |= self.stopwatch.metrics()
@@ -244,12 +233,13 @@ class Trainer(ABC):
 
 
 def _name_of(step: int) -> str:
-    """Return the name of a checkpoint of the weights that a step begins with."""
+    """Return the name of a checkpoint with the weights at the beginning of a step."""
     return f"{step:06d}"
 
 
 def found_numbers(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
-    """Return the configuration with numbers for `auto`, and their reasons. Raises RecipeError."""
+    """Return the configuration with numbers in place of `auto`, and the reason for each number.
+    Raises RecipeError."""
     try:
         numbers, whys = hyperparams.resolved(recipe, config)
     except ValueError as error:
@@ -268,12 +258,9 @@ def not_finite(metrics: Mapping[str, Any]) -> tuple[str, float] | None:
 
 
 def parent_of(config: settings.Training, directory: rundir.RunDirectory) -> str | None:
-    """Return the address of the weights that the run has started or will start from; None for a new
-    adapter.
-
-    A resumed run has recorded the address, because the run in `load_checkpoint_path` may have new
-    checkpoints meanwhile.
-    """
+    """Return the address of the weights that the run has started from or will start from; None
+    for a new adapter. A resumed run uses the address that it has recorded, because the run in
+    `load_checkpoint_path` may have saved new checkpoints since."""
     last = directory.last_state or directory.last_record or {}
     if rundir.PARENT in last:
         return last[rundir.PARENT]
@@ -289,8 +276,8 @@ def open_training(
     parent: str | None,
     about: dict[str, str],
 ) -> "tinker.TrainingClient":
-    """Open the run's last checkpoint with its optimizer state, else the weights to start from,
-    else a new LoRA adapter. `about` is the metadata of the training run at the service."""
+    """Open the run's last checkpoint with its optimizer state, or else the weights to start
+    from, or else a new LoRA adapter. `about` is the metadata of the training run at the service."""
     client = connection.client
     if directory.last_state is not None:
         path = directory.last_state["state_path"]
@@ -314,12 +301,10 @@ def open_training(
 
 
 class Stopwatch:
-    """The sum of the seconds that a recipe waits for each kind of work.
-
-    Requests are pipelined, so a kind's seconds are those in which the recipe could do nothing else,
-    not the time that the service works on it. Spans inside a timed span do not count: an
-    evaluation's sampling belongs to the evaluation.
-    """
+    """Measures the seconds that a recipe waits for each kind of work. Requests are pipelined, so
+    these are the seconds in which the recipe can do nothing else, not the seconds that the
+    service works. A span inside another span is not counted: the sampling of an evaluation
+    belongs to the evaluation."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
@@ -327,7 +312,7 @@ class Stopwatch:
 
     @contextmanager
     def span(self, kind: str) -> Generator[None]:
-        """Add the seconds of the block to a kind of work."""
+        """Add the seconds of the `with` block to a kind of work."""
         if self._running:
             yield
             return
