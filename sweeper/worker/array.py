@@ -1,5 +1,5 @@
-"""Runs one element of an array job: `python -m sweeper.worker.array <root> <table> ARGUMENT...`
-executes the arguments, followed by the token at this element's index in `table`."""
+"""Runs one element of a job array: `python -m sweeper.worker.array <root> <table> ARGUMENT...`
+executes the arguments, followed by the token at the element's index in `table`."""
 
 # If the first argument is an option, this Python interpreter executes the arguments. SWEEPER_INDEX
 # holds the name of the variable that contains the index (earlier launchers: the variable whose name
@@ -17,8 +17,7 @@ from sweeper.worker.claim import with_retries
 
 
 def main(arguments: list[str]) -> int:
-    """Execute the element's job in place of this process. Return, with an exit code, only on
-    failure."""
+    """Execute the element's job in place of this process. If that fails, return an exit code."""
     root, table, *command = arguments
     try:
         store = open_store(root)

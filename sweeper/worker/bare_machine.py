@@ -1,6 +1,6 @@
 """Builds Python environments on machines that have only Python, and starts jobs there: `python -Es
--c TEXT SETUP MODULE ARGUMENT...`. Uses the standard library, and functions that are copied into
-TEXT."""
+-c TEXT SETUP MODULE ARGUMENT...`. Uses only the standard library, and functions that are copied
+into TEXT."""
 
 import fcntl
 import hashlib
@@ -33,7 +33,7 @@ _FETCH = (
 _TRIES = 4
 """How many times to try to download the source from a store that does not answer."""
 _MISLEAD = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")
-"""Variables that would make an installer install elsewhere or load foreign modules."""
+"""Variables that would make an installer install elsewhere or load other modules."""
 _CHOOSES = re.compile(
     r"(PIP|UV)_((EXTRA_|DEFAULT_|NO_)?INDEX(_URL)?|INDEX_STRATEGY|FIND_LINKS|(NO_)?CONFIG(_FILE)?"
     r"|(BUILD_)?CONSTRAINT|OVERRIDE|PRE|PRERELEASE|RESOLUTION|FORK_STRATEGY|EXCLUDE_NEWER"
@@ -51,7 +51,8 @@ often."""
 
 
 class BuildError(Exception):
-    """An environment or the source cannot be made. The message is one line."""
+    """The error if an environment cannot be built, or the source not downloaded. The message is
+    one line."""
 
 
 def say(line: str) -> None:
@@ -66,10 +67,10 @@ def build(
     goes_on: "Callable[[], bool]" = lambda: True,
 ) -> "str | None":
     """Build an environment in `folder` with the packages in `requirements`, the text of a
-    requirements file. Return its interpreter. Use uv if it is installed, else venv and pip, with
-    the variables in `environ`. The environment's hash includes the variables that choose packages.
-    Call `goes_on` about once a second, and return None when it returns False. Raises `BuildError`
-    and `OSError`."""
+    requirements file, or reuse an earlier one. Return the path of the environment's interpreter.
+    Use uv if it is installed, else venv and pip, with the variables in `environ`. The
+    environment's hash includes the variables that choose packages. Call `goes_on` about once a
+    second, and return None when it returns False. Raises `BuildError` and `OSError`."""
     key = (requirements, sys.version, sysconfig.get_config_var("SOABI"))
     key += (os.path.realpath(sys.executable), *_choices(environ))
     digest = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
@@ -94,8 +95,8 @@ def build(
 
 
 def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]]":
-    """Return the variables that choose packages, with the contents of the files that they name
-    (such as constraints). Logins are removed from addresses, since they may be renewed and do not
+    """Return the variables that choose packages, and the contents of the files that they name
+    (such as constraints). Logins in addresses are removed, since they may be renewed and do not
     choose packages."""
     choices: list[tuple[str, str, list[bytes]]] = []
     for name in sorted(filter(_CHOOSES.fullmatch, environ)):
@@ -109,9 +110,9 @@ def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]
 
 
 def hold_build(top: str) -> None:
-    """Hold an environment or a source until this process ends, even if it executes another
-    program, so that `sweeper store gc` does not remove it. On a disk without locks only its age
-    protects it."""
+    """Protect an environment or a source from `sweeper store gc` until this process ends, even
+    if the process executes another program. On a disk without locks, only a recent use protects
+    it."""
     descriptor = os.open(f"{top}.use", os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(descriptor, True)
     try:
@@ -121,8 +122,8 @@ def hold_build(top: str) -> None:
 
 
 def _is_used(path: str) -> bool:
-    """Mark a file as used now, since `sweeper store gc` removes unused ones. Return whether it
-    exists."""
+    """Record that a file is used now, since `sweeper store gc` removes unused files. Return
+    whether the file exists."""
     try:
         os.utime(path)
     except FileNotFoundError:
@@ -145,7 +146,7 @@ def _make(top: str, requirements: str, installer: "_Installer") -> bool:
             [uv, "pip", "install", "--python", python, "-r", part],
         ]
     elif importlib.util.find_spec("ensurepip") is None:
-        raise BuildError(f"{sys.executable} has no ensurepip: add python3-venv to the image, or uv")
+        raise BuildError(f"{sys.executable} has no ensurepip: add python3-venv or uv to the image")
     else:
         pip = [python, "-I", "-X", "utf8", "-m", "pip"]
         steps = [
@@ -163,8 +164,8 @@ def _make(top: str, requirements: str, installer: "_Installer") -> bool:
 
 
 class _Installer:
-    """Runs programs that inherit `lock`, until `goes_on` returns False. In their output it masks
-    the values of the variables that `requirements` names."""
+    """Runs programs until `goes_on` returns False. The programs inherit `lock`. In their output,
+    the values of variables that `requirements` names are masked."""
 
     def __init__(
         self,
@@ -210,7 +211,7 @@ class _Installer:
         return True
 
     def _ends(self, process: "subprocess.Popen[bytes]") -> bool:
-        """Wait for a program. Return whether it ended by itself."""
+        """Wait for a program. Return False if it was killed because `goes_on` returned False."""
         try:
             while True:
                 try:
@@ -227,7 +228,7 @@ class _Installer:
 
 
 def _last_word(lines: "list[str]") -> str:
-    """Return the installer's own error message in one line, or an empty string if it has none."""
+    """Return the installer's own error message in one line, or "" if there is none."""
     lines_left = [line.strip() for line in lines if not line.strip().startswith(_SAYS_NOTHING)]
     fails = [number for number, line in enumerate(lines_left) if line.startswith(_FAILS)]
     if not fails:
@@ -260,8 +261,8 @@ def _locked(lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
 
 
 def _source(folder: str, python: str, url: str, digest: str) -> str:
-    """Download the source from `url` with `python`, which has the packages for the store. Return
-    its folder. Raises `BuildError` and `OSError`."""
+    """Download sweeper's source from `url`, unless it was downloaded before. `python` has the
+    packages for the store. Return the source's folder. Raises `BuildError` and `OSError`."""
     top = os.path.join(folder, digest)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     hold_build(top)
@@ -274,7 +275,7 @@ def _source(folder: str, python: str, url: str, digest: str) -> str:
         with open(archive, "rb") as file:
             data = file.read()
         if not hashlib.sha256(data).hexdigest().startswith(digest):
-            raise BuildError(f"{url} is damaged: it is not {digest}")
+            raise BuildError(f"{url} is damaged: its SHA-256 does not begin with {digest}")
         shutil.rmtree(part, ignore_errors=True)
         with zipfile.ZipFile(archive) as packed:
             packed.extractall(part)
@@ -303,7 +304,8 @@ def _stop(number: int, frame: object) -> None:
 
 
 def main(arguments: "list[str]") -> None:
-    """Execute the module in the arguments. Ends with `SystemExit`."""
+    """Build what the job needs, and execute the module in `arguments` in place of this process.
+    Raises `SystemExit` if that fails."""
     text, module, *rest = arguments
     setup = json.loads(text)
     signal.signal(signal.SIGTERM, _stop)

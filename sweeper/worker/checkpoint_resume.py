@@ -13,10 +13,10 @@ _DEEP = 8
 
 
 def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1) -> int | None:
-    """Copy an earlier attempt's records into the folder of `attempt`, so that the recipe resumes.
-    With `mode` `auto`, take the last attempt that recorded a checkpoint. With `always`, if none
-    has, take the last attempt that left any file. Attempts before `first` are not used. Return the
-    number of the copied attempt, or None."""
+    """Copy files of an earlier attempt into the folder of `attempt`, so that the recipe resumes.
+    The earlier attempt is the last with a recorded checkpoint. If there is none and `mode` is
+    `always`, it is the last with any file. Attempts before `first` are not used. Return the
+    number of the earlier attempt, or None."""
     target = folder.store.local_path(folder.log_path(run, attempt))
     paths = {
         earlier: path
@@ -43,8 +43,9 @@ def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1)
 
 
 def record_folders(log_path: str, folder: SweepFolder) -> list[str]:
-    """Return the folders inside the recipe's folder that may hold records: the folder itself ("")
-    and, for a program of several stages (`launch.metrics_dir`), every folder below it."""
+    """Return the folders, as paths below `log_path`, in which a recipe may have recorded
+    checkpoints: "" and, if `launch.metrics_dir` is set, also the folders below it, to a depth of
+    8 and without `.*` and `iteration_*`."""
     folders = [""]
     if not folder.inner:
         return folders
@@ -59,7 +60,7 @@ def record_folders(log_path: str, folder: SweepFolder) -> list[str]:
 
 
 def has_checkpoints(log_path: str, folder: SweepFolder) -> bool:
-    """Return whether a recipe's folder records a checkpoint."""
+    """Return whether a recipe has recorded a checkpoint in its folder `log_path`."""
     return any(
         read_records(os.path.join(log_path, inner, "checkpoints.jsonl"))
         for inner in record_folders(log_path, folder)
@@ -78,7 +79,8 @@ def has_final_checkpoint(log_path: str) -> bool | None:
 
 
 def read_records(path: str) -> list[dict[str, object]]:
-    """Read the records of a small JSONL file. Skips torn lines and lines that are not objects."""
+    """Read the JSON objects of a small JSONL file. Skips incomplete lines and lines that are not
+    objects."""
     try:
         with open(path, "rb", opener=open_regular) as file:
             lines = file.read().splitlines()
@@ -96,7 +98,7 @@ def read_records(path: str) -> list[dict[str, object]]:
 
 
 def copy(source: str, target: str, *, lines: bool = False) -> None:
-    """Copy a small file. With `lines`, leave out a torn last line."""
+    """Copy a small file. With `lines`, leave out an incomplete last line."""
     with open(source, "rb", opener=open_regular) as file:
         data = file.read()
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644)

@@ -14,8 +14,9 @@ from sweeper.errors import EnvironmentFailure
 
 
 class Guard:
-    """A guard that kills a process group when this process dies. It forks, so create it while there
-    is only one thread. Processes that leave the group (daemons) escape it."""
+    """A process that kills a process group when this process dies. Creating a guard forks, so
+    create it while there is only one thread. Processes that leave the group (daemons) are not
+    killed."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -65,8 +66,8 @@ def _wait(reading: int) -> None:
 
 
 class Child:
-    """The recipe's process, which leads the process group with its id. `output` is the read end of
-    the pipe for its output."""
+    """The recipe's process, which is the leader of a process group. `output` is the read end of
+    the pipe for the recipe's output."""
 
     def __init__(self, pid: int, output: int) -> None:
         self.pid = pid
@@ -99,9 +100,10 @@ def spawn(
     *,
     terminal: bool = False,
 ) -> Child:
-    """Start `command`; with `terminal`, on its own terminal, of which `output` is the other side.
-    Call it while there is only one thread, since it forks. Raises `EnvironmentFailure` if the
-    program or folder does not exist, and `OSError` if no process can be created."""
+    """Start `command`. With `terminal`, the command gets its own terminal, and `Child.output` is
+    the other side of this terminal. Call this while there is only one thread, since it forks.
+    Raises `EnvironmentFailure` if the program or folder does not exist, and `OSError` if no
+    process can be created."""
     pipes: list[int] = []
     try:
         pipes += os.openpty() if terminal else os.pipe()

@@ -1,5 +1,5 @@
-"""Claims an attempt for one of its workers, since a backend may start several. Opens the next
-attempt when the backend itself has restarted a job."""
+"""Claims an attempt for one of its workers, since a backend may start several workers. Opens the
+next attempt when the backend itself has restarted a job."""
 
 import os
 import time
@@ -20,12 +20,12 @@ from sweeper.sweep.states import ENDED, Event, RunState, State, fold, parse_name
 T = TypeVar("T")
 _NOTHING: Mapping[str, Never] = MappingProxyType({})
 RETRY_PAUSES = (1.0, 2.0, 4.0, 8.0)
-"""Seconds between the attempts of `with_retries`."""
+"""Seconds between the tries of `with_retries`."""
 
 
 def with_retries(action: Callable[[], T], sleep: Callable[[float], None] = time.sleep) -> T:
     """Call `action`, with a few retries while the store does not answer. `NotFound` and
-    `AlreadyExists` are answers, so they are raised at once."""
+    `AlreadyExists` are answers, so they are raised immediately."""
     return retried(action, RETRY_PAUSES, _is_unanswered, sleep=sleep)
 
 
@@ -41,9 +41,9 @@ def claim(
     origin: Mapping[str, object] = _NOTHING,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Claim the attempt. Return whether it belongs to this worker. If the store's reply was lost,
-    the nonce distinguishes our own claim from another worker's. `origin` says what the attempt
-    runs. `sleep` waits between retries."""
+    """Claim the attempt. Return whether it belongs to this worker. If the store's reply was
+    lost, the nonce distinguishes our own claim from another worker's. `origin` has the fields
+    that say which code the attempt runs. `sleep` waits between retries."""
     nonce = os.urandom(8).hex()
     path = folder.event(run, attempt, Event.CLAIMED)
     body = {
@@ -66,8 +66,8 @@ def claim(
 
 
 def newer_attempt(folder: SweepFolder, run: str, attempt: int) -> bool:
-    """Return whether the next attempt is open, which means that the launcher has given this one
-    up."""
+    """Return whether the next attempt is open, which means that the launcher has given up
+    `attempt`."""
     return folder.store.exists(folder.event(run, attempt + 1, Event.INTENT))
 
 
@@ -85,9 +85,9 @@ def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.e
 
 
 def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
-    """Open `attempt`, unless it is open, for a job that was submitted for the attempt `submitted`.
-    Return False if there is nothing to continue: the run has ended or is to be stopped. The call
-    can be repeated."""
+    """Open `attempt`, unless it is open, for a restarted job that was submitted for the attempt
+    `submitted`. Return False if there is nothing to continue: the run has ended, is being
+    stopped, or is executed by another job. The call can be repeated."""
     events = with_retries(lambda: read_run_events(folder, run))
     if (attempt, Event.INTENT) not in events:
         # If later attempts are open, this one was given up, which the claim will notice.
@@ -139,7 +139,7 @@ def _open(folder: SweepFolder, run: str, submitted: int, attempt: int) -> None:
 
 
 def _place(folder: SweepFolder, run: str, submitted: int) -> str | None:
-    """Return where the job runs, or None if that record is missing or damaged."""
+    """Return the job's backend, or None if that record is missing or damaged."""
 
     with suppress(Damaged):
         return folder.place_of(run, submitted)
@@ -154,7 +154,7 @@ def read_run_events(folder: SweepFolder, run: str) -> set[tuple[int, Event]]:
 
 
 def _describe(folder: SweepFolder, run: str, submitted: int, attempt: int) -> object:
-    """Describe the attempt like the submitted one. Return the launch that it belongs to."""
+    """Copy the description of the submitted attempt to `attempt`. Return the id of its launch."""
     job = read_json(folder.store, folder.job(run, submitted))
     folder.store.replace(folder.job(run, attempt), encode(job | {"attempt": attempt}))
     path = f"{folder.log_path(run, submitted)}/code.diff"

@@ -48,9 +48,10 @@ PARTS = (
 
 
 def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
-    """Return the path of the file that lists the recipe's imports. Its folder exists; the file may
-    not. Return None if the recipe cannot be forked: on systems other than Linux, with a variable
-    that differs in each run and may change the imports, or with a relative module path."""
+    """Return the path of the file that lists the recipe's imports. The file may not exist, but
+    its folder does. Return None if the recipe cannot be forked: the system is not Linux, a
+    variable of the run's environment contains `{log_path}`, PYTHONPATH has a relative folder, or
+    another user could write to the folder."""
     recipe = job.recipe
     if not is_possible():
         return None
@@ -67,8 +68,8 @@ def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
 
 
 class ForkedChild:
-    """The process of a recipe, forked by another process (its keeper). It has the interface of
-    `Child`."""
+    """The process of a recipe, forked by another process: its keeper. The class has the
+    interface of `Child`."""
 
     def __init__(
         self, pid: int, keeper: int, output: int, connection: "socket.socket", ended: int
@@ -87,8 +88,9 @@ class ForkedChild:
         select.select([self._ended], [], [])
 
     def reap(self) -> tuple[int, int | None]:
-        """Let the keeper reap the process. Return its exit code (negative for a signal) and its
-        peak memory in bytes (None if the keeper was killed before the recipe's end)."""
+        """Wait for the process to end, and ask the keeper (its parent process) to reap it.
+        Return the exit code (negative for a signal) and the peak memory in bytes (None if the
+        keeper was killed before the recipe's end)."""
         if self._reaped is None:
             self.await_end()
             code, memory = -9, None
@@ -100,7 +102,7 @@ class ForkedChild:
         return self._reaped
 
     def _receive(self) -> Mapping[str, int]:
-        """Return the keeper's next message. Resume a keeper that was stopped (SIGSTOP)."""
+        """Wait for the keeper's next message. Resume the keeper if it was stopped (SIGSTOP)."""
         from sweeper.recipe.fork_protocol import receive
 
         self.connection.settimeout(_KEEPER_SECONDS)
@@ -133,8 +135,8 @@ class Program(NamedTuple):
 def start(
     modules: str | None, job: Job, guard: Guard, program: Program, meanwhile: Callable[[], bool]
 ) -> Child | ForkedChild:
-    """Start `program` from a fork server if possible, else by itself. The arguments are those of
-    `fork`."""
+    """Start `program` from a fork server if possible, else with `spawn`. See `fork` for the
+    arguments."""
     forked = fork(modules, job, guard, program, meanwhile)
     return forked or when_there_is_room(partial(spawn, *program, guard))
 
@@ -147,10 +149,11 @@ def fork(
     meanwhile: Callable[[], bool] = lambda: True,
     wait_s: float = _WAIT_SECONDS,
 ) -> ForkedChild | None:
-    """Start `program`, a bootstrap command, from a fork server, and let `guard` watch it. `modules`
-    is the file that lists its imports. Call it while there is only one thread, since it may have to
-    start the server. Call `meanwhile` every `wait_s` seconds without an answer, and stop waiting
-    when it returns False. Return None if no server could fork the program."""
+    """Start `program`, a bootstrap command, from a fork server. `guard` then watches the
+    program. `modules` is the file that lists the program's imports. There must be only one
+    thread, since this may have to start the server. While the server does not answer, call
+    `meanwhile` every `wait_s` seconds, and give up when it returns False. Return None if no
+    server could fork the program."""
     if modules is None or not os.path.exists(modules):
         return None
     try:
@@ -214,8 +217,8 @@ def _request(program: Program) -> dict[str, object]:
 
 def _await(connection: "socket.socket", meanwhile: Callable[[], bool], wait_s: float) -> None:
     """Wait until the server answers. Raises `TimeoutError` if it does not answer on an idle
-    machine. On a busy machine it waits, since hundreds of runs may have started at once, and
-    starting without the server would cost even more."""
+    machine. On a busy machine, this waits longer: hundreds of runs may have started at the same
+    time, and starting without the server would cost even more."""
     import select
 
     begun = time.monotonic()
@@ -279,8 +282,9 @@ def _parts() -> Iterator[object]:
 
 
 class Servers(NamedTuple):
-    """The running fork servers of this user: their number, the largest number of modules that one
-    has imported, the processor seconds of those imports, which every fork saves, and why a server
+    """The running fork servers of this user. `number` is how many there are. `modules` is the
+    largest number of modules that a server has imported, and `import_s` the largest processor
+    time (in seconds) of a server's imports, which every fork saves. `refused` says why a server
     refused to fork, if one did."""
 
     number: int

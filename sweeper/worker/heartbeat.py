@@ -1,5 +1,5 @@
-"""Exchanges messages with the launcher: heartbeats, which have the state of the recipe and the
-machine, and requests. It must be cheap, and uses only the standard library."""
+"""Sends heartbeats, which describe the recipe and the machine, to the launcher, and looks for
+requests. Must be cheap, so it uses only the standard library."""
 
 import math
 import os
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 class Requests:
     """The requests to the worker of one attempt, as of the last check. `superseded`: a newer
-    attempt was opened. `cancelled`: a user has cancelled this one. `removed`: a user has removed
-    the sweep. `stacks`: a user wants to know what the recipe is doing."""
+    attempt was opened. `cancelled`: a user has cancelled this attempt. `removed`: a user has
+    removed the sweep. `stacks`: the recipe's stacks are requested."""
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store, self._folder = folder.store, folder
@@ -37,8 +37,9 @@ class Requests:
         self.stacks = False
 
     def look(self) -> bool:
-        """Return whether the worker has to stop. If the launcher declared it lost, record that it
-        is alive. If the store does not answer, there is no request."""
+        """Check for requests. Return whether the worker has to stop. If the launcher has
+        declared the worker lost, record that it is alive. If the store does not answer, return
+        False."""
         attempt = self._attempt
         try:
             states = f"{self._folder.state}/{self._run}"
@@ -63,7 +64,7 @@ class Requests:
         return False
 
     def look_for_sweep(self) -> bool:
-        """Return whether the sweep was removed, including the description of our job. Then nothing
+        """Return whether the sweep was removed, including our `job.json`. If it was, nothing
         more is recorded. A link to an unmounted disk does not count as removal. Raises
         `StoreError`."""
         described = self._folder.job(self._run, self._attempt)
@@ -73,8 +74,9 @@ class Requests:
         return self.removed
 
     def look_for_cancel(self) -> None:
-        """Check whether a user has cancelled the attempt and no retry has undone that. Looks for
-        the files themselves, because a listing may be out of date. Raises `StoreError`."""
+        """Set `cancelled` if a user has cancelled the attempt and no retry has revoked that.
+        Looks for the files themselves, because a listing may be out of date. Raises
+        `StoreError`."""
         cancel, retry = (
             self._folder.event(self._run, self._attempt, event)
             for event in (Event.CANCEL, Event.RETRY)
@@ -88,7 +90,7 @@ _UNLIMITED = 1 << 60
 def facts(folder: str) -> dict[str, int]:
     """Return free and total bytes: `disk_free_bytes` and `disk_total_bytes` of the disk with
     `folder`; `memory_free_bytes` and `memory_total_bytes` of the machine, or of the container if
-    that has less left. Unknown values are omitted."""
+    it has less free memory. Unknown values are omitted."""
     amounts: dict[str, int] = {}
     try:
         disk = os.statvfs(folder)
@@ -103,7 +105,7 @@ def facts(folder: str) -> dict[str, int]:
 
 
 def _machine() -> tuple[int, int] | None:
-    """Return the machine's memory in bytes: available and total."""
+    """Return the machine's available and total memory in bytes; None if unknown."""
     values = _table("/proc/meminfo")
     try:
         return values["MemAvailable:"] * 1024, values["MemTotal:"] * 1024
@@ -114,8 +116,8 @@ def _machine() -> tuple[int, int] | None:
 def container_memory(
     top: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"
 ) -> tuple[int, int] | None:
-    """Return available and total memory of the tightest control group (version 2) around this
-    process, or None if there is no limit."""
+    """Return the available and total memory in bytes of the control group (version 2) of this
+    process that has the least available memory. Return None if there is no limit."""
     tightest: tuple[int, int] | None = None
     for line in _text_of(membership).splitlines():
         if line.startswith("0::/"):
@@ -152,9 +154,9 @@ BEAT_SECONDS = 5.0
 
 
 class Heartbeat:
-    """The heartbeats of one attempt. `folder` (the recipe's folder), `usage` (of the service) and
-    `pauses` (by rate limits) are set once they exist. `written` is the monotonic time of the last
-    heartbeat. `gpus` are the devices of the run."""
+    """The heartbeats of one attempt. `folder` (the recipe's folder), `usage` (of the service)
+    and `pauses` (by rate limits) are set as soon as they exist. `written` is the monotonic time
+    of the last heartbeat. `gpus` are the devices of the run."""
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store = folder.store
@@ -201,7 +203,7 @@ class Heartbeat:
         return True
 
     def tell_stacks(self, group: int) -> None:
-        """Answer the request for the stacks of the recipe, a process group."""
+        """Answer the request for the stacks of the recipe, whose process group is `group`."""
         from sweeper.sweep import stacks  # imported late, since it is rarely used
 
         text = stacks_of(group, "" if self.usage is None else self.usage.stacks)
@@ -215,17 +217,17 @@ class Heartbeat:
         return round(time.monotonic() - self._begun, 3)
 
     def paused_seconds(self) -> float:
-        """Return the seconds for which the service has held the recipe back."""
+        """Return the seconds for which the service has delayed the recipe."""
         return round(self.pauses.seconds(), 3) if self.pauses else 0.0
 
     def listed_pauses(self) -> list[dict[str, object]] | None:
-        """Return the documents of the recipe's pauses, or None if it had none."""
+        """Return the recipe's pauses as JSON objects, or None if there were none."""
         listed = self.pauses.listed() if self.pauses else []
         return [pause._asdict() for pause in listed] or None
 
     def used(self) -> dict[str, object]:
-        """Return the recipe's usage of its service so far, and its sessions there; an empty dict if
-        there is none."""
+        """Return what the recipe has used of its service, and its sessions there, as fields of a
+        heartbeat. Empty fields are left out."""
         usage = NO_USAGE if self.usage is None else self.usage.read()
         if self.usage is not None and self.pauses is not None:
             self.pauses.hear(self.usage.paused)
@@ -239,8 +241,8 @@ _POLL_SECONDS = 0.05
 
 
 def stacks_of(group: int, path: str) -> str:
-    """Return the stacks of a process group's leader, which it writes to the file at `path` when it
-    gets the signal, or else the states of the group's processes."""
+    """Return the stacks of a process group's leader. The leader gets a signal, and then writes
+    its stacks to the file at `path`. If it cannot, return the states of the group's processes."""
     if _catches(group):
         before = _size(path)
         with suppress(ProcessLookupError):
@@ -248,12 +250,11 @@ def stacks_of(group: int, path: str) -> str:
         if text := _written(path, before):
             return text
     lines = [line for pid in _members(group) if (line := _state(pid))]
-    return "\n".join(["its stacks cannot be read; its processes:", *lines])
+    return "\n".join(["the recipe's stacks cannot be read; its processes are:", *lines])
 
 
 def _catches(pid: int) -> bool:
-    """Return whether the process handles our signal. A process that does not would be ended by
-    it."""
+    """Return whether the process handles our signal. The signal would end any other process."""
     for line in _text_of(f"/proc/{pid}/status").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (stack_signal.number() - 1) & 1)

@@ -28,9 +28,9 @@ _GPU_SECONDS = 0.5
 
 class Prepared(NamedTuple):
     """The command that the worker executes, with its folder and environment. `log_path` is the
-    recipe's own folder, which exists. It is inside `place`: the sweep's folder, or its copy in the
-    spool on this machine if the store is remote. `modules` is the file that lists the recipe's
-    imports, if a fork server may start it."""
+    folder for the recipe's files, which exists. It is inside `place`: the sweep's folder, or if
+    the store is remote, its copy in the spool on this machine. `modules` is the file that lists
+    the recipe's imports, if a fork server may start the recipe."""
 
     command: list[str]
     environment: dict[str, str]
@@ -46,16 +46,16 @@ def prepare(
     environment: dict[str, str],
     goes_on: Callable[[], bool] = lambda: True,
 ) -> Prepared | None:
-    """Create the recipe's folder, copy the files that the attempt resumes from, and return what to
-    run. `environment` is the environment stored for the job. The call can be repeated. Slow steps
-    call `goes_on` about once a second; if that returns False, return None. Raises `StoreError`,
-    `EnvironmentFailure`, and `RecipeError` for a wrong command template."""
+    """Create the recipe's folder, copy the files that the attempt resumes from, and return the
+    command to execute. `environment` is the environment stored for the job. The call can be
+    repeated. Slow steps call `goes_on` about once a second; if that returns False, return None.
+    Raises `StoreError`, `EnvironmentFailure`, and `RecipeError` for a wrong command template."""
     run, attempt, recipe = job.run, job.attempt, job.recipe
     place = _place(folder, job, environment)
     log_path = place.store.local_path(place.log_path(run, attempt))
     if log_path is None:
         raise EnvironmentFailure(
-            f"{place.store.root} is not a local folder, which a worker needs for its run"
+            f"{place.store.root} is not a local folder, but a worker needs one for its run"
         )
     refuse_links(place.address, log_path)
     try:
@@ -85,7 +85,8 @@ def prepare(
 
 
 def _is_warm(settings: Launch) -> bool:
-    """Return whether a recipe may be forked. A fork has no locks of GPUs and no terminal."""
+    """Return whether a recipe may be forked. A forked recipe cannot hold locks of GPUs, and has
+    no terminal."""
     return settings.warm and not (settings.gpus or settings.debug)
 
 
@@ -95,9 +96,9 @@ def _interpreter(
     environment: Mapping[str, str],
     goes_on: Callable[[], bool],
 ) -> str | None:
-    """Return the interpreter of an environment with the packages in the requirements file of the
-    code's `copy`. Build the environment if it does not exist. Return None if `goes_on` returns
-    False."""
+    """Return the interpreter of an environment with the packages of `requirements`, a file in
+    `copy`, the copy of the code. Build the environment if it does not exist. Return None if
+    `goes_on` returns False."""
     from sweeper.paths import built, home
     from sweeper.worker.bare_machine import BuildError, build
 
@@ -129,8 +130,8 @@ def _activated(python: str, environment: Mapping[str, str]) -> dict[str, str]:
 def _environment(
     folder: SweepFolder, job: Job, variables: dict[str, str], log_path: str
 ) -> dict[str, str]:
-    """Return the variables of the recipe: those stored for the job, the backend's, the grid's and
-    sweeper's own. Raises `EnvironmentFailure` if a secret is missing."""
+    """Return the recipe's environment: the stored variables, and those of the backend, of the
+    grid and of sweeper. Raises `EnvironmentFailure` if a secret is missing."""
     run, attempt = job.run, job.attempt
     environment = with_backend_variables(variables) | with_log_path(job.settings.env, log_path)
     environment |= {
@@ -206,8 +207,8 @@ def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dic
 
 
 def origin_of(job: Job, store: Store) -> dict[str, object]:
-    """Return the fields of the attempt's events about its code: its launch, and the digest of the
-    source files if they are not a copy."""
+    """Return the fields about code for the attempt's events: the id of the launch, and if the
+    code is not a copy, a digest of the source files."""
     origin: dict[str, object] = {} if job.launch is None else {"launch": job.launch}
     if job.snapshot is None and os.path.isabs(job.cwd):
         from sweeper.provenance.live_code import program
@@ -249,8 +250,8 @@ def _bootstrap(
 def with_gpus(
     job: Job, prepared: Prepared, heartbeat: "Heartbeat", rest: Callable[[float], bool]
 ) -> "Taken | None":
-    """Wait until the GPUs of the run are free, lock them, and let the recipe see only these. `rest`
-    waits, and returns False if the worker has to stop; then return None. Raises
+    """Wait until the GPUs of the run are free, lock them, and let the recipe see only these.
+    `rest` waits, and returns False if the worker has to stop; this then returns None. Raises
     `EnvironmentFailure`."""
     from sweeper.common.gpus import NONE_YET, Gpus
 

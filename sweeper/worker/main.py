@@ -53,7 +53,8 @@ if TYPE_CHECKING:
 
 SIGNAL_SECONDS = 1.0
 KILL_SECONDS = 10.0
-"""Seconds that a worker whose recipe was killed waits for its own signal and its own end."""
+"""Seconds that a worker waits after its recipe was killed, because the worker may get a signal
+or be killed too."""
 _PAUSED_SECONDS = 1.0
 """Seconds between checks of a pause. The interval is short, since a launcher may start another run
 when a pause ends."""
@@ -62,7 +63,7 @@ _LOOK_SECONDS = 0.5
 _COPY_SECONDS = 5.0
 """The shortest time, in seconds, that a stopped worker waits for a blocked log."""
 _TRIES = 4
-"""How many times a failed preparation is retried although the store answers."""
+"""How many times a failed preparation is retried if the store accepts heartbeats."""
 
 
 class Worker:
@@ -87,7 +88,7 @@ class Worker:
         # A SimpleQueue, because a signal handler may put into it during another put, which the
         # locks of `threading` do not allow.
         self._wake: SimpleQueue[None] = SimpleQueue()
-        # when and why the recipe was asked to stop
+        # When and why the recipe was asked to stop.
         self._stopped_at = 0.0
         self._stop: signal.Signals | None = None
         self._stop_sent = False
@@ -219,7 +220,8 @@ class Worker:
         return guard
 
     def _rest(self, seconds: float) -> bool:
-        """Wait before the recipe has started. Return False if the worker has to stop."""
+        """Wait up to `seconds` before the recipe has started. Return False if the worker has to
+        stop."""
         with suppress(Empty):
             self._wake.get(timeout=seconds)
         return self._beats_on()
@@ -249,8 +251,8 @@ class Worker:
     def _prepare(self, job: Job) -> Prepared | None:
         """Determine what to execute. Return None if the worker has to stop first.
 
-        Waits while the store answers neither this nor heartbeats. Reads the stored environment only
-        once, because it may be deleted after the worker's first heartbeat.
+        Waits while the store answers nothing, not even heartbeats. Reads the stored environment
+        only once, because it may be deleted after the worker's first heartbeat.
         """
         environment = read_environment(job.env_file)
         variables = {**environment, **job.settings.env}
@@ -345,9 +347,9 @@ class Worker:
                 self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at, look_at) - now))
 
     def _beat(self) -> bool:
-        """Check for requests, unless that was just done, and write a heartbeat. Return whether the
-        store accepted the heartbeat. A store that does not answer does not stop the run. Write
-        nothing for a removed sweep."""
+        """Check for requests, unless they were just checked, and write a heartbeat. Return
+        whether the store accepted the heartbeat. A store that does not answer does not stop the
+        run. Write nothing for a removed sweep."""
         if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
             self._look_for_requests()
         elif not self.store.is_remote:  # A heartbeat would create the removed folder again.
@@ -356,7 +358,7 @@ class Worker:
         return not self._requests.removed and self._heartbeat.write()
 
     def _look_for_requests(self) -> None:
-        """Stop the recipe if a request says so."""
+        """Check for requests, and carry them out."""
         self._looked_at = time.monotonic()
         if self._requests.look():
             self._begin_stop()
@@ -385,9 +387,10 @@ class Worker:
         self._wake.put(None)
 
     def _await_signal(self, code: int) -> None:
-        """Wait for our own signal if the recipe may have got it first. A batch scheduler that ends
-        a job may signal all of its processes; then the recipe was stopped and has not failed. Or it
-        kills them one after the other, and its own reason is better than ours."""
+        """Wait for our own signal if the recipe may have got the signal first. A batch scheduler
+        that ends a job may signal all of the job's processes; then the recipe was stopped and
+        has not failed. Or the scheduler kills the processes one after the other; then its reason
+        is better than ours."""
         everybody = os.environ.get("SWEEPER_SIGNALS") == "everybody"
         if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
             seconds = KILL_SECONDS if code == -signal.SIGKILL else SIGNAL_SECONDS
@@ -397,9 +400,9 @@ class Worker:
                     self._wake.get(timeout=left)
 
     def _sync(self, prepared: Prepared) -> str | None:
-        """Flush the recipe's files and log to disk before the outcome is recorded. Flush only files
-        directly in its folder: the folders of iterations hold many files, and no run resumes from
-        them. Return what is missing in a remote store, or None."""
+        """Flush the recipe's files and log to disk before the outcome is recorded. Files in
+        subfolders are not flushed: the folders of iterations hold many files, and no run resumes
+        from them. Return what is missing in a remote store, or None."""
         attempt = prepared.place.store.local_path(self.folder.attempt(self.run, self.attempt))
         for folder in filter(None, (prepared.log_path, attempt)):
             with suppress(OSError):
@@ -409,7 +412,8 @@ class Worker:
         return self._syncing.finish(self._beat, BEAT_SECONDS, lambda: self._requests.cancelled)
 
     def _begin_syncing(self, job: Job, prepared: Prepared) -> None:
-        """Mark the attempt as unsynced and create its sync thread, if the store is remote."""
+        """If the store is remote, record that the attempt is unsynced, and create its sync
+        thread."""
         if prepared.place.store is self.store:
             return
         from sweeper.worker.spool import Spooled, start_syncing
@@ -446,8 +450,8 @@ class Worker:
         self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
-        """Send SIGTERM to the recipe, only once. Many programs exit immediately at a second one,
-        and leave their checkpoint unfinished."""
+        """Send SIGTERM to the recipe, only once. At a second SIGTERM, many programs exit
+        immediately and leave their checkpoint unfinished."""
         if self._child is not None and not self._stop_sent:
             self._stop_sent = True
             self._signal(signal.SIGTERM)

@@ -19,12 +19,12 @@ from sweeper.sweep.states import Event
 from sweeper.worker.rate_limits import is_quota_error
 
 LIMIT = "limit"
-"""The reason of an attempt for which the machine had no room. The run did not cause it."""
+"""The reason of attempts that ended because the machine had no room for them."""
 _CRASHES = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 )
-"""Signals that a program causes by itself. Compiled parts of the SDK abort Python while it ends,
-after the recipe's error; that error is then the reason that a user needs."""
+"""Signals of programs that crash. Compiled parts of the SDK may crash while Python exits after
+an error of the recipe. Users then need to see the recipe's error."""
 _CGROUPS = "/sys/fs/cgroup"
 
 
@@ -32,8 +32,8 @@ class Ending(NamedTuple):
     """The facts after the recipe has ended. `code` is negative for a signal, as in `subprocess`,
     and None if the recipe never started. `final` is the result of
     `checkpoint_resume.has_final_checkpoint`. `tail` is the end of the output. `killed_by_us`: we
-    sent SIGKILL before it had ended. `unsynced` says which files a remote store does not have, and
-    why."""
+    sent SIGKILL before the recipe had ended. `unsynced` says which files a remote store does not
+    have, and why."""
 
     code: int | None
     final: bool | None
@@ -48,7 +48,7 @@ class Ending(NamedTuple):
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the worker stopped the recipe."""
+        """Whether the worker has asked the recipe to stop."""
         return (
             self.superseded
             or self.cancelled
@@ -74,7 +74,7 @@ class Judged(TypedDict):
 
 
 def judge(ending: Ending) -> Judged:
-    """Return the outcome."""
+    """Decide the outcome of an attempt."""
     code = ending.code
     # A recipe that was asked to stop and exits with 0 has succeeded only if its records also say
     # so.
@@ -108,7 +108,7 @@ def _stopped(ending: Ending) -> Judged:
 def _failed(ending: Ending) -> Judged:
     code = ending.code
     if code == 0:
-        detail = "exit 0, but the last record in checkpoints.jsonl is not final"
+        detail = "exit code 0, but the last checkpoint in checkpoints.jsonl is not final"
         return _outcome(Event.FAILED, code, "incomplete", detail)
     if code == -signal.SIGKILL and ending.memory_kills and not ending.killed_by_us:
         return _outcome(Event.FAILED, code, "oom", "killed by the kernel: out of memory")
@@ -149,21 +149,22 @@ def failure(reason: str, detail: str) -> Judged:
 
 
 def crowded_out(detail: str) -> Judged:
-    """Return the outcome of an attempt that failed because its machine was full."""
+    """Return the outcome of an attempt for which the machine had no room."""
     return _outcome(Event.PREEMPTED, None, LIMIT, detail)
 
 
 class MemoryKills:
-    """The number of processes of this worker's control group that the kernel killed because memory
-    was full since this object was made; 0 if the kernel does not report it. All runs of a tmux
-    server usually share a group and its count, so it is used only for a recipe that was killed."""
+    """The number of processes of this worker's control group that the kernel killed because
+    memory was full since this object was made; 0 if the kernel does not report it. All runs of a
+    tmux server usually share a control group, so the number is used only if the recipe was
+    killed."""
 
     def __init__(self, groups: str = _CGROUPS, membership: str = "/proc/self/cgroup") -> None:
         self._path = _counter(groups, membership)
         self._before = self._read()
 
     def count(self) -> int:
-        """Return the number of kills so far."""
+        """Return the number of kills until now."""
         return max(0, self._read() - self._before)
 
     def _read(self) -> int:
@@ -181,8 +182,8 @@ class MemoryKills:
 
 
 def _counter(groups: str, membership: str) -> str | None:
-    """Return the file that counts kills in our group, in version 2 of control groups or in version
-    1's memory controller."""
+    """Return the file that counts kills in our control group (version 2, or the memory
+    controller of version 1)."""
     try:
         with open(membership, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]

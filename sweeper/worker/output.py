@@ -39,9 +39,9 @@ class Output:
         self.trouble: str | None = None
 
     def copy(self, source: int, over: int) -> None:
-        """Copy until the end of the pipe. Processes that the recipe leaves behind may keep the pipe
-        open. So once the write end of `over` is closed, copy only what the pipe holds at that
-        moment."""
+        """Copy until the end of the pipe. Processes that the recipe leaves behind may keep the
+        pipe open. Therefore, when the write end of `over` is closed, copy only what the pipe
+        holds at that moment."""
         is_over = False
         while not is_over:
             is_over = over in select.select([source, over], [], [])[0]

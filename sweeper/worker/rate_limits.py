@@ -1,5 +1,6 @@
-"""Detects in a recipe's output that it waits for the service: the tinker SDK's "is paused"
-warnings, and reports of a 429. Such a pause is not a failure. Uses only the standard library."""
+"""Detects pauses in a recipe's output, when the recipe waits for the service: the tinker SDK's
+"is paused" warnings, and reports of HTTP status 429. A pause is not a failure. Uses only the
+standard library."""
 
 import os
 import threading
@@ -10,16 +11,17 @@ from sweeper.store.documents import timestamp
 from sweeper.sweep.event import Paused
 
 VOUCHED_SECONDS = 90.0
-"""Seconds for which a printed line counts as a sign of a pause. The SDK repeats it every 60 s."""
+"""Seconds for which a printed line counts as a sign of a pause. The SDK repeats the line every
+60 s."""
 _LONGEST_LINE = 4096
 _MOST = 32
-"""How many pauses are listed. If there are more, the longest are listed."""
+"""The largest number of pauses in a list. If there are more, the longest are listed."""
 
 
 class Pauses:
-    """The pauses of one recipe. `folder` holds its metrics; a pause ends when they grow. One thread
-    feeds it and another one reads it. `begun` is called in the feeding thread when a pause begins.
-    `clock` returns monotonic seconds."""
+    """The pauses of one recipe. `folder` has the recipe's metrics; a pause ends when these grow.
+    One thread calls `feed`, and another thread reads the pauses. `begun` is called when a pause
+    begins, by the thread that detects it. `clock` returns monotonic seconds."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ _CLASSES = {
     "RateLimitError": "429",
     "InternalServerError": "500",
 }
-"""Names of the SDK's classes of errors."""
+"""The HTTP status for each of the SDK's classes of errors."""
 _CLASS = re.compile(rf"(?:^|\.)({'|'.join(_CLASSES)})\b")
 _MEANING = {
     "401": "the service rejects the key: check TINKER_API_KEY where you launch",
@@ -25,13 +25,13 @@ _MEANING = {
     "403": "this key may not use the requested resource: check its account, TINKER_PROJECT_ID, and "
     "who owns the checkpoint",
     "404": "the service has no such model or checkpoint, or has removed it: `sweeper doctor "
-    "--service` lists the models, `sweeper checkpoints` what is left",
+    "--service` lists the models, and `sweeper checkpoints` the checkpoints",
     "409": "the request conflicts with another, or its session has ended: `sweeper retry` starts a "
     "new session from the last checkpoint",
     "429": "too many requests or sessions at once for this account: lower `max_parallel`, or set "
     "`[quota] slots`, then `sweeper retry`",
     "5xx": "the service itself failed, not your program: `sweeper doctor --service` says whether "
-    "it works now, `sweeper retry` continues from the last checkpoint",
+    "it works now, and `sweeper retry` continues from the last checkpoint",
     "nan": "a tensor is not finite: the training has diverged (lower learning_rate), or a "
     "reward, advantage or weight that you compute is NaN; find it with `launch --debug`",
     "long": "a prompt with its answer is longer than the model's context: shorten or filter the "

@@ -65,8 +65,8 @@ class Spooled(NamedTuple):
 
 
 def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) -> Syncing:
-    """Return a sync thread, not yet started, for the attempt that `arrange` prepared. It syncs
-    every `seconds` seconds and takes the attempt's lock."""
+    """Return a sync thread, not yet started, for the attempt that `arrange` prepared. Take the
+    attempt's lock. The thread syncs every `seconds` seconds."""
     _, spool, run, attempt = spooled
     path = _path(spool, f"{_MARKS}/{run}.{attempt}")
     while True:
@@ -74,7 +74,7 @@ def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) 
         try:
             fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say(f"sweeper: a later launcher must upload what {run} left here ({path})")
+            say(f"sweeper: waiting for another process that uploads files of {run} ({path})")
             fcntl.flock(mark, fcntl.LOCK_EX)
         with suppress(FileNotFoundError):  # A recovery may have removed the empty mark.
             if os.stat(path).st_ino == os.fstat(mark).st_ino:
@@ -88,8 +88,8 @@ def start_syncing(spooled: Spooled, seconds: float, say: Callable[[str], None]) 
 
 
 def discard(spool: SweepFolder, run: str, attempt: int, *, all_of_it: bool) -> None:
-    """Remove the mark of an attempt that is in the store. With `all_of_it`, also remove the local
-    copies of this and of earlier attempts that are in the store."""
+    """Remove the file in `unsynced/` for an attempt that is in the store. With `all_of_it`, also
+    remove the local copies of this attempt, and of earlier attempts that are in the store."""
     with suppress(OSError):
         os.unlink(_path(spool, f"{_MARKS}/{run}.{attempt}"))
     for number in range(1, attempt + 1) if all_of_it else ():
@@ -104,9 +104,9 @@ def recover(
     run: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Upload the files of dead workers, for one run or all runs. Return the number of attempts that
-    are now complete in the store. Files that the store refuses stay here, and `tell` gets a line.
-    Raises `StoreError` if the store does not answer."""
+    """Upload the files of dead workers, for one run or all runs. Return the number of attempts
+    that are now complete in the store. Files that the store refuses stay in the spool, and
+    `tell` gets a line about them. Raises `StoreError` if the store does not answer."""
     marks = [mark for mark in _marks(spool) if run in (None, mark.rpartition(".")[0])]
     if not marks:
         return 0
@@ -173,8 +173,8 @@ def spools(home: str) -> Iterator[tuple[str, LocalStore, list[str]]]:
 
 
 def abandoned(spool: SweepFolder) -> tuple[int, int]:
-    """Count the attempts of a sweep that are not in the store yet. Return two numbers: attempts of
-    live workers, and of dead ones."""
+    """Count the attempts of a sweep that are not in the store yet. Return two numbers: attempts
+    of live workers, and attempts of dead workers."""
     living = dead = 0
     with suppress(OSError):
         for mark in _marks(spool):
@@ -204,8 +204,8 @@ def _held(path: str) -> Generator[bool]:
 
 
 def _fetch_earlier(folder: SweepFolder, spool: SweepFolder, run: str, attempt: int) -> None:
-    """Download what the attempt may resume from: the files of attempts on other machines, from the
-    newest back to one with a checkpoint."""
+    """Download what the attempt may resume from: the files of earlier attempts on other
+    machines. Begin with the newest attempt, and end with the first that has a checkpoint."""
     for earlier in range(attempt - 1, 0, -1):
         log_path = folder.log_path(run, earlier)
         target = _local(spool, log_path)
@@ -241,8 +241,8 @@ def _fetch(sweep: SweepFolder, folder: str, target: str) -> None:
 
 
 def _fetched(folder: str, sizes: Iterable[str]) -> list[str]:
-    """Return the files to download from all folders, since a program may have files for each
-    stage."""
+    """Return the files to download, as paths below `folder`. A program may have such files in
+    several folders."""
     names: dict[str, None] = {}
     for path in sizes:
         inner = path.removeprefix(f"{folder}/").split("/")
@@ -254,7 +254,7 @@ def _fetched(folder: str, sizes: Iterable[str]) -> list[str]:
 
 
 def _read(store: Store, path: str, sizes: dict[str, int]) -> bytes | None:
-    """Read a file, or its parts joined. None if neither exists."""
+    """Read a file, or join its parts. Return None if neither exists."""
     if path in sizes:
         return store.read(path)
     data, end = b"", 0

@@ -1,6 +1,6 @@
-"""Uploads an attempt's files to a remote store. Growing files are sent in parts
-(`<file>.parts/<offset>`), created exclusively, each byte once, and at the end as a whole.
-docs/storage.md has the rules."""
+"""Uploads an attempt's files to a remote store. A growing file is sent in parts
+(`<file>.parts/<offset>`), which are created exclusively and do not overlap, and at the end as a
+whole. docs/storage.md has the rules."""
 
 import os
 import stat
@@ -22,8 +22,7 @@ _ITERATION = "iteration_"
 _LAST = "checkpoints.jsonl"
 _PART = 16 << 20
 _SEEN = 256
-"""The number of bytes before the sent offset that are compared, to detect a file that was
-replaced."""
+"""How many bytes before the sent offset are compared, to detect that a file was replaced."""
 _SMALL = 1 << 16
 _MANY_PARTS = 100.0
 _FIRST, _LONGEST = 1.0, 60.0
@@ -71,9 +70,9 @@ class _Plain:
 
 
 class Sync:
-    """Uploads the files of one attempt from `folder`, the sweep's folder in the spool, to the same
-    paths in `store`. With `fresh`, none of them is in the store yet; otherwise the store is listed.
-    For use by one thread."""
+    """Uploads the files of one attempt from `folder`, the sweep's folder in the spool, to the
+    same paths in `store`. With `fresh`, none of the files is in the store yet; otherwise the
+    store is listed. Only one thread may use this object."""
 
     def __init__(
         self, store: Store, folder: SweepFolder, run: str, attempt: int, *, fresh: bool
@@ -86,14 +85,14 @@ class Sync:
         self._growing: dict[str, _Growing] = {}
         self._plain: dict[str, _Plain] = {}
         self.parts = 0
-        """The number of parts."""
+        """The number of parts that were created."""
         self.sent = 0
         """The number of files and parts that were uploaded."""
         self.trouble: dict[str, str] = {}
-        """Files that stay behind because they cannot be read or have an invalid name, with the
-        reason."""
+        """Files that are never sent, because they cannot be read or have an invalid name: path
+        -> reason."""
         self.refused: dict[str, str] = {}
-        """Files that could not be sent the last time, with the reason."""
+        """Files that could not be sent the last time: path -> reason."""
 
     @property
     def missing(self) -> str | None:
@@ -109,7 +108,7 @@ class Sync:
         self._each(self._send_new)
 
     def finish(self, *, whatever: bool = False) -> None:
-        """Send everything as whole files, when nothing writes any more. Raises `StoreError`. The
+        """Send everything as whole files, after all writers have ended. Raises `StoreError`. The
         call can be repeated. With `whatever`, try all files, even if many are refused."""
         self._each(self._finish_one, whatever)
 
@@ -170,7 +169,7 @@ class Sync:
 
     def _is_there(self, path: str, status: _Stat) -> bool:
         """Return whether another worker has sent the file. Small files are sent again, because
-        different ones may have the same size."""
+        two different small files may have the same size."""
         sizes = self._known or {}
         return status.size > _SMALL and sizes.get(path) == status.size
 
@@ -278,8 +277,8 @@ class Sync:
 
 
 def contiguous(folder: str, sizes: Mapping[str, int]) -> list[tuple[int, str, int]]:
-    """Return the parts in `folder` that follow each other without a gap from 0: offset, path and
-    size in bytes."""
+    """Return the parts in `folder` that follow each other without a gap from 0, as (offset,
+    path, size in bytes)."""
     numbered = sorted(
         (int(name), path, size)
         for path, size in sizes.items()
@@ -321,7 +320,7 @@ class Syncing:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread. Call it after the forks."""
+        """Start the thread. Call this after all forks."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -332,11 +331,12 @@ class Syncing:
         cancelled: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> str | None:
-        """Wait until everything is in the store, as long as the store does not answer. Call `beat`,
-        which returns whether the store answers, every `every` seconds.
+        """Wait until everything is in the store, and for as long as the store does not answer.
+        Every `every` seconds, call `beat`, which returns whether the store answers.
 
-        Give up if the store answers but accepts none of the remaining files for `REFUSED_SECONDS`,
-        and also once the run is `cancelled` and the store fails. Return what is missing, or None.
+        Give up if the store answers but accepts none of the remaining files for
+        `REFUSED_SECONDS`, and also once the run is `cancelled` and the store fails. Return what
+        is missing, or None.
         """
         if self._thread is None:
             self.start()
@@ -360,7 +360,7 @@ class Syncing:
         self._ending.set()
 
     def forget(self, *, succeeded: bool) -> None:
-        """Release the spool if everything has arrived. Call it once the outcome is recorded."""
+        """Release the spool if everything has arrived. Call this after the outcome was recorded."""
         if self._ended.is_set() and self._missing() is None:
             self._forget(succeeded)
 
@@ -388,7 +388,7 @@ class Syncing:
         return self._seconds * max(1.0, self._sync.parts / _MANY_PARTS)
 
     def _try(self, action: Callable[[], None], before: float) -> float:
-        """Do a step. Return 0, or the seconds to wait before a retry."""
+        """Call `action`. Return 0, or after an error the seconds to wait before a retry."""
         try:
             action()
         except Exception as error:  # noqa: BLE001 - a thread that dies would lose what is to come

@@ -18,7 +18,7 @@ _CHUNK = 1 << 12
 
 
 class Terminal:
-    """Our own terminal, in raw mode while the recipe has its own."""
+    """The worker's terminal. It is in raw mode while the recipe runs on another terminal."""
 
     def __init__(self) -> None:
         try:
@@ -27,7 +27,7 @@ class Terminal:
             raise EnvironmentFailure("--debug needs a terminal, and this job has none") from error
 
     def spawn(self, program: Program, guard: Guard) -> Child:
-        """Start the recipe on its own terminal. Raises as `child.spawn` does."""
+        """Start the recipe on its own terminal. Raises the errors of `child.spawn`."""
         environment = {"TERM": os.environ.get("TERM", "screen"), **program.environment}
         program = program._replace(environment=environment)
         child = spawn(*program, guard, terminal=True)
@@ -43,7 +43,7 @@ class Terminal:
         return child
 
     def restore(self) -> None:
-        """Give our terminal its earlier settings."""
+        """Restore the earlier settings of our terminal."""
         with suppress(OSError, termios.error):
             termios.tcsetattr(0, termios.TCSANOW, self._before)
 

@@ -1,4 +1,4 @@
-"""Reads the recipe's usage of its service so far, as counted by its processes."""
+"""Reads what the recipe has used of its service, as counted by the recipe's processes."""
 
 import json
 import os
@@ -18,8 +18,7 @@ _VOUCHED_SECONDS = 90.0
 
 
 class _ProcessUsage(NamedTuple):
-    """The fields of `Usage` as a process writes them, and why the service holds the process
-    back."""
+    """The fields of `Usage` as a process writes them, and why the service delays the process."""
 
     models: Mapping[str, Counts] = MappingProxyType({})
     unknown: str | None = None
@@ -57,7 +56,7 @@ class UsageFiles:
 
     @property
     def paused(self) -> str | None:
-        """Why the service held a process back at the last read."""
+        """Why the service delayed a process at the last read, or None."""
         since = self._clock() - _VOUCHED_SECONDS
         return next((why for why, seen in self._paused.values() if seen > since), None)
 
