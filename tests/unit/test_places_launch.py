@@ -307,7 +307,7 @@ def test_an_override_replaces_the_list_of_places() -> None:
         ("{backends: local}", "launch.backends is a string; it takes a list of backends: NAME"),
         (
             "{backends: [{local: {max_parallel: 0}}]}",
-            "launch.backends[0].local.max_parallel is 1 to",
+            "launch.backends[0].local.max_parallel must be 1 to",
         ),
         (
             "{backends: [{a: 1, b: 2}]}",

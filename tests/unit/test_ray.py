@@ -112,7 +112,7 @@ MISTAKES = {
     "num_cpus: -1": "launch.ray.num_cpus is -1; it takes a number",
     "num_gpus: .inf": "launch.ray.num_gpus is inf; it takes a number",
     "memory: 8G": "launch.ray.memory is a string; it takes an integer",
-    "memory: 0": "launch.ray.memory is 1 to",
+    "memory: 0": "launch.ray.memory must be 1 to",
     "resources: [disk]": "launch.ray.resources is a list; it takes a mapping of names to amounts",
     "resources: {disk: 0}": "launch.ray.resources.disk is 0; it takes a number above 0",
     "resources: {disk: much}": "launch.ray.resources.disk is a string; it takes a number",
