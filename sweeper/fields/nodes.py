@@ -124,7 +124,7 @@ def scalar(text: str) -> object:
     decimal = _INT.match(text)
     if decimal or _BASED.match(text):
         if len(text) > MAX_DIGITS:
-            raise ValueError(f"an integer of {len(text)} digits; {MAX_DIGITS} are allowed")
+            raise ValueError(f"an integer of {len(text)} digits; at most {MAX_DIGITS} are allowed")
         return int(text) if decimal else int(text, 0)
     if _FLOAT.match(text):
         return float(text)
@@ -286,9 +286,11 @@ class _Reader:
             name = type(event).__name__
             if name == "DocumentStartEvent":
                 if root is not None:
-                    raise self.stop(self.place(event.start_mark), "a grid is one document")
+                    raise self.stop(
+                        self.place(event.start_mark), "a grid must be one YAML document"
+                    )
                 if event.version is not None and tuple(event.version) != (1, 2):
-                    raise self.stop(self.place(event.start_mark), "a grid is YAML 1.2")
+                    raise self.stop(self.place(event.start_mark), "a grid must be YAML 1.2")
             elif name not in ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent"):
                 root = self._node(event, events, 0)
         return root

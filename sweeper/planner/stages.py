@@ -282,7 +282,7 @@ class _Planning:
             return None
         keys = [*LATE, *takes, *(k for run in done.runs[:1] for k in run.config)]
         some = any(key in run.config for run in done.runs)
-        reason = f"not every run of stages.{name} gives it" if some else "has no such value"
+        reason = f"not every run of stages.{name} has this value" if some else "has no such value"
         near = hint(key, keys, self.problems)
         if key.partition(".")[0] == "checkpoint":
             return f"a checkpoint has {' and '.join(k for k in LATE if k != 'log_path')}{near}"

@@ -393,7 +393,7 @@ def _is_taken(error: Exception) -> bool:
 def _reason(error: BaseException) -> str:
     name = type(error).__name__
     if name in _NOT_LOGGED_IN:
-        return f"not logged in: `aws sso login` ({error})"
+        return f"not logged in: run `aws sso login` ({error})"
     if name in _NO_CREDENTIALS:
         return "no credentials: set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     if _code(error) in _SKEWED:

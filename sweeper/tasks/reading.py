@@ -273,7 +273,9 @@ def _older(table: dict[str, object], reading: Reading) -> None:
     for old, new in (("memory", "memory_mb"), ("storage", "storage_mb")):
         size = table.pop(old, None)
         if size is not None and table.setdefault(new, size) != size:
-            reading.problem("environment", f"environment.{old} and {new} differ")
+            reading.problem(
+                "environment", f"environment.{old} and environment.{new} have different values"
+            )
     internet = table.pop("allow_internet", None)
     if internet is not None and "network_mode" not in table:
         table["network_mode"] = "public" if internet else "no-network"

@@ -95,7 +95,7 @@ def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried
         lines.append(f"{where}: the reference solution earns {solved:g}, not 1")
     if empty is not None and empty >= _SOLVED:
         where = task.steps[-1].verifier.script
-        lines.append(f"{where}: doing nothing earns {empty:g}")
+        lines.append(f"{where}: doing nothing earns {empty:g}, not less than 1")
     return Tried(task, solved, empty), lines
 
 

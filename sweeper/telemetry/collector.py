@@ -39,7 +39,9 @@ def send(url: str, body: Mapping[str, object], seconds: float = _SECONDS) -> Non
             answer.read()
     except urllib.error.HTTPError as error:
         error.close()
-        raise EnvironmentFailure(f"the collector at {url} answered {error.code}") from None
+        raise EnvironmentFailure(
+            f"the collector at {url} answered with status {error.code}"
+        ) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "reason", None) or error
         raise EnvironmentFailure(f"no collector answers at {url} ({why})") from None

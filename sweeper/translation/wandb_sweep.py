@@ -57,7 +57,8 @@ def from_wandb(root: Node, source: str, program: str | None) -> Draft:
     for key, (line, _) in top.items():
         if key == "early_terminate":
             draft.note(
-                line, "early_terminate: runs do not end early by their rank; see `race` in seeds"
+                line,
+                "early_terminate: a grid does not stop runs by rank; see `race` in docs/grid.md",
             )
         elif key not in _HANDLED:
             draft.note(line, f"{key} has no counterpart")

@@ -376,7 +376,7 @@ def test_a_missing_login_is_one_line(tmp_path: Path, session: str) -> None:
         check=False,
     )
     assert done.returncode == 6, done.stderr
-    assert "not logged in: `aws sso login`" in done.stderr
+    assert "not logged in: run `aws sso login`" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

@@ -149,7 +149,9 @@ def test_episodes_go_to_a_collector_while_it_trains(recipes, collector, tmp_path
     collector.code = 503
     done = recipes.succeed("rl", tmp_path / "refused", **settings)
     assert done.stdout.count("otlp: ") == 1
-    assert f"otlp: the collector at {collector.url}/v1/traces answered 503" in done.stdout
+    assert f"otlp: the collector at {collector.url}/v1/traces answered with status 503" in (
+        done.stdout
+    )
     assert recipes.measured(tmp_path / "refused") == recipes.measured(tmp_path / "told")
     done = recipes.run("rl", tmp_path / "wrong", **settings | {"otlp": "localhost:4318"})
     assert (done.returncode, done.stderr) == (

@@ -89,7 +89,7 @@ BROKEN = {
     ),
     "two sizes": (
         {"task.toml": '[environment]\nmemory = "2G"\nmemory_mb = 512\n'},
-        "task.toml:1:1: environment.memory and memory_mb differ",
+        "task.toml:1:1: environment.memory and environment.memory_mb have different values",
     ),
     "no size": (
         {"task.toml": '[environment]\nstorage = "lots"\n'},
@@ -169,7 +169,7 @@ FAILING = {
     ),
     "nothing is enough": (
         {"tests/test.sh": "#!/bin/bash\necho 1 >/logs/verifier/reward.txt\n"},
-        "tests/test.sh: doing nothing earns 1",
+        "tests/test.sh: doing nothing earns 1, not less than 1",
     ),
     "no reward": (
         {"tests/test.sh": "#!/bin/bash\ntrue\n"},

@@ -118,7 +118,7 @@ MISTAKES = {
         "1:32: stages.a.seeds.race: a stage has no race: write seeds: 3",
     "recipe: !!python/name:os.system x": "1:9: tag tag:yaml.org,2002:python/name:os.system: a "
         "grid has no tags",
-    "%YAML 1.1\n---\nrecipe: r": "2:1: a grid is YAML 1.2",
+    "%YAML 1.1\n---\nrecipe: r": "2:1: a grid must be YAML 1.2",
     "recipe: *a": "1:9: alias *a without an anchor &a before it",
     "recipe: a: b": "1:10: not YAML: mapping values are not allowed here",
 }  # fmt: skip
@@ -204,13 +204,13 @@ MISTAKES_AFTER_RECIPE = {
         "never; did you mean 'always'?",
     "service: tinker\nlaunch: {env: {TINKER_API_KEY: x}}": "3:9: TINKER_API_KEY is in both "
         "secrets and launch.env: remove one",
-    "---\nrecipe: s": "2:1: a grid is one document",
+    "---\nrecipe: s": "2:1: a grid must be one YAML document",
     "base: &a {b: *a}": "2:14: alias *a is inside the value that it names",
     "grid:\n\tlr: [1]": "3:1: not YAML: found character '\\t' that cannot start any token while "
         "scanning for the next token",
     "grid: {lr: [1, 2}": "2:17: not YAML: expected ',' or ']', but got '}' while parsing a flow "
         "sequence",
-    "base: {x: " + "9" * 400 + "}": "2:11: an integer of 400 digits; 300 are allowed",
+    "base: {x: " + "9" * 400 + "}": "2:11: an integer of 400 digits; at most 300 are allowed",
 }  # fmt: skip
 
 

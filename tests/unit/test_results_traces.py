@@ -103,7 +103,7 @@ def test_spans_are_sent_to_a_collector(sweep, collector, capsys, monkeypatch):
     assert collector.taken[1][2] == body
     collector.code = 503
     assert main(["rollouts", sweep, "--otlp", url]) == 6
-    assert f"the collector at {url}/v1/traces answered 503" in capsys.readouterr().err
+    assert f"the collector at {url}/v1/traces answered with status 503" in capsys.readouterr().err
 
 
 def test_a_malformed_address_or_path_is_refused(sweep, capsys):
