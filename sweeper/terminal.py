@@ -1,4 +1,4 @@
-"""Formats output for a terminal: values, tables that fit, JSON, warnings."""
+"""Output for a terminal: formatted values, tables that fit the width, JSON, warnings."""
 
 import os
 import sys
@@ -10,8 +10,8 @@ from sweeper.errors import GridError, SweeperError
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table. On a terminal, fit it to the terminal's width. Numbers are aligned right, and
-    None is printed as a dash. Terminal control sequences in texts and titles are removed."""
+    """Print a table. On a terminal, fit it to the terminal's width. Numbers are aligned right,
+    and None is printed as a dash. Terminal control sequences in strings and titles are removed."""
     columns = [sanitize(column) for column in columns]
     shown = [
         [sanitize(value) if isinstance(value, str) else value for value in row] for row in rows
@@ -59,7 +59,7 @@ def _print_wide(
 
 
 def display_width(text: str) -> int:
-    """Return how many columns a text takes on a terminal."""
+    """Return how many columns of a terminal the text takes."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width
@@ -81,7 +81,7 @@ def number(value: object) -> str:
 
 
 def setting(value: object) -> str:
-    """Format a setting's exact value, so that it can be used in a condition (`--where`)."""
+    """Format the exact value of a setting, in the notation of a condition (`--where`)."""
     import json  # imported late, since most verbs print no settings
 
     return value if isinstance(value, str) else json.dumps(value)
@@ -94,8 +94,8 @@ def in_colour() -> bool:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Put a text, which may have several lines, on one line of at most `most` characters. A long
-    text is cut between words if possible."""
+    """Join the lines of `text` to one line, and cut it to at most `most` characters, between
+    words if possible."""
     line = " ".join(text.split())
     if len(line) <= most:
         return line
@@ -126,7 +126,7 @@ def duration(seconds: float | None) -> str:
 
 
 def print_json(document: Mapping[str, object]) -> int:
-    """Print one JSON object; numbers that JSON does not support become text. Return exit code 0."""
+    """Print one JSON object, and return exit code 0. NaN and infinity are printed as strings."""
     import json
 
     from sweeper.store.documents import strict
@@ -136,7 +136,7 @@ def print_json(document: Mapping[str, object]) -> int:
 
 
 def is_screen() -> bool:
-    """Return whether output goes to a terminal with a movable cursor."""
+    """Return whether all standard streams are a terminal with a movable cursor."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     # A stream that is None or closed is not a terminal.
     if any(stream is None or stream.closed or not stream.isatty() for stream in streams):  # pyright: ignore[reportUnnecessaryComparison]
@@ -163,7 +163,6 @@ def complain(error: SweeperError) -> int:
 
 
 def _print_error(text: str) -> None:
-    """Print on standard error. Errors while printing are ignored, so that they do not stop the
-    command."""
+    """Print on standard error. If that fails, the command continues."""
     with suppress(OSError):
         print(f"sweeper: {text}", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""Small helpers that any layer may use: atomic writes, sanitising, decoding, HTML."""
+"""Small helpers for all layers: atomic writes, sanitising, decoding, HTML."""

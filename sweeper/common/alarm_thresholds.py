@@ -1,20 +1,21 @@
-"""The alarm rules: their meaning, thresholds and advice, for the grid, the code of the rules and
-the documentation. Does no I/O and imports nothing of sweeper."""
+"""The alarm rules: meaning, thresholds and advice of each. Grids, the code of the rules and the
+documentation use them. Does no I/O and imports nothing of sweeper."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 WINDOW = 60
-"""The number of steps that are remembered for each key. A rule that compares two periods uses at
-most half of them."""
+"""The number of values that are kept for each key. A rule that compares two periods uses at most
+half of them for each period."""
 
 Limits = dict[str, dict[str, float]]
-"""Rule -> threshold -> value, for the rules that are on. Durations are in seconds."""
+"""{rule: {threshold: value}} for the rules that are on. Durations are in seconds."""
 
 
 class Threshold(NamedTuple):
-    """A number that a grid may change: its default, its bounds, its meaning. `kind` is how it is
-    written: a number, a count of steps, or a duration (`90s`, `1h30m`; stored in seconds)."""
+    """A number in a rule that a grid may change: its default, bounds and meaning. `kind` is the
+    notation in a grid: a number, a count of steps, or a duration (`90s`, `1h30m`; stored in
+    seconds)."""
 
     default: float
     least: float
@@ -24,8 +25,9 @@ class Threshold(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A rule: the fault that it detects, its thresholds, advice, and whether it also applies to an
-    interactive session, which makes no steps between its requests."""
+    """An alarm rule: the fault that it detects, its thresholds and its advice. A rule with
+    `missing_steps` raises an alarm when steps are missing. It is off in interactive sessions,
+    which make no steps between requests."""
 
     meaning: str
     thresholds: Mapping[str, Threshold]
@@ -52,11 +54,13 @@ RULES: dict[str, Rule] = {
         "the loss rises and stays high",
         {
             "above": Threshold(2.0, 1.0, 1e6, "times the loss at the start"),
-            "lost": Threshold(0.5, 0.01, 1.0, "share of its decrease that the loss has lost again"),
+            "lost": Threshold(
+                0.5, 0.01, 1.0, "share of its earlier decrease by which the loss rises"
+            ),
             "steps": _steps(5),
         },
-        "stop it (`sweeper cancel`), and launch with a learning rate three to ten times "
-        "lower, or a longer warm-up",
+        "stop the run (`sweeper cancel`), and launch with a learning rate three to ten "
+        "times lower, or a longer warm-up",
     ),
     "spike": Rule(
         "the loss jumps in one step",
@@ -75,17 +79,17 @@ RULES: dict[str, Rule] = {
             "lost": Threshold(0.7, 0.01, 1.0, "share of the best reward that is lost"),
             "steps": _steps(10, WINDOW // 2),
         },
-        "stop it, and continue from an earlier checkpoint with a lower learning rate; "
-        "read its answers with `sweeper rollouts`",
+        "stop the run, and continue from an earlier checkpoint with a lower learning "
+        "rate; read the answers with `sweeper rollouts`",
     ),
     "entropy": Rule(
-        "the model always samples the same before it solves its tasks",
+        "the model always gives the same answers, but does not solve its tasks",
         {"below": Threshold(0.02, 0.0, 100.0, "nats per token"), "steps": _steps(8)},
         "raise entropy_coef or the temperature, lower the learning rate, or start from "
         "a model that sometimes solves the tasks",
     ),
     "kl": Rule(
-        "the model that trains is far from the one that samples, or from its base",
+        "the trained model is far from the model that samples, or from its base model",
         {"above": Threshold(0.5, 0.0, 1e6, "nats per token"), "steps": _steps(3)},
         "lower the learning rate, take fewer substeps, or check that sampler and "
         "trainer have the same model and settings",
@@ -124,7 +128,9 @@ RULES: dict[str, Rule] = {
         "a reward function, verifier or grader fails on answers",
         {
             "above": Threshold(0.1, 0.0, 1.0, "share of a step's answers"),
-            "raises": Threshold(0.0, 0.0, 1.0, "the same, for a reward function that raises"),
+            "raises": Threshold(
+                0.0, 0.0, 1.0, "the same share, for answers on which the function raises an error"
+            ),
         },
         "fix the reward function, verifier or grader and `sweeper retry`; all errors "
         "are in `iteration_*/reward_failures.jsonl` of the run",
@@ -146,8 +152,8 @@ RULES: dict[str, Rule] = {
     "plateau": Rule(
         "the reward, or a loss that has hardly fallen, has not improved for a long time",
         {"steps": Threshold(60, 10, 100_000, "steps without a new best mean of ten", "count")},
-        "compare it with the sweep's other runs (`sweeper compare`), and stop it if "
-        "they are ahead; try another learning rate, a larger batch or easier problems",
+        "compare the run with the sweep's other runs (`sweeper compare`), and stop it "
+        "if they are ahead; try another learning rate, a larger batch or easier problems",
     ),
     "stalled": Rule(
         "no step for a long time, although the worker sends heartbeats and nothing delays the run",
@@ -157,12 +163,12 @@ RULES: dict[str, Rule] = {
             "first": _after(
                 1800.0,
                 1.0,
-                "without a first step (for recipes only, since commands may record no steps)",
+                "this long without a first step (only recipes, since commands may record none)",
             ),
         },
-        "read `sweeper logs`, and `sweeper logs RUN --stacks` for what its threads do: "
-        "does the service answer, does the recipe wait for a lock? `sweeper cancel` and "
-        "`sweeper retry` restart it",
+        "read `sweeper logs`, and see where its threads are with `sweeper logs RUN "
+        "--stacks`: does the service answer, does the recipe wait for a lock? `sweeper "
+        "cancel` and `sweeper retry` restart the run",
         missing_steps=True,
     ),
     "paused": Rule(
@@ -173,21 +179,21 @@ RULES: dict[str, Rule] = {
     "heartbeat": Rule(
         "the worker sends no heartbeats, but the backend reports a running job",
         {"after": _after(180.0, 15.0, "for this long, but no less than launch.lease")},
-        "check whether its machine is alive and can reach the store; the run counts as "
-        "lost once the backend no longer knows its job",
+        "check whether the run's machine is alive and can reach the store; the run counts "
+        "as lost once the backend no longer has its job",
     ),
     "metric": Rule(
         "the run has succeeded without recording the grid's metric",
         {},
-        "name a recorded key in `metric`, or have the program write it to its metrics "
-        "file: without it there is no report and no best run",
+        "name a recorded key in `metric`, or let the program write the metric to its "
+        "metrics file: without a metric there is no report and no best run",
     ),
     "service": Rule(
         "the run failed because the service did not answer",
         {},
-        "restart it (`sweeper engine start`), or check that the run's machine can reach "
-        "it; runs on the engine then continue from their last checkpoints, others by "
-        "`sweeper retry`",
+        "restart the service (`sweeper engine start`), or check that the run's machine can "
+        "reach it; runs on the engine then continue from their last checkpoints; start "
+        "other runs again with `sweeper retry`",
     ),
     "disk": Rule(
         "the disk that the run writes to is nearly full",
@@ -204,10 +210,11 @@ RULES: dict[str, Rule] = {
 
 
 def resolve(given: Mapping[str, Mapping[str, float] | None] | None = None) -> Limits:
-    """Return the thresholds in force: the defaults, changed by those `given` in a grid (as in
-    `sweep.json`: rule -> thresholds, or None for a rule that is off). Unknown rules and thresholds,
-    from a newer version, are ignored. Values above the current maximum, from an older version, are
-    lowered to it, since a rule over more steps than are remembered would never raise an alarm."""
+    """Return the thresholds to use: the defaults, overridden by `given`, a grid's thresholds as
+    in `sweep.json` ({rule: thresholds}, or {rule: None} for a rule that is off). Rules and
+    thresholds that only a newer version knows are ignored. A value of an older version that is
+    above the current maximum is lowered to the maximum: a rule over more steps than are kept
+    would never raise an alarm."""
     limits: Limits = {}
     for name, rule in RULES.items():
         changed = (given or {}).get(name, {})

@@ -1,6 +1,6 @@
-"""Files that are complete or absent, whenever their writer is killed. Each is written as
-`.tmp-<pid>-...` and renamed. `sweeper store gc` removes leftovers. Workers load this module, so it
-imports little."""
+"""Atomic writes: a file is complete or absent, even if its writer is killed. Each file is
+written as `.tmp-<pid>-...` and renamed. `sweeper store gc` removes leftover temporary files.
+Workers load this module, so it imports little."""
 
 import errno
 import os
@@ -8,25 +8,25 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 
 TEMPORARY = ".tmp-"
-"""The prefix of the names of files that are being written."""
+"""The prefix of the names of temporary files."""
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _AT_ONCE = 500
-"""The most parts written in one call, since the system allows at most 1,024."""
+"""The largest number of parts written in one call. The system allows 1,024."""
 
 Parts = bytes | Sequence[bytes | memoryview]
 
 
 def atomic_write(path: str, data: Parts, *, mode: int = 0o644, durable: bool = False) -> None:
-    """Write a file, new or existing. Readers see the old or the new content, never a mixture. A
-    link of this name is replaced, not followed. `durable`: the content is on the disk on return.
-    Raises `OSError`, without any change."""
+    """Write a file, new or existing. Readers see the old or the new content, never a mixture. If
+    `path` is a link, the link itself is replaced. `durable`: return when the content is on the
+    disk. Raises `OSError`, and leaves the old file unchanged."""
     with replacing(path, durable=durable) as temporary:
         _write(temporary, data, mode, durable)
 
 
 def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
-    """Write a new file durably. Raises `FileExistsError` if the name exists, even if two callers
-    race, and `OSError`."""
+    """Write a new file, and return when it is on the disk. If several callers race, one
+    succeeds. Raises `FileExistsError` if the path exists, and `OSError`."""
     temporary = _beside(path)
     try:
         _write(temporary, data, mode, durable=True)
@@ -39,7 +39,7 @@ def atomic_create(path: str, data: Parts, *, mode: int = 0o644) -> None:
 
 @contextmanager
 def replacing(path: str, *, durable: bool = False) -> Generator[str]:
-    """Yield a name under which to create a file or link. What the block creates there replaces
+    """Yield a temporary path, where the block creates a file or link. That file or link replaces
     `path` if the block succeeds, and is removed otherwise."""
     temporary = _beside(path)
     try:
@@ -54,7 +54,7 @@ def replacing(path: str, *, durable: bool = False) -> Generator[str]:
 
 
 def sync_folder(folder: str) -> None:
-    """Ensure that the names in a folder are on the disk."""
+    """Write a folder's directory entries to the disk."""
     descriptor = os.open(folder or ".", os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -88,15 +88,15 @@ def _write(path: str, data: Parts, mode: int, durable: bool) -> None:
 
 
 def nearest_folder(folder: str) -> str:
-    """Return the folder, or the nearest existing one above it."""
+    """Return the folder if it exists, else its nearest parent that exists."""
     while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
         folder = os.path.dirname(folder)
     return folder
 
 
 def try_to_write(folder: str) -> None:
-    """Check that a folder is writable: write one byte to a file without a name if the file system
-    supports that, else create and remove a folder. Raises `OSError`."""
+    """Check that a folder is writable. Write one byte to a nameless file (`O_TMPFILE`) if the
+    file system supports that, else create and remove a folder. Raises `OSError`."""
     try:
         descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC)
         try:

@@ -1,5 +1,5 @@
-"""Backoff: waits after failures, and retries that wait longer each time. Workers load this, so it
-imports only the standard library."""
+"""Backoff: retries that wait longer after each failure. Workers load this module, so it imports
+only the standard library."""
 
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -19,20 +19,20 @@ _DOUBLINGS = 30  # larger exponents would only overflow
 
 
 def delay(first: float, doublings: int, most: float = float("inf")) -> float:
-    """Return `first` seconds, doubled that many times, but at most `most`."""
+    """Return `first` seconds, doubled `doublings` times, but at most `most`."""
     return min(most, first * 2.0 ** min(doublings, _DOUBLINGS))
 
 
 def delays(first: float, most: float = float("inf"), times: int | None = None) -> Iterator[float]:
-    """Yield the waits between tries: `first` seconds, doubled each time up to `most`; `times` of
-    them, or endlessly."""
+    """Yield the waits between retries in seconds: `first`, then doubled each time up to `most`.
+    Yield `times` waits, or infinitely many if None."""
     numbers = count() if times is None else iter(range(times))
     return (delay(first, number, most) for number in numbers)
 
 
 def spread(waits: Iterable[float]) -> Iterator[float]:
-    """Yield each wait, shortened at random by up to half, so that processes that failed together do
-    not retry together."""
+    """Yield each wait, reduced at random by up to half. Processes that failed at the same time
+    then retry at different times."""
     import random
 
     return (wait * random.uniform(0.5, 1.0) for wait in waits)  # noqa: S311 - not for secrets
@@ -47,10 +47,10 @@ def retried(
     note: Callable[[Exception, float], None] | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> T:
-    """Return the result of `action`. After an error for which `passing` is true, wait for the next
-    of `waits`, or for the seconds that `at_least` returns for the error if these are more, and try
-    again. Other errors, and the error after the last wait, are raised. `note` is called before each
-    retry, with the error and the seconds until the retry."""
+    """Return the result of `action`. If it raises an error for which `passing` returns True, try
+    again after the next wait of `waits`, or after the seconds that `at_least` returns for the
+    error if these are more. Other errors, and the error after the last wait, are raised. `note`
+    is called before each wait, with the error and the seconds to wait."""
     for wait in waits:
         try:
             return action()
@@ -79,15 +79,15 @@ class Backoff:
         self._failure: Unreachable | None = None
 
     def check(self) -> None:
-        """Raise the last failure again if it is too early for another try."""
+        """Raise the last failure again if the wait after it has not ended."""
         if self._failure is not None and self._clock() < self._until:
             # Otherwise the traceback would grow with every call.
             raise self._failure.with_traceback(None)
 
     @contextmanager
     def tried(self, *failures: type[Unreachable]) -> Generator[None]:
-        """Record whether the block succeeds. It has failed if it raises one of `failures`, which
-        are raised again."""
+        """Record whether the block succeeds. An error of the types `failures` is recorded as a
+        failure and raised again."""
         try:
             yield
         except failures as error:
@@ -96,7 +96,7 @@ class Backoff:
         self.succeeded()
 
     def failed(self, failure: Unreachable) -> None:
-        """Record a failed try. Simultaneous failures count as one."""
+        """Record a failure. Another failure before the wait has ended does not prolong the wait."""
         self._failure = failure
         if self._clock() < self._until:
             return
@@ -105,20 +105,20 @@ class Backoff:
         self._next = min(self._most, 2 * self._next)
 
     def succeeded(self) -> None:
-        """Record a successful try."""
+        """Record a success, which resets the wait to `first`."""
         self._failure, self._next, self._until = None, self._first, 0.0
 
 
 class Freshness:
-    """The lifetime of a cached listing: one second, or twenty times as long as the listing took,
-    whichever is longer."""
+    """The lifetime of a cached listing: the longer of one second and twenty times the duration
+    of the listing."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._until = float("-inf")
 
     def is_over(self) -> bool:
-        """Return whether the listing is too old or missing."""
+        """Return whether the listing is outdated or missing."""
         return self._clock() > self._until
 
     def end(self) -> None:
@@ -127,7 +127,8 @@ class Freshness:
 
     @contextmanager
     def renewed(self) -> Generator[None]:
-        """Measure how long the block takes to make a new listing, and start its lifetime."""
+        """Measure how long the block takes to make a new listing. The lifetime begins when the
+        block ends."""
         begun = self._clock()
         yield
         now = self._clock()

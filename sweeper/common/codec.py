@@ -1,5 +1,6 @@
-"""Reads and writes sweeper's documents by the types of their fields, declared as `NamedTuple`s. A
-null counts as a missing key. Unknown keys, from a newer version, are ignored."""
+"""Conversion of sweeper's JSON documents to `NamedTuple`s and back, by the types of the fields.
+Null counts as a missing key. Unknown keys are ignored, since a newer version may have written
+them."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -17,12 +18,13 @@ SCHEMA = 1
 """The version of every document that this sweeper writes, and the newest that it reads."""
 
 LARGEST = 1e18
-"""Bound of all numbers in documents (seconds, bytes, counters). NaN and infinity are refused."""
+"""The bound for numbers in documents, which are seconds, bytes or counters. Larger numbers, NaN
+and infinity are refused."""
 
 _DIGITS = str.maketrans("123456789", "000000000")
 _DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _LONGEST = 40
-"""The most characters of a text that messages show."""
+"""The largest number of characters of a string that messages show."""
 
 T = TypeVar("T")
 Read = Callable[[Any], Any]
@@ -36,8 +38,8 @@ class Check:
 
 
 class Parse:
-    """A function that reads a field's value in place of its type, in `Annotated`. It raises
-    `Wrong`."""
+    """A function that reads a field's value, in `Annotated`. It replaces the reader for the
+    field's type, and raises `Wrong`."""
 
     def __init__(self, read: Read) -> None:
         self.read = read
@@ -57,19 +59,19 @@ class AtMost(_Bound):
 
 
 class Clamp(_Bound):
-    """The lower bound of a number, in `Annotated`: a lower number is read as the bound."""
+    """The lower bound of a number, in `Annotated`. A lower number is replaced by the bound."""
 
 
 class Key:
-    """The key of a field in documents if it is not the field's name, in `Annotated`."""
+    """The key of a field in documents, in `Annotated`, if it differs from the field's name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class Default:
-    """The value of a field whose key is missing, in `Annotated`. For fields without a default in
-    Python."""
+    """The value to use if a document lacks the field's key, in `Annotated`. In Python, the field
+    has no default."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -78,16 +80,17 @@ class Default:
 _SPARSE, _REST, _WHOLE, _UNSTORED = object(), object(), object(), object()
 
 Sparse = Annotated[T, _SPARSE]
-"""Marks a field that is written only if it differs from its default."""
+"""Marks a field that is written only if its value differs from its default."""
 
 Rest = Annotated[T, _REST]
-"""Marks a field that holds all objects under other keys, by their keys."""
+"""Marks a field that collects the values of all keys that are not keys of other fields, as {key:
+object}. Values that are not JSON objects are left out."""
 
 Whole = Annotated[T, _WHOLE]
-"""Marks a field that holds the whole document as it was read. It is not written."""
+"""Marks a field that holds the whole document as it was read. The field is not written."""
 
 Unstored = Annotated[T, _UNSTORED]
-"""Marks a field that documents do not have: it gets its default."""
+"""Marks a field that is neither read nor written. It always has its default."""
 
 
 def _is_time(text: str) -> bool:
@@ -110,22 +113,22 @@ Time = Annotated[str, Check(_is_time, "a time such as 2026-01-31T12:00:00Z")]
 
 
 class Wrong(Exception):
-    """A value is not as `expected`. `path` leads to it, outermost part last."""
+    """A value in a document is not as `expected`. `path` is its position, innermost part first."""
 
     def __init__(self, expected: str, value: object, path: str = "", *, missing: bool = False):
         super().__init__(expected)
         self.expected, self.path = expected, [path] if path else []
-        self.but = "and is missing" if missing else f"not {shown(value)}"
+        self.but = "but is missing" if missing else f"not {shown(value)}"
 
     def within(self, part: str) -> "Wrong":
-        """Return the error with one more part of its path: `launch`, or `[3]`."""
+        """Add the next outer part of the path, such as `launch` or `[3]`, and return the error."""
         self.path.append(part)
         return self
 
 
 def read(kind: type[T], document: object, place: str, inside: str = "") -> T:
-    """Return a document as `kind`. In messages, `place` names its file, and `inside` is its path
-    there. Raises `Damaged`."""
+    """Check and convert `document` to `kind`. For messages, `place` is its file, and `inside`
+    its path in this file. Raises `Damaged`."""
     try:
         return cast(T, _reader(kind)(document))
     except Wrong as error:
@@ -136,12 +139,12 @@ def read(kind: type[T], document: object, place: str, inside: str = "") -> T:
 
 
 def value_of(kind: type[T], value: object) -> T:
-    """Return a JSON value as `kind`, for functions in `Parse`. Raises `Wrong`."""
+    """Check and convert a JSON value to `kind`. Functions in `Parse` use this. Raises `Wrong`."""
     return cast(T, _reader(kind)(value))
 
 
 def written(value: tuple[Any, ...]) -> dict[str, Any]:
-    """Return the document of a `NamedTuple`."""
+    """Convert a `NamedTuple` to a document."""
     return _write_fields(value)
 
 
@@ -149,10 +152,10 @@ _REQUIRED = object()
 
 
 class _Field:
-    """The reader and the writer of a field. `special` is the mark of a field without a key of its
-    own, `omitted` the value that is not written, `default` the value for a missing key (`_REQUIRED`
-    if there is none). Values of the class `as_is` are used unchanged. `read` and `write` are made
-    at their first use, since a program uses few of them."""
+    """The reader and the writer of a field. `special` is `_REST`, `_WHOLE` or `_UNSTORED` for a
+    field without its own key. A value equal to `omitted` is not written. `default` replaces a
+    missing value (`_REQUIRED`: there is no default). Values of the class `as_is` are used
+    unchanged. `read` and `write` are made at first use, since a program uses few of them."""
 
     def __init__(self, name: str, hint: Any, defaults: Mapping[str, object]) -> None:
         marks: tuple[object, ...] = args_of(hint)[1:] if origin_of(hint) is Annotated else ()
@@ -182,7 +185,8 @@ def _fields(kind: type[Any]) -> tuple[_Field, ...]:
 
 
 def _class_taken_as_is(hint: Any) -> type | None:
-    """Return the class whose values are read without a check or a copy; None if there is none."""
+    """Return the class of values that need no check and no copy when they are read; None if
+    there is none."""
     origin, args = origin_of(hint), args_of(hint)
     if origin is Annotated:
         checked = any(isinstance(mark, Parse | Check | _Bound) for mark in args[1:])
@@ -195,7 +199,7 @@ def _class_taken_as_is(hint: Any) -> type | None:
 
 
 def _inner_type(args: tuple[Any, ...]) -> Any:
-    """Return the type in a union with None."""
+    """Return the type `T` of a union `T | None`."""
     (inner,) = (arg for arg in args if arg is not NoneType)
     return inner
 
@@ -233,7 +237,7 @@ def _reader(hint: Any) -> Read:  # noqa: PLR0911 (one for each kind of type)
 def _text(value: Any) -> str:
     if isinstance(value, str):
         return value
-    raise Wrong("a text", value)
+    raise Wrong("a string", value)
 
 
 def _number(value: Any) -> float:
@@ -267,7 +271,7 @@ _PLAIN: dict[Any, Read] = {
 
 
 def _checked(inner: Read, marks: tuple[object, ...]) -> Read:
-    """Return a reader that also applies the conditions among `marks`."""
+    """Return a reader that calls `inner` and then checks the conditions in `marks`."""
     checks: list[tuple[Callable[[Any], object], str]] = []
     for mark in marks:
         if isinstance(mark, AtLeast):
@@ -355,8 +359,8 @@ def _object(value: Any) -> dict[str, Any]:
 
 @cache
 def _record(kind: type[Any]) -> Read:
-    """Return the function that reads an object as `kind`. The types of its fields are examined when
-    it is first called, since a worker reads few kinds."""
+    """Return the function that reads an object as `kind`. It examines the types of the fields at
+    its first call, since a worker reads few kinds."""
 
     def read_record(value: Any) -> Any:
         document = _object(value)
@@ -381,8 +385,8 @@ def _record(kind: type[Any]) -> Read:
 
 @cache
 def _steps(kind: type[Any]) -> tuple[tuple[str, type | None, object, _Field], ...]:
-    """Return for each field its key, its class `as_is`, its default and itself. Reading these at
-    once for all records of a kind is fast: a plan has thousands of records."""
+    """Return (key, `as_is`, default, field) for each field. They are computed once per kind,
+    since a plan has thousands of records."""
     return tuple(
         (field.key, field.as_is, _REQUIRED if field.special else field.default, field)
         for field in _fields(kind)
@@ -398,7 +402,7 @@ def _value_of_field(field: _Field, item: object, kind: type[Any], document: dict
 
 
 def _special(field: _Field, kind: type[Any], document: dict[str, Any]) -> object:
-    """Return the value of a field that has no key of its own."""
+    """Return the value of a field that is marked as `Rest`, `Whole` or `Unstored`."""
     if field.special is _WHOLE:
         return document
     if field.special is _UNSTORED:

@@ -1,5 +1,6 @@
-"""A background process that serves this user's other processes through a socket. It starts on
-demand and holds a lock as long as it lives. Uses only the standard library, imported on demand."""
+"""A background process that serves other processes of the same user through a socket. It starts
+on demand, and holds a lock as long as it lives. This module imports only the standard library,
+most of it on demand."""
 
 import json
 import os
@@ -21,31 +22,32 @@ CHANGED_SIGNALS = (
 )
 """Signals whose handlers Python, a worker or a shell may have changed."""
 LISTENING = 3
-"""The descriptor of a daemon's listening socket. The next descriptor is that of its lock."""
+"""The descriptor of a daemon's listening socket. The next number is the descriptor of its lock."""
 OF_A_TERMINAL = (
     *("SSH_", "TERM", "COLUMNS", "LINES", "WINDOWID", "PWD", "OLDPWD", "SHLVL", "_"),
     *("INVOCATION_ID", "JOURNAL_STREAM", "XDG_SESSION_ID", "XDG_VTNR", "DBUS_SESSION"),
 )
-"""Prefixes of variables that differ between launches or terminals."""
+"""Prefixes of environment variables that differ between launches or terminals."""
 
 
 _SCOPE = r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.scope"
-"""The control group of a single terminal window, which has no limits."""
+"""Matches the control group of a single terminal window, which sets no limits."""
 _STARTING_SECONDS = 2.0
-"""Seconds to retry while another process starts the daemon, or while the last one ends."""
+"""Seconds to retry while another process starts the daemon, or the previous daemon ends."""
 
 _OUTLIVING: "list[subprocess.Popen[bytes]]" = []
 
 
 def outlive(process: "subprocess.Popen[bytes]") -> None:
-    """Let a child of this process outlive it. A reference to the child prevents Python's warning
-    about a child that is still running. Children that have ended are reaped at the next call."""
+    """Keep a reference to a child that may outlive this process. Without a reference, Python
+    warns that the child is still running. The next call reaps children that have ended."""
     _OUTLIVING[:] = [*(child for child in _OUTLIVING if child.poll() is None), process]
 
 
 class Daemon:
-    """The files of a daemon and its connection. Only this user can enter `folder`, which contains
-    the daemon's socket and lock, named after `name`. `argv` and `environment` start the daemon."""
+    """A client of a daemon, which starts it if needed. The daemon's socket and lock are in
+    `folder`, which only this user can enter, and are named after `name`. The daemon runs `argv`
+    with `environment`."""
 
     def __init__(
         self,
@@ -60,11 +62,12 @@ class Daemon:
         self._timeout = timeout
 
     def path(self, kind: str) -> str:
-        """Return the path of one of the daemon's files."""
+        """Return the path of the daemon's file of this kind, such as `lock`."""
         return os.path.join(self._folder, f"{self._name}.{kind}")
 
     def connect(self) -> "socket.socket":
-        """Return a connection to the daemon. Start it if it does not run. Raises `OSError`."""
+        """Connect to the daemon, and start the daemon first if it is not running. Raises
+        `OSError`."""
         deadline, started = time.monotonic() + _STARTING_SECONDS, False
         while True:
             try:
@@ -93,8 +96,8 @@ class Daemon:
 
     @contextmanager
     def _short_path(self) -> Generator[str]:
-        """Yield a short path of the socket, through its folder's descriptor. A socket's path is
-        limited to 107 bytes."""
+        """Yield a short path of the socket, through a descriptor of its folder. The path of a
+        socket is limited to 107 bytes."""
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             yield f"/proc/self/fd/{folder}/{self._name}.socket"
@@ -102,9 +105,9 @@ class Daemon:
             os.close(folder)
 
     def _start(self) -> bool:
-        """Start the daemon. Its socket listens before it imports anything, so that clients can
-        wait. Return False if the lock is held: another process is starting the daemon, or the
-        previous daemon has not quite ended."""
+        """Start the daemon. Its socket listens before the daemon has imported its modules, so
+        clients can already connect and wait. Return False if the lock is held: another process
+        is starting the daemon, or the previous daemon has not ended yet."""
         import fcntl
         import socket
 
@@ -150,7 +153,8 @@ class Daemon:
 
 
 def private_folder(path: str) -> bool:
-    """Create a folder that only this user can enter. Return whether that worked."""
+    """Create a folder that only this user can enter, if it does not exist. Return whether the
+    folder exists and is private."""
     import stat
 
     try:
@@ -163,12 +167,12 @@ def private_folder(path: str) -> bool:
 
 
 def is_possible() -> bool:
-    """Return whether this system supports daemons: they need Linux and pidfd."""
+    """Return whether this system supports daemons, which need Linux and pidfd."""
     return sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
 
 
 def user_of(connection: "socket.socket") -> int:
-    """Return the user id of the process at the other end."""
+    """Return the user id of the process at the other end of the connection."""
     import socket
     import struct
 
@@ -178,7 +182,7 @@ def user_of(connection: "socket.socket") -> int:
 
 
 def of_this_process() -> Iterator[object]:
-    """Yield the properties that a process inherits from its parent, and a fork from its server."""
+    """Yield properties of this process that its children inherit, such as limits and namespaces."""
     import resource
 
     yield os.getuid(), os.getgid(), sorted(os.getgroups())
@@ -205,7 +209,7 @@ def digest(value: object) -> str:
 
 
 def _high_copy(descriptor: int) -> int:
-    """Return a copy of the descriptor with a high number."""
+    """Duplicate the descriptor, and return a number of 64 or more."""
     import fcntl
 
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64)

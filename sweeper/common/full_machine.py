@@ -1,5 +1,5 @@
-"""Recognises errors that mean this machine is temporarily out of memory, processes, threads or open
-files. Uses only the standard library."""
+"""Recognition of errors that mean that this machine is temporarily out of memory, processes,
+threads or open files. Uses only the standard library."""
 
 import errno
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from sweeper.common.backoff import delays, retried
 
 T = TypeVar("T")
 
-_PROCESSES = "no more processes or threads (`ulimit -u`, or the limit of its container)"
+_PROCESSES = "no more processes or threads (`ulimit -u`, or the limit of the container)"
 _LACKING = {
     errno.EAGAIN: _PROCESSES,
     errno.ENOMEM: "no more memory",
@@ -20,8 +20,8 @@ _TAKES_NOTHING = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def lacking(error: BaseException | None) -> str | None:
-    """Return the resource that this machine lacks, if an error or its cause shows that: `this
-    machine has no more memory`."""
+    """Return which resource this machine lacks, such as `this machine has no more memory`.
+    Return None if neither the error nor one of its causes shows a lack."""
     while error is not None:
         lack: str | None = None
         if isinstance(error, OSError):
@@ -35,7 +35,7 @@ def lacking(error: BaseException | None) -> str | None:
 
 
 def crowding(error: BaseException | None) -> str | None:
-    """Return the resource that this machine lacks, as `lacking` does. For a disk that is full or
+    """Return which resource this machine lacks, as `lacking` does. If a disk is full or
     read-only, return the error's message, which names the file."""
     lack, at = lacking(error), error
     while lack is None and at is not None:
@@ -46,8 +46,8 @@ def crowding(error: BaseException | None) -> str | None:
 
 
 def when_there_is_room(start: Callable[[], T], sleep: Callable[[float], None] | None = None) -> T:
-    """Return the result of `start`. Retry it up to five times within 3 seconds while this machine
-    lacks resources, since the processes that use them may end soon."""
+    """Return the result of `start`. Retry up to five times within about 3 seconds if this
+    machine lacks resources, since processes that use these resources may end soon."""
     return retried(
         start, delays(0.1, times=5), lambda error: lacking(error) is not None, sleep=sleep
     )

@@ -1,5 +1,6 @@
-"""Divides this machine's GPUs among runs. A run locks its devices as long as any of its processes
-lives, so a kill releases them. Workers load this; it uses only the standard library."""
+"""Division of this machine's GPUs among runs. A run holds file locks on its GPUs as long as any
+of its processes lives, so a killed run releases its GPUs. Workers load this module, so it
+imports only the standard library."""
 
 import fcntl
 import os
@@ -12,9 +13,9 @@ from typing import NamedTuple
 
 _FOLDER = "/tmp/sweeper-gpus"  # noqa: S108 - all users of the machine share it
 _SHARES = 840
-"""The number of bytes of a device's lock file, divisible by every number of runs on one device.
-Each run locks its share of them, so that runs with different `per_gpu` exclude each other if their
-shares overlap."""
+"""The number of bytes of a device's lock file. It is divisible by every number of runs that may
+share one device. Each run locks its share of the bytes. So runs with different `per_gpu` exclude
+each other if their shares overlap."""
 _TOOL = "nvidia-smi"
 _TOOL_SECONDS = 20.0
 _AGE_SECONDS = 5.0
@@ -24,7 +25,8 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Device(NamedTuple):
-    """A GPU: its number by PCI bus, its identifier, and whether a process computes on it."""
+    """A GPU: its number in the order of the PCI bus, its identifier, and whether a process
+    computes on the GPU."""
 
     number: int
     uuid: str
@@ -32,29 +34,30 @@ class Device(NamedTuple):
 
 
 class Taken(NamedTuple):
-    """The devices of a run, by number, and the open files that lock them."""
+    """The numbers of the devices that a run has locked, and the open lock files."""
 
     numbers: tuple[int, ...]
     files: tuple[int, ...]
 
     @property
     def text(self) -> str:
-        """The numbers of the devices, such as `0,1`, or `waiting` without devices."""
+        """The numbers of the devices, such as `0,1`, or `waiting` if there are none."""
         return ",".join(map(str, self.numbers)) or "waiting"
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that show a program only these devices."""
+        """The environment variables that make only these devices visible to a program."""
         return {VISIBLE: self.text, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
     def touch(self) -> None:
-        """Mark the lock files as in use, for programs that remove old files from /tmp."""
+        """Update the times of the lock files, since some programs remove old files from /tmp."""
         for file in self.files:
             with suppress(OSError):
                 os.utime(file)
 
     def release(self) -> None:
-        """Release the devices, unless a process of the run still has them."""
+        """Close the lock files. The devices are free once no process of the run has the files
+        open."""
         for file in self.files:
             with suppress(OSError):
                 os.close(file)
@@ -64,8 +67,9 @@ NONE_YET = Taken((), ())
 
 
 class Gpus:
-    """The GPUs that programs with this environment may use. `count` is the number of devices of a
-    run, `per_gpu` the number of runs on a device, as in `launch`."""
+    """The GPUs that `environment` makes visible. `count` is the number of devices that each run
+    needs, and `per_gpu` is the number of runs that share a device (`gpus` and `per_gpu` in
+    `launch`)."""
 
     def __init__(self, count: int, per_gpu: int, environment: Mapping[str, str]) -> None:
         self._count, self._share = count, _SHARES // per_gpu
@@ -74,7 +78,8 @@ class Gpus:
         self._queried_at = float("-inf")
 
     def devices(self) -> list[Device]:
-        """Return the devices as of a few seconds ago. Raises `LookupError` with the problem."""
+        """Return the devices. The answer may be up to 5 seconds old. Raises `LookupError` with
+        the problem."""
         if time.monotonic() >= self._queried_at + _AGE_SECONDS:
             self._devices = _visible(self._environment)
             self._queried_at = time.monotonic()
@@ -91,7 +96,7 @@ class Gpus:
         return devices
 
     def free(self) -> int:
-        """Return how many more runs fit now. Raises `LookupError`."""
+        """Return how many more runs can start now. Raises `LookupError`."""
         slots = 0
         for device in self.devices():
             file = _open(_FOLDER, device.uuid)
@@ -103,7 +108,7 @@ class Gpus:
         return slots // self._count
 
     def take(self) -> Taken | None:
-        """Lock the devices of a run, or return None if too few are free now. Raises
+        """Lock devices for a run and return them; None if too few are free. Raises
         `LookupError`."""
         taken: list[tuple[int, int]] = []
         for device in self._emptiest():
@@ -120,7 +125,7 @@ class Gpus:
         return None
 
     def _emptiest(self) -> list[Device]:
-        """Return the devices, those with the fewest runs first."""
+        """Return the devices, sorted by the number of runs on them, fewest first."""
         held: dict[int, int] = {}
         for device in self.check():
             file = _open(_FOLDER, device.uuid)
@@ -131,7 +136,7 @@ class Gpus:
         return sorted(self._devices, key=lambda device: (held[device.number], device.number))
 
     def _locks(self, file: int, device: Device) -> bool:
-        """Lock a share of a device. Return whether a share was free."""
+        """Try to lock a share of a device. Return whether a share was free."""
         locked = any(_lock(file, start, self._share) for start in self._starts())
         return locked and _is_at(file, _FOLDER, device.uuid)
 
@@ -140,13 +145,13 @@ class Gpus:
 
     @staticmethod
     def _is_ours(file: int, device: Device) -> bool:
-        """Return whether a device is unused or used by runs. If runs hold the device, all processes
-        on it count as theirs."""
+        """Return whether only runs use the device, or no process does. If a run has locked a
+        share, all processes on the device count as processes of runs."""
         return not device.used or not _test(file, 0, _SHARES)
 
 
 def _visible(environment: Mapping[str, str]) -> list[Device]:
-    """Return the devices that the environment does not hide. Raises `LookupError`."""
+    """Return the devices that the environment makes visible. Raises `LookupError`."""
     rows = _ask("--query-gpu=index,uuid", environment)
     used = {row[0] for row in _ask("--query-compute-apps=gpu_uuid,pid", environment)}
     try:
@@ -161,7 +166,7 @@ def _visible(environment: Mapping[str, str]) -> list[Device]:
 
 
 def _ask(query: str, environment: Mapping[str, str]) -> list[list[str]]:
-    """Return the rows that nvidia-smi prints. Raises `LookupError`."""
+    """Return the rows that nvidia-smi prints for a query. Raises `LookupError`."""
     import subprocess
 
     try:
@@ -188,7 +193,7 @@ def _ask(query: str, environment: Mapping[str, str]) -> list[list[str]]:
 
 
 def _open(folder: str, uuid: str) -> int:
-    """Open the lock file of a device; create it if needed. Raises `LookupError`."""
+    """Open the lock file of a device, and create it if it is missing. Raises `LookupError`."""
     path = _path(folder, uuid)
     try:
         with suppress(FileExistsError):
@@ -211,7 +216,7 @@ def _path(folder: str, uuid: str) -> str:
 
 
 def _is_at(file: int, folder: str, uuid: str) -> bool:
-    """Return whether the open lock file is still the file at its path, and was not removed."""
+    """Return whether the open lock file is still at its path (it may have been removed)."""
     try:
         at_path, ours = os.stat(_path(folder, uuid)), os.fstat(file)
     except OSError:
@@ -221,8 +226,8 @@ def _is_at(file: int, folder: str, uuid: str) -> bool:
 
 
 def _lock(file: int, start: int, length: int) -> bool:
-    """Lock a part of a file as long as it is open in some process. Return whether that was
-    possible."""
+    """Try to lock bytes of a file, until no process has the file open. Return whether that
+    worked."""
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, _request(start, length))
     except OSError:
@@ -231,7 +236,7 @@ def _lock(file: int, start: int, length: int) -> bool:
 
 
 def _test(file: int, start: int, length: int) -> bool:
-    """Return whether no process has locked a part of a file."""
+    """Return whether these bytes of a file are unlocked."""
     answer = fcntl.fcntl(file, fcntl.F_OFD_GETLK, _request(start, length))
     return struct.unpack(_LOCK, answer)[0] == fcntl.F_UNLCK
 

@@ -1,9 +1,9 @@
-"""Makes small HTML tables for notebooks, with all contents escaped. Imports are lazy."""
+"""Small HTML tables for notebooks, with all contents escaped."""
 
 from collections.abc import Iterable, Sequence
 
 ROWS = 30
-"""The most rows that a table shows."""
+"""The largest number of rows that a table shows."""
 
 
 def title(text: str, more: str = "") -> str:
@@ -15,7 +15,7 @@ def title(text: str, more: str = "") -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table of the first rows, with the number of the omitted rows."""
+    """Return a table of the first `ROWS` rows, followed by the number of omitted rows."""
     from html import escape
 
     every = list(rows)

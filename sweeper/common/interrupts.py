@@ -1,4 +1,4 @@
-"""Signals that interrupt a block like Ctrl-C."""
+"""Signals that interrupt a block as Ctrl-C does."""
 
 import signal
 import threading
@@ -10,8 +10,8 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Interrupts:
-    """A context manager in which the first SIGTERM or SIGHUP interrupts like Ctrl-C. Later signals
-    are delayed until the exit, and so are all signals after `hold`."""
+    """A context manager in which the first SIGINT, SIGTERM or SIGHUP raises `KeyboardInterrupt`.
+    Signals that come later, or after `hold`, take effect at the end of the block."""
 
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}
@@ -26,7 +26,7 @@ class Interrupts:
         return self
 
     def hold(self) -> None:
-        """Delay all signals until the exit."""
+        """Delay signals until the end of the block."""
         self._held = True
 
     def _on(self, number: int, frame: FrameType | None) -> None:

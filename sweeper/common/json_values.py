@@ -1,14 +1,14 @@
-"""Reads JSON that other programs may have written. Refuses or replaces values that would break
-printing or recursion, and gives typed access, in which a value of the wrong type counts as empty.
-(`codec` reads sweeper's own documents, and reports their mistakes.)"""
+"""Decoding of JSON that other programs may have written. Values that would break printing or
+recursion are refused or replaced. The functions for access treat a value of the wrong type as
+empty. (`codec` reads sweeper's own documents and reports mistakes in them.)"""
 
 import json
 import re
 from typing import TypeGuard, cast
 
 MOST_LEVELS = 100
-"""The most levels of nested lists and objects. Code that walks through a value recurses once per
-level, and Python allows some hundreds of nested calls."""
+"""The largest number of levels of nested lists and objects. Code that walks through a value
+recurses once per level, and Python limits the depth of recursion."""
 
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _HALF = "[\ud800-\udfff]"
@@ -16,8 +16,8 @@ _MAY_BE_HALF = rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]"
 
 
 def decode(data: bytes) -> object:
-    """Decode a JSON text. A lone surrogate ("\\ud800"), which no file, terminal or table accepts,
-    becomes U+FFFD. Raises `ValueError` for invalid JSON and for too deep nesting."""
+    """Decode JSON. A lone surrogate ("\\ud800"), which no file, terminal or table accepts, is
+    replaced by U+FFFD. Raises `ValueError` if the JSON is invalid or nested too deeply."""
     try:
         value: object = json.loads(data)
     except RecursionError:
@@ -32,8 +32,8 @@ def decode(data: bytes) -> object:
 
 
 def is_deep(data: bytes) -> bool:
-    """Return whether a JSON text may be nested too deeply, judged by its brackets, including those
-    in strings."""
+    """Return whether JSON may be nested too deeply. This counts brackets, including brackets in
+    strings."""
     if data.count(b"[") + data.count(b"{") <= MOST_LEVELS:
         return False
     brackets = data.translate(None, _NO_BRACKETS)
@@ -62,7 +62,7 @@ def _inside(value: object) -> "list[object]":
 
 
 def mended(value: object) -> object:
-    """Replace lone surrogates in the strings and keys of a JSON value by U+FFFD."""
+    """Return a JSON value in which U+FFFD replaces the lone surrogates in strings and keys."""
     if isinstance(value, str):
         return re.sub(_HALF, "\ufffd", value)
     if isinstance(value, list):
@@ -89,10 +89,10 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def table_of(value: object) -> dict[str, object]:
-    """Return the JSON value if it is an object, else an empty one."""
+    """Return the JSON value if it is an object, else an empty object."""
     return cast(dict[str, object], value) if isinstance(value, dict) else {}
 
 
 def list_of(value: object) -> list[object]:
-    """Return the JSON value if it is a list, else an empty one."""
+    """Return the JSON value if it is a list, else an empty list."""
     return cast(list[object], value) if isinstance(value, list) else []

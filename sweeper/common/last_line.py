@@ -1,4 +1,4 @@
-"""Finds the reason of a program's failure in its last output. Does no I/O."""
+"""Finds the reason for a program's failure in its last output. Does no I/O."""
 
 import re
 
@@ -8,16 +8,16 @@ _SHOWN = 200
 _END = 20
 _TRACEBACK = "Traceback (most recent call last):"
 _LABEL = re.compile(r"error: +(?=\S)")
-"""Prefixes that are removed from messages, since the text around them already says that the run
-failed."""
+"""Matches the prefix that is removed from messages. The text around a message already says that
+the run failed."""
 _EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
-"""The end of a traceback: the exception's class, and its message if it has one."""
+"""Matches the last line of a traceback: the exception's class, and its message if there is one."""
 
 
 def cause(data: bytes) -> str:
-    """Return the reason of a failure from the end of a log, in at most 200 characters: the
-    exception of the last traceback, else the last line that starts with `error: `, else the last
-    line. Programs may print more after their error."""
+    """Return the reason for a failure from the end of a log, in at most 200 characters. This is
+    the exception of the last traceback, else the last of the final 20 lines that starts with
+    `error: `, else the last informative line."""
     lines = data.decode("utf-8", "replace").splitlines()
     starts = [number for number, line in enumerate(lines) if line.strip() == _TRACEBACK]
     for line in lines[starts[-1] + 1 :] if starts else ():
@@ -30,7 +30,8 @@ def cause(data: bytes) -> str:
 
 
 def last_line(data: bytes) -> str:
-    """Return the last informative line of a log; W&B's closing lines only if there is no other."""
+    """Return the last line of a log that is not empty. Lines of W&B (`wandb:`) are returned only
+    if there are no other lines."""
     other = ""
     for line in reversed(data.decode("utf-8", "replace").splitlines()):
         text = _plain(line)

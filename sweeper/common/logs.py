@@ -1,5 +1,6 @@
-"""Logging of launchers and workers, into a file of limited size. Until logging is set up, loggers
-load nothing and do nothing, because the command line starts often. $SWEEPER_LOG sets the level."""
+"""Logging of launchers and workers to a file of limited size. $SWEEPER_LOG sets the level. Until
+logging is set up, a `Log` does nothing and does not import `logging`, to keep the start of the
+command line fast."""
 
 import os
 import sys
@@ -17,13 +18,14 @@ SHOWN = "SWEEPER_LOG_SHOWN"
 """If this is set, the messages are also printed on standard error."""
 _LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 MOST_BYTES = 1_000_000
-"""The most bytes of the file. When it is full, it replaces the previous full file."""
+"""The largest size of the file in bytes. A full file is renamed, and replaces the previous full
+file."""
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class Log:
-    """The logger of the module `name`. Its messages go to `logging` if this process has loaded it,
-    so a program that uses sweeper as a library gets them."""
+    """The logger of the module `name`. If this process has imported `logging`, messages go
+    there, so a program that uses sweeper as a library gets them."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -45,15 +47,15 @@ class Log:
 
 
 class Changes:
-    """A logger of a condition, which logs when the condition changes instead of in each round.
-    `name` is its name in messages."""
+    """A logger of a condition that is checked again and again. It logs only changes. Messages
+    call the condition `name`. `gone` is the message when the condition ends."""
 
     def __init__(self, log: Log, name: str, gone: str) -> None:
         self._log, self._name, self._gone = log, name, gone
         self._last: str | None = None
 
     def see(self, value: str | None) -> None:
-        """Log the value if it differs from the last one. None means that the condition has
+        """Log the condition's value if it differs from the last value. None: the condition has
         ended."""
         if value == self._last:
             return
@@ -65,7 +67,7 @@ class Changes:
 
 
 def level() -> int:
-    """Return the level of $SWEEPER_LOG. Raises `UsageError` for an unknown one."""
+    """Return the number of the level in $SWEEPER_LOG. Raises `UsageError` for an unknown level."""
     name = os.environ.get(LEVEL, "").lower() or "info"
     if name not in _LEVELS:
         raise UsageError(f"{LEVEL}={name!r} is not one of {', '.join(_LEVELS)}")
@@ -74,8 +76,8 @@ def level() -> int:
 
 @contextmanager
 def logging_to(path: str, redact: Callable[[str], str]) -> Generator[None]:
-    """Log to the file at `path` while the block runs, with secrets removed by `redact`; also to
-    standard error if $SWEEPER_LOG_SHOWN is set. A file that cannot be written is ignored."""
+    """Log to the file at `path` while the block runs, and also to standard error if
+    $SWEEPER_LOG_SHOWN is set. `redact` removes secrets. Errors while writing are ignored."""
     import logging
     from logging.handlers import RotatingFileHandler
 
@@ -103,7 +105,7 @@ def logging_to(path: str, redact: Callable[[str], str]) -> Generator[None]:
 
 
 def log_in_a_job(redact: Callable[[str], str]) -> None:
-    """Print messages in a job's output, if $SWEEPER_LOG is set."""
+    """Log to standard error, which is part of the job's output, if $SWEEPER_LOG is set."""
     if not os.environ.get(LEVEL):
         return
     import logging
@@ -116,7 +118,7 @@ def log_in_a_job(redact: Callable[[str], str]) -> None:
 
 
 def _ignore(record: "logging.LogRecord") -> None:
-    """Ignore an error of logging: a full disk must neither stop a launcher nor fill its
+    """Ignore an error in logging. A full disk must neither stop a launcher nor fill its
     terminal."""
     del record
 
@@ -126,7 +128,8 @@ def _formatter(redact: Callable[[str], str]) -> "logging.Formatter":
     import time
 
     class Redacted(logging.Formatter):
-        """A formatter that makes one line of a record, in UTC, without secrets."""
+        """A formatter that writes each log record on one line, with its time in UTC and without
+        secrets."""
 
         converter = time.gmtime
 

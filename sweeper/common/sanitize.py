@@ -1,6 +1,6 @@
-"""Makes untrusted text harmless for a terminal, since text from a store may contain control
-sequences. `guarded` wraps the standard streams; `sanitize` also keeps a text on one line. Workers
-load this module, so it imports little."""
+"""Removal of terminal control sequences from untrusted text, such as text from a store.
+`guarded` wraps the standard streams. `sanitize` also puts the text on one line. Workers load
+this module, so it imports little."""
 
 import os
 import re
@@ -25,22 +25,23 @@ _CONTROL_IN_LINES = f"[\x00-\x08\x0b-\x1f{_UNSEEN}]"
 
 
 def sanitize(text: str) -> str:
-    """Make a text one harmless line: colours and other terminal commands are removed, other control
-    characters are written as escapes (`\n`, `\x9b`, `\u202e`)."""
+    """Return the text as one harmless line. Colours and other terminal commands are removed.
+    Other control characters are written as escapes (`\n`, `\x9b`, `\u202e`)."""
     if text.isprintable():
         return text
     return re.sub(_CONTROL, _written_out, re.sub(_ORDER, "", text))
 
 
 def sanitize_lines(text: str) -> str:
-    """Make a text harmless as `sanitize` does, but keep its line breaks."""
+    """Return the text as `sanitize` does, but keep line breaks."""
     if text.replace("\n", "").isprintable():
         return text
     return re.sub(_CONTROL_IN_LINES, _written_out, re.sub(_ORDER, "", text))
 
 
 def sanitize_json(text: str) -> str:
-    """Make the output of `json.dumps` harmless: escape the one control character that it leaves."""
+    """Escape U+007F in the output of `json.dumps`, the only control character that it does not
+    escape."""
     return text.replace("\x7f", "\\u007f")
 
 
@@ -49,15 +50,15 @@ def _written_out(match: "re.Match[str]") -> str:
 
 
 class Writer:
-    """A wrapper of a stream that writes text without terminal commands, and has all other
-    attributes of the stream."""
+    """A wrapper of a stream. It removes terminal commands from written text, and otherwise
+    behaves like the stream."""
 
     def __init__(self, below: TextIO) -> None:
         self.below = below
 
     def write(self, text: str) -> int:
-        """Write a text without terminal commands. Characters that the stream's encoding lacks are
-        written as escapes."""
+        """Write the text without terminal commands. Characters that the stream's encoding lacks
+        are written as escapes."""
         shown = sanitize_lines(text)
         if not shown.isascii():
             encoding = self.below.encoding or "utf-8"
@@ -75,8 +76,8 @@ class Writer:
 
 @contextmanager
 def guarded() -> Generator[None]:
-    """Send all output through a `Writer` during the block. Standard streams that are closed are
-    first opened on /dev/null."""
+    """Write standard output and standard error through a `Writer` during the block. Standard
+    streams that are closed are opened on /dev/null first."""
     _open_missing_streams()
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (cast(TextIO, Writer(raw(stream))) for stream in before)
@@ -87,9 +88,9 @@ def guarded() -> Generator[None]:
 
 
 def _open_missing_streams() -> None:
-    """Open the standard streams that our caller has closed, as daemons do, on /dev/null. Otherwise
-    the next opened file would get the stream's number, and programs that we start would write their
-    output into it."""
+    """Open closed standard streams on /dev/null (daemons start programs with closed streams).
+    Otherwise the next opened file would get the number of a closed stream, and programs that we
+    start would write their output to that file."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -104,6 +105,6 @@ def _open_missing_streams() -> None:
 
 
 def raw(stream: TextIO) -> TextIO:
-    """Return the stream below its `Writer`, for our own terminal commands between texts that are
-    already harmless."""
+    """Return the stream inside a `Writer`. Code that writes its own terminal commands uses it,
+    and sanitizes all other text itself."""
     return stream.below if isinstance(stream, Writer) else stream

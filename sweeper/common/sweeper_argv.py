@@ -1,5 +1,5 @@
-"""Command lines that start sweeper's own programs with this interpreter. The current folder is not
-on their module path, since it may have a `json.py` or a `sweeper/`."""
+"""Command lines that start sweeper's own programs. They exclude the current folder from the
+module path (`-P`), since it may contain a `json.py` or a `sweeper/`."""
 
 import os
 import sys
@@ -28,12 +28,12 @@ def worker_command(  # noqa: PLR0913
     bare: Sequence[str] | None = None,
     shared_store: bool = False,
 ) -> list[str]:
-    """Return the argv of the worker for one attempt of a run of the sweep at `folder`. Backends
-    identify their jobs by its last two elements. `env_file`: the file with the environment needed
-    to reach the store. `python`: another interpreter than this one. `restarts`: the variable in
-    which the backend counts restarts of the job, and its first value. `bare`: the start of a
-    command that runs a module of sweeper before sweeper is installed. `shared_store`: the worker
-    reaches the store through a process that workers share."""
+    """Return the argv of the worker for one attempt (`token`) of a run of the sweep at `folder`.
+    Backends identify their jobs by the last two elements of the argv. `env_file`: the file with
+    the environment variables needed to reach the store. `python`: the interpreter, if not this
+    one. `restarts`: the variable in which the backend counts restarts of the job, and its first
+    value. `bare`: the start of a command that runs a module of sweeper where sweeper is not
+    installed. `shared_store`: the worker reaches the store through a process that workers share."""
     options = [] if env_file is None else ["--env", env_file]
     if restarts is not None:
         variable, first = restarts
@@ -45,8 +45,8 @@ def worker_command(  # noqa: PLR0913
 
 
 def array_command(command: Sequence[str], root: str, table: str) -> list[str]:
-    """Return the argv of one task of an array job. It finds its token by its index in the `table`
-    below `root`, and appends the token to `command`."""
+    """Return the argv of one task of an array job. The task uses its array index to look up its
+    token in the file `table` below `root`, and appends the token to `command`."""
     at = command.index(_WORKER) if _WORKER in command else 0
     if at and command[at - 1] != "-m":  # sweeper is not installed there yet.
         return [*command[:at], _ARRAY, root, table, "-P", "-m", *command[at:]]

@@ -14,7 +14,7 @@ public methods. Loaded by path; uses only the standard library. Its errors never
 # `prefill` counts tokens of prompts (and of forward passes without a backward pass), once for each
 # request, whatever the number of samples. Tokens that the service reports as read before count as
 # `cached` instead. `sample` tokens were sampled, `train` tokens went through forward and backward
-# passes. `steps` are those of the optimizer. `paused` says why the service holds a client back now.
+# passes. `steps` are those of the optimizer. `paused` says why the service delays a client now.
 # The SDK knows that at once, but prints it only after a quarter of an hour.
 
 from __future__ import annotations

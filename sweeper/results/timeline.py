@@ -53,7 +53,7 @@ def _spans(run: SweepRun, now: datetime) -> Iterator[TraceEvent]:
             "reason": outcome.reason,
             "detail": outcome.detail,
             "host": outcome.host,
-            "held back by the service (s)": outcome.paused_s or None,
+            "delayed by the service (s)": outcome.paused_s or None,
         }
         args = {key: value for key, value in facts.items() if value is not None}
         yield _span(f"attempt {attempt}", started, ended or now, args)
@@ -68,7 +68,7 @@ def _pauses(pauses: Sequence[Paused], started: datetime, ended: datetime) -> Ite
         if since is None:
             continue
         last = min(since + timedelta(seconds=pause.for_s), ended)
-        name = f"held back: {pause_of(pause.reason, None)}"
+        name = f"delayed: {pause_of(pause.reason, None)}"
         yield _span(name, max(since, started), last, {"seconds": pause.for_s})
 
 

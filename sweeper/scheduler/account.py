@@ -139,7 +139,7 @@ _WINDOW_SECONDS = 15.0
 
 
 class Load(NamedTuple):
-    """The observed load: `busy` jobs run, the service holds back `paused` of them, and `wanted`
+    """The observed load: `busy` jobs run, the service delays `paused` of them, and `wanted`
     more could start. `refused` says what has rejected a job (a key of `labels.LOWERED`); None if
     nothing has."""
 

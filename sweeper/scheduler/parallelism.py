@@ -47,7 +47,7 @@ _NEVER = "never"
 
 
 class Jobs(NamedTuple):
-    """The load of a sweep: `busy` jobs run, the service holds back `paused` of them, and `wanted`
+    """The load of a sweep: `busy` jobs run, the service delays `paused` of them, and `wanted`
     more could start now. At most `most` may run at once. `refused`: the service rejected a job."""
 
     busy: int
@@ -407,7 +407,7 @@ class Parallelism:
     def look(
         self, busy: int, startable: int, *, paused: int = 0, refused: str | None = None
     ) -> None:
-        """Adapt to the load: `busy` jobs run, the service holds back `paused` of them, and
+        """Adapt to the load: `busy` jobs run, the service delays `paused` of them, and
         `startable` more could start. `refused` is what rejected a job: the service or the machine.
         Raises `Unreachable` if the place of the quota does not answer; then no run may start."""
         crowded = "machine" if refused == "machine" else None

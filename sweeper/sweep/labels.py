@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from sweeper.sweep.observation import Kind, Observation
 
 LOWERED = {
-    "service": "the service holds runs back",
+    "service": "the service delays runs",
     "machine": "this machine cannot run more",
     "quota": "the quota in your configuration",
     "room": "the machines have no more free GPUs or slots",

@@ -49,7 +49,7 @@ def read_service(document: object, place: str) -> Service:
     `StoreError`."""
     service = codec.read(Service, document, place)
     if "env_file" not in service.document:
-        raise Damaged(f"{place}: env_file: should be a text, and is missing")
+        raise Damaged(f"{place}: env_file: should be a string, but is missing")
     if "places" in service.document or not service.document.get("place"):
         return service
     only = codec.read(_OfOldVersion, document, place).place

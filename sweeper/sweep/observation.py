@@ -13,7 +13,7 @@ class Kind(StrEnum):
     QUEUED = "queued"  # The backend has the job but has not started it.
     STALE = "stale"  # no heartbeat for longer than `launch.lease`
     STOPPING = "stopping"  # asked to stop, and not ended
-    PAUSED = "paused"  # held back by the service: `rate_limit`, `capacity`, `quota`
+    PAUSED = "paused"  # delayed by the service: `rate_limit`, `capacity`, `quota`
     STALLED = "stalled"  # There was no progress for too long.
     HELD = "held"  # No runs are started any more.
     LATER = "later"  # the next attempt starts at `time`

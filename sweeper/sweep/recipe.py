@@ -78,4 +78,4 @@ def runs_anywhere(document: object, place: str, inside: str) -> None:
         if not recipe.command:
             raise Damaged(f"{place}: {inside}.command: should be a list of texts that is not empty")
     elif recipe.python is None:
-        raise Damaged(f"{place}: {inside}.python: should be a text, but is missing")
+        raise Damaged(f"{place}: {inside}.python: should be a string, but is missing")

@@ -117,7 +117,7 @@ def wait_until(
 def write_grid(
     folder: Path, name: str = "demo", seconds: float = 0.5, backend: str = "tmux"
 ) -> Path:
-    """Write a grid of sixteen runs: some train, fail, are held back by the service, or diverge."""
+    """Write a grid of sixteen runs: some train, fail, are delayed by the service, or diverge."""
     program = folder / "program.py"
     program.write_text(PROGRAM)
     grid = folder / f"{name}.yaml"

@@ -1,6 +1,6 @@
 """Updates the screens in `docs/watch.md` from a real sweep in a real tmux: `make screens`.
 
-It launches sixteen runs, some of which train, fail, are held back by the service or diverge. One
+It launches sixteen runs, some of which train, fail, are delayed by the service or diverge. One
 recipe is stopped, so that it stalls; another is stopped with its worker, so that it is silent.
 """
 

@@ -83,8 +83,8 @@ def test_a_lower_number_is_raised_to_its_bound():
     [
         ({"mode": "sometimes"}, 'x.json: mode: should be auto or never, not "sometimes"'),
         ({"inner": None}, "x.json: inner: should be an object, not null"),
-        ({"inner": {}}, "x.json: inner.name: should be a text, and is missing"),
-        ({"several": [{"name": "b"}, {"name": 1}]}, "x.json: several[1].name: should be a text"),
+        ({"inner": {}}, "x.json: inner.name: should be a string, but is missing"),
+        ({"several": [{"name": "b"}, {"name": 1}]}, "x.json: several[1].name: should be a string"),
         ({"several": {}}, "x.json: several: should be a list, not an object"),
         ({"inner": {"name": "a", "count": 0}}, "x.json: inner.count: should be 1 or more, not 0"),
         ({"inner": {"name": "a", "count": 10}}, "x.json: inner.count: should be 9 or less, not 10"),
@@ -93,11 +93,11 @@ def test_a_lower_number_is_raised_to_its_bound():
         ({"even": 2.0}, "x.json: even: should be an integer, not 2.0"),
         ({"share": float("nan")}, "x.json: share: should be a number, not NaN"),
         ({"share": 10**40}, "x.json: share: should be a number, not a huge number"),
-        ({"labels": {"k": 1}}, "x.json: labels.k: should be a text, not 1"),
+        ({"labels": {"k": 1}}, "x.json: labels.k: should be a string, not 1"),
         ({"colour": "green"}, 'x.json: colour: should be red or blue, not "green"'),
         ({"pair": ["p"]}, "x.json: pair: should be a list of 2 values, not a list"),
         ({"time": "noon"}, "x.json: time: should be a time such as 2026-01-31T12:00:00Z"),
-        ({"from": 1}, "x.json: from: should be a text, not 1"),
+        ({"from": 1}, "x.json: from: should be a string, not 1"),
     ],
 )
 def test_mistakes_name_the_file_the_place_and_the_expectation(change, message):

@@ -86,7 +86,7 @@ def test_unpriced_usage_is_reported() -> None:
         (b"{", "p.json is not JSON"),
         (b"3", "p.json: should be an object, not 3"),
         (b"[]", "p.json: models: should be a list with a row for each model"),
-        (b'[{"prefill": 1}]', "p.json: models[0].tinker_id: should be a text, and is missing"),
+        (b'[{"prefill": 1}]', "p.json: models[0].tinker_id: should be a string, but is missing"),
         (table(prefil="$1"), "models[0].prefill: should be dollars per million tokens"),
         (table(prefill="1,87"), 'models[0].prefill: should be dollars, such as "$1.87"'),
         (table(prefill=-1), 'models[0].prefill: should be dollars, such as "$1.87"'),

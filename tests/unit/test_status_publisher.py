@@ -77,14 +77,14 @@ def _run(
 
 def test_only_changes_are_printed() -> None:
     seen: Any = {"launcher": True, "held": None, "limit": None, "unreachable": None}
-    slowed = {"limit": 2, "limit_why": "the service holds runs back"}
+    slowed = {"limit": 2, "limit_why": "the service delays runs"}
     before = {"a": _run("running"), "b": _run("running")}
     assert not changes(before, dict(before), seen, seen)
     after = {"a": _run("running"), "b": _run("failed", reason="oom"), "c": _run("planned", 0)}
     shown = changes(before, after, seen, seen | slowed | {"held": "all fail alike"})
     assert [run for run, _, _ in shown.runs] == ["b", "c"]
     assert shown.sentences == [
-        "at most 2 at once: the service holds runs back",
+        "at most 2 at once: the service delays runs",
         "held: all fail alike",
     ]
     assert changes(before, before, seen | slowed, seen).sentences == [

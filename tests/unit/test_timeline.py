@@ -44,7 +44,7 @@ def test_attempts_are_spans_of_waiting_and_working(tmp_path, spans):
     # Each was recorded as ended at 01:09:05, and began at 01:01:05 and 01:02:05.
     assert [span["dur"] for span in first if span["name"] != "waits to start"] == [480e6, 420e6]
     assert first[3]["ts"] == first[2]["ts"] + first[2]["dur"]
-    assert first[3]["args"]["held back by the service (s)"] == 12.0
+    assert first[3]["args"]["delayed by the service (s)"] == 12.0
     assert second[1]["args"]["state"] == "failed"
     assert second[1]["args"]["detail"] == "no file"
 
@@ -63,7 +63,7 @@ def test_pauses_are_spans_within_their_attempt(tmp_path, spans):
     by_run = spans(sweep)
     _, attempt, first, last = by_run["lr=1,seed=0"]
     assert [span["name"] for span in (first, last)] == [
-        "held back: rate limit", "held back: quota",
+        "delayed: rate limit", "delayed: quota",
     ]  # fmt: skip
     assert (first["ts"] - attempt["ts"], first["dur"]) == (115e6, 90.5e6)
     # The attempt ended 5 s after the second began.

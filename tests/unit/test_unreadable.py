@@ -93,7 +93,7 @@ def type_all(say: Say, place: Path, *, shows: str = "good") -> list[str]:
 @pytest.mark.parametrize(
     ("document", "what"),
     [
-        ("{}", "name: should be a text, and is missing"),
+        ("{}", "name: should be a string, but is missing"),
         ("[]", "damaged (not a JSON object)"),
         ("{", "damaged (Expecting"),
     ],
@@ -122,7 +122,7 @@ RUN = {"id": "a", "name": "x", "cell": "x", "seed": None, "config": {}}
     [
         ({"runs": None}, "runs: should be a list, not null"),
         ({"runs": [RUN, 7]}, "runs[1]: should be an object"),
-        ({"runs": [{"id": "a", "name": 1, "config": {}}]}, "runs[0].name: should be a text, not"),
+        ({"runs": [{"id": "a", "name": 1, "config": {}}]}, "runs[0].name: should be a string, not"),
         ({"launch": {"retries": -1}}, "launch.retries: should be 0 or more, not -1"),
         ({"metric": {"name": "x", "at": "now"}}, "metric.at: should be auto, last, best or mean"),
         ({"axes": {"lr": 1}}, "axes.lr: should be a list, not 1"),
@@ -242,21 +242,21 @@ def test_damaged_observations_and_alarms_hide_no_run(root: Path, say: Say) -> No
     code, shown, error = say("status", "bad")
     assert code == 6 and "lr=1,seed=0" in shown
     assert f"{observed}: observed: should be an object, not a list" in error
-    assert f"{alarm}: message: should be a text, not 7" in error
+    assert f"{alarm}: message: should be a string, not 7" in error
     code, _, error = say("alarms", "bad")
     assert code == 6 and str(alarm) in error
 
 
 SERVICE = [
-    ("{}", "env_file: should be a text, and is missing"),
+    ("{}", "env_file: should be a string, but is missing"),
     ("[]", "damaged (not a JSON object)"),
     ("7", "damaged (not a JSON object)"),
     ("{", "damaged (Expecting"),
-    ('{"env_file": 7}', "env_file: should be a text, not 7"),
-    ('{"env_file": "e", "engine": []}', "engine: should be a text, not a list"),
+    ('{"env_file": 7}', "env_file: should be a string, not 7"),
+    ('{"env_file": "e", "engine": []}', "engine: should be a string, not a list"),
     ('{"env_file": "e", "places": 3}', "places: should be a list, not 3"),
-    ('{"env_file": "e", "places": [{}]}', "places[0].backend: should be a text, and is missing"),
-    ('{"env_file": "e", "place": {"cluster": "c"}}', "place.backend: should be a text, and is m"),
+    ('{"env_file": "e", "places": [{}]}', "places[0].backend: should be a string, but is missing"),
+    ('{"env_file": "e", "place": {"cluster": "c"}}', "place.backend: should be a string, but is m"),
 ]
 
 
@@ -304,7 +304,7 @@ def test_a_damaged_launch_record_is_replaced_if_no_job_may_wait(
     typed = [sys.executable, "-P", "-m", "sweeper", *words[verb]]
     done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    message = f"{path}: env_file: should be a text, not 7; it is not needed and will be rewr"
+    message = f"{path}: env_file: should be a string, not 7; it is not needed and will be rewr"
     assert done.stderr.count(message) == 1
     deadline = time.monotonic() + 60
     while lock.is_held(SweepFolder(open_store(str(root)), "done")) and time.monotonic() < deadline:
@@ -350,7 +350,7 @@ def test_a_launch_beside_a_launcher_needs_its_launch_record(
     with lock.holding_sweep(SweepFolder(open_store(str(root)), "done")):
         code, _, error = say("launch", launched, "x=[1,2,3]")
     message = (
-        f"{path}: env_file: should be a text, and is missing; end the running launcher with `sw"
+        f"{path}: env_file: should be a string, but is missing; end the running launcher with `sw"
     )
     assert code == 6 and message in error
 

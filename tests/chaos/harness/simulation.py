@@ -140,7 +140,7 @@ class Job:
         return True
 
     def paused(self) -> dict[str, str] | None:
-        """Return why the service holds it back."""
+        """Return why the service delays it."""
         return None
 
     def _strike(self) -> None:
