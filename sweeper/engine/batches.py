@@ -58,7 +58,7 @@ def check(datum: Datum, number: int, loss: Loss, shape: Shape) -> None:
     if n == 0:
         raise RequestError(f"{where}: model_input is empty")
     if n > shape.context:
-        raise RequestError(f"{where}: {n} tokens, and the model's context is {shape.context}")
+        raise RequestError(f"{where} has {n} tokens, but the model's context is {shape.context}")
     if "target_tokens" not in datum.inputs:
         raise RequestError(f"{where}: loss_fn_inputs['target_tokens'] is missing")
     targets = datum.inputs["target_tokens"]
@@ -71,8 +71,8 @@ def check(datum: Datum, number: int, loss: Loss, shape: Shape) -> None:
         raise RequestError(f"{where}: a token is outside the vocabulary of {shape.vocab}")
     for name in _IGNORED:
         if name in datum.inputs:
-            raise RequestError(f"{where}: {name} for each token is not supported here; "
-                               "thresholds go into loss_fn_config")  # fmt: skip
+            raise RequestError(f"{where}: a {name} for each token is not supported; "
+                               "set thresholds in loss_fn_config")  # fmt: skip
     for name in loss.needs:
         if name not in datum.inputs:
             raise RequestError(f"{where}: this loss needs loss_fn_inputs[{name!r}]")

@@ -249,7 +249,7 @@ def wait(home: str | None = None, timeout: float = 30.0) -> EngineInfo:
         if (info := find(home)) is not None:
             return info
         if time.monotonic() > deadline:
-            raise EngineError(f"no engine within {timeout:.0f} s{_log_end(home)}")
+            raise EngineError(f"no engine answered within {timeout:.0f} s{_log_end(home)}")
         time.sleep(0.05)
 
 
@@ -284,7 +284,7 @@ def start(
             raise EngineError(f"the engine did not start{_log_end(home)}")
         time.sleep(0.05)
     process.terminate()
-    raise EngineError(f"no engine within {timeout:.0f} s{_log_end(home)}")
+    raise EngineError(f"no engine answered within {timeout:.0f} s{_log_end(home)}")
 
 
 def stop(home: str | None = None) -> bool:

@@ -218,7 +218,7 @@ class Models:
         if name not in self.names():
             offered = ", ".join(self.names())
             raise Unknown(
-                f"no base model {name!r} here: use {offered}, or restart the engine with "
+                f"no base model {name!r}: use {offered}, or restart the engine with "
                 f"--alias {name}={tiny.TINY}"
             )
 

@@ -278,7 +278,9 @@ def _params(model: Model, request: SampleRequest) -> sampling.Params:
         topk=request.topk_sampled,
     )
     if params.max_tokens < 1 or not 1 <= request.n <= MAX_SAMPLES:
-        raise RequestError(f"max_tokens must be at least 1, num_samples from 1 to {MAX_SAMPLES}")
+        raise RequestError(
+            f"max_tokens must be at least 1, and num_samples must be from 1 to {MAX_SAMPLES}"
+        )
     if not 0 <= params.topk <= model.shape.vocab:
         raise RequestError(f"topk_sample_logprobs must be from 0 to {model.shape.vocab}")
     if params.temperature < 0 or not 0 < params.top_p <= 1:

@@ -113,7 +113,7 @@ class Records:
         length = len(sequence.tokens) if span.sampled else sequence.prompt
         if min(span.offset, span.length) < 0 or span.offset + span.length > length:
             raise RequestError(
-                f"{where}: a span from {span.offset} to {span.offset + span.length}, but "
+                f"{where}: a span covers {span.offset} to {span.offset + span.length}, but "
                 f"{span.sequence} has {length} {'sampled' if span.sampled else 'prompt'} tokens"
             )
         return sequence

@@ -131,7 +131,7 @@ def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list
         why += ", and runs that have no meter" if unseen else ""
         lines.append(f"billed but not counted: {_counts(billed_only)} ({why})")
     if counted_only:
-        why = "billing is some hours late" if fresh else "the service no longer lists this usage"
+        why = "billing lags by some hours" if fresh else "the service no longer lists this usage"
         lines.append(f"counted but not billed: {_counts(counted_only)} ({why})")
     return lines
 

@@ -167,8 +167,8 @@ def log_path_field(request: CheckRequest, takes: dict[str, Takes], name: str) ->
     log_path = field or "log_path"
     if log_path.partition(".")[0] not in takes:
         hint = "" if field else (
-            "; name it with launch.log_path_field, or set launch.metrics_dir to the folder "
-            "it writes to"
+            "; name the field in launch.log_path_field, or set launch.metrics_dir to the "
+            "folder that the recipe writes to"
         )  # fmt: skip
         raise Refused("log_path", f"{name} has no field {log_path}{hint}")
     return log_path
@@ -288,13 +288,13 @@ def check_source(recipe: Located) -> None:
         raise Refused(
             "main",
             "importing it starts a run, but planning has to import it: put that code under "
-            '`if __name__ == "__main__":`, or run it by `command:`',
+            '`if __name__ == "__main__":`, or run it with `command:`',
         )
     if not guarded and (name is None or isinstance(names.get(name), ast.ClassDef)):
         raise Refused(
             "main",
             'running it would do nothing: end it with `if __name__ == "__main__": '
-            "chz.nested_entrypoint(main)`, or run it by `command:`",
+            "chz.nested_entrypoint(main)`, or run it with `command:`",
         )
 
 
@@ -367,7 +367,7 @@ def config_class(module: ModuleType, name: str | None) -> type[object]:
     try:
         import chz
     except ImportError:
-        raise Refused("class", "its interpreter has no chz; run it by `command:`") from None
+        raise Refused("class", "its interpreter has no chz; run it with `command:`") from None
     if name is not None:
         value = getattr(module, name, None)
         if value is None:
@@ -387,7 +387,7 @@ def config_class(module: ModuleType, name: str | None) -> type[object]:
     if len(set(defined.values())) == 1:
         return next(iter(defined.values()))
     if not defined:
-        raise Refused("class", "it defines no chz class; run it by `command:`, or name the class")
+        raise Refused("class", "it defines no chz class; run it with `command:`, or name the class")
     taken = _taken_by_main(module, defined)
     raise Refused(
         "class",

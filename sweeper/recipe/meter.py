@@ -412,7 +412,7 @@ def _safely(meter: Meter, act: Callable[[], None]) -> None:
     try:
         act()
     except Exception as error:  # noqa: BLE001 - counting must never end a recipe
-        meter.note_unknown(f"not everything is counted: {type(error).__name__}: {error}")
+        meter.note_unknown(f"some usage is not counted: {type(error).__name__}: {error}")
 
 
 def _is_data(first: object) -> TypeGuard[Sequence[Datum]]:
@@ -427,7 +427,7 @@ def _tokens_of(first: object, meter: Meter) -> int | None:
             return sum(datum.model_input.length for datum in first)
         return int(getattr(first, "length", 0))
     except Exception as error:  # noqa: BLE001 - counting must never end a recipe
-        meter.note_unknown(f"not everything is counted: {type(error).__name__}: {error}")
+        meter.note_unknown(f"some usage is not counted: {type(error).__name__}: {error}")
         return None
 
 

@@ -348,7 +348,7 @@ def test_a_call_does_what_the_documentation_says(call, given):
 
 
 def test_refusals_within_a_call_have_reasons(given):
-    with pytest.raises(tinker.RequestFailedError, match="num_samples from 1 to"):
+    with pytest.raises(tinker.RequestFailedError, match="num_samples must be from 1 to"):
         given.sampling.sample(TOKENS, 0, PARAMS).result(WAIT)
     with pytest.raises(tinker.RequestFailedError, match="prompt_alt_tokens_k is not supported"):
         given.sampling.sample(TOKENS, 1, PARAMS, prompt_alt_tokens_k=1).result(WAIT)

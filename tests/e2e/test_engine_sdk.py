@@ -318,7 +318,7 @@ def test_a_diverging_run_sees_its_infinities(training):
 
 
 def test_what_cannot_be_done_has_a_clear_message(service, training):
-    with pytest.raises(tinker.NotFoundError, match="no base model 'x/y' here: use tiny/qwen3"):
+    with pytest.raises(tinker.NotFoundError, match="no base model 'x/y': use tiny/qwen3"):
         service.create_lora_training_client("x/y").result()
     with pytest.raises(tinker.RequestFailedError, match="there is no checkpoint"):
         service.create_training_client_from_state("tinker://gone:train:0/weights/x").result()
@@ -378,7 +378,7 @@ def test_stable_reinforce_trains_on_what_the_sampler_recorded(service, training)
         ([sampled_datum(first, 1.0), sampled_datum(other, 1.0)], r"data\[1\]: no sequence .* was "
          "recorded in this session .* record_stability_info=True"),
         ([sampled_datum(second, 1.0, wrong)], "are not the tokens 0 to 8 of"),
-        ([sampled_datum(second, 1.0, start=3)], "a span from 3 to 11, but "),
+        ([sampled_datum(second, 1.0, start=3)], "a span covers 3 to 11, but "),
     ):  # fmt: skip
         with pytest.raises(tinker.RequestFailedError, match=message):
             training.forward_backward(data, loss).result(timeout=WAIT)

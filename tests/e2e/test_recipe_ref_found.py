@@ -154,11 +154,11 @@ def test_what_cannot_be_used_is_one_line(write):
     assert "SyntaxError: unmatched ')'" in error("wrong")
     assert error("dies") == f"recipe 'dies': {sys.executable} ended with code 7 while importing it"
     assert error("plain") == (
-        "recipe 'plain': it defines no chz class; run it by `command:`, or name the class"
+        "recipe 'plain': it defines no chz class; run it with `command:`, or name the class"
     )
     assert error("nolog") == (
-        "recipe 'nolog': C has no field log_path; name it with launch.log_path_field, or "
-        "set launch.metrics_dir to the folder it writes to"
+        "recipe 'nolog': C has no field log_path; name the field in launch.log_path_field, "
+        "or set launch.metrics_dir to the folder that the recipe writes to"
     )
     assert error("nolog", filled=FilledFields("oot")) == "recipe 'nolog': C has no field oot"
     assert resolve("nolog", filled=FilledFields("out")).log_path_field == "out"
@@ -225,7 +225,7 @@ def test_a_module_that_nothing_starts_is_refused_before_it_is_imported(write, tm
     touch = "open('imported', 'w').close()\n"
     hint = (
         "running it would do nothing: end it with "
-        '`if __name__ == "__main__": chz.nested_entrypoint(main)`, or run it by `command:`'
+        '`if __name__ == "__main__": chz.nested_entrypoint(main)`, or run it with `command:`'
     )
     commented = '# if __name__ == "__main__":\nname = __name__, "__main__"\n'
     write("pkg/bare.py", touch + body + commented)
@@ -246,7 +246,7 @@ def test_what_would_start_a_run_when_it_is_imported_is_refused_before_that(write
     body = "open('imported', 'w').close()\n" + body + "def main(config): pass\n"
     message = (
         "importing it starts a run, but planning has to import it: put that code "
-        'under `if __name__ == "__main__":`, or run it by `command:`'
+        'under `if __name__ == "__main__":`, or run it with `command:`'
     )
     write("whole/__init__.py", "")
     write("whole/__main__.py", body + "chz.nested_entrypoint(main)\n")

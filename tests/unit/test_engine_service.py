@@ -315,7 +315,7 @@ def test_a_pass_that_fails_leaves_the_gradients(service):
 
 def test_unknown_models_and_sessions_are_named(service):
     session = {"session_id": service.create_session({})["session_id"], "model_seq_id": 0}
-    with pytest.raises(Unknown, match="no base model 'x' here: use tiny/qwen3"):
+    with pytest.raises(Unknown, match="no base model 'x': use tiny/qwen3"):
         service.create_model({**session, "base_model": "x"})
     with pytest.raises(RequestError, match="rank 0"):
         service.create_model({**session, "base_model": "tiny/qwen3", "lora_config": {"rank": 0}})

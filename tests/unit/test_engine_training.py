@@ -226,7 +226,7 @@ def test_microbatches_hold_every_position_once_and_little_padding():
     ("bad", "message"),
     [
         (datum(0), "model_input is empty"),
-        (datum(17), "17 tokens, and the model's context is 16"),
+        (datum(17), "17 tokens, but the model's context is 16"),
         (Datum(np.arange(3), {}), "'target_tokens'\\] is missing"),
         (Datum(np.arange(3), {"target_tokens": np.arange(2)}), "model_input has 3 tokens"),
         (Datum(np.arange(3), {"target_tokens": np.ones(3)}), "float64"),
@@ -234,7 +234,7 @@ def test_microbatches_hold_every_position_once_and_little_padding():
         (Datum(np.array([1]), {"target_tokens": np.array([-1])}), "outside the vocabulary"),
         (datum(3, weights=np.ones(4), logprobs=np.ones(3), advantages=np.ones(3)),
          "weights has shape"),
-        (datum(3, clip_low_threshold=np.ones(3)), "thresholds go into loss_fn_config"),
+        (datum(3, clip_low_threshold=np.ones(3)), "set thresholds in loss_fn_config"),
         (datum(3), "needs loss_fn_inputs\\['logprobs'\\]"),
     ],
 )  # fmt: skip
