@@ -137,6 +137,12 @@ class Scene:
         self.scheduler = self.new_scheduler(*arguments, **options)
         return self.step()
 
+    def running(self) -> str:
+        """Start the first run, and claim it as its worker does. Return its id."""
+        self.step()
+        self.worker(self.ids[0], 1, Event.CLAIMED)
+        return self.ids[0]
+
     def worker(self, run: str, attempt: int, event: Event, **body: Any) -> None:
         self.store.create(self.folder.event(run, attempt, event), encode({"schema": 1} | body))
 

@@ -68,9 +68,7 @@ def test_displayed_times_follow_the_clock(make_scene):
 
 def test_a_worker_whose_clock_is_set_is_not_paused_for_a_year(make_scene):
     scene = make_scene(1)
-    run = scene.ids[0]
-    scene.step()
-    scene.worker(run, 1, Event.CLAIMED)
+    run = scene.running()
     pause = {"reason": "rate_limit", "since": "2026-01-01T12:00:00Z"}
     for seconds in (10.0, 20.0, 3599.0):
         scene.beat(run, paused={**pause, "for_s": seconds}, time="2027-01-01T12:00:00Z")

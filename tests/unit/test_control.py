@@ -114,8 +114,7 @@ def test_jobs_known_only_to_the_backend_can_be_cancelled(make_scene, running):
     scene.step()
     _cancel(scene, run)
     scene.backend.reachable = True
-    scene.scheduler = scene.new_scheduler(starting=False)
-    scene.step()
+    scene.relaunch(starting=False)
     if running:
         assert scene.states() == [State.SUBMITTED]
         scene.step()
@@ -160,9 +159,7 @@ def test_cancel_and_retry_again_and_again(make_scene):
 
 def test_cancelling_a_run_that_was_retried_while_it_ran(make_scene):
     scene = make_scene(1)
-    run = scene.ids[0]
-    scene.step()
-    scene.worker(run, 1, Event.CLAIMED)
+    run = scene.running()
     scene.worker(run, 1, Event.RETRY)
     _cancel(scene, run)
     assert cancel_asked(scene.events(run))

@@ -10,7 +10,6 @@ from support.answering import answering
 from sweeper.engine import lifecycle
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.scheduler import engine_watch
-from sweeper.scheduler.failures import SERVICE_TRIES
 from sweeper.store.documents import encode, read_json
 from sweeper.sweep import environment_file
 from sweeper.sweep import job as job_model
@@ -125,18 +124,6 @@ def test_runs_lost_with_the_engine_cost_no_retry(make_engine):
         scene.finish(run, 2)
     assert scene.step().finished
     assert scene.states() == [State.SUCCEEDED] * 4
-
-
-def test_an_engine_that_always_dies_ends_its_runs(make_engine):
-    """It may be them that it dies of."""
-    scene, _ = make_engine(1)
-    for attempt in range(1, 100):
-        scene.step()
-        if scene.step(1000).finished:
-            break
-        scene.finish(scene.ids[0], attempt, Event.FAILED, reason="service")
-    assert len(scene.backend.submitted) == SERVICE_TRIES + 1
-    assert scene.states() == [State.FAILED]
 
 
 @pytest.mark.parametrize(("url", "ended"), [(FIRST, False), (SECOND, True)])

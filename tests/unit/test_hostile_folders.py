@@ -190,8 +190,7 @@ def test_jobs_are_executed_from_the_plan_and_not_from_a_stored_job(scene, other)
     scene.store.remove([scene.folder.event(run, 1, Event.SUBMITTED)])
     scene.backend.lose(scene.backend.submitted[0])
     scene.store.replace(path, json.dumps(other(json.loads(right))).encode())
-    scene.scheduler = scene.new_scheduler()
-    scene.step()
+    scene.relaunch()
     assert scene.backend.submitted.count(f"{run}-a1") == 2
     assert scene.store.read(path) == right
 
@@ -210,7 +209,6 @@ def test_an_unchanged_job_is_not_rewritten(scene):
     before = _written(path)
     scene.store.remove([scene.folder.event(run, 1, Event.SUBMITTED)])
     scene.backend.lose(scene.backend.submitted[0])
-    scene.scheduler = scene.new_scheduler()
-    scene.step()
+    scene.relaunch()
     assert scene.backend.submitted.count(f"{run}-a1") == 2
     assert _written(path) == before

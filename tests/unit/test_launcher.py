@@ -53,8 +53,7 @@ def test_the_job_is_on_record_before_it_is_submitted_by_this_launcher_or_the_nex
     assert scene.folder.read_events()[run] == {(1, Event.INTENT)}
     assert scene.states() == [State.PLANNED] * 3
     scene.backend.reachable = True
-    scene.scheduler = scene.new_scheduler()
-    scene.step()
+    scene.relaunch()
     assert scene.backend.submitted == [token(run, 1) for run in scene.ids[:2]]
 
 
@@ -64,8 +63,7 @@ def test_the_job_is_written_before_the_intent(scene):
             run = call.split("/")[-2]
             assert scene.store.exists(scene.folder.job(run, 1))
 
-    scene.scheduler = scene.new_scheduler(after_the_job)
-    scene.step()
+    scene.relaunch(after_the_job)
     assert len(scene.backend.submitted) == 2
 
 
@@ -106,8 +104,7 @@ def test_a_store_that_fails_for_a_while_ends_no_launcher(make_scene):
 def test_a_submission_whose_reply_was_lost_is_not_repeated(scene):
     scene.backend.lose_reply = True
     assert scene.step().unreachable == "fake: the reply was lost"
-    scene.scheduler = scene.new_scheduler()
-    assert scene.step().unreachable is None
+    assert scene.relaunch().unreachable is None
     assert sorted(scene.backend.submitted) == [token(run, 1) for run in scene.ids[:2]]
     assert scene.states() == [State.SUBMITTED, State.SUBMITTED, State.PLANNED]
 
@@ -115,8 +112,7 @@ def test_a_submission_whose_reply_was_lost_is_not_repeated(scene):
 def test_a_relaunch_skips_what_is_done_and_adopts_what_runs(scene):
     scene.step()
     scene.finish(scene.ids[0])
-    scene.scheduler = scene.new_scheduler()
-    scene.step()
+    scene.relaunch()
     assert scene.backend.submitted == [token(run, 1) for run in scene.ids]
 
 
@@ -124,8 +120,7 @@ def test_a_relaunch_skips_what_is_done_and_adopts_what_runs(scene):
 def test_jobs_start_in_the_sweeps_folder_if_there_is_one(scene, elsewhere):
     where = scene.store.local_path("s")
     scene.backend = Recording()
-    scene.scheduler = scene.new_scheduler(remote=elsewhere)
-    scene.step()
+    scene.relaunch(remote=elsewhere)
     assert [spec.cwd for spec in scene.backend.specs] == ["/" if elsewhere else where] * 2
 
 
@@ -164,20 +159,8 @@ def test_preempted_runs_go_on_and_cancelled_ones_do_not(scene):
     assert token(second, 2) not in scene.backend.submitted
 
 
-def test_a_run_that_is_preempted_for_ever_ends(make_scene):
-    scene = make_scene(1)
-    for attempt in range(1, 100):
-        scene.step()
-        if scene.step(600).finished:
-            break
-        scene.finish(scene.ids[0], attempt, Event.PREEMPTED)
-    assert len(scene.backend.submitted) == 21
-
-
 def test_a_worker_that_died_without_a_word(scene):
-    run = scene.ids[0]
-    scene.step()
-    scene.worker(run, 1, Event.CLAIMED)
+    run = scene.running()
     scene.beat(run)
     scene.step()
     scene.backend.end(token(run, 1), 137)
@@ -211,8 +194,7 @@ def test_events_written_during_a_poll_count(scene):
             return super().poll(tokens)
 
     scene.backend = Late()
-    scene.scheduler = scene.new_scheduler()
-    scene.step()
+    scene.relaunch()
     scene.worker(run, 1, Event.CLAIMED)
     scene.step(10 * SETTLE_SECONDS)
     assert Event.FAILED not in {event for _, event in scene.folder.read_events()[run]}
@@ -220,9 +202,7 @@ def test_events_written_during_a_poll_count(scene):
 
 
 def test_a_second_copy_that_ended_fails_nothing_while_the_first_beats(scene):
-    run = scene.ids[0]
-    scene.step()
-    scene.worker(run, 1, Event.CLAIMED)
+    run = scene.running()
     scene.backend.end(token(run, 1), 0)
     for _ in range(10):
         scene.beat(run)
@@ -231,9 +211,7 @@ def test_a_second_copy_that_ended_fails_nothing_while_the_first_beats(scene):
 
 
 def test_lost_takes_an_expired_lease_and_an_absent_job(scene):
-    run = scene.ids[0]
-    scene.step()
-    scene.worker(run, 1, Event.CLAIMED)
+    run = scene.running()
     scene.beat(run)
     scene.step()
     scene.backend.lose(token(run, 1))
@@ -249,17 +227,14 @@ def test_a_launcher_that_only_stops_calls_nothing_lost(scene):
     run = scene.ids[0]
     scene.step()
     scene.backend.lose(token(run, 1))
-    scene.scheduler = scene.new_scheduler(starting=False)
-    scene.step()
+    scene.relaunch(starting=False)
     scene.step(2 * LEASE)
     assert scene.states()[0] is State.SUBMITTED
     assert scene.observed()["observed"][run] == "stale"
 
 
 def test_a_silent_worker_whose_job_runs_is_stale_and_not_lost(scene):
-    run = scene.ids[0]
-    scene.step()
-    scene.worker(run, 1, Event.CLAIMED)
+    run = scene.running()
     scene.step(10 * LEASE)
     scene.step(10 * LEASE)
     assert scene.observed()["observed"][run] == "stale"
@@ -270,9 +245,7 @@ def test_a_silent_worker_whose_job_runs_is_stale_and_not_lost(scene):
 
 
 def test_the_machine_of_a_silent_worker_is_shown_and_recorded(scene):
-    run = scene.ids[0]
-    scene.step()
-    scene.worker(run, 1, Event.CLAIMED)
+    run = scene.running()
     scene.backend.jobs[token(run, 1)] = JobStatus(JobState.RUNNING, node="n7")
     scene.step(10 * LEASE)
     scene.step(10 * LEASE)
@@ -379,15 +352,12 @@ def test_why_a_launcher_gave_up_can_be_read_until_the_next(scene):
         scene.scheduler.run()
     scene.backend.refusal = None
     assert scene.observed()["held"] == "the launcher gave up: sbatch: invalid account"
-    scene.scheduler = scene.new_scheduler()
-    scene.step()
+    scene.relaunch()
     assert scene.observed()["held"] is None
 
 
 def test_the_worker_that_came_back_wins_over_lost(scene):
-    run = scene.ids[0]
-    scene.step()
-    scene.worker(run, 1, Event.CLAIMED)
+    run = scene.running()
     scene.worker(run, 1, Event.LOST)
     scene.worker(run, 1, Event.RETURNED)
     scene.step()
@@ -398,8 +368,7 @@ def test_retired_runs_are_not_started(scene):
     plan: Any = read_json(scene.store, scene.folder.plan)
     plan["runs"][1]["retired"] = True
     scene.store.replace(scene.folder.plan, encode(plan))
-    scene.scheduler = scene.new_scheduler()
-    scene.step()
+    scene.relaunch()
     assert scene.backend.submitted == [token(scene.ids[0], 1), token(scene.ids[2], 1)]
 
 

@@ -55,8 +55,7 @@ def test_a_wait_goes_on_over_a_restart_as_far_as_clocks_allow(make_scene, ago, a
     run = scene.ids[0]
     scene.step()
     scene.finish(run, event=Event.FAILED, reason="error", ended=_stamp(scene, ago))
-    scene.scheduler = scene.new_scheduler()
-    scene.step()
+    scene.relaunch()
     assert (len(scene.backend.submitted) == 2) is at_once
 
 
@@ -78,15 +77,25 @@ def test_quota_is_a_wait_and_no_failure(make_scene):
     assert scene.states() == [State.SUCCEEDED]
 
 
-def test_a_quota_that_never_comes_back_ends(make_scene):
+@pytest.mark.parametrize(
+    ("event", "reason", "attempts"),
+    [
+        (Event.FAILED, "quota", SERVICE_TRIES + 1),  # it never comes back
+        (Event.FAILED, "service", SERVICE_TRIES + 1),  # it may be the run that an engine dies of
+        (Event.PREEMPTED, "terminated", 21),
+    ],
+)
+def test_a_run_that_ends_for_ever_without_a_failure_of_its_own_ends(
+    make_scene, event, reason, attempts
+):
     scene = make_scene(1)
     for attempt in range(1, 100):
         scene.step()
         if scene.step(1000).finished:
             break
-        scene.finish(scene.ids[0], attempt, Event.FAILED, reason="quota")
-    assert len(scene.backend.submitted) == SERVICE_TRIES + 1
-    assert scene.states() == [State.FAILED]
+        scene.finish(scene.ids[0], attempt, event, reason=reason)
+    assert len(scene.backend.submitted) == attempts
+    assert scene.states() == [State(event.value)]
 
 
 def test_a_cancelled_run_is_not_excused_by_the_quota(make_scene):
@@ -114,8 +123,7 @@ def test_paused_runs_lower_the_limit_and_are_shown(make_scene):
         scene.worker(run, 1, Event.SUCCEEDED)
     scene.step()
     assert len(scene.backend.submitted) == 5  # one runs still: room for one more, not for three
-    scene.scheduler = scene.new_scheduler()
-    assert scene.step().limit == 1  # what is paused says so to the next launcher too
+    assert scene.relaunch().limit == 1  # what is paused says so to the next launcher too
 
 
 @pytest.mark.parametrize("body", [{"paused": 3}, {"paused": {}}, {"schema": 99}, {}])
@@ -148,8 +156,7 @@ def test_a_sweep_whose_first_runs_all_fail_alike_is_held(make_scene):
     summary = scene.step()
     assert summary.finished
     assert summary.counts == {State.FAILED: 3, State.SUCCEEDED: 1, State.PLANNED: 4}
-    scene.scheduler = scene.new_scheduler()
-    assert scene.step().held is None
+    assert scene.relaunch().held is None
     assert len(scene.backend.submitted) == 8  # a relaunch goes on
 
 
@@ -309,8 +316,7 @@ def test_a_full_backend_is_waited_for(make_scene):
 
 def test_failures_of_an_earlier_launch_hold_nothing(make_scene):
     scene = _failed_alike(make_scene, 8, max_parallel=3)
-    scene.scheduler = scene.new_scheduler()
-    assert scene.step().held is None
+    assert scene.relaunch().held is None
 
 
 def test_errors_are_compared_without_paths_and_numbers():
@@ -377,8 +383,7 @@ def test_a_retry_after_a_failed_smoke_run_may_be_of_any_run(make_scene):
     scene.step()
     for run in scene.ids[:2]:
         scene.finish(run, event=Event.FAILED)
-    scene.scheduler = scene.new_scheduler(smoke=True)
-    scene.step()
+    scene.relaunch(smoke=True)
     _fail(scene, scene.ids[2], "no")
     assert scene.step().held is not None
     scene.worker(scene.ids[0], 1, Event.RETRY)
@@ -479,8 +484,7 @@ def test_a_lower_limit_submits_no_more_of_what_was_opened(make_scene):
 
 def test_a_step_lists_the_events_once(make_scene):
     scene, calls = make_scene(50, max_parallel=20), list[str]()
-    scene.scheduler = scene.new_scheduler(calls.append)
-    scene.step()
+    scene.relaunch(calls.append)
     calls.clear()
     scene.step()
     listed = [call.split()[1] for call in calls if call.split()[0] in ("store.list", "store.names")]

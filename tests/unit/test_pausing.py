@@ -97,8 +97,7 @@ def test_the_number_of_parallel_jobs_can_be_changed(make_scene: Any) -> None:
     scene.step()
     assert len(scene.backend.submitted) == 4  # none of those at work is stopped for it
     assert not scene.backend.cancelled
-    scene.scheduler = scene.new_scheduler()
-    assert scene.step().limit == 1
+    assert scene.relaunch().limit == 1
     sweep_requests.forget(scene.folder, "parallel")
     assert scene.step().limit is None
 
@@ -220,8 +219,7 @@ def test_another_plan_is_taken_up_despite_kills(make_scene: Any, home: Path) -> 
         if not faults.struck:
             break
     assert number > 5
-    scene.scheduler = scene.new_scheduler()
-    assert scene.step().ends is None
+    assert scene.relaunch().ends is None
     assert scene.backend.submitted == [token(scene.ids[0], 1), token("f" * 12, 1)]
 
 
