@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from harness.real import NAME, Sweep, Sweeps, until
 
-from sweeper.store.documents import encode
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import Event
 
@@ -56,32 +55,6 @@ def test_a_damaged_event_still_tells_its_name(done: Sweep, damage: str) -> None:
         assert all(f"/{NAME}/state/" in line for line in document["problems"]), output
         code, output = _say(done, verb, NAME)
         assert code == 6 and output.count("succeeded.json: ") == 2
-
-
-@pytest.mark.parametrize("damage", ["empty", "torn", "list", "deep", "newer", "types"])
-def test_a_damaged_plan_costs_a_line(done: Sweep, damage: str) -> None:
-    """No reader, and no launch, takes it for something else or overwrites it."""
-    plan = Path(done.root, done.sweep_folder.plan)
-    data = DAMAGE[damage]
-    plan.write_bytes(data)
-    for verb in ("status", "ls"):
-        code, output = _say(done, verb, NAME)
-        assert code == 6, output
-        assert len(output.strip().splitlines()) == 1
-        assert "sweep.json" in output
-    done.log.unlink()
-    assert done.start().wait() == 6, done.log.read_text()
-    assert "sweep.json" in done.log.read_text()
-    assert plan.read_bytes() == data
-
-
-def test_a_newer_plan_is_named_as_such(done: Sweep) -> None:
-    plan = Path(done.root, done.sweep_folder.plan)
-    document = json.loads(plan.read_bytes())
-    plan.write_bytes(encode(document | {"schema": 2}))
-    code, output = _say(done, "status", NAME)
-    assert code == 6
-    assert "written by a newer sweeper; upgrade to read it" in output
 
 
 def test_names_that_are_no_events(make_sweep: Sweeps) -> None:

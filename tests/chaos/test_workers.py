@@ -74,19 +74,6 @@ def _each_step_once(sweep: Sweep) -> None:
         assert steps == list(range(sweep.steps)), record["name"]
 
 
-def test_a_launcher_and_its_workers_are_killed_together(make_sweep: Sweeps, tmp_path: Path) -> None:
-    """As when a machine goes down: runs at work are lost after the lease, and done again."""
-    sweep = make_sweep(runs=3, seconds=1.0, lease=1.0, mode="waits")
-    launching = sweep.start()
-    until(lambda: len(sweep.rows()) == 2)  # a step of each of two, which then wait
-    launching.kill()
-    for process in sweep.workers():
-        process.kill()
-    Path(f"{sweep.ledger}.go").touch()
-    sweep.finish_well()
-    assert sum((1, Event.LOST) in events for events in _events(sweep)) == 2
-
-
 def test_a_stopped_worker_goes_on(make_sweep: Sweeps, tmp_path: Path) -> None:
     """SIGSTOP for three leases; its job exists, so that no other attempt is started."""
     diary = tmp_path / "d"

@@ -137,7 +137,8 @@ def test_secrets_are_nowhere_to_be_seen(tmp_path: Path, tmux_socket: str) -> Non
     for command in (["show-environment", "-g"], ["show-environment", "-t", "toys"]):
         shown = subprocess.run([*tmux, *command], capture_output=True, text=True, check=True)
         assert secret not in shown.stdout
-    starts = [*tmux, "list-panes", "-a", "-F", "#{pane_start_command}"]
+    form = "#{pane_start_command} #{pane_title} #{window_name}"
+    starts = [*tmux, "list-panes", "-a", "-F", form]
     needle = secret.encode()
     assert needle not in subprocess.run(starts, capture_output=True, check=True).stdout
     assert not any(needle in _read(path) for path in Path("/proc").glob("[0-9]*/cmdline"))

@@ -112,6 +112,8 @@ def test_every_verb_reports_a_damaged_plan(root: Path, say: Say, document: str, 
     assert say("ls", "good")[0] == 0  # which has nothing to do with it
     code, shown, error = say("ls", "good", "bad")
     assert code == 6 and "good" in shown and str(path) in error
+    code, _, error = say("launch", a_grid(root, "bad"))
+    assert code == 6 and str(path) in error and path.read_text() == document
 
 
 RUN = {"id": "a", "name": "x", "cell": "x", "seed": None, "config": {}}
@@ -126,6 +128,7 @@ RUN = {"id": "a", "name": "x", "cell": "x", "seed": None, "config": {}}
         ({"launch": {"retries": -1}}, "launch.retries: should be 0 or more, not -1"),
         ({"metric": {"name": "x", "at": "now"}}, "metric.at: should be auto, last, best or mean"),
         ({"axes": {"lr": 1}}, "axes.lr: should be a list, not 1"),
+        ({"schema": 2}, "written by a newer sweeper; upgrade to read it"),
     ],
 )
 def test_a_malformed_plan_is_reported_with_its_place(
