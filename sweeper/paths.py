@@ -78,8 +78,8 @@ def checkpoints(root: str | None = None) -> str:
 
 
 def spill(root: str | None = None) -> str:
-    """Return the folder for weights of samplers that are not in use. It is removed with the
-    engine."""
+    """Return the folder for weights of samplers that are not in use. The engine deletes old files
+    in it when it starts."""
     return os.path.join(engine(root), "spill")
 
 
@@ -101,7 +101,8 @@ def views(root: str | None = None) -> str:
 
 
 def stores(root: str | None = None) -> str:
-    """Return the folder for the sockets of processes that reach remote stores for workers."""
+    """Return the folder for the sockets of the processes through which workers reach remote
+    stores."""
     return os.path.join(root or home(), "stores")
 
 

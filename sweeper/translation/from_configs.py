@@ -1,4 +1,4 @@
-"""Makes a grid from a list of config objects and a function with one as its argument, for
+"""Makes a grid from a list of config objects and a function that takes such an object, for
 `launch([...], main=train)`."""
 
 import dataclasses

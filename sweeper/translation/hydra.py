@@ -109,7 +109,7 @@ def _apply(draft: Draft, overrides: list[tuple[int, str]]) -> None:
         match = _OVERRIDE.match(text.removeprefix("hydra.sweeper.params."))
         sign, name, value = match.groups() if match else ("", text, "")
         if name.startswith(("hydra.", "hydra/")):
-            _own(draft, line, name, value or "")
+            _hydra_setting(draft, line, name, value or "")
             continue
         _vary(draft, line, name, value or "")
         draft.command.append(f"{sign}{name}={draft.hole(name)}")
@@ -122,8 +122,8 @@ def _apply(draft: Draft, overrides: list[tuple[int, str]]) -> None:
 
 
 def _draw_all(draft: Draft) -> None:
-    """If some values are drawn, draw all of them: only Hydra sweepers that draw all values (Optuna,
-    Ax) accept the intervals from which those are drawn."""
+    """If some values are drawn, draw all of them. Drawn values come from intervals, and only those
+    sweepers of Hydra that draw all values (Optuna, Ax) accept intervals."""
     axes = draft.mapping("grid") if draft.draws else {}
     for key, values in list(axes.items()):
         if is_list(values):
@@ -132,7 +132,7 @@ def _draw_all(draft: Draft) -> None:
             draft.note(0, f"{key}: the range stays an axis, though other values are drawn")
 
 
-def _own(draft: Draft, line: int, name: str, value: str) -> None:
+def _hydra_setting(draft: Draft, line: int, name: str, value: str) -> None:
     """Translate one of Hydra's own settings."""
     last = name.rpartition(".")[2]
     if name.startswith("hydra.launcher.") and last in _SUBMITIT:
