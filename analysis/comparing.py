@@ -88,7 +88,7 @@ def compare(
     are paired by `seed` if no cell has two rows with the same seed. Raises `UsageError` for
     missing columns and for an unknown goal."""
     if goal not in ("minimize", "maximize"):
-        raise UsageError(f"goal {goal!r}: write minimize or maximize")
+        raise UsageError(f"goal={goal!r} is not minimize or maximize")
     keys = _keys(frame, by)
     for column in (metric, *keys):
         if column not in frame.columns:

@@ -315,7 +315,7 @@ def check_tier(tier: Suites | Infrequent) -> None:
     if tier.items is not None:
         check_at_least(tier, items=1)
     if tier.suites is not None and not (tier.suites and all(map(str.strip, tier.suites))):
-        raise ValueError("suites must name at least one, as in [gsm8k.jsonl, cookbook:gsm8k]")
+        raise ValueError("suites must name at least one suite, as in [gsm8k.jsonl, cookbook:gsm8k]")
 
 
 def due(every: int, step: int) -> bool:

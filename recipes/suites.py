@@ -65,7 +65,9 @@ def load_suites(config: settings.Problems, suite: str | None, grader: str) -> li
     if total > len(items):
         print(f"{total - len(items)} of {total} items are copies of others: asked once")
     if ungraded := sum(item.grader is None for item in items.values()):
-        print(f"{ungraded} of {len(items)} items have no answer: asked, but not graded")
+        print(
+            f"{ungraded} of {len(items)} items have no right answer: they are asked, but not graded"
+        )
     return list(items.values())
 
 

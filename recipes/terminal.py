@@ -241,8 +241,9 @@ class EpisodeTrainer(rl.GroupTrainer):
         prompt, end = chat.render_prompt(self.tokenizer, messages)
         if len(prompt) + self.config.max_tokens > self.config.context_limit:
             raise RecipeError(
-                f"context_limit={self.config.context_limit} is too little for {task.folder}: "
-                f"its instruction has {len(prompt)} tokens"
+                f"context_limit={self.config.context_limit} is too small for {task.folder}: "
+                f"its prompt has {len(prompt)} tokens, and max_tokens={self.config.max_tokens} "
+                "more must fit"
             )
         return Problem(messages, prompt, "", end, 0, task.name)
 

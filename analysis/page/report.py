@@ -170,9 +170,9 @@ def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str |
     """Set the method for noise and the rule for failed runs, from the options or else from the
     grid."""
     if noise is not None and not is_noise(noise):
-        raise UsageError(f"noise {noise!r}: choose auto, pooled, own or from=SWEEP")
+        raise UsageError(f"noise={noise!r} is not one of auto, pooled, own, from=SWEEP")
     if failed is not None and failed not in FAILED:
-        raise UsageError(f"failed {failed!r}: choose {', '.join(FAILED)}")
+        raise UsageError(f"failed={failed!r} is not one of {', '.join(FAILED)}")
     if data.metric is None:
         return data
     rules = {"noise": noise or data.metric.noise, "failed": failed or data.metric.failed}

@@ -88,7 +88,7 @@ def read_plan(text: str) -> StudyPlan:
     criterion = _criterion(match[1].strip())
     if criterion is None:
         shown = sanitize(match[1])[:80]
-        why = f"criterion {shown!r}: write `METRIC <= NUMBER` or `beats baseline`"
+        why = f"criterion: {shown!r}: write `METRIC <= NUMBER` or `beats baseline`"
         return StudyPlan(None, (*lacks, why))
     return StudyPlan(criterion, tuple(lacks))
 

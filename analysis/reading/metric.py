@@ -38,9 +38,9 @@ def find_metric(
     """Return the requested metric, or the sweep's own metric if none is requested. Raises
     `UsageError` if neither the goal nor the name tells whether more or less is better."""
     if at is not None and not is_at(at):
-        raise UsageError(f"at {at!r}: write auto, last, best or mean_of_last=5")
+        raise UsageError(f"at={at!r} is not one of auto, last, best, mean_of_last=5")
     if goal not in (None, "minimize", "maximize"):
-        raise UsageError(f"goal {goal!r}: write minimize or maximize")
+        raise UsageError(f"goal={goal!r} is not minimize or maximize")
     if name is None or (own is not None and own["name"] == name):
         if own is None:
             return None
@@ -51,7 +51,10 @@ def find_metric(
         return replace(metric, relevant=cast("float | None", own.get("relevant")))
     metric = goal or goal_of(name)
     if metric is None:
-        raise UsageError(f"metric {name!r}: choose --goal minimize or --goal maximize")
+        raise UsageError(
+            f"the name of metric {name!r} implies no goal: choose --goal minimize or "
+            "--goal maximize"
+        )
     return Metric(name, metric, at or "auto", guessed=goal is None)
 
 

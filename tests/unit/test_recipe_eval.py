@@ -55,7 +55,7 @@ def test_ungraded_questions_and_unused_keys_are_printed(tmp_path, capsys):
     items(tmp_path, {"prompt": "a", "answer": "b"}, {"prompt": "c", "target": "d"})
     printed = capsys.readouterr().out
     assert "suite.jsonl: keys that are not used: target\n" in printed
-    assert "1 of 2 items have no answer: asked, but not graded\n" in printed
+    assert "1 of 2 items have no right answer: they are asked, but not graded\n" in printed
 
 
 def test_choices_are_appended_to_the_question(tmp_path):
