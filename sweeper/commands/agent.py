@@ -20,6 +20,7 @@ _SHORTEST = 16
 
 
 def _add_mcp(verb: ArgumentParser) -> None:
+
     allowed = shared.group(verb, "what agents may do")
     allowed.add_argument(
         "--grids",
@@ -76,6 +77,7 @@ def _mcp(arguments: Namespace) -> int:
 
 
 def _add_skill(verb: ArgumentParser) -> None:
+
     where = shared.group(verb, "where to install")
     where.add_argument(
         "name",

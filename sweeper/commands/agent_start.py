@@ -33,6 +33,7 @@ _LONGEST_NAME = 60
 
 
 def _add_start(verb: ArgumentParser) -> None:
+
     agent = shared.group(verb, "the agent")
     agent.add_argument("--model", required=True, help="the model, by its name for the agent")
     agent.add_argument(
@@ -70,6 +71,7 @@ def _add_start(verb: ArgumentParser) -> None:
 
 
 def _add_allowance(verb: ArgumentParser) -> None:
+
     allowed = shared.group(verb, "what the agent may use")
     allowed.add_argument(
         "--budget",
@@ -175,6 +177,7 @@ def _sweeps(store: Store, agent: str) -> list[str]:
 
 
 def _add_prompts(verb: ArgumentParser) -> None:
+
     output = shared.group(verb, shared.OUTPUT)
     output.add_argument("prompt", nargs="?", help="print this prompt (default: list them)")
 
@@ -193,6 +196,7 @@ def _prompts(arguments: Namespace) -> int:
 
 
 def _add_transcript(verb: ArgumentParser) -> None:
+
     output = shared.group(verb, shared.OUTPUT)
     output.add_argument("agent", nargs="?", help="an agent's name (default: list them)")
     shared.flag(output, "--prompt", "print the prompt that the agent got")

@@ -219,6 +219,7 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
 
 
 def _add_prices(verb: ArgumentParser) -> None:
+
     table = shared.group(verb, "prices")
     shared.flag(table, "--prices", "show the prices of tokens by model")
     table.add_argument(

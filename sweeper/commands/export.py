@@ -36,6 +36,7 @@ class _Column(Protocol):
     type: object
 
     def cast(self, target_type: str) -> "_Column": ...
+
     def to_pylist(self) -> list[object]: ...
 
 

@@ -90,6 +90,7 @@ def _add(
 
 
 def _declare(verb: argparse.ArgumentParser, whole: str) -> None:
+
     from sweeper.commands.arguments import help_option
 
     if whole not in PARENTS:
@@ -148,6 +149,7 @@ class _Help(_Formatter):
         groups: object,
         prefix: str | None = None,
     ) -> None:
+
         del groups
         self._prog += " [options]"
         positional = [action for action in actions if not action.option_strings]
@@ -177,6 +179,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _verbs() -> str:
+
     groups: dict[str, list[str]] = {}
     for name, entry in VERBS.items():
         if " " not in name:

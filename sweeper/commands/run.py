@@ -84,6 +84,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _grid(arguments: Namespace) -> dict[str, object]:
+
     if arguments.each is None:
         commands = [[_escaped(word) for word in arguments.command]]
         grid: dict[str, object] = {"command": commands[0]}

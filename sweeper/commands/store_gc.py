@@ -196,8 +196,11 @@ def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]])
             yield Waste(path, "environment of finished runs", os.path.getsize(path))
     old: dict[str, int] = {}
     with contextlib.suppress(OSError), os.scandir(os.path.join(paths.home(), "launchers")) as logs:
-        dead = (log for log in logs if log.stat().st_mtime < before and not is_used(log.path))
-        old = {log.path: log.stat().st_size for log in dead}
+        old = {
+            log.path: log.stat().st_size
+            for log in logs
+            if log.stat().st_mtime < before and not is_used(log.path)
+        }
     # A running launcher may log nothing for a long time.
     for path in sorted(old.keys() - (_logs_in_use(registry) if old else set())):
         yield Waste(path, "log of a launcher that has ended", old[path])
@@ -226,8 +229,9 @@ def _temporaries(root: str, before: float) -> Iterator[Waste]:
             with contextlib.suppress(OSError):
                 status = os.stat(path)
                 old = time.time() - _HOUR  # a writer on another machine may still use younger files
-                dead = status.st_mtime < before or not _lives(int(matched[1]))
-                if status.st_mtime < old and dead:
+                if status.st_mtime < old and (
+                    status.st_mtime < before or not _lives(int(matched[1]))
+                ):
                     yield Waste(path, "temporary file of a dead writer", status.st_size)
 
 
@@ -268,9 +272,13 @@ def _left_parts(run: RecordedRun) -> Iterator[Waste]:
         for inner in run.files.below(folder):
             whole = inner.removesuffix(".parts")
             if whole != inner and whole in run.files.entries():
-                why = "part of a file that is stored completely"
                 for entry in run.files.inside(inner):
-                    yield _in(run.store, entry.path, why, entry.size)
+                    yield _in(
+                        run.store,
+                        entry.path,
+                        "part of a file that is stored completely",
+                        entry.size,
+                    )
 
 
 def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
@@ -286,8 +294,10 @@ def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
                 succeeded.add(run.id)
     kinds = list(every_backend()) if over else []
     for folder, ids in over.items():
-        left = [each for kind in kinds for each in kind.leftovers(folder, ids, succeeded & ids)]
-        yield from _of_backends(left, stores[folder], folder, before)
+        leftovers = [
+            each for kind in kinds for each in kind.leftovers(folder, ids, succeeded & ids)
+        ]
+        yield from _of_backends(leftovers, stores[folder], folder, before)
 
 
 def _of_backends(

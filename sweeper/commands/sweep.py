@@ -12,6 +12,7 @@ from sweeper.terminal import is_screen, print_json, say
 
 
 def _add_archive(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper sweep archive`."""
     which = shared.group(verb, "which sweeps")
     which.add_argument("sweeps", nargs="+", metavar="SWEEP", help="a sweep")
     shared.flag(which, "--undo", "show them in lists again")
@@ -34,6 +35,7 @@ def _archive(arguments: Namespace) -> int:
 
 
 def _add_rename(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper sweep rename`."""
     shared.required_sweep(verb, "a sweep that is not running")
     shared.group(verb, shared.SWEEP).add_argument("name", metavar="NAME", help="the new name")
     shared.root(verb)
@@ -41,15 +43,19 @@ def _add_rename(verb: ArgumentParser) -> None:
 
 
 def _rename(arguments: Namespace) -> int:
+    """Rename a sweep."""
     rename(arguments.sweep, arguments.name, root=arguments.root)
     if arguments.json:
         return print_json({"schema": 1, "sweep": arguments.name, "was": arguments.sweep})
-    setting = f"set `name: {arguments.name}` in the grid to continue it"
-    say(f"{arguments.sweep} is now {arguments.name}; {setting}")
+    say(
+        f"{arguments.sweep} is now {arguments.name}; set `name: {arguments.name}` in the grid to "
+        "continue it"
+    )
     return 0
 
 
 def _add_delete(verb: ArgumentParser) -> None:
+    """Declare the arguments of `sweeper sweep delete`."""
     shared.required_sweep(verb, "a sweep that is not running")
     shared.flag(shared.group(verb, shared.SWEEP), "--yes", "do not ask")
     shared.root(verb)
@@ -63,8 +69,9 @@ def _delete(arguments: Namespace) -> int:
     what = f"{sweep}: {plural(runs, 'run that has', 'runs that have')} begun, {size / 1e6:,.1f} MB"
     if not arguments.yes:
         if arguments.json or not is_screen():
-            ways = "Confirm with --yes; `sweeper sweep archive` only hides it"
-            raise UsageError(f"{what}: delete? {ways}")
+            raise UsageError(
+                f"{what}: delete? Confirm with --yes; `sweeper sweep archive` only hides it"
+            )
         if not confirmed(f"{what}: delete, for good?"):
             raise UsageError("nothing was deleted")
     delete(sweep, root=arguments.root)

@@ -48,8 +48,8 @@ class _View:
     """The process of the live view, and the status bar that replaces it when the view is closed."""
 
     def __init__(self, sweep: str, root: str) -> None:
-        guest = str(os.getpid())
-        self._command = self_command("watch", sweep, "--root", root, "--guest", guest)
+        guest = ("--guest", str(os.getpid()))
+        self._command = self_command("watch", sweep, "--root", root, *guest)
         self._process: subprocess.Popen[bytes] | None = None
         self._waiting: threading.Thread | None = None
         self._last: Summary | None = None

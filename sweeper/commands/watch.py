@@ -68,8 +68,9 @@ def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = Fal
     view = poller.look()
     from sweeper.tui.app import WatchApp
 
-    plain = not _draws_unicode(os.environ)
-    app = WatchApp(poller, view, plain_glyphs=plain, guest=guest, leaves=leaves)
+    app = WatchApp(
+        poller, view, plain_glyphs=not _draws_unicode(os.environ), guest=guest, leaves=leaves
+    )
     code = app.run(mouse=True)
     return app.return_code or code  # return_code is set if the view crashed
 

@@ -56,8 +56,10 @@ def add_arguments(verb: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Download weights, convert them, write a model card, and push them if requested."""
     target = os.path.abspath(arguments.to)
-    if not os.path.isdir(above := os.path.dirname(target)):
-        raise UsageError(f"--to {arguments.to}: the folder {above} does not exist")
+    if not os.path.isdir(os.path.dirname(target)):
+        raise UsageError(
+            f"--to {arguments.to}: the folder {os.path.dirname(target)} does not exist"
+        )
     if arguments.push and not os.environ.get("HF_TOKEN"):
         raise UsageError("--push needs HF_TOKEN: `export HF_TOKEN=...`")
     by_cookbook = arguments.format != "adapter" or arguments.push
@@ -145,10 +147,12 @@ def _verdict(registry: Registry, run: SweepRun) -> Iterator[str]:
         return
     for place, cell in enumerate(best.cells, 1):
         if cell["cell"] == run.cell:
-            value = f"{number(cell['mean'])} ({plural(cell['n'], 'run')}"
+            interval = ""
             if cell["low"] is not None:
-                value += f", 95 % interval {number(cell['low'])} to {number(cell['high'])}"
-            yield f"- {best.metric} of its cell: {value}); number {place} of {len(best.cells)}"
+                low, high = number(cell["low"]), number(cell["high"])
+                interval = f", 95 % interval {low} to {high}"
+            value = f"{number(cell['mean'])} ({plural(cell['n'], 'run')}{interval})"
+            yield f"- {best.metric} of its cell: {value}; number {place} of {len(best.cells)}"
             yield f"- verdict on the sweep: {best.label}"
 
 

@@ -85,11 +85,13 @@ def parser() -> argparse.ArgumentParser:
         where.add_argument("--home", help="default: $SWEEPER_HOME or the user's data directory")
         output = action.add_argument_group("output")
         if name == "status":
-            extra = "show all sessions, not only the last 10"
-            output.add_argument("--all", action="store_true", help=extra)
+            output.add_argument(
+                "--all", action="store_true", help="show all sessions, not only the last 10"
+            )
         if name == "stop":
-            extra = "stop the engine even if sweeps use it"
-            where.add_argument("--force", action="store_true", help=extra)
+            where.add_argument(
+                "--force", action="store_true", help="stop the engine even if sweeps use it"
+            )
         _add_help(output)
     return top
 
@@ -125,8 +127,9 @@ def _pairs(items: list[str], flag: str, parser: argparse.ArgumentParser) -> dict
 
 def _start(host: str, port: int, home: str | None, settings: lifecycle.Settings) -> None:
     if (running := lifecycle.find(home)) is not None:
-        message = f"an engine is already running at {running.url}"
-        raise EngineError(f"{message}: `sweeper engine stop` ends it")
+        raise EngineError(
+            f"an engine is already running at {running.url}: `sweeper engine stop` ends it"
+        )
     info = lifecycle.start(host, port, home, settings)
     print("\n".join(lifecycle.describe(info, settings.token)))
 
@@ -144,8 +147,10 @@ def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
         )
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise EngineError(f"{what}; to stop it anyway, use `sweeper engine stop --force`")
-        effect = "wait until an engine is running again, or restart from their last checkpoint"
-        print(f"{what}. Their runs {effect}.")
+        print(
+            f"{what}. Their runs wait until an engine is running again, or restart from their last "
+            f"checkpoint."
+        )
         if input("Stop it? [y/N] ").strip().lower() not in ("y", "yes"):
             print("not stopped")
             return

@@ -69,6 +69,7 @@ class Front:
         self._app, self._token, self._names = app, token, names
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Reject a request, or pass it to the application."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -85,27 +86,31 @@ class Front:
         host = headers.get("host", "")
         name = host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
         if self._names is not None and name.lower() not in self._names:
-            detail = f"the Host header is {host!r}: this engine only serves its own machine"
-            return _refused(403, detail)
+            return _refused(
+                403, f"the Host header is {host!r}: this engine only serves its own machine"
+            )
         if "origin" in headers:
             return _refused(403, "this engine does not serve pages in a browser")
         is_open = scope["path"] == OPEN or scope["path"].startswith(OPEN_BELOW)
         if not is_open and not self._allowed(headers):
-            detail = "this engine requires its token as the API key"
-            return _refused(401, f"{detail}: run `sweeper engine env` on its machine")
+            return _refused(
+                401,
+                "this engine requires its token as the API key: run `sweeper engine env` on its "
+                "machine",
+            )
         kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         empty = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
         if scope["method"] in _WITH_BODY and not empty and kind not in _TYPES:
-            types = ", ".join(_TYPES)
             return _refused(
-                415, f"the content type must be one of {types}, not {kind or 'missing'}"
+                415, f"the content type must be one of {', '.join(_TYPES)}, not {kind or 'missing'}"
             )
         return None
 
     def _allowed(self, headers: Headers) -> bool:
         if self._token is None:
             return True
-        key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        key = headers.get("x-api-key") or bearer
         return hmac.compare_digest(key.encode(), self._token.encode())
 
 
@@ -332,8 +337,9 @@ class _Api:
         """Return a handler that calls `function` with the request's body, in a thread."""
 
         async def handler(request: Request) -> Response:
-            path, body = request.path_params, await _body(request)
-            return _json(await asyncio.to_thread(function, self._service, path, body))
+            body = await _body(request)
+            answer = await asyncio.to_thread(function, self._service, request.path_params, body)
+            return _json(answer)
 
         return handler
 
@@ -371,6 +377,7 @@ class _Api:
         return _json(self._service.forward_backward(await request.body()))
 
     async def create_sampling_session(self, request: Request) -> Response:
+        """Create a sampler, and wait until it exists."""
         future = self._service.create_sampling_session(await _body(request))
         reply = await asyncio.shield(asyncio.wrap_future(future))
         if isinstance(reply.body, dict) and "error" in reply.body:
@@ -379,6 +386,7 @@ class _Api:
         return _reply(reply)
 
     async def sample(self, request: Request) -> Response:
+        """Draw sequences."""
         # A client that sends this header waits and retries by itself.
         may_refuse = request.headers.get("x-tinker-sampling-backpressure") == "1"
         try:
@@ -388,6 +396,7 @@ class _Api:
             raise
 
     async def finish_session(self, request: Request) -> Response:
+        """End a session."""
         session = request.path_params["session"]
         return _json(self._service.finish_session(session, await _body(request)))
 
@@ -395,8 +404,10 @@ class _Api:
         """Respond with the addresses of a checkpoint's files. They have the host name from the
         client's request."""
         base = f"{str(request.base_url).rstrip('/')}{PREFIX}files/"
-        find = listing.external_addresses
-        return _json(await asyncio.to_thread(find, self._service, request.path_params, base))
+        addresses = await asyncio.to_thread(
+            listing.external_addresses, self._service, request.path_params, base
+        )
+        return _json(addresses)
 
     async def file(self, request: Request) -> Response:
         """Respond with one file of a checkpoint."""
@@ -422,22 +433,24 @@ def build(
     None, all requests need it, except `healthz` and downloads. If `address`, the loopback address
     where the engine listens, is not None, only host names of this machine are accepted."""
     api = _Api(service)
-    plain: dict[str, Callable[[Body], Body]] = {
-        "create_session": service.create_session,
-        "session_heartbeat": service.heartbeat,
-        "create_model": service.create_model,
-        "get_info": service.get_info,
-        "optim_step": service.optim_step,
-        "save_weights": service.save_weights,
-        "save_weights_for_sampler": service.save_weights_for_sampler,
-        "save_weights_external": service.save_weights_external,
-        "load_weights": service.load_weights,
-        "join_sampling_session": service.join_sampling_session,
-        "unload_model": service.unload_model,
-        "cancel_future": service.cancel,
-    }
     posted: dict[str, Handler] = {
-        **{name: _posted(function) for name, function in plain.items()},
+        name: _posted(function)
+        for name, function in {
+            "create_session": service.create_session,
+            "session_heartbeat": service.heartbeat,
+            "create_model": service.create_model,
+            "get_info": service.get_info,
+            "optim_step": service.optim_step,
+            "save_weights": service.save_weights,
+            "save_weights_for_sampler": service.save_weights_for_sampler,
+            "save_weights_external": service.save_weights_external,
+            "load_weights": service.load_weights,
+            "join_sampling_session": service.join_sampling_session,
+            "unload_model": service.unload_model,
+            "cancel_future": service.cancel,
+        }.items()
+    }
+    posted |= {
         "client/config": _constant(_CLIENT_CONFIG),
         "client/dynamic_config": _constant(_DYNAMIC_CONFIG),
         "telemetry": _constant({"status": "accepted"}),

@@ -109,7 +109,8 @@ def _build(data: Sequence[Datum], index: list[int], loss: Loss) -> Microbatch:
         targets[place] = columns
         for name in names:
             # without weights, every token has weight 1
-            inputs[name][place] = _columns(datum, name) if name in datum.inputs else 1.0
+            has_input = name in datum.inputs
+            inputs[name][place] = _columns(datum, name) if has_input else 1.0
         start += n
     return Microbatch(index, ids, np.concatenate(rows), targets, inputs)
 

@@ -216,8 +216,10 @@ class Vault:
         if document.steps is not None:
             first, second = _unprefixed(_FIRST, arrays), _unprefixed(_SECOND, arrays)
             moments = Moments(first, second, document.steps)
-        adapter = _unprefixed(_ADAPTER, arrays)
-        metadata = (document.user_metadata, document.run_metadata)
+        adapter, metadata = (
+            _unprefixed(_ADAPTER, arrays),
+            (document.user_metadata, document.run_metadata),
+        )
         return Checkpoint(document.base, document.lora, adapter, moments, *metadata)
 
     def entry(self, place: Place) -> Entry:
@@ -239,8 +241,9 @@ class Vault:
         with self._lock:
             document = self._document(place)
             if document.public == public:
-                state = "public" if public else "private"
-                raise RequestError(f"checkpoint {place} is already {state}")
+                raise RequestError(
+                    f"checkpoint {place} is already {'public' if public else 'private'}"
+                )
             self._replace(self._document_path(place), document._replace(public=public))
 
     def delete(self, place: Place) -> None:
@@ -250,8 +253,10 @@ class Vault:
 
     def _remove(self, place: Place, data: str) -> None:
         # the document first: without it, the checkpoint no longer exists
-        arrays = os.path.join(self._folder(place.run, place.kind), data)
-        for path in (self._document_path(place), arrays):
+        for path in (
+            self._document_path(place),
+            os.path.join(self._folder(place.run, place.kind), data),
+        ):
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
 
@@ -267,8 +272,11 @@ class Vault:
 
     def _purged(self, run: str, kind: str, now: float) -> list[Place]:
         folder, gone, named = self._folder(run, kind), list[Place](), set[str]()
-        files, unread = os.listdir(folder), False
-        for name in (name for name in files if name.endswith(".json")):
+        files = os.listdir(folder)
+        unread = False
+        for name in files:
+            if not name.endswith(".json"):
+                continue
             place = Place(run, kind, name.removesuffix(".json"))
             with self._lock:
                 try:

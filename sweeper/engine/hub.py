@@ -14,8 +14,14 @@ from collections.abc import Mapping
 from sweeper.common.atomic import atomic_write, replacing
 
 FILES = (
-    *("config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
-    *("chat_template.jinja", "generation_config.json", "added_tokens.json", "vocab.json"),
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "generation_config.json",
+    "added_tokens.json",
+    "vocab.json",
     "merges.txt",
 )
 _KINDS = ("models--", "datasets--", "spaces--")
@@ -63,7 +69,8 @@ def place(hub: str, name: str, directory: str) -> str:
                 os.rename(scratch, target)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-    atomic_write(os.path.join(refs, "main"), revision.encode())
+    reference = os.path.join(refs, "main")
+    atomic_write(reference, revision.encode())
     return target
 
 
@@ -91,7 +98,8 @@ def view(hub: str, theirs: str, views: str) -> str:
     wanted = _held(theirs) | _held(os.path.abspath(hub))
     os.makedirs(target, exist_ok=True)
     for name in _held(target).keys() - wanted.keys():
-        if os.path.islink(link := os.path.join(target, name)):
+        link = os.path.join(target, name)
+        if os.path.islink(link):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(link)
     for name, path in wanted.items():

@@ -52,8 +52,9 @@ def check_home(home: str | None = None) -> None:
     try:
         try_to_write(nearest_folder(folder))
     except OSError as error:
-        message = f"cannot write to {folder}: {error.strerror}"
-        raise EnvironmentFailure(f"{message}; set SWEEPER_HOME to a writable folder") from error
+        raise EnvironmentFailure(
+            f"cannot write to {folder}: {error.strerror}; set SWEEPER_HOME to a writable folder"
+        ) from error
 
 
 def record_path(home: str | None = None) -> str:
@@ -138,12 +139,14 @@ def token_for(setting: str | None, host: str) -> str | None:
     or if other machines can reach `host` and there is no token."""
     token = setting or os.environ.get(TOKEN) or None
     if token is None and not loopback(host):
-        engine = f"an engine that other machines can reach ({host})"
-        raise EngineError(f"{engine} needs a token: set ${TOKEN}")
+        raise EngineError(
+            f"an engine that other machines can reach ({host}) needs a token: set ${TOKEN}"
+        )
     # the SDK rejects keys of any other form
     if token is not None and not (token.startswith("tml-") and len(token) >= _TOKEN_LENGTH):
-        form = f"begin with tml- and have {_TOKEN_LENGTH} characters or more"
-        raise EngineError(f"the token must {form}")
+        raise EngineError(
+            f"the token must begin with tml- and have {_TOKEN_LENGTH} characters or more"
+        )
     return token
 
 
@@ -206,9 +209,13 @@ def meter(info: EngineInfo, token: str | None = None) -> dict[str, object] | Non
 
 
 def _counted(line: Mapping[str, object]) -> str:
-    kinds = {"trained": "trained", "sampled": "sampled", "prompts": "prompt", "forward": "forward"}
-    counts = {name: line[f"{kind}_tokens"] for name, kind in kinds.items()}
-    text = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+    shown = {
+        "trained": line["trained_tokens"],
+        "sampled": line["sampled_tokens"],
+        "prompts": line["prompt_tokens"],
+        "forward": line["forward_tokens"],
+    }
+    text = ", ".join(f"{name} {count:,}" for name, count in shown.items() if count)
     extra = [f"{line[name]:,} {name}" for name in ("paused", "refused", "failed") if line[name]]
     return ", ".join([f"tokens: {text or 'none'}", f"{line['steps']:,} steps", *extra])
 
@@ -305,5 +312,6 @@ def stop(home: str | None = None) -> bool:
         if not os.path.exists(record_path(home)) and _ask(info.url, 1.0) is None:
             return True
         time.sleep(0.05)
-    late = f"has not stopped in {_STOP_SECONDS:.0f} s"
-    raise EngineError(f"the engine (pid {info.pid}) {late}{_log_end(home)}")
+    raise EngineError(
+        f"the engine (pid {info.pid}) has not stopped in {_STOP_SECONDS:.0f} s{_log_end(home)}"
+    )

@@ -19,8 +19,6 @@ OWNER = "local"
 CHECKPOINT = "training_runs/{run}/checkpoints/{checkpoint:path}"
 """The route of a checkpoint, below `/api/v1/`."""
 
-_TRAINED = ("train_unembed", "train_mlp", "train_attn")
-
 T = TypeVar("T")
 Params = Mapping[str, str]
 
@@ -122,6 +120,7 @@ def all_checkpoints(service: Service, _path: Params, query: Params) -> Body:
 
 
 def _place(path: Params) -> Place:
+    """Return the checkpoint in a request's path."""
     return parse(f"tinker://{path['run']}/{path['checkpoint']}")
 
 
@@ -130,8 +129,9 @@ def external_addresses(service: Service, path: Params, base: str) -> Body:
     place = _place(path)
     service.vault.entry(place)
     if place.kind != "external_weights":
-        how = "make one with save_weights_external"
-        raise RequestError(f"{place} is not an external checkpoint: {how}")
+        raise RequestError(
+            f"{place} is not an external checkpoint: make one with save_weights_external"
+        )
     ticket, expires = service.tickets.issue(place)
     urls = {file: f"{base}{ticket}/{file}" for file in (exports.CONFIG, exports.WEIGHTS)}
     return {"urls": urls, "expires": time_of(expires)}
@@ -238,16 +238,24 @@ def _billed(key: Billed, tokens: int) -> Body:
 def sampler(service: Service, path: Params, _query: Params) -> Body:
     """Describe a sampler's model and weights."""
     record = service.registry.sampler(path["sampler"])
-    names = {"sampler_id": record.id, "model_path": record.path}
-    return {**names, "base_model": record.adapter.model.name}
+    return {
+        "sampler_id": record.id,
+        "base_model": record.adapter.model.name,
+        "model_path": record.path,
+    }
 
 
 def weights_info(service: Service, _path: Params, body: Body) -> Body:
     """Describe a checkpoint's model and LoRA configuration."""
     document = service.vault.entry(parse(body["tinker_path"])).document
-    trained = {name: getattr(document.lora, name) for name in _TRAINED}
-    base = {"base_model": document.base, "is_lora": True, "lora_rank": document.lora.rank}
-    return base | trained
+    return {
+        "base_model": document.base,
+        "is_lora": True,
+        "lora_rank": document.lora.rank,
+        "train_unembed": document.lora.train_unembed,
+        "train_mlp": document.lora.train_mlp,
+        "train_attn": document.lora.train_attn,
+    }
 
 
 Handler = Callable[[Service, Params, Params], Body]
@@ -330,8 +338,11 @@ def search_sessions(service: Service, _path: Params, body: Body) -> Body:
     active = {session.id for session in service.registry.sessions()}
     matches = [session for session in service.registry.all_sessions() if _is_meant(session, body)]
     if statuses := body.get("statuses"):
-        status = {s.id: {"type": "active"} if s.id in active else s.status for s in matches}
-        matches = [session for session in matches if _has_status(status[session.id], statuses)]
+        matches = [
+            session
+            for session in matches
+            if _has_status({"type": "active"} if session.id in active else session.status, statuses)
+        ]
     matches.sort(key=_rank, reverse=True)
     if cursor := body.get("cursor"):
         before = datetime.fromisoformat(cursor["last_created_at"]), cursor["last_session_id"]

@@ -32,8 +32,9 @@ class Billed(NamedTuple):
 
     def plus(self, other: "Billed") -> "Billed":
         """Return the sum."""
-        counts, unpriced = self.counts.plus(other.counts), self.unpriced or other.unpriced
-        return Billed(counts, self.usd + other.usd, unpriced)
+        return Billed(
+            self.counts.plus(other.counts), self.usd + other.usd, self.unpriced or other.unpriced
+        )
 
     def record(self) -> dict[str, object]:
         """Return the values as plain data."""
@@ -74,8 +75,9 @@ def billed(service: Service, since: datetime) -> dict[Owner, Billed]:
                 if "sweeper_run" in session:
                     by_owner[owner] = by_owner.get(owner, Billed()).plus(_of(event))
     except StoreError as error:
-        message = f"the service's billing has an unexpected format: {error}"
-        raise EnvironmentFailure(message) from error
+        raise EnvironmentFailure(
+            f"the service's billing has an unexpected format: {error}"
+        ) from error
     return by_owner
 
 
@@ -122,8 +124,9 @@ def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list
     # One side may count tokens as cached that the other counts as prefill. The total is the same.
     moved = min(billed_only.get("cached", 0), counted_only.get("prefill", 0))
     if moved:
-        read = f"{moved:,} tokens of prompts were read from the cache"
-        lines.append(f"{read}, which only the bill shows")
+        lines.append(
+            f"{moved:,} tokens of prompts were read from the cache, which only the bill shows"
+        )
         _less(billed_only, "cached", moved)
         _less(counted_only, "prefill", moved)
     if billed_only:

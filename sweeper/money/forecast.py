@@ -111,8 +111,11 @@ def _ratio(wanted: Settings, other: Settings) -> float | None:
 
 
 def _times(usage: Usage, ratio: float) -> Usage:
-    scaled = {m: (round(n * ratio) for n in counts) for m, counts in usage.models.items()}
-    return Usage({model: Counts(*counts) for model, counts in scaled.items()}, usage.unknown)
+    models = {
+        model: Counts(*(round(count * ratio) for count in counts))
+        for model, counts in usage.models.items()
+    }
+    return Usage(models, usage.unknown)
 
 
 def not_known_yet(plan: Plan) -> list[Settings]:
@@ -144,7 +147,9 @@ def forecast(runs: Iterable[Going]) -> SweepUsage | None:
     used = total(run.used for run in runs)
     if not used.models:
         return None
-    examples = [Example(r.settings, r.used) for r in runs if r.example and r.used.models]
+    examples = [
+        Example(guess.settings, guess.used) for guess in runs if guess.example and guess.used.models
+    ]
     guesses = Guesses(examples)
     guessed = [(run, guesses.of(run.settings)) for run in runs if not run.finished]
     to_come = total(beyond(guess.usage, run.used) for run, guess in guessed if guess is not None)
@@ -190,8 +195,11 @@ def brief(forecast: SweepUsage, prices: Prices) -> str:
     tokens if a model has no price. `and more` is added if the usage of some runs is unknown."""
     spent, later = amount(forecast.used, prices), amount(forecast.to_come, prices)
     if spent.unpriced or later.unpriced:
-        used = _rounded(forecast.used.counts.tokens)
-        to_come, unit, by = _rounded(forecast.to_come.counts.tokens), "tokens", ""
+        used, to_come = (
+            _rounded(forecast.used.counts.tokens),
+            _rounded(forecast.to_come.counts.tokens),
+        )
+        unit, by = "tokens", ""
     else:
         used, to_come, unit = money(spent.usd), money(later.usd), "dollars"
         by = f" ({basis(spent, later)})"

@@ -55,19 +55,23 @@ def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Fo
     and by its split if a split was captured."""
     by_place: dict[tuple[object, ...], list[Found]] = {}
     for capture in captures:
-        by_place.setdefault((capture.numbers.get("iteration"), *capture.place), []).append(capture)
+        place = capture.numbers.get("iteration"), *capture.place
+        by_place.setdefault(place, []).append(capture)
     joined: list[Found] = []
     for rollout in rollouts:
         steps = [table_of(step) for step in list_of(rollout.record.get("steps"))]
         splits = {rollout.file.name, str(rollout.record.get("split", rollout.file.name))}
         matches = by_place.get((rollout.numbers.get("iteration"), *rollout.place), [])
-        fitting = (
-            capture
-            for capture in matches
-            if len(list_of(capture.record["steps"])) == len(steps)
-            and str(capture.record.get("split", rollout.file.name)) in splits
+        match = next(
+            (
+                capture
+                for capture in matches
+                if len(list_of(capture.record["steps"])) == len(steps)
+                and str(capture.record.get("split", rollout.file.name)) in splits
+            ),
+            None,
         )
-        if (match := next(fitting, None)) is not None:
+        if match is not None:
             matches.remove(match)
             captured_steps = [table_of(step) for step in list_of(match.record["steps"])]
             steps = [

@@ -101,8 +101,10 @@ class Catalog:
         `UsageError` if several roots have such a sweep."""
         sweeps = self._called(name)
         if len(sweeps) > 1:
-            places = f"one of {', '.join(sweep.path for sweep in sweeps)}"
-            raise UsageError(f"several roots have a sweep {name!r}: give the folder, {places}")
+            places = ", ".join(sweep.path for sweep in sweeps)
+            raise UsageError(
+                f"several roots have a sweep {name!r}: give the folder, one of {places}"
+            )
         return sweeps[0]
 
     def _called(self, name: str) -> list[Sweep]:
@@ -274,8 +276,11 @@ class Catalog:
         bare: list[RecordedRun] = []
         if sweep is None or not self.has_sweep(sweep):
             stores, below = (None, "*") if sweep is None else self._placed(sweep)
-            every = self._of_each_root(self._folder_runs, stores)
-            bare += (run for _, run in every if fnmatch.fnmatchcase(run.sweep, below))
+            bare += (
+                run
+                for _, run in self._of_each_root(self._folder_runs, stores)
+                if fnmatch.fnmatchcase(run.sweep, below)
+            )
         try:
             runs: list[RecordedRun] = [run for s in self._sweeps(sweep) for run in s.runs]
         except NotFound:
@@ -293,7 +298,9 @@ class Catalog:
 
         for run in selected:
             run.quick, run.caution = value, self._warn
-        return [run for run in selected if wanted is None or run.state.value in wanted]
+        return (
+            selected if wanted is None else [run for run in selected if run.state.value in wanted]
+        )
 
     def run(self, reference: str) -> RecordedRun:
         """Return the run that `reference` selects (see `results.selectors`): `sweep/name`, the
@@ -305,11 +312,13 @@ class Catalog:
         if not fitting:
             raise NotFound(f"no run {reference!r} in {', '.join(self.roots)}")
         if len(fitting) > 1:
-            roots = len({run.root for run in fitting}) > 1
-            names = (f"{run.root}/" * roots + f"{run.sweep}/{run.name}" for run in fitting[:4])
-            shown = ", ".join(names) + (" and more" if len(fitting) > 4 else "")
-            message = f"{reference!r} matches {len(fitting)} runs ({shown})"
-            raise UsageError(f"{message}: name one of them")
+            shown = ", ".join(f"{run.sweep}/{run.name}" for run in fitting[:4])
+            if len({run.root for run in fitting}) > 1:
+                shown = ", ".join(f"{run.root}/{run.sweep}/{run.name}" for run in fitting[:4])
+            more = " and more" if len(fitting) > 4 else ""
+            raise UsageError(
+                f"{reference!r} matches {len(fitting)} runs ({shown}{more}): name one of them"
+            )
         return fitting[0]
 
     def _resolve(self, runs: "Runs") -> list[RecordedRun]:

@@ -28,7 +28,8 @@ def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | 
     """Return the time at which a checkpoint is certainly deleted, according to its record; None if
     unknown. The checkpoint was saved before `ended`, the time when its run ended."""
     for key in _ENDS[1:]:
-        if (moment := _moment(record.get(key))) is not None:
+        moment = _moment(record.get(key))
+        if moment is not None:
             return moment
     seconds, saved = as_float(record.get("ttl_seconds")), _moment(ended)
     if seconds is None or saved is None:

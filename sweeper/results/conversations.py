@@ -75,7 +75,8 @@ def _recorded_lengths(group: Record) -> list[list[float]]:
     number of tokens read, then the number of tokens written."""
     lengths: dict[int, list[float]] = {}
     for section in _all_sections(group):
-        if matched := _EPISODE.match(_heading(section)):
+        matched = _EPISODE.match(_heading(section))
+        if matched:
             rows = (row for row in _rows(section) if row[0] in ("ob_len", "ac_len"))
             lengths[int(matched[1])] = [float(text) for _, text in rows if text.isdigit()]
     return [lengths[number] for number in sorted(lengths)]
@@ -102,7 +103,11 @@ def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
     first = _heading(parts[0]) if parts else None
     starts = [place for place, part in enumerate(parts) if _heading(part) == first]
     if not parts or len(starts) != len(records):
-        return [Transcript(whole, "group" if whole else "trajectory") for _ in records]
+        return (
+            [Transcript(whole, "group") for _ in records]
+            if whole
+            else [Transcript([], "trajectory")] * len(records)
+        )
     ends = [*starts[1:], len(parts)]
     return _assigned([parts[a:b] for a, b in zip(starts, ends, strict=True)], records)
 
@@ -113,7 +118,8 @@ def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
     group has no such sections."""
     families: dict[str, dict[int, dict[str, object]]] = {}
     for section in _all_sections(group):
-        if matched := _NUMBERED.match(_heading(section)):
+        matched = _NUMBERED.match(_heading(section))
+        if matched:
             families.setdefault(matched[1].lower(), {})[int(matched[2])] = section
     for family in families.values():
         if set(family) == set(range(size)):
@@ -235,7 +241,8 @@ def _content(message: Record) -> str:
     if isinstance(content, str):
         text = content
     else:
-        text = "".join(map(_part, content if is_list(content) else [content]))
+        parts = content if is_list(content) else [content]
+        text = "".join(_part(part) for part in parts)
     return text + "".join(f"\n[tool_call] {call}" for call in list_of(message.get("tool_calls")))
 
 

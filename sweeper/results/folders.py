@@ -205,12 +205,12 @@ class FolderRun(RecordedRun):
         return facts is not None and facts.scores.keys() >= {*facts.benchmarks}
 
     def _recall_config(self) -> dict[str, object]:
-        config = self._recall("config", "config.json", self._read_config)
+        config = self._recall("config", "config.json", lambda: self._read_object("config.json"))
         facts = self.evaluation if config is None else None
         return config or ({} if facts is None else dict(facts.config))
 
-    def _read_config(self) -> dict[str, object] | None:
-        path = self._below("config.json")
+    def _read_object(self, name: str) -> dict[str, object] | None:
+        path = self._below(name)
         try:
             document: object = decode(self.store.read(path))
         except NotFound:
@@ -241,5 +241,6 @@ def folder_runs(
 ) -> list[FolderRun]:
     """Return all runs of a root that are plain folders. The runs share one index."""
     index, files = Index(memory, "folders"), Files(store, "")
-    folders = find_folders(store, on_error)
-    return [FolderRun(store, folder, files, index, on_error) for folder in folders]
+    return [
+        FolderRun(store, folder, files, index, on_error) for folder in find_folders(store, on_error)
+    ]

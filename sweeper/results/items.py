@@ -150,12 +150,17 @@ def _latest(run: RecordedRun, files: Sequence[ItemFile]) -> list[ItemFile]:
     tasks: dict[tuple[str, str], list[ItemFile]] = {}
     for file in files:
         tasks.setdefault((file.kind, file.task), []).append(file)
+    return [
+        answers[0]
+        if len(answers) == 1
+        else max(answers, key=lambda file: (_begun(run, file), file.order))
+        for answers in tasks.values()
+    ]
 
-    def order(file: ItemFile) -> tuple[str, tuple[object, ...]]:
-        rows = parse(_read(run, file.note).replace(b"\n", b" ") + b"\n").rows if file.note else []
-        return next((_text(row.get("timestamp")) for row in rows), ""), file.order
 
-    return [max(each, key=order) if len(each) > 1 else each[0] for each in tasks.values()]
+def _begun(run: RecordedRun, file: ItemFile) -> str:
+    rows = parse(_read(run, file.note).replace(b"\n", b" ") + b"\n").rows if file.note else []
+    return next((_text(row.get("timestamp")) for row in rows), "")
 
 
 def _read(run: RecordedRun, path: str) -> bytes:
@@ -256,14 +261,17 @@ def _of_store(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[
         identity = row.get("example_id") or row.get("idx")
         if reward is None or not isinstance(identity, str | int):
             continue
-        failed, turns = row.get("error") is not None, row.get("turns")
+        failed = row.get("error") is not None
+        turns = row.get("turns")
+        question = _answer_text(turns, "user")
+        score = 0.0 if failed else float(reward > 0)
         yield Answer(
             file.task,
             str(identity),
-            0.0 if failed else float(reward > 0),
-            prompt="".join(_answer_text(turns, "user")[:1]),
+            score,
+            prompt=question[0] if question else "",
             error=failed,
-            text="".join(_answer_text(turns, "assistant")[-1:]),
+            text="\n".join(_answer_text(turns, "assistant")[-1:]),
             right=_logged(row, _RIGHT),
         )
 
@@ -287,8 +295,10 @@ def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Itera
             logged = [*filter(None, (_logged(step, _RESPONSES) for step in steps))]
             text = "\n".join(logged if item else logged[-1:])
             right = next(filter(None, (_logged(step, _RIGHT) for step in steps[::-1])), "")
-            answer = Answer(file.task, item or prompt, reward, prompt=prompt, text=text)
-            answers.append((answer._replace(right=right), _right(row, steps)))
+            answer = Answer(
+                file.task, item or prompt, reward, prompt=prompt, text=text, right=right
+            )
+            answers.append((answer, _right(row, steps)))
     judged = all(right is not None for _, right in answers)
     for answer, right in answers:
         yield answer._replace(score=right) if judged and right is not None else answer

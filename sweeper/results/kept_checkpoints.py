@@ -2,7 +2,7 @@
 the checkpoints that no run or configuration needs."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, NamedTuple
 from urllib.parse import quote
 
@@ -157,19 +157,19 @@ def best_record(run: RecordedRun, records: Sequence[Row]) -> Row:
 
 def delete(service: Service, checkpoint: Kept) -> bool:
     """Delete a checkpoint. Return whether it existed. Raises `EnvironmentFailure`."""
-    return _existed(lambda: service.ask(_address(checkpoint.path), "checkpoint", method="DELETE"))
+    try:
+        service.ask(_address(checkpoint.path), "checkpoint", method="DELETE")
+    except NotFound:
+        return False
+    return True
 
 
 def expire(service: Service, checkpoint: Kept, seconds: int | None) -> bool:
     """Let the service delete a checkpoint after `seconds` seconds, or never (None). Return whether
     the checkpoint existed. Raises `EnvironmentFailure`."""
-    path, body = f"{_address(checkpoint.path)}/ttl", dict[str, object](ttl_seconds=seconds)
-    return _existed(lambda: service.ask(path, "checkpoint", method="PUT", body=body))
-
-
-def _existed(request: Callable[[], object]) -> bool:
+    body: dict[str, object] = {"ttl_seconds": seconds}
     try:
-        request()
+        service.ask(f"{_address(checkpoint.path)}/ttl", "checkpoint", method="PUT", body=body)
     except NotFound:
         return False
     return True
