@@ -3,11 +3,11 @@ declares all sections together, and `reading` reads a whole grid."""
 
 # dotted_keys      keys of configurations, and sets of them
 # naming           canonical values, and the ids and names made from them
-# references       ${key} in a value
+# references       ${key} in a value; arithmetic: ${a // b}
 # blocks           the sections that make configurations: base, grid, zip, include, exclude
 # sampling         random: axes with drawn values
 # conditions       when: axes that exist only under a condition
-# exclude          applies the section exclude
+# ranges           an axis as a range, such as {linspace: [0, 1, 5]}
 # seeds            the replicates of every cell
 # stages           a graph of grids; stage_inputs: what a stage takes from other stages
 # launch           how runs are executed; backends: several backends in one sweep;

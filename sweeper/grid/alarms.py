@@ -24,8 +24,8 @@ HOLES = ("run", "name", "rule", "sweep", "attempt", "message")
 
 
 class _Rule:
-    """The kind of one rule: `off`, `on` or new thresholds. The value is False for a rule that is
-    off."""
+    """The kind of the field of one rule, which takes `off`, `on` or new thresholds. The value
+    for `off` is False."""
 
     def __init__(self, name: str) -> None:
         thresholds = RULES[name].thresholds
@@ -104,7 +104,7 @@ _ON_ALARM = Section(
         "{attempt}, {message}.",
         examples=(["notify-send", "{name}", "{message}"],),
     ),
-    Field("stop", Choice("run", "sweep"), "What to stop, in the way of `sweeper cancel`."),
+    Field("stop", Choice("run", "sweep"), "What to stop, as `sweeper cancel` does."),
     Field(
         "rules",
         Texts(
@@ -126,10 +126,12 @@ WHOLE: dict[str, object] = {
         ]
     },
 }
-"""JSON Schema of `on_alarm` in a grid that extends no other."""
+"""JSON Schema of `on_alarm` in a grid that extends no other grid."""
 
 ALARMS = Field(
-    "alarms", Shape(_RULES.schema, _read_alarms), "The alarm rules: `off`, or other thresholds."
+    "alarms",
+    Shape(_RULES.schema, _read_alarms),
+    "Changes to the alarm rules: `off`, or other thresholds.",
 )
 ON_ALARM = Field("on_alarm", Shape(_ON_ALARM.schema, _read_on_alarm), "What to do about alarms.")
 
@@ -137,7 +139,7 @@ ON_ALARM = Field("on_alarm", Shape(_ON_ALARM.schema, _read_on_alarm), "What to d
 def check_rules(
     alarms: Alarms | None, on_alarm: OnAlarm | None, place: Place, problems: Problems
 ) -> None:
-    """Note rules in `on_alarm` (at `place`) that the grid has turned off."""
+    """Report rules in `on_alarm` (at `place`) that are off in `alarms`."""
     off = {rule for rule, given in (alarms or {}).items() if given is None}
     for rule in (on_alarm and on_alarm.rules) or ():
         if rule in off:

@@ -1,5 +1,5 @@
 """Applies command-line overrides to a grid. A value replaces the key's values everywhere; a list
-replaces or adds an axis. A key that only an entry of `when` gives keeps its condition."""
+replaces or adds an axis. A key that only an entry of `when` sets keeps its condition."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeVar
@@ -80,7 +80,7 @@ def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
 
 def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> None:
     """Set a key. `launch.slurm.mem=8G` sets one key of the nested section `slurm`.
-    `launch.backend=slurm` replaces `backends`, but keeps the options given there for slurm;
+    `launch.backend=slurm` replaces `backends`, but keeps slurm's options in it;
     `launch.backends=...` replaces `backend`."""
     first, _, rest = key.partition(".")
     if not rest:
@@ -96,7 +96,8 @@ def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> 
 
 
 def _leave_one(entries: dict[str, tuple[Place, Node]], name: str) -> None:
-    """Remove `backends`, and move the options of one of them to its own section of `launch`."""
+    """Remove `backends`, and move the options of the backend `name` to its own section of
+    `launch`."""
     for item in entries.pop("backends")[1].items or ():
         for key, (place, inner) in (item.entries or {}).items():
             options = {k: v for k, v in (inner.entries or {}).items() if k != "max_parallel"}
@@ -132,8 +133,9 @@ def apply(grid: Grid, change: Override, problems: Problems) -> Grid:
 def _special(
     grid: Grid, change: Override, keys: Mapping[str, None]
 ) -> Callable[[Grid, Override, Problems], Grid] | None:
-    """Return the function for an override of a section of the grid or of the seed field; None for a
-    value of its runs. `keys` are all keys that the grid gives."""
+    """Return the function that applies an override of a section of the grid, or of the seed
+    field. Return None if the override sets a value of the runs. `keys` are all keys that the
+    grid sets."""
     section = change.key.partition(".")[0]
     if not touches(section, keys):
         if section == "random":
@@ -148,7 +150,8 @@ def _special(
 
 
 def advice(change: Override) -> str | None:
-    """Return how to write an override of a section of the grid."""
+    """Return a sentence about how to change the section of the grid that an override names.
+    Return None if the override names no section."""
     if change.action == "drop":
         return None
     return as_override(change.key, flow(plain(change.node)), frozenset(SECTION.fields))
@@ -165,7 +168,7 @@ def _settings(change: Override, problems: Problems) -> dict[str, Setting]:
 
 
 def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
-    """Apply a value or an axis to an entry of `when` that gives the key."""
+    """Apply a value or an axis to an entry of `when`, if the entry sets the key."""
     part = _part(when)
     if not touches(change.key, part.keys):
         return when
@@ -177,8 +180,8 @@ def _apply_to_when(when: When, change: Override, problems: Problems) -> When:
 
 
 def _with_axis(part: _Part, change: Override, problems: Problems) -> _Part:
-    """Replace the axis of that key, in the block where it varies together with others, or add a new
-    axis. The key is no longer drawn at random."""
+    """Replace the axis of the override's key, in the same block, or add a new axis. The key is
+    no longer drawn at random."""
     key = change.key
     settings = read_axis(key, change.place, change.node, problems)
     blocks: list[Block] = []
@@ -224,15 +227,15 @@ def _apply_to_random(grid: Grid, change: Override, problems: Problems) -> Grid:
     elif name == "seed":
         return grid._replace(random=random._replace(seed=change.node.value))
     elif not 1 <= change.node.value <= MAX_SAMPLES:
-        problems.add(place, f"random.samples is 1 to {MAX_SAMPLES}")
+        problems.add(place, f"random.samples must be 1 to {MAX_SAMPLES}")
     else:
         return grid._replace(random=random._replace(samples=change.node.value))
     return grid
 
 
 def _apply_to_seeds(grid: Grid, change: Override, problems: Problems) -> Grid:
-    """Apply an override of the section `seeds`. The seed field stays unless the override gives
-    it."""
+    """Apply an override of the section `seeds`. The seed field stays the same unless the
+    override sets it."""
     if change.action == "drop":
         if grid.seeds is None:
             problems.add(change.place, "no 'seeds' to drop")

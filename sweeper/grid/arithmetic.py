@@ -1,5 +1,5 @@
-"""Arithmetic in references: `${budget // batch_size}`. The text is parsed by `ast`, each part of
-it must be in a short list, and the result is computed here. Nothing is compiled or evaluated as
+"""Arithmetic in references: `${budget // batch_size}`. `ast` parses the text. Each part must be
+of an allowed kind, and this module computes the result. Nothing is compiled or evaluated as
 code."""
 
 import ast
@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 from sweeper.common.json_values import is_number
 from sweeper.grid.naming import canonical
+from sweeper.sweep.labels import plural
 
 MAX_TEXT = 300
-"""The most characters of an expression."""
+"""The largest number of characters of an expression."""
 _MAX_BITS = 1000
 _MAX_PLACES = 300
 _DIGITS = 12
@@ -23,7 +24,7 @@ _Lookup = Callable[[str], object]
 
 
 class Uncomputable(Exception):
-    """An expression is not arithmetic, or has no value. The text says why."""
+    """The error for an expression that is not arithmetic, or has no value. Its text says why."""
 
 
 class Expression(NamedTuple):
@@ -35,9 +36,9 @@ class Expression(NamedTuple):
     size: int
 
     def value(self, lookup: _Lookup) -> object:
-        """Compute the expression. `lookup` returns the value of a key. Raises `Uncomputable`, and
-        the errors of `lookup`. Floats are rounded to 12 digits, so that they, and the ids made from
-        them, are the same on every machine."""
+        """Compute the expression. `lookup` returns the value of a key. Raises `Uncomputable`,
+        and the errors of `lookup`. Floats are rounded to 12 digits, so that floats and the ids
+        of runs are the same on every machine."""
         try:
             value = _Computing(self.text, lookup).value(self.tree)
         except ZeroDivisionError as error:
@@ -103,7 +104,7 @@ def _parts(node: ast.expr, text: str) -> list[ast.expr]:
 
 
 def _key(node: ast.expr) -> str | None:
-    """Return the key that a part names, such as `opt.lr`; None if it names none."""
+    """Return the key that a part names, such as `opt.lr`; None if it names no key."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -164,7 +165,7 @@ class _Computing:
         return value
 
     def _compared(self, node: ast.Compare) -> bool:
-        """Compare neighbours, as in `1 < a <= 3`. Texts can only be equal or not."""
+        """Compare neighbours, as in `1 < a <= 3`. Strings can only be tested for equality."""
         parts = [node.left, *node.comparators]
         for left, right, op in zip(parts, parts[1:], node.ops, strict=False):
             if isinstance(op, ast.Eq | ast.NotEq):
@@ -181,7 +182,8 @@ class _Computing:
         try:
             return _bounded(_FUNCTIONS[name](*given))
         except TypeError as error:
-            raise Uncomputable(f"{name} does not take {len(given)} such numbers") from error
+            numbers = plural(len(given), "number")
+            raise Uncomputable(f"{name} cannot be called with {numbers}") from error
 
 
 def _shown(value: object) -> str:
@@ -189,7 +191,8 @@ def _shown(value: object) -> str:
 
 
 def _bounded(value: object) -> float:
-    """Return a number, unless it is not real, not finite or too long."""
+    """Return `value`. Raises `Uncomputable` if it is not a real and finite number, or is too
+    long."""
     if isinstance(value, complex):
         raise Uncomputable("has no real value")
     if isinstance(value, int) and value.bit_length() > _MAX_BITS:
@@ -200,7 +203,7 @@ def _bounded(value: object) -> float:
 
 
 def _power(base: float, exponent: float) -> object:
-    """Raise a number to a power, unless the result would be too long to compute."""
+    """Return a power. Raises `Uncomputable` if the result would be too long to compute."""
     if isinstance(base, int) and isinstance(exponent, int) and abs(base) > 1:
         if base.bit_length() * max(exponent, 0) > 2 * _MAX_BITS:
             raise Uncomputable(f"makes an integer of more than {_MAX_BITS} bits")
@@ -213,7 +216,7 @@ def _rounded(number: float, places: float | None = None) -> float:
     if places is None:
         return round(number)
     if not isinstance(places, int) or abs(places) > _MAX_PLACES:
-        raise Uncomputable(f"round takes an integer of places, at most {_MAX_PLACES}")
+        raise Uncomputable(f"round takes an integer number of places, at most {_MAX_PLACES}")
     return round(number, places)
 
 

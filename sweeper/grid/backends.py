@@ -14,7 +14,7 @@ from sweeper.grid.run_overrides import overrides_of
 from sweeper.sweep.launch_settings import Share
 
 SHARE = "max_parallel"
-_SHARE = Field(SHARE, Integer(1), "The most jobs at once at this place.")
+_SHARE = Field(SHARE, Integer(1), "The largest number of jobs at the same time on this backend.")
 _EXPECTED = "it takes a list of backends: NAME, or {NAME: {max_parallel: 8, OPTION: VALUE}}"
 
 
@@ -47,7 +47,7 @@ class Places:
     """A kind of field: a list of distinct backends."""
 
     def read(self, node: Node, where: str, problems: Problems) -> list[Entry] | None:
-        """Return the valid entries, and note problems of the others."""
+        """Return the valid entries, and report mistakes in the other entries."""
         if node.items is None or not node.items:
             shown = "an empty list" if node.items is not None else kind(node)
             problems.add(node.place, f"{where} is {shown}; {_EXPECTED}")
@@ -105,14 +105,14 @@ def _entry(item: Node, where: str, problems: Problems) -> Entry | None:
 
 
 def _having(key: str) -> Iterable[BackendType]:
-    """Yield the backends that have an option of that name."""
+    """Yield the backends that have an option of this name."""
     return (kind for kind in every_backend() if key in kind.section.fields)
 
 
 BACKENDS = Field(
     "backends",
     Places(),
-    "Several backends for one sweep, in the order in which they are filled, in place of "
-    "backend; each with its options, and max_parallel as its share.",
+    "Several backends for one sweep (instead of `backend`), in the order in which they get jobs. "
+    "Each backend may have options, and max_parallel as its limit.",
     examples=([{"local": {"max_parallel": 4}}],),
 )

@@ -32,8 +32,8 @@ _SCHEMA: dict[str, object] = {
 
 
 class GridBaseline(NamedTuple):
-    """A baseline: a `cell`, given by values over the grid's base; the best cell of another
-    `sweep`; or, if both are None, the base model."""
+    """A baseline: a `cell`, given by values that override the grid's base; the best cell of
+    another `sweep`; or, if both are None, the base model."""
 
     place: Place
     cell: dict[str, Setting] | None = None
@@ -58,7 +58,7 @@ def _read(node: Node, where: str, problems: Problems) -> GridBaseline | None:
             return None
         return GridBaseline(node.place, sweep=item.value)
     if item.entries is None:
-        wrong(item, f"{where}.cell", "values over base", problems)
+        wrong(item, f"{where}.cell", "values that override base", problems)
         return None
     return GridBaseline(node.place, read_settings(item, f"{where}.cell", problems))
 
@@ -66,6 +66,6 @@ def _read(node: Node, where: str, problems: Problems) -> GridBaseline | None:
 BASELINE = Field(
     "baseline",
     Shape(_SCHEMA, _read),
-    "What the best is compared with: a cell over base, run once with the others; another "
-    "sweep's winner; or, in a stage, the base model.",
+    "What the best cell is compared with: a cell, given by values that override base; the best "
+    "cell of another sweep; or, in a stage, the base model.",
 )

@@ -57,7 +57,7 @@ class Block(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of choices."""
+        """The number of settings of each axis."""
         return len(next(iter(self.axes.values())))
 
 
@@ -82,7 +82,7 @@ def read_settings(node: Node, section: str, problems: Problems) -> dict[str, Set
 
 
 def read_entries(node: Node, section: str, problems: Problems) -> list[dict[str, Setting]]:
-    """Read a list of such mappings (`include`, `exclude`)."""
+    """Read a list of mappings (`include`, `exclude`). Return the settings of each mapping."""
     if node.items is None:
         wrong(node, section, "a list of mappings", problems)
     entries: list[dict[str, Setting]] = []
@@ -109,8 +109,8 @@ def read_axes(node: Node, section: str, problems: Problems) -> list[Block]:
 
 
 def read_zip(node: Node, section: str, problems: Problems) -> list[Block]:
-    """Read the section `zip` into one block for each mapping. Axes of a mapping have equal
-    lengths."""
+    """Read the section `zip` into one block for each mapping. The axes of a mapping must have
+    equal lengths."""
     if node.items is None:
         wrong(node, section, "a list of mappings of axes", problems)
     blocks: list[Block] = []
@@ -172,8 +172,8 @@ def read_axis(
 def check_overlap(
     blocks: Iterable[Block], problems: Problems, taken: "Taken | None" = None
 ) -> None:
-    """Note two axes for the same key, and axes whose key lies below the key of another axis. The
-    axes are also checked against the keys in `taken`, and added to `taken`."""
+    """Report two axes for the same key, and an axis whose key is below the key of another axis.
+    Axes are also compared with the keys in `taken`, and added to `taken`."""
     taken = Taken() if taken is None else taken
     for block in blocks:
         for key, settings in block.axes.items():

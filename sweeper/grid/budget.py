@@ -15,7 +15,7 @@ def _check(reading: Reading) -> None:
 
 SECTION = Section(
     Field(
-        "usd", Number(0, _MOST_USD), "Dollars, by the prices that `sweeper costs --prices` shows."
+        "usd", Number(0, _MOST_USD), "Dollars, at the prices that `sweeper costs --prices` shows."
     ),
     Field("tokens", Number(0, _MOST_TOKENS), "Tokens of all kinds."),
     Field("hours", Number(0, _MOST_HOURS), "Hours of all runs together, without pauses."),
@@ -23,7 +23,7 @@ SECTION = Section(
         "on_reach",
         Choice("stop", "pause"),
         "`stop`: running jobs are stopped, and continue from their checkpoints once the "
-        "budget is larger; `pause`: they continue. In both cases no new runs start.",
+        "budget is larger; `pause`: running jobs continue. In both cases no new runs start.",
         "stop",
     ),
     check=_check,
@@ -52,5 +52,5 @@ def read_caps(node: Node, where: str, problems: Problems) -> Budget | None:
 BUDGET = Field(
     "budget",
     Shape(SECTION.schema, read_caps),
-    "The most that all runs of the sweep together may use.",
+    "Limits on what all runs of the sweep use together.",
 )

@@ -8,8 +8,8 @@ from sweeper.recipe.command_template import HOLE
 
 
 def word_with(holes: Sequence[str]) -> Item:
-    """Return the check of a word that may have `holes` in braces as placeholders. `{{` and `}}`
-    are literal braces. Numbers are words too."""
+    """Return the check for a word of a command. Its placeholders are the names in `holes`, in
+    braces. `{{` and `}}` are literal braces. A number is also a valid word."""
 
     def wrong(word: str) -> str | None:
         if not word:

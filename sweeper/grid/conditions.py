@@ -26,8 +26,8 @@ MAX_WHENS = 100
 
 
 class Condition(NamedTuple):
-    """The condition on one key: its value is one of `values`. `texts` are their canonical
-    texts."""
+    """The condition on a key: the key's value is one of `values`. `texts` are the canonical
+    texts of these values."""
 
     values: tuple[object, ...]
     texts: frozenset[str]
@@ -46,12 +46,12 @@ class When(NamedTuple):
 
     @property
     def keys(self) -> list[str]:
-        """The keys that the entry gives values to, as written, without the keys in `random`."""
+        """The keys, as written, that the entry gives values to, except the keys in `random`."""
         return [*self.base, *(key for block in self.blocks for key in block.axes)]
 
 
 def read_whens(node: Node, where: str, problems: Problems) -> tuple[When, ...]:
-    """Read the section."""
+    """Read the section `when`."""
     if node.items is None:
         wrong(node, where, "a list of mappings with an if", problems)
         return ()
@@ -100,8 +100,8 @@ def _read_conditions(node: Node, where: str, problems: Problems) -> dict[str, Co
 
 
 def check_whens(whens: tuple[When, ...], blocks: tuple[Block, ...], problems: Problems) -> None:
-    """Note keys that an entry gives twice, or that are already axes of the whole grid. Two
-    entries may give the same key if no cell meets both conditions."""
+    """Report keys that an entry sets twice, or that are already axes of the whole grid. Two
+    entries may set the same key if no cell meets both conditions."""
     outside = [key for block in blocks for key in block.axes]
     for when in whens:
         taken = Taken()
@@ -111,7 +111,7 @@ def check_whens(whens: tuple[When, ...], blocks: tuple[Block, ...], problems: Pr
         for key, setting in when.base.items():
             clash = taken.add(key)
             if clash is not None:
-                other = "" if clash == key else f" by {clash[:60]!r}"
+                other = "" if clash == key else f", as {clash[:60]!r}"
                 problems.add(setting.place, f"when.base: {key[:60]!r} is an axis already{other}")
 
 
@@ -127,10 +127,10 @@ _ENTRY = Section(
     Field(
         "if",
         Shape(_IF, _read_conditions),
-        "The keys and values of the cells; a list means any of its values.",
+        "The keys and values of the cells; a list stands for any one of its values.",
     ),
-    Field("base", Shape(VALUES, read_settings), "Values that such a cell has."),
-    Field("grid", Shape(AXES, read_axes), "Axes that such a cell has."),
+    Field("base", Shape(VALUES, read_settings), "Values for these cells."),
+    Field("grid", Shape(AXES, read_axes), "Axes for these cells."),
     Field("zip", Shape(ZIP, read_zip), "Axes that vary together."),
     RANDOM._replace(kind=Shape(lambda: {"allOf": [RANDOM.schema(), WHOLE]}, read_random)),
     needs={"if": _NEEDS},

@@ -70,7 +70,7 @@ _PROGRAM = Section(
     Field(
         "extends",
         Text(),
-        "Another grid that this one is based on: its path, relative to this file.",
+        "The path of a grid that this grid is based on, relative to this file.",
     ),
     Field(
         "recipe",
@@ -87,29 +87,36 @@ _PROGRAM = Section(
             most=10_000,
             example="a list such as [python, train.py, '--lr={lr}']",
         ),
-        "Instead of a recipe: an argv in which {key} is replaced by the value of a key, "
-        "{log_path}, {seed}, {run} or {attempt}; a word {key*} by the words of a list.",
+        "Instead of a recipe: a command and its arguments. {key} is replaced by the value of a "
+        "key; there are also {log_path}, {seed}, {run} and {attempt}. A word {key*} is replaced "
+        "by the words of a list.",
     ),
     Field(
         "service",
         Choice("local", "tinker", "none"),
-        "The model service: local (our engine), tinker (the hosted one; needs "
+        "The model service: local (sweeper's engine), tinker (the hosted service; needs "
         "TINKER_API_KEY) or none.",
         "none",
     ),
     Field("base", Shape(VALUES, read_settings), "Values that all runs share."),
     Field("grid", Shape(AXES, read_axes), "Axes: every combination of their values is a cell."),
     Field(
-        "zip", Shape(ZIP, read_zip), ("Axes that vary together, of equal length within a mapping.")
+        "zip",
+        Shape(ZIP, read_zip),
+        ("Axes that vary together. All axes of a mapping have the same number of values."),
     ),
     RANDOM,
     WHEN,
     Field(
         "exclude",
         Shape(ENTRIES, _read_excluded),
-        "Cells to leave out: those that have all values of an entry.",
+        "Cells to leave out. An entry leaves out each cell that has all values of the entry.",
     ),
-    Field("include", Shape(ENTRIES, read_entries), "Additional cells, one each, over base."),
+    Field(
+        "include",
+        Shape(ENTRIES, read_entries),
+        "Additional cells: one for each entry, with values that override base.",
+    ),
     SEEDS,
     Field("metric", Nested(METRIC), "What decides which cell is best."),
     BASELINE,
@@ -131,7 +138,9 @@ _PROGRAM = Section(
 def schema_of_stages(launch: Section) -> dict[str, object]:
     """Return the JSON Schema of `stages`, in which each stage may have its own `launch`."""
     launch_of_stage = Field(
-        "launch", Nested(launch), ("How the stage's runs are executed, over the sweep's settings.")
+        "launch",
+        Nested(launch),
+        ("How the stage's runs are executed. Overrides the sweep's settings."),
     )
     sections = {key: _PROGRAM.fields[key].schema() for key in IN_STAGE}
     return stages_schema({**sections, launch_of_stage.name: launch_of_stage.schema()})
@@ -143,13 +152,12 @@ SECTION = _PROGRAM.extended(
         Shape(
             partial(schema_of_stages, STAGE_SECTION), unread
         ),  # This is known once the command line is read.
-        "Instead of a recipe: grids whose runs continue from each other's.",
+        "Instead of a recipe: several grids. Runs of one can continue from runs of another.",
     ),
     Field(
         "order",
         Choice("depth", "breadth"),
-        "Which runs start first if there is room: those of later stages, or those of "
-        "earlier stages.",
+        "Which runs start first: depth (runs of later stages) or breadth (runs of earlier stages).",
         "depth",
     ),
     elsewhere=belongs,

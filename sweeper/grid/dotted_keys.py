@@ -20,7 +20,7 @@ def is_key(text: str) -> bool:
 
 
 def is_key_below(text: str) -> bool:
-    """Return whether `text` is valid in a key after a dot."""
+    """Return whether `text` may follow a dot in a key."""
     return _PART.match(text) is not None
 
 
@@ -30,8 +30,8 @@ def touches(key: str, keys: Iterable[str]) -> bool:
 
 
 def assign(config: dict[str, object], key: str, given: Mapping[str, object]) -> None:
-    """Set `key` in a configuration of dotted keys to the values in `given`. Remove the keys below
-    it, and also the keys above it (`opt: null` when `opt.lr` is set)."""
+    """Set `key` in a configuration of dotted keys to the values in `given`. Remove the keys
+    below `key`, and also the keys above (`opt: null` when `opt.lr` is set)."""
     below = f"{key}."
     for other in [k for k in config if k.startswith(below) or key.startswith(f"{k}.")]:
         del config[other]
@@ -50,7 +50,8 @@ def leaves(key: str, node: Node) -> Iterator[tuple[str, Node]]:
 
 
 class Reach:
-    """A set of dotted keys that finds keys above or below others quickly, also among thousands."""
+    """A set of dotted keys with a fast test for keys above or below a key, even with thousands
+    of keys."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._keys = set(keys)
@@ -79,7 +80,7 @@ class Taken:
         self._above: dict[str, str] = {}
 
     def add(self, key: str) -> str | None:
-        """Add a key. Return the key that it clashes with, if any."""
+        """Add a key. Return an earlier key that clashes with it, if any."""
         above = _above(key)
         clash = key if key in self._keys else self._above.get(key)
         clash = clash or next((k for k in above if k in self._keys), None)

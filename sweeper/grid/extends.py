@@ -18,14 +18,14 @@ Entries = dict[str, tuple[Place, Node]]
 
 
 class GridText(NamedTuple):
-    """The contents of a grid's file that is not on this machine."""
+    """The path and the contents of a grid's file that is not on this machine."""
 
     path: str
     data: bytes
 
 
 class Source(NamedTuple):
-    """A file that a grid extends, as read."""
+    """A file that a grid extends: its path and its text."""
 
     path: str
     text: str
@@ -58,11 +58,12 @@ def decoded(data: bytes, path: str) -> str:
 def extended(
     root: Node, path: str, size: int, problems: Problems
 ) -> tuple[Node, tuple[Source, ...]]:
-    """Merge a grid with the files that it extends. Return it and those files, the nearest first.
+    """Merge a grid with the files that it extends. Return the merged grid and these files, the
+    nearest first.
 
-    `path` is the grid's own file; if it is "", relative paths start at the current folder. `size`
-    is the grid's length in bytes: all files together have the same limit as one file alone. Notes
-    why a file cannot be read, and raises `Stop`.
+    `path` is the grid's own file; if it is "", relative paths start at the current folder.
+    `size` is the grid's length in bytes: all files together have the same limit as one file
+    alone. If a file cannot be read, reports why and raises `Stop`.
     """
     sources: list[Source] = []
     layers = [root]
@@ -73,10 +74,10 @@ def extended(
         path = _target(node, path, problems)
         real = os.path.realpath(path)
         if real in seen:
-            problems.add(node.place, f"extends: {path[:200]} extends itself in a circle")
+            problems.add(node.place, f"extends: {path[:200]} extends itself in a cycle")
             raise Stop
         if len(sources) >= MAX_EXTENDS:
-            problems.add(node.place, f"extends continues over more than {MAX_EXTENDS} files")
+            problems.add(node.place, f"extends forms a chain of more than {MAX_EXTENDS} files")
             raise Stop
         seen.append(real)
         text, layer = _load(node, path, bytes_left, problems)
@@ -102,7 +103,8 @@ def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
 
 
 def _target(node: Node, path: str, problems: Problems) -> str:
-    """Return the path that an `extends` names, relative to the folder of its file."""
+    """Return the path that an `extends` names. A relative path starts at the folder of the file
+    with the `extends`."""
     if not isinstance(node.value, str):
         wrong(node, "extends", "the path of another grid", problems)
         raise Stop
@@ -171,8 +173,8 @@ def _are_mappings(*nodes: Node) -> bool:
 
 
 def _merge_section(under: Node, over: Node, section: str) -> Node:
-    """Merge two mappings key by key, including their nested sections; all mappings in `launch` are
-    such sections. A stage that is in both is merged like a grid."""
+    """Merge two mappings key by key, including their nested sections. (All mappings in `launch`
+    are nested sections.) A stage that is in both mappings is merged like a grid."""
     merged: Entries = dict(under.entries or {})
     for key, (place, node) in (over.entries or {}).items():
         # A null has nothing to remove here, so it is treated as any other value.
@@ -213,7 +215,8 @@ def _merge_base(under: Node, over: Node) -> Node:
 
 
 def _without(below: Entries, values: set[str], axes: set[str], above: Entries) -> Entries:
-    """Remove from a grid the keys that `above` gives as `values` or `axes`."""
+    """Return the sections of a grid without the keys that the grid `above` sets. `values` are
+    the keys in the `base` of `above`, and `axes` are its axes."""
     remaining = dict(below)
     taken, given = Reach(values | axes), Reach(values)
 
@@ -276,7 +279,7 @@ def _draws_nothing(entry: tuple[Place, Node]) -> bool:
 
 
 def _cut_each(entry: tuple[Place, Node], keep: Callable[[str], bool]) -> tuple[Place, Node]:
-    """Cut each mapping of a list, and remove those that become empty."""
+    """Cut each mapping of a list, and remove mappings that become empty."""
     place, node = entry
     if node.items is None:
         return entry
@@ -288,7 +291,7 @@ _CUTS = {"base": _cut, "grid": _cut, "random": _cut_random, "zip": _cut_each}
 
 
 def _axes(root: Entries) -> set[str]:
-    """Return the keys of the grid's axes, without those under a condition."""
+    """Return the keys of the grid's axes, except axes under a condition."""
     keys = {key for key, (_, node) in _entries(root, "grid").items() if node.value is not None}
     zipped = root["zip"][1].items if "zip" in root else None
     for item in zipped or ():

@@ -52,7 +52,7 @@ def grid_schema() -> dict[str, object]:
 
 
 def _whole() -> dict[str, object]:
-    """Return the requirements of a grid that extends no other."""
+    """Return the requirements that apply only to a grid that extends no other grid."""
     return {
         "anyOf": [
             {"required": ["recipe"], "properties": {"recipe": {"type": "string"}}},

@@ -20,7 +20,8 @@ from sweeper.grid.dotted_keys import FIELD
 from sweeper.sweep.launch_settings import Launch, Setting
 
 MIN_LEASE_SECONDS = 15.0
-"""Three heartbeats of a worker. With a shorter lease, a live worker would be declared lost."""
+"""The shortest lease: the time of three heartbeats. With a shorter lease, live workers would be
+declared lost."""
 
 _MIN_SYNC_SECONDS = 1.0
 _MOST_PRIORITY = 1000.0
@@ -41,7 +42,7 @@ _KINDS: Mapping[str, Kind] = {
     "sync_s": Duration(_MIN_SYNC_SECONDS),
     "priority": Number(0, _MOST_PRIORITY, above=True),
 }
-"""Kinds of fields that accept less than their types."""
+"""The kinds of fields that accept only some values of their type."""
 
 
 def _declared() -> Iterator[tuple[Field, Setting]]:
@@ -84,9 +85,9 @@ class StageLaunch(NamedTuple):
 
 
 def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) -> StageLaunch:
-    """Read the section of a stage. `name` is its name in messages, `whole` is the sweep's
-    section. Options of a backend that the sweep does not use are also read, as in the sweep's
-    own section."""
+    """Read the section `launch` of a stage. `name` is the section's name in messages, `whole` is
+    the sweep's section. Options of a backend that the sweep does not use are also read, as in
+    the sweep's section."""
     section = STAGE_SECTION.extended(*stage_backend_fields())
     entries: dict[str, tuple[Place, Node]] = {}
     for key, (place, item) in (node.entries or {}).items():
@@ -109,13 +110,15 @@ def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) 
 
 
 def _over(whole: Launch, key: str, given: object) -> object:
-    """Return a stage's value. Options of a backend are merged over those of the sweep."""
+    """Return a stage's value. Options of a backend are merged onto the sweep's options of this
+    backend."""
     kind = None if key in Launch._fields else with_key(key)
     return given if kind is None else kind.merge(whole.options.get(key, {}), table_of(given))
 
 
 def read_launch(node: Node, where: str, problems: Problems) -> Launch:
-    """Read the section. Note an unknown backend, and mistakes in the defaults of the chosen one."""
+    """Read the section `launch`. Report an unknown backend, and mistakes in the user's defaults
+    for the chosen backend."""
 
     def other(key: str) -> Field | None:
         try:
@@ -153,7 +156,7 @@ def read_launch(node: Node, where: str, problems: Problems) -> Launch:
 
 
 def _check_gpus(reading: Reading, where: str, chosen: Iterable[BackendType]) -> None:
-    """Note a backend that does not pin GPUs, and keys that contradict `gpus`."""
+    """Report a backend that cannot assign GPUs by `gpus`, and keys that contradict `gpus`."""
     gpus, shared = reading.values.get("gpus", 0), reading.values.get("per_gpu", 1)
     if shared > 1 and gpus != 1:
         reading.problem("per_gpu", f"{where}.per_gpu needs `gpus: 1`: runs share one GPU")
@@ -162,20 +165,20 @@ def _check_gpus(reading: Reading, where: str, chosen: Iterable[BackendType]) -> 
     pinning = [kind.name for kind in every_backend() if kind.pins_gpus]
     for kind in chosen:
         if not kind.pins_gpus:
-            message = f"{where}.gpus is for {', '.join(pinning)}: {kind.name} assigns GPUs itself: "
-            reading.problem("gpus", f"{message}use launch.{kind.key}")
+            message = f"{where}.gpus works only with {', '.join(pinning)}: {kind.name} assigns GPUs"
+            reading.problem("gpus", f"{message} itself, so use launch.{kind.key}")
     if VISIBLE in reading.values.get("env", {}):
         reading.problem("env", f"{where}.env: {VISIBLE} is set by `gpus`: remove one of them")
 
 
 def _check_stage_gpus(reading: Reading, where: str, whole: Launch) -> None:
-    """Note settings that cannot be combined with GPUs of a stage."""
+    """Report settings that cannot be combined with GPUs of a stage."""
     key = next((key for key in ("gpus", "per_gpu") if key in reading.values), None)
     if key is None:
         return
     if whole.gpus:
         message = (
-            f"{where}.{key}: launch.gpus is for all stages: remove it to give stages their own"
+            f"{where}.{key}: launch.gpus applies to all stages: remove it to give stages their own"
         )
         reading.problem(key, message)
         return
@@ -183,14 +186,14 @@ def _check_stage_gpus(reading: Reading, where: str, whole: Launch) -> None:
     _check_gpus(reading, where, kinds)
     for kind in kinds:
         if kind.pins_gpus and not capabilities_at(whole, kind.name).here:
-            message = f"{where}.{key}: {kind.name} divides GPUs by the launch.gpus of all stages"
+            message = f"{where}.{key}: with {kind.name}, use launch.gpus for all stages instead"
             reading.problem(key, message)
     if VISIBLE in whole.env:
         reading.problem(key, f"{where}.{key}: launch.env sets {VISIBLE}: remove one of them")
 
 
 def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
-    """Note keys that contradict `backends`: another backend, or options of one."""
+    """Report keys that contradict `backends`: `backend`, and the sections of backends."""
     if reading.given("backend") is not None:
         reading.problem("backend", "launch has both backend and backends: remove one")
     for key in sections:
@@ -199,8 +202,8 @@ def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
 
 
 def _together(places: list[Entry], most: int | None) -> dict[str, object]:
-    """Return the values for the whole sweep. Its `max_parallel` is the sum over its backends
-    unless the sweep gives one. A list of one backend is the same as `backend`."""
+    """Return the values for the whole sweep. `max_parallel` is the sum over the backends unless
+    the sweep sets it (`most`). A list of one backend is the same as `backend`."""
     shares = tuple(entry.share for entry in places)
     if not shares:
         return {}
@@ -214,7 +217,7 @@ def _together(places: list[Entry], most: int | None) -> dict[str, object]:
 
 
 def _chosen(reading: Reading, problems: Problems) -> BackendType | None:
-    """Return the grid's backend. If it is unknown, note that and return None."""
+    """Return the grid's backend. If it is unknown, report that and return None."""
     name = reading.values.get("backend", _DEFAULT.backend)
     try:
         return backend_type(name)

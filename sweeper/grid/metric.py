@@ -10,7 +10,8 @@ from sweeper.sweep.names import SWEEP_NAME, is_sweep_name
 
 
 class _WordOr:
-    """The kind of a word, or of a mapping with one key: `{key: value}` is read as `key=value`."""
+    """The kind of a field that takes a word, or a mapping with one key: `{key: value}` is read
+    as `key=value`."""
 
     def __init__(self, words: Choice, field: Field) -> None:
         self._words, self._field = words, field
@@ -49,17 +50,15 @@ _LENT = Texts(
 )
 METRIC = Section(
     Field("name", Text(), "A key of the metrics that runs record.", examples=("test/nll",)),
-    Field("goal", Choice("minimize", "maximize"), "Whether less or more is better."),
+    Field("goal", Choice("minimize", "maximize"), "Whether smaller or larger values are better."),
     Field(
         "at",
         _WordOr(
             Choice("auto", "last", "best"),
-            Field(
-                "mean_of_last", Integer(1, MOST_LAST), ("The mean of the last values, this many.")
-            ),
+            Field("mean_of_last", Integer(1, MOST_LAST), ("The mean of this many last values.")),
         ),
-        "The value of the last step, the best of all, or a mean of the last. Auto is the "
-        "last; a report takes a mean if the last values are noisy.",
+        "Which value of a run counts: the last, the best, or a mean of the last values. auto: the "
+        "last value; in a report, a mean if the last values are noisy.",
         "auto",
     ),
     Field(
@@ -69,32 +68,32 @@ METRIC = Section(
             Field(
                 "from",
                 _LENT,
-                ("Sweeps of the same recipe whose repeated cells contribute their noise."),
+                ("Sweeps of the same recipe whose cells are used to estimate the noise too."),
             ),
         ),
-        "Which noise between seeds is used: shared if a test allows it, shared by all cells, "
-        "each cell's own, or also that of earlier sweeps.",
+        "How the noise between seeds is estimated: pooled (from all cells together), own (for each "
+        "cell), auto (pooled if a test allows it), or from (also from earlier sweeps).",
         "auto",
     ),
     Field(
         "failed",
         Choice(*FAILED),
-        "How a failed run counts: a bound (its cell is not named best if the worst value in "
-        "its place would prevent it), the worst value, or not at all.",
+        "How a failed run counts: bound (its cell is named best only if it would still be best "
+        "with the worst value for this run), worst (as the worst value) or drop (not at all).",
         "bound",
     ),
     Field(
         "by",
         Text(),
-        "A setting whose values are compared separately, such as the model: one best cell "
-        "for each; several with commas between: for each combination. By default it is detected.",
+        "A setting such as the model: each of its values gets a best cell of its own. Several "
+        "settings, separated by commas: each combination gets one. Default: sweeper detects it.",
         examples=("model_name",),
     ),
     Field(
         "relevant",
         Number(0.0, 1e12, above=True),
-        "The smallest difference of the metric that matters: reports advise how many seeds "
-        "detect it.",
+        "The smallest difference of the metric that matters. Reports say how many seeds are needed "
+        "to detect it.",
         examples=(0.01,),
     ),
     needs={"name": "a name", "goal": "a goal"},
@@ -102,5 +101,5 @@ METRIC = Section(
 
 
 def metric_of(values: dict[str, Any]) -> Metric | None:
-    """Return the metric of the section as read; None without a name and a goal."""
+    """Return the metric from the values of the section; None if the name or the goal is missing."""
     return Metric(**METRIC.defaults() | values) if values.keys() >= {"name", "goal"} else None

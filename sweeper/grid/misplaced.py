@@ -1,4 +1,4 @@
-"""Finds the section that a misplaced key of the grid, or an override, belongs in."""
+"""Finds the section in which a misplaced key of a grid, or an override, belongs."""
 
 from sweeper.grid.budget import SECTION as BUDGET
 from sweeper.grid.launch import SECTION as LAUNCH

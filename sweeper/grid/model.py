@@ -23,10 +23,11 @@ from sweeper.sweep.plan import Budget
 class Grid(NamedTuple):
     """A grid as read. It has either a `recipe` or a `command`, not both.
 
-    `blocks` are the axes of `grid`, `zip` and `random`, with their drawn values. `fixed` are the
-    values of the command line, which override all others; `dropped` are the keys that it removes.
-    `places` has the positions of the sections (`recipe`, `launch.python`, ...). `text` is the grid
-    as written, `extends` the files that it extends, and `notes` are warnings.
+    `blocks` are the axes of `grid`, `zip` and `random`, with the drawn values. `fixed` are the
+    values of the command line, which override all other values; `dropped` are the keys that the
+    command line removes. `places` has the positions of the sections (`recipe`, `launch.python`,
+    ...). `text` is the grid as written, `extends` are the files that the grid extends, and `notes`
+    are warnings.
 
     A grid with `stages` makes no runs itself: each stage is a grid.
     """
@@ -65,7 +66,7 @@ class Grid(NamedTuple):
 
     @property
     def seed_field(self) -> str | None:
-        """The field that takes the seed; None if no seed is set."""
+        """The recipe's field for the seed; None if no seed is set."""
         return self.seeds.field if self.seeds else "seed"
 
     def every_block(self) -> Iterator[Block]:
@@ -87,8 +88,8 @@ class Grid(NamedTuple):
 
 
 class StageGrid(NamedTuple):
-    """A stage as read: its own grid, the runs that it takes from other stages, the references to
-    these stages in its values, and its own `launch` in the form of `Stage.launch`."""
+    """A stage as read: its own grid, the runs that it takes from other stages (`takings`), the
+    references to these stages in its values, and its own `launch` in the form of `Stage.launch`."""
 
     name: str
     place: Place

@@ -83,8 +83,8 @@ def _hash(text: str, digits: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Return the shorter of `0.0001` and `1e-4`, or the usual notation if their lengths are
-    similar."""
+    """Return a number in the shorter notation of `0.0001` and `1e-4`. If their lengths are
+    similar, use the notation without exponent."""
     digits = repr(value)
     if "e" in digits:
         mantissa, exponent = digits.split("e")
@@ -104,8 +104,9 @@ def _number(value: float) -> str:
 
 
 def _label(value: object, written: str | None = None) -> str:
-    """Return the form of a value in names; a number as it is `written` in the grid. Values with
-    different canonical texts have different labels, apart from case and hash collisions."""
+    """Return the label of a value for names. A float is labelled as it is `written` in the grid.
+    Values with different canonical texts have different labels, apart from case and hash
+    collisions."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and abs(value) < 10**_MAX_LABEL:
@@ -154,9 +155,9 @@ def _hashed(value: object, digits: int) -> str:
 def value_labels(
     values: Iterable[object], written: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, str]:
-    """Map canonical texts to labels, for all values of one axis. `written` has the spelling of
-    numbers by canonical text. Labels differ even if case is ignored: if two would not, the one
-    with capitals gets a hash."""
+    """Map the canonical texts of all values of one axis to labels. `written` maps canonical
+    texts of numbers to the spelling in the grid. Labels differ even if case is ignored: if two
+    labels differ only in case, the label with capitals gets a hash."""
     distinct = {canonical(value): value for value in values}
     labels = {text: _label(value, written.get(text)) for text, value in distinct.items()}
     for digits in (6, 12, 64):
@@ -179,9 +180,9 @@ def short_form(field: str) -> str:
 
 
 def key_labels(keys: Sequence[str], taken: str = "seed") -> dict[str, str]:
-    """Map keys to their short forms: the last dotted part, in its customary abbreviation. The whole
-    key is used if its short form is also that of another key, or equals `taken`, the word for
-    replicates. A key that itself equals `taken` keeps it."""
+    """Map keys to their short forms: the last dotted part, in its customary abbreviation. The
+    whole key is used if another key has the same short form, or if the short form equals
+    `taken`, the word for replicates. The key `taken` itself stays as it is."""
     short: dict[str, str] = {}
     for key in keys:
         short[key] = _clip(short_form(key.rpartition(".")[2]))
@@ -209,6 +210,6 @@ def _clashing(short: Mapping[str, str], taken: str) -> list[str]:
 
 
 def suffixed(name: str, text: str, limit: int = MAX_NAME) -> str:
-    """Return `name` with a hash of `text` at the end, for a name that is taken."""
+    """Return `name` with a hash of `text` at the end, because `name` is already in use."""
     begin = name[: limit - 11].rstrip("=,._-") or "base"
     return f"{begin}~{_hash(text, 10)}"

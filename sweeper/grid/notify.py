@@ -64,7 +64,7 @@ _EMAIL = Section(
     Field(
         "password",
         Text(_NAME, "write the name of the variable with the password, such as $SMTP_PASSWORD"),
-        "The variable that holds the password.",
+        "$NAME: the variable with the password.",
         examples=("$SMTP_PASSWORD",),
     ),
     Field("tls", Choice("starttls", "ssl", "none"), "How the connection is secured.", "starttls"),
@@ -78,7 +78,7 @@ _SECTION = Section(
             unique=True,
             example="a list of end, alarm, budget",
         ),
-        "The occasions: the sweep's end, alarms, a spent budget (default: all; []: none).",
+        "When: at the sweep's end, on alarms, on a spent budget (default: all; []: never).",
     ),
     Field(
         "command",
@@ -93,7 +93,7 @@ _SECTION = Section(
     Field(
         "webhook",
         Text(rf"{_NAME}|https?://[^\s@?]+", "write an address without a secret, or $NAME"),
-        "An address that accepts JSON by POST, or the variable that holds it.",
+        "An address that accepts JSON by POST, or $NAME: the variable with the address.",
         examples=("$MY_WEBHOOK_URL",),
     ),
     Field(
@@ -105,7 +105,7 @@ _SECTION = Section(
                 "$SLACK_WEBHOOK_URL"
             ),
         ),
-        "The variable that holds the address of a Slack webhook.",
+        "$NAME: the variable with the address of a Slack webhook.",
         examples=("$SLACK_WEBHOOK_URL",),
     ),
     Field("email", Nested(_EMAIL), "Mail by SMTP."),
@@ -145,7 +145,7 @@ WHOLE: dict[str, object] = {
     },
     "properties": {"email": {"if": {"type": "object"}, "then": _EMAIL.whole()}},
 }
-"""JSON Schema of `notify` in a grid that extends no other."""
+"""JSON Schema of `notify` in a grid that extends no other grid."""
 
 NOTIFY = Field(
     "notify",
@@ -155,9 +155,9 @@ NOTIFY = Field(
 
 
 def notify_of(plan: Plan) -> Notify | None:
-    """Return the notification settings of a sweep: those of its grid, else the table `notify` of
-    the user's configuration. Return None if there are no receivers. Raises `EnvironmentFailure`
-    for mistakes in the configuration."""
+    """Return the notification settings of a sweep: the grid's section `notify`, else the table
+    `notify` of the user's configuration. Return None if there are no receivers. Raises
+    `EnvironmentFailure` for mistakes in the configuration."""
     notify = plan.notify if plan.notify is not None else configured()
     return notify if notify is not None and notify.on and notify.receivers else None
 

@@ -17,7 +17,8 @@ _LISTED = re.compile(r"[^\s,]+(,[^\s,]+)+\Z")
 
 
 class Override(NamedTuple):
-    """One change of `key`: `action` is its kind, `node` is the value or the list of values."""
+    """One change of `key`. `action` is the kind of the change, `node` is the value or the list
+    of values."""
 
     action: Literal["value", "axis", "drop"]
     key: str
@@ -66,7 +67,7 @@ def _quoted(text: str) -> str:
 
 
 def read_overrides(texts: Sequence[str], problems: Problems) -> list[Override]:
-    """Return the valid overrides, and note problems of the others."""
+    """Return the valid overrides, and report mistakes in the other overrides."""
     overrides: list[Override] = []
     seen: set[str] = set()
     for text in texts:
@@ -90,8 +91,8 @@ def read_overrides(texts: Sequence[str], problems: Problems) -> list[Override]:
 
 
 def _given(key: str, text: str, place: Place, problems: Problems) -> Node | None:
-    """Return the value of an override, or the values of `key=a,b`. Keys of `launch` take no
-    axis."""
+    """Return the value of an override, or the values of `key=a,b`. Keys of `launch` cannot be
+    axes."""
     if text[:1] in ("[", "{", '"', "'") or not _LISTED.match(text) or key.startswith("launch."):
         return _value(text, place, problems)
     items = [_value(part, place, problems) for part in text.split(",")]

@@ -10,7 +10,7 @@ from sweeper.common.json_values import is_number
 from sweeper.fields.nodes import Node, Problems
 
 MAX_VALUES = 10_000
-"""The most values of one range."""
+"""The largest number of values of a range."""
 
 _CONTEXT = Context(prec=30, rounding=ROUND_HALF_EVEN, Emin=-9999, Emax=9999, traps=[])
 _MAX_BOUND = 10**15
@@ -18,7 +18,7 @@ _LINEAR_DIGITS, _LOG_DIGITS = 6, 4
 
 
 class _Mistake(Exception):
-    """The numbers of a range are wrong. The text says what the range takes."""
+    """The error for a range with wrong numbers. Its text says what the range takes."""
 
 
 def is_range(node: Node) -> bool:
@@ -28,8 +28,8 @@ def is_range(node: Node) -> bool:
 
 
 def values_of_range(key: str, node: Node, problems: Problems) -> Node | None:
-    """Return the list of values of a range. Note a mistake and return None if its numbers are
-    wrong."""
+    """Return the list of values of a range. If the range's numbers are wrong, report that and
+    return None."""
     ((name, (_, item)),) = (node.entries or {}).items()
     given = [inner.value for inner in item.items or ()]
     form = _RANGES[name]
@@ -92,15 +92,17 @@ def _stepped(given: list[Decimal]) -> list[Decimal]:
         raise _Mistake("a step that is not 0")
     distance = _CONTEXT.divide(_CONTEXT.subtract(end, start), step)
     if distance <= 0:
-        raise _Mistake("a step that leads from the start towards the end, which is left out")
+        raise _Mistake(
+            "a step that leads from the start towards the end (the end itself is not a value)"
+        )
     if distance > MAX_VALUES:
         raise _Mistake(f"at most {MAX_VALUES} values")
     return [_CONTEXT.fma(step, Decimal(number), start) for number in range(math.ceil(distance))]
 
 
 class _Form(NamedTuple):
-    """A form of ranges: the count of its numbers, their description in words, and the function that
-    makes its values."""
+    """A form of ranges: how many numbers it may have (`counts`), a description of these numbers
+    (`takes`), and a function that computes the range's values."""
 
     counts: tuple[int, ...]
     takes: str
@@ -121,15 +123,17 @@ SCHEMA: dict[str, object] = {
     "maxProperties": 1,
     "additionalProperties": False,
     "properties": {
-        "linspace": {"description": "From a number to another in equal steps: [0, 1, 5]."}
+        "linspace": {"description": "[start, end, count] in equal steps, such as [0, 1, 5]."}
         | cast("dict[str, object]", _NUMBERS | {"minItems": 3, "maxItems": 3}),
-        "logspace": {"description": "The same on a logarithmic scale: [1e-5, 1e-2, 4]."}
+        "logspace": {
+            "description": "[start, end, count] on a logarithmic scale, such as [1e-5, 1e-2, 4]."
+        }
         | cast(
             "dict[str, object]",
             _NUMBERS
             | {"items": {"type": "number", "exclusiveMinimum": 0}, "minItems": 3, "maxItems": 3},
         ),
-        "range": {"description": "From a number in steps, without the end: [1, 9, 2]."}
+        "range": {"description": "[start, end, step], without the end itself, such as [1, 9, 2]."}
         | cast("dict[str, object]", _NUMBERS | {"minItems": 2, "maxItems": 3}),
     },
 }

@@ -1,5 +1,5 @@
 """Reads and checks a grid from a YAML file or from a mapping in Python, and reports all mistakes
-together. The planner checks what depends on the recipe."""
+together. The planner checks values that depend on the recipe."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def parse_grid(text: str, filename: str, overrides: Overrides = ()) -> Grid:
 
 
 def grid_from_mapping(mapping: Mapping[str, object], overrides: Overrides = ()) -> Grid:
-    """Read a grid from Python data. A place in messages is the path of keys, and paths in
+    """Read a grid from Python data. Messages name places by keys, not by lines. Paths in
     `extends` start at the current folder. Raises `GridError`."""
     problems = Problems()
     grid = read_grid(mapping, overrides, problems)
@@ -65,8 +65,8 @@ def read_grid(
     overrides: Overrides,
     problems: Problems,
 ) -> Grid:
-    """Read the grid in a file or mapping as far as possible. Mistakes are noted and left out.
-    Raises `GridError` if nothing usable is left."""
+    """Read the grid in a file or mapping as far as possible. Mistakes are added to `problems`,
+    and the wrong parts are left out. Raises `GridError` if nothing can be read."""
     if isinstance(source, Mapping):
         root = from_python(source, "", problems)
         problems.raise_any()
@@ -118,7 +118,7 @@ def _with_changes(grid: Grid, changes: Sequence[Override], problems: Problems) -
 
 
 def _with_stages(grid: Grid, reading: Reading, changes: Sequence[Override]) -> Grid:
-    """Add the stages to the grid, each after those that it takes from."""
+    """Add the stages to the grid. Each stage comes after the stages that it takes runs from."""
     problems = reading.problems
     beside_stages(reading.entries, problems)
     check_rules(grid.alarms, grid.on_alarm, grid.places["on_alarm"], problems)
@@ -148,7 +148,7 @@ def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Overri
     _check_program(reading, f"stages.{node.name}")
     grid_of_stage = _grid(reading, grid.name)
     if grid_of_stage.seeds is not None and grid_of_stage.seeds.least is not None:
-        message = f"stages.{node.name}.seeds.race: a stage has no race: write seeds: 3"
+        message = f"stages.{node.name}.seeds.race: a stage cannot have a race: write seeds: 3"
         above.problems.add(grid_of_stage.seeds.place, message)
     of_launch, changes = _own_launch(node, changes, grid_of_stage, above.problems)
     launch = grid_of_stage.launch.under(of_launch.values)
@@ -168,8 +168,8 @@ def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Overri
 def _own_launch(
     node: StageNode, changes: Sequence[Override], whole: Grid, problems: Problems
 ) -> tuple[StageLaunch, list[Override]]:
-    """Read a stage's own `launch`, changed by the command line. Return it and the other
-    changes."""
+    """Read a stage's own `launch`, changed by the command line. Return it, and the changes of
+    other sections."""
     entries = {} if node.launch is None else {"launch": (node.launch.place, node.launch)}
     top, others = apply_to_launch(Node(entries, node.place), list(changes), problems)
     section = (top.entries or {}).get("launch")
@@ -246,7 +246,7 @@ def _check_program(reading: Reading, name: str = "a grid") -> None:
 
 
 def _check(grid: Grid, problems: Problems) -> None:
-    """Note contradictions between sections."""
+    """Report contradictions between sections."""
     for name in grid.secrets:
         if name in grid.launch.env:
             place = grid.places["launch"]

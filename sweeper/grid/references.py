@@ -1,5 +1,5 @@
-"""References: `${key}` in a value is replaced by another value of the configuration, as the value
-itself or inside a text; `$${` is literal. Arithmetic with keys works too: `${a // b}`."""
+"""References: `${key}` stands for the value of another key of the configuration, alone or inside
+a string. `$${` is a literal `${`. Arithmetic with keys works too: `${a // b}`."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from sweeper.grid.dotted_keys import is_key, is_key_below
 from sweeper.grid.naming import canonical
 
 MAX_MADE = 100_000
-"""The most characters and values to which one value with references may expand."""
+"""The limit on characters and values to which one value with references may expand."""
 
 _MAX_CONFIG = 3 * MAX_MADE
 _MAX_KEPT = 20_000_000
@@ -22,8 +22,8 @@ _MISSING: object = object()
 
 
 class BrokenReference(Exception):
-    """A reference cannot be resolved. The text says why. `missing` is the key that does not exist,
-    if that is the reason."""
+    """The error for a reference that cannot be resolved. Its text says why. `missing` is the key
+    that does not exist, if that is the reason."""
 
     def __init__(self, message: str, missing: str | None = None) -> None:
         super().__init__(message)
@@ -31,11 +31,11 @@ class BrokenReference(Exception):
 
 
 class _Late(Exception):
-    """A value depends on the seed, which is not known yet."""
+    """The error for a value that depends on the seed, which is not known yet."""
 
 
 def refers(value: object) -> bool:
-    """Return whether a value contains a reference, also an escaped one."""
+    """Return whether a value contains a reference or an escaped reference."""
     if isinstance(value, str):
         return "${" in value
     if isinstance(value, dict):
@@ -105,7 +105,7 @@ def nested(config: Mapping[str, object], key: str) -> dict[str, object]:
 
 class Resolver:
     """Resolves references to values. Callers always say which keys may hold references, because a
-    resolved value may look like a reference without being one.
+    resolved value may look like a reference, but must not be resolved again.
 
     Results are cached, and equal values are one object, so callers may cache by `id()`.
     """
@@ -147,7 +147,8 @@ class Resolver:
         self, config: dict[str, object], keys: Collection[str], late: str | None
     ) -> tuple[tuple[str, ...], list[tuple[str, BrokenReference]]]:
         """Resolve `keys` of a configuration in place. Keys that depend on the key `late` stay
-        unchanged. Return those keys, and the keys that cannot be resolved with the reasons."""
+        unchanged. Return the unchanged keys, and the keys that cannot be resolved, each with its
+        error."""
         reading = _Reading(config, keys, late)
         pending: list[str] = []
         broken: list[tuple[str, BrokenReference]] = []
@@ -214,8 +215,8 @@ class _Reading:
 
     def _made(self, key: str, path: tuple[str, ...]) -> object:
         if key in path:
-            circle = " -> ".join([*path[path.index(key) :], key])
-            raise BrokenReference(f"references form a circle: {circle[:200]}")
+            cycle = " -> ".join([*path[path.index(key) :], key])
+            raise BrokenReference(f"references form a cycle: {cycle[:200]}")
         if len(path) > MAX_DEPTH:
             raise BrokenReference(f"a chain of more than {MAX_DEPTH} references")
         if key in self.config:
@@ -230,8 +231,8 @@ class _Reading:
         return nested({k: self.key(k, (*path, key)) for k in below}, key)
 
     def _below(self, key: str) -> list[str]:
-        """Return the keys below a key. All keys are indexed once, since many references may be
-        broken."""
+        """Return the keys below a key. The first call indexes all keys, since many references
+        may be broken."""
         if self._beneath is None:
             self._beneath = {}
             for other in self.config:
@@ -252,12 +253,12 @@ class _Reading:
         self.work += 4 * size if type(made) in (dict, list) else size // 64
         if size > MAX_MADE:
             raise BrokenReference(
-                f"references that make a value longer than {MAX_MADE} characters, or nested deeper "
+                f"references make a value longer than {MAX_MADE} characters, or nested deeper "
                 f"than {MAX_DEPTH} levels"
             )
         if self.spent > _MAX_CONFIG:
             raise BrokenReference(
-                f"references that make one configuration longer than {_MAX_CONFIG} characters"
+                f"references make one configuration longer than {_MAX_CONFIG} characters"
             )
         return made
 
@@ -298,9 +299,7 @@ class _Reading:
                 parts.append(value if isinstance(value, str) else canonical(value))
             length += len(parts[-1])
             if length > MAX_MADE:
-                raise BrokenReference(
-                    f"references that make a value longer than {MAX_MADE} characters"
-                )
+                raise BrokenReference(f"references make a value longer than {MAX_MADE} characters")
             end = match.end()
         return "".join([*parts, text[end:]])
 

@@ -1,5 +1,5 @@
 """`overrides` in a backend's section of `launch`: options for the jobs of runs that have certain
-values. They override the section's options for all jobs."""
+values. These options override the section's other options."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,16 +15,16 @@ _CONDITION = {"type": "object", "minProperties": 1}
 
 
 class _Overrides:
-    """The kind of a list of mappings of the section's own fields, with the condition on a run in
-    `if`."""
+    """The kind of the field `overrides`, a list of mappings. Each mapping has some of the
+    section's own fields, and `if`: the condition under which it applies to a run."""
 
     def __init__(self, section: Section) -> None:
         condition = Field("if", Shape(_CONDITION, unread), "The keys and values of the runs.")
         self._section = section.extended(condition)
 
     def read(self, node: Node, where: str, problems: Problems) -> list[dict[str, object]] | None:
-        """Return each mapping in the form of documents: `if` has lists of values, any of which
-        matches."""
+        """Return the mappings as stored in plans: `if` maps each key to a list of values, one of
+        which a run must have."""
         if node.items is None:
             wrong(node, where, "a list of mappings with an if", problems)
             return None
@@ -68,8 +68,8 @@ def asked_by(
     config: Mapping[str, object],
     merge: Callable[[Mapping[str, object], Mapping[str, object]], dict[str, object]],
 ) -> dict[str, object]:
-    """Return the options for the job of a run with this configuration: the section's, with each
-    matching override merged over them in order. `merge` is the backend's own function."""
+    """Return the options for the job of a run with this configuration: the section's options,
+    onto which each matching override is merged in order. `merge` is the backend's own function."""
     options_of_run = {key: value for key, value in options.items() if key != OVERRIDES}
     for entry in _overrides(options):
         if _meant(entry, config):
@@ -80,13 +80,13 @@ def asked_by(
 
 
 def conditions(options: Mapping[str, object]) -> list[str]:
-    """Return the keys in the conditions of the overrides in a backend's section."""
+    """Return the keys in the conditions (`if`) of all overrides in a backend's section."""
     return [key for entry in _overrides(options) for key in table_of(entry["if"])]
 
 
 def unmatched(options: Mapping[str, object], configs: Sequence[Mapping[str, object]]) -> list[str]:
-    """Return a sentence for each override that matches none of these runs, which is probably a
-    mistake."""
+    """Return a sentence for each override that matches none of these runs. Such an override is
+    probably a mistake."""
     return [
         f"{OVERRIDES}: no run has {', '.join(table_of(entry['if']))}"
         for entry in _overrides(options)
@@ -95,7 +95,7 @@ def unmatched(options: Mapping[str, object], configs: Sequence[Mapping[str, obje
 
 
 def _overrides(options: Mapping[str, object]) -> list[dict[str, object]]:
-    """Return the overrides of a backend's section, as in a document."""
+    """Return the overrides in a backend's section, as plain mappings."""
     return [table_of(entry) for entry in list_of(options.get(OVERRIDES))]
 
 

@@ -17,7 +17,7 @@ from sweeper.grid.naming import canonical
 
 MAX_SAMPLES = 20_000
 MAX_DRAWN = 50_000
-"""The most samples times axes, of all sections together."""
+"""The limit on samples times axes, over all sections together."""
 
 _DIGITS = 4
 _CONTEXT = Context(prec=30, rounding=ROUND_HALF_EVEN, Emin=-9999, Emax=9999, traps=[])
@@ -25,7 +25,7 @@ _MAX_BOUND = 10**15
 
 
 class Drawn(NamedTuple):
-    """An axis of `random`: the way it is drawn, and its bounds, or its values for `choice`."""
+    """An axis of `random`: how it is drawn (`kind`), and its bounds, or for `choice` its values."""
 
     kind: str
     low: float
@@ -42,7 +42,7 @@ class Random(NamedTuple):
 
 
 def read_random(node: Node, where: str, problems: Problems) -> Random | None:
-    """Read the section. Return None if it is wrong as a whole, or draws nothing."""
+    """Read the section `random`. Return None if `samples` or `axes` is missing or wrong."""
     reading = SECTION.read(node, where, problems)
     samples, axes = reading.value("samples"), reading.value("axes")
     return Random(samples, reading.value("seed"), axes, node.place) if samples and axes else None
@@ -116,9 +116,9 @@ _DRAWN: dict[str, object] = {
             "description": "Uniformly on a logarithmic scale, between two numbers above 0."
         }
         | _between("number", 0),
-        "integers": {"description": "An integer from the first to the second."}
+        "integers": {"description": "An integer between two integers, both included."}
         | _between("integer"),
-        "log_integers": {"description": "An integer, on a logarithmic scale, above 0."}
+        "log_integers": {"description": "The same on a logarithmic scale, both above 0."}
         | _between("integer", 0),
         "choice": {"description": "One of the values."} | AXIS,
     },
@@ -134,7 +134,7 @@ SECTION = Section(
     Field(
         "seed",
         Integer(None, None),
-        "The seed of the drawing; the same seed draws the same values everywhere.",
+        "The seed of the drawing. The same seed draws the same values on every machine.",
         0,
     ),
     Field("axes", Shape(_AXES, _read_drawn_axes), "Each axis and how it is drawn."),
@@ -148,12 +148,13 @@ WHOLE: dict[str, object] = {
         "axes": {"type": "object", "additionalProperties": {"type": "object"}},
     },
 }
-"""JSON Schema of the section in a grid that extends no other."""
+"""JSON Schema of the section in a grid that extends no other grid."""
 RANDOM = Field("random", Shape(SECTION.schema, read_random), "Axes whose values are drawn.")
 
 
 def draw(random: Random, notes: list[str]) -> Block:
-    """Draw the samples, and return them as axes that vary together. Equal samples count once."""
+    """Draw the samples, and return them as axes that vary together. Of equal samples, only one
+    is kept."""
     columns = {key: _column(random, key, drawn) for key, drawn in random.axes.items()}
     rows: dict[tuple[str, ...], int] = {}
     for number in range(random.samples):
@@ -173,8 +174,8 @@ def draw(random: Random, notes: list[str]) -> Block:
 
 
 def _column(random: Random, key: str, drawn: Drawn) -> tuple[list[Setting], list[str]]:
-    """Draw one axis. Return its settings, equal ones as one object, and their canonical
-    texts."""
+    """Draw the values of one axis. Return their settings and canonical texts. Equal values share
+    one setting."""
     draw_one = _drawing(drawn)
     settings: list[Setting] = []
     texts: list[str] = []
@@ -194,8 +195,8 @@ def _column(random: Random, key: str, drawn: Drawn) -> tuple[list[Setting], list
 
 
 def _drawing(drawn: Drawn) -> Callable[[int], float]:
-    """Return the function that maps 256 random bits to the drawn value; for `choice`, to its
-    number."""
+    """Return the function that maps 256 random bits to the drawn value; for `choice`, to the
+    value's index."""
     if drawn.kind in ("choice", "integers"):
         low = 0 if drawn.choices else int(drawn.low)
         count = len(drawn.choices) or int(drawn.high) - low + 1

@@ -15,9 +15,10 @@ _NO_FIELD = "none"
 
 
 class Seeds(NamedTuple):
-    """The field that takes the seed, and its values. Without a field no seed is set: the runs
-    differ by other randomness, and the values only number them. With `least` it is a race: every
-    cell gets the first `least` values, and only cells that may still be the best get the others."""
+    """The recipe's field for the seed, and the seeds. If `field` is None, no seed is set: the
+    runs differ by other randomness, and the seeds only number them. If `least` is set, this is a
+    race: every cell gets the first `least` seeds, and only cells that may still be the best get
+    the other seeds."""
 
     field: str | None
     values: tuple[int, ...]
@@ -42,7 +43,7 @@ def read_seeds(node: Node, where: str, problems: Problems) -> Seeds | None:
 
 
 def _read_race(node: Node, where: str, problems: Problems) -> tuple[int, int] | None:
-    """Read `3..10`: the seeds that every cell gets, and the most that a cell may get."""
+    """Read `3..10`: how many seeds every cell gets, and how many a cell may get at most."""
     match = re.fullmatch(_RACE, node.value) if isinstance(node.value, str) else None
     if match is None:
         example = "the fewest and the most seeds of a cell, such as 3..10"
@@ -64,7 +65,7 @@ def _read_race(node: Node, where: str, problems: Problems) -> tuple[int, int] | 
 
 
 def check_race(seeds: Seeds | None, metric: Metric | None, problems: Problems) -> None:
-    """Note a race without a metric, or with a metric that has several best cells."""
+    """Report a race without a metric, or with a metric that has several best cells."""
     if seeds is None or seeds.least is None:
         return
     if metric is None:
@@ -91,7 +92,7 @@ def _read_values(node: Node, where: str, problems: Problems) -> tuple[int, ...]:
         if type(item.value) is not int:
             problems.add(item.place, f"a seed is an integer, not {kind(item)}")
         elif item.value in values:
-            problems.add(item.place, f"seed {item.value} given twice")
+            problems.add(item.place, f"seed {item.value} is given twice")
         else:
             values[item.value] = None
     if len(node.items) > MAX_SEEDS:
@@ -110,7 +111,7 @@ _RACE = r"([0-9]{1,6})\.\.([0-9]{1,6})"
 
 
 def _check(reading: Reading) -> None:
-    """Note if neither or both of `values` and `race` are given."""
+    """Report an error if neither or both of `values` and `race` are set."""
     values, race = reading.given("values"), reading.given("race")
     if values is None and race is None:
         message = f"{reading.name} needs values: how many, or a list; or race: 3..10"
@@ -135,7 +136,7 @@ _SECTION = Section(
     Field(
         "race",
         Shape({"type": "string", "pattern": f"^{_RACE}$"}, _read_race),
-        "The seeds that every cell gets, and the most that a cell which may be the best gets.",
+        "How many seeds every cell gets, and up to how many a cell gets that may be the best.",
         examples=("3..10",),
     ),
     check=_check,
@@ -155,4 +156,4 @@ WHOLE: dict[str, object] = {
         ]
     },
 }
-"""JSON Schema of `seeds` in a grid that extends no other."""
+"""JSON Schema of `seeds` in a grid that extends no other grid."""

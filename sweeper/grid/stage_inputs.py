@@ -50,7 +50,7 @@ FROM: dict[str, object] = {
 
 
 class Taking(NamedTuple):
-    """A source of parents with its place in the grid, and the place of each of its takes."""
+    """A source of parents, its place in the grid, and the place of each of the source's takes."""
 
     source: Source
     place: Place
@@ -61,12 +61,13 @@ class Taking(NamedTuple):
 
 
 def stages_before(takings: Iterable[Taking]) -> list[str]:
-    """Return the stages that are taken from."""
+    """Return the names of the stages from which runs are taken."""
     return [take.stage for taking in takings for take in taking.source.takes]
 
 
 def read_from(node: Node, where: str, problems: Problems) -> tuple[Taking, ...]:
-    """Read the sources of the parents of a stage's runs."""
+    """Read the `from` of a stage: the runs of earlier stages that the stage's runs continue
+    from."""
     items = [node] if node.items is None else node.items
     if not items or len(items) > _SOURCES:
         problems.add(node.place, f"{where} names no stage" if not items else f"{where}: too many")

@@ -1,5 +1,5 @@
-"""`stages`: splits a graph of grids into one grid for each stage, and checks what stages take from
-each other. References to stages are escaped until the run that they refer to is known."""
+"""`stages`: splits a graph of grids into one grid for each stage, and checks which runs stages
+take from each other. References to stages are escaped until the run that they refer to is known."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,8 +36,8 @@ class Reference(NamedTuple):
 
 
 class StageNode(NamedTuple):
-    """A stage as in the file: its sections with references escaped, what it takes from other
-    stages, and its own `launch`."""
+    """A stage as in the file: its sections, in which references to stages are escaped, what it
+    takes from other stages, and its own `launch`."""
 
     name: str
     place: Place
@@ -50,7 +50,7 @@ class StageNode(NamedTuple):
 def stages_schema(sections: Mapping[str, object]) -> dict[str, object]:
     """Return the JSON Schema of `stages`. `sections` has the schemas of a stage's sections,
     except `from`."""
-    of = {"description": "The runs of earlier stages that it continues from.", **FROM}
+    of = {"description": "The runs of earlier stages that the stage continues from.", **FROM}
     stage = {
         "type": ["object", "null"],
         "additionalProperties": False,
@@ -80,7 +80,7 @@ WHOLE: Mapping[str, object] = {
 
 
 def beside_stages(entries: Mapping[str, tuple[Place, Node]], problems: Problems) -> None:
-    """Note sections outside the stages that belong in a stage."""
+    """Report sections outside the stages that belong in a stage."""
     for key in IN_STAGE:
         if key in entries and entries[key][1].value is not None:
             message = f"{key}: the grid has stages: move it into one of them"
@@ -105,7 +105,7 @@ def read_stages(node: Node, problems: Problems) -> list[StageNode]:
         elif not item.entries:
             empty = item.value is None or item.entries is not None
             message = "is empty" if empty else f"is {kind(item)}"
-            problems.add(item.place, f"stages.{name} {message}; it takes a mapping, as a grid is")
+            problems.add(item.place, f"stages.{name} {message}; it takes a mapping, like a grid")
         else:
             stages.append(_read_stage(name, place, item.entries, names, problems))
     return stages
@@ -174,7 +174,8 @@ def _escaped(
 def divide(
     changes: Iterable[Override], stages: Sequence[StageNode], problems: Problems
 ) -> tuple[dict[str, list[Override]], dict[str, tuple[Reference, ...]]]:
-    """Group command-line changes by stage (`sft.max_steps=5`), with the references in them."""
+    """Return two dicts: from stage to its overrides (`sft.max_steps=5`), and from stage to the
+    references in these overrides."""
     names = [stage.name for stage in stages]
     by_stage: dict[str, list[Override]] = {name: [] for name in names}
     references: dict[str, list[Reference]] = {name: [] for name in names}
@@ -194,7 +195,7 @@ def divide(
 def check_graph(
     stages: Sequence[StageNode], metrics: Mapping[str, bool], problems: Problems
 ) -> None:
-    """Note mistakes in the `from` of stages. `metrics` says which stages have a metric."""
+    """Report mistakes in the `from` of stages. `metrics` says which stages have a metric."""
     names = [stage.name for stage in stages]
     for stage in stages:
         for taking in stage.takings:
@@ -209,16 +210,16 @@ def check_graph(
                 elif take.chooses and not metrics[take.stage]:
                     message = f"take {take.how} needs a metric, but stages.{take.stage} has none"
                     problems.add(place, f"{where}: {message}")
-    circle = _circle({stage.name: stages_before(stage.takings) for stage in stages})
-    if circle:
-        first = next(stage for stage in stages if stage.name == circle[0])
+    cycle = _cycle({stage.name: stages_before(stage.takings) for stage in stages})
+    if cycle:
+        first = next(stage for stage in stages if stage.name == cycle[0])
         place = first.takings[0].place
-        problems.add(place, f"stages take from each other in a circle: {' -> '.join(circle)}")
+        problems.add(place, f"stages take from each other in a cycle: {' -> '.join(cycle)}")
 
 
-def _circle(before: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return a circle of stages that take from each other, starting with the first in the file, or
-    []."""
+def _cycle(before: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return a cycle of stages, each of which takes runs from the stage before, or [] if there
+    is none. The cycle begins with the first of its stages in the file."""
     for start in before:
         came: dict[str, str] = {}
         pending = [start]
@@ -237,8 +238,8 @@ def _circle(before: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def ordered(stages: Sequence[StageNode]) -> Iterator[StageNode]:
-    """Yield each stage after those that it takes from, otherwise in file order. Needs an acyclic
-    graph."""
+    """Yield the stages in the order of the file, but each after the stages that it takes runs
+    from. There must be no cycle."""
     done: set[str] = set()
     pending = list(stages)
     while pending:

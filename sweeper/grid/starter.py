@@ -1,5 +1,5 @@
-"""Makes a starter grid for a recipe: chooses which of the recipe's fields it sets, and writes its
-text, YAML with comments."""
+"""Makes a starter grid for a recipe: chooses which of the recipe's fields the grid sets, and
+writes the grid as YAML with comments."""
 
 import os
 import re
@@ -20,9 +20,9 @@ _PLACEHOLDERS: Mapping[str, object] = {"str": "FILL ME IN", "int": 1, "float": 0
 
 
 class Field(NamedTuple):
-    """A field of a recipe's config by its dotted key. `default` is YAML, or None if there is no
-    plain default. `choices` are the values of a Literal. `section` is the nested config with the
-    field, if that config is optional and needs a value for another field."""
+    """A field of a recipe's config. `key` is dotted. `default` is YAML, or None if there is no
+    plain default. `choices` are the values of a Literal. `section` is the key of the nested
+    config that contains the field, if that config is optional and has required fields."""
 
     key: str
     type: str
@@ -35,8 +35,8 @@ class Field(NamedTuple):
 
 
 class Guess(NamedTuple):
-    """The settings of a starter grid: an axis, and the fields that need a value, with values for a
-    trial. `lacks` has sentences about what else the recipe needs."""
+    """The settings of a starter grid: an axis, and a trial value for each field that needs a
+    value. `lacks` has sentences about what else the recipe needs."""
 
     axis: tuple[str, list[object]] | None
     needed: dict[str, object]
@@ -44,7 +44,7 @@ class Guess(NamedTuple):
 
 
 def fields_of(recipe: Recipe) -> list[Field]:
-    """Return the fields that a grid can set, without those that sweeper sets itself."""
+    """Return the fields that a grid can set, except the fields that sweeper sets itself."""
     ours = frozenset({recipe.log_path_field or "log_path", "behavior_if_log_dir_exists"})
     return list(_fields(recipe.takes, ours))
 
@@ -56,9 +56,9 @@ def _fields(
     needed: bool = True,
     section: str = "",
 ) -> Iterator[Field]:
-    """Yield the fields without `ours`, those of nested configs by dotted keys. A required field of
-    a nested config is required if the config is (`needed`), or if any field of the `section` is
-    given."""
+    """Yield all fields except `ours`. Fields of nested configs have dotted keys. A required
+    field of a nested config is required if that config is required (`needed`), or if another
+    field of `section` is set."""
     for name, about in takes.items():
         key = f"{above}{name}"
         if key in ours:
@@ -85,7 +85,7 @@ def _fields(
 
 
 def guess_settings(reference: str, fields: list[Field], python: str | None) -> Guess:
-    """Guess which values to set. Each guess is tried on the recipe."""
+    """Guess which values to set. The recipe checks each guess."""
     needed: dict[str, object] = {}
     for field in fields:
         if field.required and field.key != seed_field(fields):
@@ -148,7 +148,7 @@ def _choices(annotation: str) -> tuple[object, ...]:
 
 
 def seed_field(fields: list[Field]) -> str | None:
-    """Return the field that takes the seed."""
+    """Return the key of the field for the seed, or None."""
     integers = [field.key for field in fields if field.type in ("int", "int | None")]
     if "seed" in integers:
         return "seed"
@@ -185,8 +185,8 @@ _METRICS = {
 def starter_text(
     name: str, reference: str, given: Mapping[str, str | None], out: str
 ) -> tuple[str, list[str]]:
-    """Return the text of a grid for a recipe, and sentences about what it still lacks. `given` has
-    the recipe's `python` and the `backend`. Raises `UsageError`."""
+    """Return the text of a grid for a recipe, and sentences about what the grid still lacks.
+    `given` has the recipe's `python` and the `backend`. Raises `UsageError`."""
     recipe = inspect(reference, [], RunProcess(given.get("python")), deep=True).recipe
     fields = fields_of(recipe)
     guess = guess_settings(reference, fields, given.get("python"))
@@ -299,8 +299,8 @@ def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
 
 
 def launch_section(given: Mapping[str, object]) -> Iterator[str]:
-    """Write the section `launch`: the backend and the given values, the rest as comments; and the
-    backend's own section."""
+    """Write the section `launch`: the backend and the `given` values, and all other keys as
+    comments. Then write the backend's own section."""
     from sweeper.backends import backend_names, backend_type
     from sweeper.grid.backends import field_of
     from sweeper.grid.launch import SECTION

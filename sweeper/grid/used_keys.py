@@ -1,4 +1,4 @@
-"""Finds the keys of a grid with a command whose values have an effect."""
+"""Finds the keys whose values have an effect in a grid with a command."""
 
 from sweeper.errors import RecipeError
 from sweeper.grid.dotted_keys import Reach

@@ -34,7 +34,7 @@ _SECTION = Section(
     Field(
         "entity",
         Text(r"[^/\\#?%:\s]{1,128}", "the name of a W&B user or team"),
-        "The user or team that owns the project (default: the key's).",
+        "The user or team that owns the project (default: the owner of the API key).",
     ),
     Field(
         "group",
@@ -49,7 +49,7 @@ _SECTION = Section(
     Field(
         "mode",
         Choice("online", "offline", "disabled"),
-        "offline: stored with each run, for a later `wandb sync`.",
+        "offline: the data are stored with each run, for a later `wandb sync`.",
     ),
     needs={"project": "a project"},
 )
@@ -72,16 +72,17 @@ TRACK = Field(
         unique=True,
         example=f"a list of {', '.join(PACKAGES)}",
     ),
-    "Where every run logs to, of wandb, trackio and tensorboard (default: wandb, if it has one).",
+    "The trackers that every run logs to: wandb, trackio, tensorboard (default: wandb, if the grid "
+    "has a section wandb).",
 )
 WHOLE = {"if": {"type": "object"}, "then": _SECTION.whole()}
-"""JSON Schema of the section in a grid that extends no other."""
+"""JSON Schema of the section in a grid that extends no other grid."""
 
 
 def check_track(
     wandb: Wandb | None, track: Sequence[str], places: Mapping[str, Place], problems: Problems
 ) -> None:
-    """Note a list of trackers that contradicts the section."""
+    """Report a list of trackers (`track`) that contradicts the section `wandb`."""
     if not track:
         return
     if wandb is None and "wandb" in track:
@@ -95,7 +96,7 @@ def check_track(
 
 
 def check_env(wandb: Wandb | None, launch: Launch, place: Place, problems: Problems) -> None:
-    """Note variables in `launch.env` (at `place`) that this section sets."""
+    """Report variables in `launch.env` (at `place`) that are set because of the section `wandb`."""
     if wandb is None:
         return
     for name in launch.env:

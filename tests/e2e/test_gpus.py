@@ -213,7 +213,7 @@ def test_mistakes_of_stages_are_one_line(tmp_path: Path) -> None:
     machine = Machine(tmp_path, gpus, "local")
     shell, where = machine.shell, "stages.pinned.launch"
     for resources, more, message in (
-        ("{gpus: 1}", ", gpus: 1", f"{where}.gpus: launch.gpus is for all stages"),
+        ("{gpus: 1}", ", gpus: 1", f"{where}.gpus: launch.gpus applies to all stages"),
         ("{per_gpu: 2}", "", f"{where}.per_gpu needs `gpus: 1`: runs share one GPU"),
         ("{gpus: 1, env: {CUDA_VISIBLE_DEVICES: '0'}}", "", f"{where}.env: CUDA_VISIBLE_DEVICES"),
         ("{gpus: 1}", ", env: {CUDA_VISIBLE_DEVICES: '0'}", f"{where}.gpus: launch.env sets"),
@@ -224,7 +224,7 @@ def test_mistakes_of_stages_are_one_line(tmp_path: Path) -> None:
         assert "stages.yaml:12:" in shown[0] and message in shown[0], shown
     write_stages(machine, "{gpus: 1}", ", ssh: {hosts: [a], shared: true}")
     refused = shell.run("plan", "stages.yaml", "--backend", "ssh", code=2)
-    assert f"{where}.gpus: ssh divides GPUs by the launch.gpus of all stages" in refused
+    assert f"{where}.gpus: with ssh, use launch.gpus for all stages instead" in refused
     refused = shell.run("plan", "stages.yaml", "--backend", "slurm", code=2)
     assert "slurm assigns GPUs itself" in refused
     write_stages(machine, "{gpus: 2}")
@@ -246,7 +246,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
     assert "CUDA_VISIBLE_DEVICES is set by `gpus`" in shell.run("plan", "a.yaml", code=2)
     machine.write("a", "gpus: 1, slurm: {partition: a}", 1)
     refused = shell.run("plan", "a.yaml", "--backend", "slurm", code=2)
-    assert "launch.gpus is for local, ssh, tmux: slurm assigns GPUs itself" in refused
+    assert "launch.gpus works only with local, ssh, tmux: slurm assigns GPUs itself" in refused
     machine.write("a", "gpus: 1", 1)
     shell.environment |= {"PATH": os.environ["PATH"]}
     refused = shell.run("launch", "a.yaml", "--wait", code=6)

@@ -94,9 +94,9 @@ def test_what_is_not_a_file_is_refused(judge: Any, tmp_path: Path) -> None:
         (tmp_path / f"c{number}.yaml").write_text(f"{command}extends: c{number + 1}.yaml\n")
     for grid, message in {
         "piped.yaml": "piped.yaml:2:10: extends: pipe is not a file",
-        "linked.yaml": "linked.yaml:2:10: extends: link.yaml extends itself in a circle",
+        "linked.yaml": "linked.yaml:2:10: extends: link.yaml extends itself in a cycle",
         "dangles.yaml": "dangles.yaml:2:10: extends: dangling.yaml: No such file or directory",
-        "c0.yaml": "c8.yaml:2:10: extends continues over more than 8 files",
+        "c0.yaml": "c8.yaml:2:10: extends forms a chain of more than 8 files",
         "/dev/zero": "/dev/zero: larger than the limit of 131072 bytes for a grid",
         ".": ".: Is a directory",
         "nowhere.yaml": "nowhere.yaml: No such file or directory",

@@ -162,14 +162,14 @@ def test_mistakes_carry_the_place_in_their_file(files):
 
 def test_circles_and_long_chains_are_refused(files):
     assert problems(files, "extends: g.yaml\n") == [
-        "g.yaml:1:10: extends: g.yaml extends itself in a circle"
+        "g.yaml:1:10: extends: g.yaml extends itself in a cycle"
     ]
     assert problems(files, "extends: a.yaml\n", a="extends: b.yaml\n", b="extends: ./a.yaml\n") == [
-        "b.yaml:1:10: extends: a.yaml extends itself in a circle"
+        "b.yaml:1:10: extends: a.yaml extends itself in a cycle"
     ]
     chain = {f"c{n}": f"extends: c{n + 1}.yaml\n" for n in range(20)}
     assert problems(files, "extends: c0.yaml\n", **chain) == [
-        f"c{MAX_EXTENDS - 1}.yaml:1:10: extends continues over more than {MAX_EXTENDS} files"
+        f"c{MAX_EXTENDS - 1}.yaml:1:10: extends forms a chain of more than {MAX_EXTENDS} files"
     ]
 
 

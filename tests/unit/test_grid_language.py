@@ -188,7 +188,7 @@ def test_the_command_line_on_what_is_drawn():
     message = "write random.samples=<count>, random.seed=<integer>, or ~random"
     assert problems("random.sample=5", **grid) == [f"override 'random.sample=5': {message}"]
     assert problems("random.samples=0", **grid) == [
-        "override 'random.samples=0': random.samples is 1 to 20000"
+        "override 'random.samples=0': random.samples must be 1 to 20000"
     ]
     assert problems("random.seed=x", **grid) == [
         "override 'random.seed=x': random.seed takes an integer"
@@ -384,9 +384,9 @@ def test_references_that_stand_for_nothing():
     assert problems(
         base={"a": "${b}", "b": "${c}", "c": "${a}"}, grid={"x": ["${yy}"], "y": [1]}
     ) == [
-        "base.a: a: references form a circle: a -> b -> c -> a",
-        "base.b: b: references form a circle: a -> b -> c -> a",
-        "base.c: c: references form a circle: a -> b -> c -> a",
+        "base.a: a: references form a cycle: a -> b -> c -> a",
+        "base.b: b: references form a cycle: a -> b -> c -> a",
+        "base.c: c: references form a cycle: a -> b -> c -> a",
         "grid.x[0]: x: ${yy}: the grid gives no 'yy' here; did you mean 'y'?",
     ]
     assert problems(base={"a": "${seed}"}) == ["base.a: a: ${seed}: the grid gives no 'seed' here"]
@@ -400,12 +400,11 @@ def test_references_that_stand_for_nothing():
 def test_references_that_explode_are_refused():
     doubling = {"a0": "x" * 10} | {f"a{n}": f"${{a{n - 1}}}" * 2 for n in range(1, 30)}
     assert problems(base=doubling)[0] == (
-        "base.a14: a14: references that make a value longer than 100000 characters"
+        "base.a14: a14: references make a value longer than 100000 characters"
     )
     lists = {"a0": [1]} | {f"a{n}": [f"${{a{n - 1}}}"] * 2 for n in range(1, 30)}
     assert problems(base=lists)[0].endswith(
-        "references that make a value longer than 100000 characters, "
-        "or nested deeper than 32 levels"
+        "references make a value longer than 100000 characters, or nested deeper than 32 levels"
     )
     chain = {"a0": 1} | {f"a{n}": f"${{a{n - 1}}}" for n in range(1, 200)}
     assert set(configs(base=chain)[0].values()) == {

@@ -49,8 +49,8 @@ def test_a_range_has_these_values(axis, expected):
         ({"linspace": [2, 2, 3]}, "linspace takes a start and an end that differ"),
         ({"logspace": [0, 1, 3]}, "logspace takes a start and an end above 0"),
         ({"range": [1, 9, 0]}, "range takes a step that is not 0"),
-        ({"range": [9, 1]}, "range takes a step that leads from the start towards the end, which "
-         "is left out"),
+        ({"range": [9, 1]}, "range takes a step that leads from the start towards the end "
+         "(the end itself is not a value)"),
         ({"range": [0, 1, 1e-9]}, "range takes at most 10000 values"),
     ],
 )  # fmt: skip

@@ -115,7 +115,7 @@ MISTAKES = {
         "'_' and '-', a letter or digit first, at most 100)",
     "recipe: ''": "1:9: recipe is empty",
     "stages: {a: {recipe: r, seeds: {race: 3..10}, metric: {name: m, goal: minimize}}}":
-        "1:32: stages.a.seeds.race: a stage has no race: write seeds: 3",
+        "1:32: stages.a.seeds.race: a stage cannot have a race: write seeds: 3",
     "recipe: !!python/name:os.system x": "1:9: tag tag:yaml.org,2002:python/name:os.system: a "
         "grid has no tags",
     "%YAML 1.1\n---\nrecipe: r": "2:1: a grid must be YAML 1.2",
@@ -164,7 +164,7 @@ MISTAKES_AFTER_RECIPE = {
     "exclude: [{}]": "2:11: exclude has an empty mapping",
     "seeds: 0": "2:8: seeds must be 1 to 10000, not 0",
     "seeds: true": "2:8: seeds is a boolean; it takes a count or a list of integers",
-    "seeds: [1, 1]": "2:12: seed 1 given twice",
+    "seeds: [1, 1]": "2:12: seed 1 is given twice",
     "seeds: [1.5]": "2:9: a seed is an integer, not a number",
     "seeds: {field: s}": "2:8: seeds needs values: how many, or a list; or race: 3..10",
     "seeds: {race: 3}": "2:15: seeds.race is an integer; it takes the fewest and the most seeds "
