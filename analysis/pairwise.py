@@ -114,8 +114,9 @@ def versus(
         raise UsageError("neither grid has a metric: choose one with --metric")
     if own.cell is not None and other.cell is not None:
         if own.data.paths == other.data.paths and own.cell.name == other.cell.name:
-            same = f"{a} and {b} are both of the cell {own.cell.name}"
-            raise UsageError(f"{same}; name two runs, or two cells")
+            raise UsageError(
+                f"{a} and {b} are both of the cell {own.cell.name}; name two runs, or two cells"
+            )
         pairs = [(f"{short_name(own.cell)} and {short_name(other.cell)}", own.cell, other.cell)]
         only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     else:

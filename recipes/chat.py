@@ -171,8 +171,9 @@ def short_enough(items: Sequence[T], sizes: Sequence[int], max_length: int, kind
     """Return the items of at most `max_length` tokens. Raises RecipeError if none is left."""
     short = [item for item, size in zip(items, sizes, strict=True) if size <= max_length]
     if not short:
-        least = f"the shortest {kind} has {min(sizes)} tokens"
-        raise RecipeError(f"max_length={max_length} leaves nothing: {least}")
+        raise RecipeError(
+            f"max_length={max_length} leaves nothing: the shortest {kind} has {min(sizes)} tokens"
+        )
     if len(short) < len(items):
         count = f"{len(items) - len(short)} of {len(items)} {kind}s"
         print(f"{count} left out: longer than max_length={max_length}", flush=True)
@@ -266,8 +267,9 @@ def _by_template(tokenizer: Any, messages: Conversation, **options: bool) -> str
             raise
         reason = " ".join(str(error).split())[:200]
         roles = ", ".join(message["role"] for message in messages[:8])
-        what = f"refuses a conversation ({roles}): {reason}"
-        raise RecipeError(f"the model's chat template {what}") from None
+        raise RecipeError(
+            f"the model's chat template refuses a conversation ({roles}): {reason}"
+        ) from None
 
 
 def _check_message(rendered: str, message: Message, what: str) -> None:

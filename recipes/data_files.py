@@ -139,8 +139,9 @@ class Row:
         calls: list[dict[str, Any]] = []
         for call in value if isinstance(value, list) else [{}]:
             if (function := _function_of(call)) is None:
-                form = '{"function": {"name", "arguments"}}'
-                raise self.wrong(f"expected {name} to be a list of {form}")
+                raise self.wrong(
+                    f'expected {name} to be a list of {{"function": {{"name", "arguments"}}}}'
+                )
             arguments = function.get("arguments", {})
             if isinstance(arguments, str):
                 try:

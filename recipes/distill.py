@@ -315,16 +315,21 @@ class OffPolicy(sft.SupervisedTrainer):
                 tokens = list(sequence.tokens)
                 weights = [0.0] * len(prompt) + [1.0] * len(tokens)
                 examples.append(chat.Example(prompt + tokens, weights, len(prompt)))
-        every, within = len(data.train), f"within max_tokens={config.max_tokens}"
+        every = len(data.train)
         for count, what in (
             (every - len(requests), f"left out: longer than max_length={config.max_length}"),
-            (len(requests) - len(examples), f"left out: no end {within}"),
+            (
+                len(requests) - len(examples),
+                f"left out: no end within max_tokens={config.max_tokens}",
+            ),
             (len(examples), "answered by the teacher"),
         ):
             if count:
                 print(f"{count} of {every} questions {what}", flush=True)
         if not examples:
-            raise service.RecipeError(f"the teacher completed no answer {within}")
+            raise service.RecipeError(
+                f"the teacher completed no answer within max_tokens={config.max_tokens}"
+            )
         return examples
 
 

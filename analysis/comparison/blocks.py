@@ -84,8 +84,10 @@ def find_blocks(ranking: Ranking, sign: float, by: str | None) -> Blocks | None:
         for key in keys_of(by):
             known = key in ranking.keys or any(_has(cell, key) for cell in ranking.cells)
             if ranking.cells and not known:
-                others = f"they differ in {', '.join(ranking.keys) or 'none'}"
-                raise UsageError(f"by {key!r}: all cells have the same value; {others}")
+                others = ", ".join(ranking.keys) or "none"
+                raise UsageError(
+                    f"by {key!r}: all cells have the same value; they differ in {others}"
+                )
         differing = [key for key in keys_of(by) if key in ranking.keys]
         return _blocks(ranking, sign, ", ".join(differing), None) if differing else None
     why = _crossing_of(ranking, sign)
