@@ -34,9 +34,9 @@ JSON_BYTES = 16 * 2**20
 OTHER_BYTES = 64 * 2**20
 """Maximum size of any other body in bytes. The SDK sends batches in parts of 5,000,000 bytes."""
 _DRAINED = 8
-"""A body that is too large is read and discarded, up to this multiple of its limit; then the
-connection is closed. If the connection is closed while a client sends, the client cannot read the
-error and sends the body again."""
+"""A body that is too large is read and discarded, but only up to this multiple of its limit. Then
+the connection is closed. A client whose connection is closed while it sends cannot read the error,
+and sends the body again."""
 _HEAD_BYTES = 4096
 """Number of bytes kept from the beginning of a body that is too large. The SDK puts the training
 client's name there."""
@@ -401,8 +401,8 @@ class _Api:
         return _json(self._service.finish_session(session, await _body(request)))
 
     async def external_addresses(self, request: Request) -> Response:
-        """Respond with the addresses of a checkpoint's files. They have the host name from the
-        client's request."""
+        """Respond with the addresses of a checkpoint's files. The addresses have the host name from
+        the client's request."""
         base = f"{str(request.base_url).rstrip('/')}{PREFIX}files/"
         addresses = await asyncio.to_thread(
             listing.external_addresses, self._service, request.path_params, base

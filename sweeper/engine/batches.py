@@ -18,8 +18,8 @@ _IGNORED = ("clip_low_threshold", "clip_high_threshold", "sequence_ratio_mask")
 
 
 class Span(NamedTuple):
-    """The source of consecutive target tokens: `length` tokens, from `offset` on, of a sampled
-    sequence or (if `sampled` is False) of its prompt."""
+    """The source of consecutive target tokens: `length` tokens of a sampled sequence, beginning at
+    `offset`. If `sampled` is False, they are tokens of the sequence's prompt."""
 
     sequence: str
     offset: int

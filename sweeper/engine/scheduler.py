@@ -51,9 +51,9 @@ Work = Callable[[], Reply]
 
 
 class Promises:
-    """The promises of results, by id. A fetched promise is kept for `linger` seconds, because a
-    client that lost a response fetches it again; at most `most` fetched promises are kept. A
-    finished promise that is never fetched is dropped `forget` seconds after its creation."""
+    """The promises of results, by id. A client that lost a response fetches it again, so a fetched
+    promise is kept for `linger` seconds. At most `most` fetched promises are kept. A finished
+    promise that is never fetched is dropped `forget` seconds after its creation."""
 
     def __init__(self, most: int = 2048, linger: float = 60.0, forget: float = 3600.0) -> None:
         self._most, self._linger, self._forget = most, linger, forget

@@ -73,8 +73,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _listen_as_before(host: str, port: int, home: str) -> socket.socket:
-    """Listen on `port`. If `port` is 0, use the port of the home's last engine if that port is
-    free, so that programs that used that engine find this one; else use any free port."""
+    """Listen on `port`. If `port` is 0, use the port of the home's last engine, so that programs
+    that used that engine find this one. If that port is not free, use any free port."""
     path = os.path.join(paths.engine(home), "port")
     listener = None
     if port == 0:

@@ -112,7 +112,7 @@ class Run:
 
     @property
     def summary(self) -> RunSummary:
-        """The facts for listings."""
+        """The facts that listings show."""
         adapter = self.adapter
         return RunSummary(adapter.model.name, adapter.config.rank, self.user_metadata, self.used)
 

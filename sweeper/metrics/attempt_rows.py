@@ -49,8 +49,8 @@ class GrowingMetrics:
         return self._growing.read(find, most)
 
     def _choose(self, find: Find) -> None:
-        """Open the file that has the metrics now. A program may begin a preferred file after
-        another one."""
+        """Open the file that has the metrics now. A program may first write another file, and a
+        preferred file later."""
         for path in paths_in(self._folder):
             if path == self.begun_path:
                 return

@@ -16,8 +16,9 @@ METRICS = "metrics.jsonl"
 NAMES = (METRICS, "metrics.csv", "progress.csv")
 """Names of metrics files. If a folder holds several, the first of these is read."""
 EVALUATION = "metadata.json"
-"""The file with the facts of an evaluation (`evaluation.py`). Its scores are read as one row of
-metrics, but it does not show that a folder holds metrics: other programs use the name."""
+"""The file with the facts of an evaluation (`evaluation.py`). The evaluation's scores are read as
+one row of metrics. The file alone does not show that a folder holds metrics, since other programs
+use its name."""
 PLACES = frozenset({*NAMES, *(f"{name}.parts" for name in NAMES)})
 """Names of files and folders. A folder that contains one of them has metrics."""
 
@@ -112,8 +113,8 @@ class MetricsFile:
 
 
 def _scores(data: bytes) -> Parsed:
-    """Return the scores of an evaluation as one row, with the keys of tinker-cookbook's evaluators
-    during training."""
+    """Return the scores of an evaluation as one row, with the keys that tinker-cookbook's
+    evaluators use during training."""
     try:
         scores = table_of(table_of(decode(data)).get("scores"))
     except ValueError:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Flags = NDArray[np.bool_]
 
 SMOOTH = 0.1
-"""The fraction of a curve's points, at its end, whose mean is the smoothed value."""
+"""The smoothed value is the mean of this fraction of a curve's points, at the curve's end."""
 
 
 class Judged(NamedTuple):
@@ -102,8 +102,8 @@ def missing_in(rows: Sequence[Row], key: str) -> int:
 
 
 def missing_rows(has_number: "Flags", named: "Flags", stepped: "Flags") -> int:
-    """Return the same number as `missing_in`, from three flags per row: the row has a number for
-    the metric (`has_number`), has the metric's key (`named`), has a step (`stepped`)."""
+    """Return the same number as `missing_in`, from three masks of the rows: those with a number for
+    the metric (`has_number`), with the metric's key (`named`), and with a step (`stepped`)."""
     import numpy as np
 
     [numbered] = np.nonzero(has_number)
@@ -117,8 +117,9 @@ def missing_rows(has_number: "Flags", named: "Flags", stepped: "Flags") -> int:
 
 
 def counting_rows(has_number: "Flags", stepped: "Flags") -> "Flags":
-    """Return a mask of the rows of a merged history by which a run is judged: the rows with a
-    number (`has_number`) and a step, or all rows with a number if none of them has a step."""
+    """Return a mask of the rows of a merged history by which a run is judged. These are the rows
+    with a number (`has_number`) and a step. If no row with a number has a step, they are all rows
+    with a number."""
     both = has_number & stepped
     return both if both.any() else has_number
 
@@ -158,7 +159,7 @@ class Judge:
         self._sign, self._at = sign_of(goal), at
         of = mean_of_last(at)
         self._before_last: deque[Point] | None = None if of is None else deque(maxlen=of - 1)
-        """The points before the last one, for `at` values that are means."""
+        """The points before the last one that the mean includes; None if `at` is not a mean."""
         self._before: float | None = None
         """The best finite value before the last point, which a later row may still replace."""
         self.last: Point | None = None

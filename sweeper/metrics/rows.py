@@ -86,9 +86,8 @@ def merge(attempts: Iterable[Parsed]) -> Merged:
 
     From its first step on, an attempt replaces all earlier rows, because the training beyond that
     step was discarded. A resumed attempt begins with copies of all earlier rows, so its rows are
-    the whole history; so are the rows of an attempt that started anew. Within one file, the later
-    line wins for each step and key. Rows without a step cannot be matched, so only those of the
-    latest attempt that has any are kept.
+    the whole history. Within one file, the later line wins for each step and key. Rows without a
+    step cannot be matched, so only those of the latest attempt that has any are kept.
     """
     by_step: dict[float, Row] = {}
     loose: list[Row] = []

@@ -175,10 +175,13 @@ def _beside(name: str) -> ModuleType:
 
 
 def count_usage(modules: str | None) -> None:
-    """Start counting the recipe's usage of the Tinker service, if the worker has named a folder for
-    the counts. From then on, a signal writes the stacks of the recipe's threads to a file beside
-    that folder, and the first use of the service adds the imported modules to the list at
-    `modules`, for the fork server."""
+    """If the worker has named a folder for counts, start counting the recipe's usage of the Tinker
+    service.
+
+    Also make a signal write the stacks of the recipe's threads to a file beside that folder. After
+    the first use of the service, add the imported modules to the list at `modules`, for the fork
+    server.
+    """
     folder = os.environ.get("SWEEPER_METER")
     if folder:
         names = ("sweep", "run", "attempt")
@@ -275,8 +278,8 @@ def serve(status: str) -> None:
 
 
 def answer_prompts() -> None:
-    """Answer "resume" to a recipe that asks what to do about an existing folder and offers that
-    answer, as tinker-cookbook's `check_log_dir` does. Other prompts raise `EOFError`."""
+    """Answer "resume" if the recipe asks what to do about an existing folder and offers "resume",
+    as tinker-cookbook's `check_log_dir` does. Other prompts raise `EOFError`."""
     import builtins
 
     def answered(prompt: object = "", /) -> str:

@@ -266,7 +266,8 @@ def entry_points() -> dict[str, str]:
 
 def check_source(recipe: Located) -> None:
     """Raise `Refused` for a module that does nothing when run as `__main__`, since its run would
-    succeed, and for a module that starts a run when imported, since planning must not run anything.
+    succeed. Raise it too for a module that starts a run when imported, since planning must not run
+    anything.
 
     The function reads the source before the import. It accepts a module whose source cannot be
     found or parsed: the import shows whether the module works. If the recipe names a function, this

@@ -322,8 +322,8 @@ class Catalog:
         return fitting[0]
 
     def _resolve(self, runs: "Runs") -> list[RecordedRun]:
-        """Resolve a `runs` argument: None for all runs except those of archived sweeps, a DataFrame
-        of `runs()`, a reference, a handle, a record, or several of these."""
+        """Resolve a `runs` argument. It may be a DataFrame of `runs()`, a reference, a handle, a
+        record, or several of these. None means all runs except those of archived sweeps."""
         if runs is None:
             return without_archived(self.handles(None))
         chosen = [runs] if isinstance(runs, str | RecordedRun) else cast("Iterable[One]", runs)

@@ -106,9 +106,9 @@ def spared(
     everything: Sequence[RecordedRun],
     keep: Collection[str],
 ) -> dict[str, str]:
-    """Return {path: reason} for the checkpoints in `chosen` that must not be deleted: a run still
-    needs the checkpoint, a configuration refers to it, or it is the best or final checkpoint of a
-    run and `keep` contains `best` or `final`."""
+    """Return {path: reason} for the checkpoints in `chosen` that must not be deleted. Such a
+    checkpoint is still needed by a run, is named in a configuration, or is the best or final
+    checkpoint of a run (if `keep` contains `best` or `final`)."""
     addresses, runs = referred(everything)
     mine: dict[int, set[str]] = {}
     reasons: dict[str, str] = {}

@@ -111,8 +111,8 @@ class Tabulator:
         return _counting(merge_columns(self._attempts(run, [key])), key)
 
     def _last(self, run: RecordedRun, key: str) -> Judged | None:
-        """Return the last point if the end of an uncached file of the newest attempt shows it, so
-        that the file need not be parsed."""
+        """Return the last point without parsing the file. None if the file is cached or small, or
+        if its end does not show the last point."""
         for path in reversed(run.metrics_paths()):
             source = run.files.source(path)
             if source is None:

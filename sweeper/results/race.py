@@ -17,7 +17,7 @@ look, as seeds are added."""
 _DIFFERENT = 0.03
 """The level of the test for different variances."""
 _NOISIER = 1.75
-"""If the best cell has a variance this many times that of the others, its lead must also be
+"""If the best cell's variance is this many times that of the other cells, its lead must also be
 significant with its own noise."""
 _FEW = 4
 """With fewer repeated cells than this, each cell is judged by its own noise, as in the report."""

@@ -70,9 +70,9 @@ class Registry(Catalog):
     # Sweeps
 
     def sweep_records(self, sweep: str | None = None) -> "list[SweepRecord]":
-        """Return one dict per sweep: `sweep root created recipe runs states`, where `states` counts
-        the runs in each state, and `tags`, `starred`, `archived`. `sweep` is a name or a glob;
-        without it, archived sweeps are left out."""
+        """Return one dict per sweep: `sweep root created recipe runs states tags starred archived`.
+        `states` counts the runs in each state. `sweep` is a name or a glob; without it, archived
+        sweeps are left out."""
         self.problems = Problems()
         pairs = ((sweep_item, self._marks(sweep_item)) for sweep_item in self._sweeps(sweep))
         return [
@@ -254,7 +254,7 @@ class Registry(Catalog):
         return self._ask(query, runs, frame=False)
 
     def table(self, name: str, runs: "Runs" = None) -> Any:
-        """Return one complete table of `sql` as an Arrow table."""
+        """Return one of the tables that `sql` queries, as an Arrow table."""
         return self._makers("*", self._resolve(runs))[name]()
 
     def _ask(self, query: str, runs: "Runs", frame: bool) -> Any:

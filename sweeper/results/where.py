@@ -29,7 +29,7 @@ _DIGITS = 1000
 Record = TypeVar("Record", bound=Mapping[str, object])
 
 _DEPTH = 50
-"""The deepest nesting of conditions that is accepted."""
+"""The maximum nesting depth of conditions."""
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
@@ -168,7 +168,7 @@ def check_keys(
 
 
 def keyed(record: Mapping[str, object]) -> dict[str, object]:
-    """Return the values of a run under the keys that conditions may use: the keys of its
+    """Return the values of a run by the keys that conditions may use. These are the keys of its
     configuration and of its record."""
     config = table_of(record["config"])
     config = {**config, **dict(dotted(config))}  # as `show` prints the key

@@ -121,9 +121,9 @@ class Columns:
         return replace(self, values=values, odd={k: self.odd[k] for k in values if k in self.odd})
 
     def tidy(self) -> "Columns":
-        """Return the rows with their keys in an order that does not depend on the hint of
-        `read_columns`: the keys of the first row in its order, then other keys by their first row
-        and name. Keys that no row has are dropped."""
+        """Return the rows with their keys in a fixed order, whatever the hint of `read_columns`
+        was. The keys of the first row come first, in its order. Other keys follow, by their first
+        row and their name. Keys that no row has are dropped."""
         first: dict[str, Floats] = {}
         late: list[tuple[int, str]] = []
         for key, column in self.values.items():
@@ -230,9 +230,9 @@ def _first_keys(data: bytes) -> list[str]:
 def decode_lines(data: bytes, decoder: "msgspec.json.Decoder[T]") -> "list[T] | None":
     """Decode complete lines in one call. Return None if any line is not exactly one object.
 
-    A decoder accepts objects with any whitespace between them. Each line is one object if there are
-    as many objects as lines, and each line begins and ends with a brace: an object that continued
-    on the next line would have `}` and `{` with nothing between, which is not JSON.
+    A decoder accepts any whitespace between objects, so this function counts lines and objects:
+    they must be equal in number. Each line must also begin and end with a brace. No object can then
+    continue on the next line, because `}` followed by `{` without a comma is not JSON.
     """
     starts = _line_starts(data)
     if not starts:

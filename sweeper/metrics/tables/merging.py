@@ -86,8 +86,8 @@ def _alike(steps: Floats, others: Floats) -> int:
 
 
 def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, float]]:
-    """Return each step of the rows from `start` on that is lower than the step of the previous row
-    with the same key, as pairs of (previous step, step).
+    """Return the places where the steps of a key go back, as pairs of (previous step, step). Only
+    rows from `start` on are searched.
 
     Each key is compared only with itself. So an evaluation that runs beside the training may log
     late.

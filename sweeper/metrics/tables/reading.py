@@ -27,10 +27,10 @@ _PROCESSES = 4
 
 
 class _CachedState(NamedTuple):
-    """The state of a file when its columns were cached: its stamp; whether the stamp was too new to
-    be reliable (`fleeting`); the number of rows that need not be parsed again (`rows`) and the end
-    of their bytes (`offset`); a checksum of these bytes, if bytes may be compared; and the `pieces`
-    of a file on a remote store."""
+    """The state of a file when its columns were cached. `fleeting` means that its stamp was too new
+    to be reliable. The first `rows` rows, which end at byte `offset`, need not be parsed again.
+    `checksum` is the checksum of their bytes, or None if bytes are not compared. `pieces` are the
+    objects of a file on a remote store."""
 
     stamp: Stamp
     fleeting: bool
