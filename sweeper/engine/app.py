@@ -291,7 +291,7 @@ class _Api:
             return await self._reject(request, message, 400)
 
     async def _reject(self, request: Request, message: str, status: int) -> Response:
-        """Reject a request, and read the beginning of its body for `_reject_with`."""
+        """Read the beginning of a request's body, and reject the request."""
         try:
             start = await request.body()
         except TooLarge as error:

@@ -332,8 +332,9 @@ def last_number(data: bytes, key: str) -> Point | None:
 
 
 def _lacks(after: Sequence[Row], before: Sequence[Row], key: str) -> bool:
-    """Return whether the rows `after` the last number should probably have a number too. They
-    should if the gap in `before`, the rows directly before that number, is shorter."""
+    """Return whether the rows `after` the last number should probably have a number too. This is so
+    if they are more than the rows without a number directly before that number. `before` are the
+    rows before it."""
     numbered = [as_number(row.get(key)) is not None for row in before]
     gap = numbered.index(True) if any(numbered) else len(numbered)
     return are_missing(len(after), gap, named=any(key in row for row in after))
