@@ -6,7 +6,7 @@ import re
 from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,9 +98,9 @@ def test_the_test_of_a_column(
 ) -> None:
     monkeypatch.setenv("SWEEPER_ROOT", str(tmp_path))
     where = next(where for where in PASTED if where.startswith("tests/unit/test_commands.py"))
-    names: dict[str, Any] = {"Path": Path, "ModuleType": ModuleType, "pytest": pytest, "main": main}
+    names: dict[str, Any] = {"Path": Path, "written": written, "pytest": pytest, "main": main}
     exec(PASTED[where].replace('"age"', '"seed"'), names)  # noqa: S102 - no such column yet
-    names["test_ls_prints_ages"](tmp_path, written, capsys)
+    names["test_ls_prints_ages"](tmp_path, capsys)
 
 
 def test_an_alarm() -> None:
