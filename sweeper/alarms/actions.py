@@ -47,7 +47,7 @@ class _Command(NamedTuple):
 
 
 class Watched(NamedTuple):
-    """The sweep that a launcher watches for alarms. `clock` gives monotonic seconds."""
+    """The sweep that a launcher watches for alarms. `clock` returns monotonic seconds."""
 
     folder: SweepFolder
     plan: Plan

@@ -19,11 +19,12 @@ JUDGE_FAILED = "judge_failed"
 """The rule whose message also contains the error of the function that failed."""
 
 _REAL_MISMATCH = 0.001
-"""Nats per token. Smaller mismatches are rounding, as in healthy dense models."""
+"""In nats per token. Smaller mismatches of sampler and trainer are only rounding, as in healthy
+dense models."""
 _GRADIENTS = 10
 """A gradient norm is compared with at least this many earlier norms."""
 _OF_FUNCTION = "reward_failed"
-"""Part of the key of the fraction of answers for which a reward function raised an error."""
+"""Part of the key that says for which fraction of the answers a reward function raised an error."""
 _FALLEN = 0.1
 """A loss must have fallen by this fraction of its start to count as learning."""
 _FEW = 3
@@ -77,8 +78,8 @@ def _nan(history: History, _: Thresholds) -> Evidence | None:
         is_null = series.after > 0 and history.row.get(series.key, 0) is None
         if is_null and series.count >= _FEW and series.after > series.gap:
             text = (
-                f"{series.key} is null{_at(history.step)}, was {series.values[-1]:.4g} before: "
-                "some programs write null for NaN"
+                f"{series.key} is null{_at(history.step)}; it was {series.values[-1]:.4g} before "
+                "(some programs write null for NaN)"
             )
             return Evidence(series.key, history.step, None, None, text)
     return None
@@ -98,7 +99,7 @@ def _divergence(history: History, thresholds: Thresholds) -> Evidence | None:
     is_new = now > max(earlier, default=now) and loss.least >= _NEAR_ZERO * start
     bound = thresholds["above"] * start
     if start > 0 and now > bound and (is_new or now - start > rough):
-        text = f"{loss.key} is {now:.4g}{_at(loss.step)}, was {start:.4g} at the start"
+        text = f"{loss.key} is {now:.4g}{_at(loss.step)}; it was {start:.4g} at the start"
         return Evidence(loss.key, loss.step, now, bound, text)
     lost = thresholds["lost"] * (start - loss.low)
     # If a loss has hardly fallen, a rise to its start is only noise.
@@ -454,7 +455,7 @@ def _disk(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
     free, bound = history.vitals.disk_free, thresholds["below"] * _GB
     if free is None or free >= bound:
         return None
-    text = f"{free / _GB:.2g} GB are free on the disk of {history.vitals.host or 'its machine'}"
+    text = f"{free / _GB:.2g} GB are free on the disk of {history.vitals.host or 'the machine'}"
     return Evidence("disk_free_bytes", history.step, free, bound, text)
 
 
@@ -464,7 +465,7 @@ def _memory(history: History, thresholds: Mapping[str, float]) -> Evidence | Non
         return None
     text = (
         f"{free / _GB:.2g} of {total / _GB:.3g} GB of memory are free on "
-        f"{history.vitals.host or 'its machine'}"
+        f"{history.vitals.host or 'the machine'}"
     )
     return Evidence("memory_free_bytes", history.step, free, bound, text)
 

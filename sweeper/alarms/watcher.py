@@ -376,7 +376,7 @@ class Watcher:
         watch.at = now
 
     def _with_error(self, seen: Seen, evidence: Evidence) -> Evidence:
-        """Add the error of the failed function to the evidence, if it can be read."""
+        """Add the error of the function that failed to the evidence, if the error can be read."""
         path = failure_path(self._folder.recorded(seen.run, seen.attempt), evidence.step or 0)
         with suppress(NotFound, StoreError):
             error = first_error(self._folder.store.read_range(path, 0, _ERROR_BYTES))

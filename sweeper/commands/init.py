@@ -147,7 +147,7 @@ def script_text(
         *head(name, script, out),
         f"name: {as_yaml(name)}",
         *_command(script, parts, settings.get("python")),
-        "service: none   # or local, tinker: the program trains by the Tinker SDK",
+        "service: none   # or local, tinker, if the program uses the Tinker SDK",
         "",
         *_values(parts),
         *launch_section({"max_parallel": 4, "backend": settings.get("backend")}),

@@ -1,5 +1,5 @@
-"""Reads and checks grids, the YAML files that describe sweeps, without their recipes. `declaration`
-declares all sections together, and `reading` reads a whole grid."""
+"""Reads grids, the YAML files that describe sweeps, and checks all values that do not depend on
+the recipe. `declaration` declares all sections together, and `reading` reads a whole grid."""
 
 # dotted_keys      keys of configurations, and sets of them
 # naming           canonical values, and the ids and names made from them

@@ -113,7 +113,7 @@ _ON_ALARM = Section(
             unique=True,
             example="a list of rules",
         ),
-        "The rules whose alarms this applies to (default: all).",
+        "The rules whose alarms cause the reaction (default: all).",
     ),
     check=_check,
 )

@@ -96,7 +96,9 @@ def _parts(node: ast.expr, text: str) -> list[ast.expr]:
     if isinstance(node, ast.Call):
         name = node.func.id if isinstance(node.func, ast.Name) else _part(text, node.func)
         if name not in _FUNCTIONS:
-            raise Uncomputable(f"no function {name[:40]!r}; there are {', '.join(_FUNCTIONS)}")
+            raise Uncomputable(
+                f"no function {name[:40]!r}; the functions are {', '.join(_FUNCTIONS)}"
+            )
         if node.keywords or not node.args or any(isinstance(a, ast.Starred) for a in node.args):
             raise Uncomputable(f"{name} takes numbers")
         return node.args

@@ -14,7 +14,7 @@ from sweeper.grid.references import faults, refers
 
 MAX_ENTRIES = 10_000
 DRAWN = ("uniform", "log_uniform", "integers", "log_integers", "choice")
-"""The ways in which an axis of `random` is drawn."""
+"""The ways in which an axis of `random` can be drawn."""
 NAMES = {"pattern": f"^{FIELD}$"}
 VALUES: dict[str, object] = {"type": ["object", "null"], "propertyNames": NAMES}
 AXIS: dict[str, object] = {"anyOf": [{"type": "array", "minItems": 1, "uniqueItems": True}, RANGE]}

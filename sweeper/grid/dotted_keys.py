@@ -1,4 +1,4 @@
-"""Keys of configurations, which have dots between their parts: their syntax, and sets of keys."""
+"""Keys of configurations, with dots between their parts: the syntax of keys, and sets of keys."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,7 +40,7 @@ def assign(config: dict[str, object], key: str, given: Mapping[str, object]) -> 
 
 
 def leaves(key: str, node: Node) -> Iterator[tuple[str, Node]]:
-    """Yield a node as dotted keys: `opt: {lr: 1}` as `opt.lr: 1`."""
+    """Split a node into dotted keys with their values: `opt: {lr: 1}` gives `opt.lr` and 1."""
     entries = node.entries
     if entries and all(map(is_key_below, entries)):
         for part, (_, item) in entries.items():

@@ -88,8 +88,8 @@ def extended(
 
 
 def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """Merge a grid with the files that it extends, given as paths and texts, the nearest first.
-    Raises `GridError`."""
+    """Merge the grid `text` with the files that it extends, which are (path, text), the nearest
+    first. Raises `GridError`."""
     problems = Problems()
     layers: list[Node] = []
     for path, layer_text in (("", text), *extends):
@@ -305,7 +305,7 @@ def _entries(root: Entries, section: str) -> Entries:
 
 
 def _leaves(entries: Entries) -> Iterator[tuple[str, Place, Node]]:
-    """Yield a mapping as dotted keys, each with the place of its top key."""
+    """Split a mapping into dotted keys. Yield each with the place of its top key, and its value."""
     for key, (place, node) in entries.items():
         for leaf, item in leaves(key, node):
             yield leaf, place, item

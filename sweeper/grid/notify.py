@@ -78,7 +78,7 @@ _SECTION = Section(
             unique=True,
             example="a list of end, alarm, budget",
         ),
-        "When: at the sweep's end, on alarms, on a spent budget (default: all; []: never).",
+        "When to notify: the sweep's end, alarms, a spent budget (default: all; []: never).",
     ),
     Field(
         "command",

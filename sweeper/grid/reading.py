@@ -180,7 +180,7 @@ def _own_launch(
 
 
 def _grid(reading: Reading, name: str) -> Grid:
-    """Make the grid before command-line changes."""
+    """Return the grid without the changes of the command line."""
     values = reading.values
     command, metric = values.get("command"), values.get("metric", {})
     secrets: tuple[str, ...] = values.get("secrets", ())

@@ -321,7 +321,8 @@ def _size(value: object, depth: int, limit: int) -> int:
 
 
 def _leaves(key: str, value: object) -> Iterable[tuple[str, object]]:
-    """Yield a value as dotted keys, as if the value were written in place of the reference."""
+    """Split a value into dotted keys with their values, as if it were written in place of the
+    reference."""
     entries = table_of(value)
     if entries and all(map(is_key_below, entries)):
         for part, item in entries.items():

@@ -136,7 +136,7 @@ _SECTION = Section(
     Field(
         "race",
         Shape({"type": "string", "pattern": f"^{_RACE}$"}, _read_race),
-        "How many seeds every cell gets, and up to how many a cell gets that may be the best.",
+        "LEAST..MOST: every cell gets LEAST seeds, and cells that may be the best get up to MOST.",
         examples=("3..10",),
     ),
     check=_check,

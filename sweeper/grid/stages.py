@@ -76,7 +76,7 @@ WHOLE: Mapping[str, object] = {
         },
     }
 }
-"""JSON Schema of the stages of a grid that extends no other."""
+"""JSON Schema of the stages in a grid that extends no other grid."""
 
 
 def beside_stages(entries: Mapping[str, tuple[Place, Node]], problems: Problems) -> None:
@@ -158,7 +158,9 @@ def _escaped(
                 problems.add(node.place, f"{match[0][:60]}: no stage {stage!r}{near}")
             return match[0]
         if not is_key_below(key):
-            message = f"{match[0][:60]}: arithmetic with a stage: refer to ${{{stage}.key}} alone"
+            message = (
+                f"{match[0][:60]}: no arithmetic with values of a stage: use ${{{stage}.key}} alone"
+            )
             problems.add(node.place, message)
         elif escaped:
             message = (

@@ -120,7 +120,8 @@ def in_order(fields: list[Field]) -> list[Field]:
 
 
 def values_of(field: Field) -> list[object]:
-    """Return values of a field worth comparing, including its default; [] if there are none."""
+    """Return values of a field that are worth comparing, including its default; [] if there are
+    none."""
     value = field.value
     if len(field.choices) > 1:
         return list(field.choices)
@@ -243,9 +244,9 @@ def _lines(name: str, recipe: Recipe, fields: list[Field], guess: Guess, out: st
     if {"base_url", "model_name"} & keys:
         yield "service: local  # an engine on this machine; tinker: the hosted service"
     else:
-        yield "service: none   # or local, tinker: the recipe trains by the Tinker SDK"
+        yield "service: none   # or local, tinker, if the recipe uses the Tinker SDK"
     yield ""
-    yield "# What all runs share. As comments: every other field, with its default."
+    yield "# Values that all runs share. Comments show every other field, with its default."
     yield "base:"
     axis = guess.axis[0] if guess.axis else None
     chosen = next((field for field in fields if field.key == axis), None)
@@ -289,11 +290,8 @@ def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
         else "# metric: {name: test/nll, goal: minimize, at: last}  # at: last | best | auto"
     )
     yield ""
-    yield (
-        "# What the sweep is compared with: a cell over base, or another sweep's "
-        "winner. (Grids that"
-    )
-    yield "# continue from each other's runs are `stages`; docs/grid.md describes both.)"
+    yield "# What the best cell is compared with: a cell of this grid, or the best of another sweep."
+    yield "# (A grid can also have `stages` that continue from each other. See docs/grid.md.)"
     yield "# baseline: {cell: {}}"
     yield ""
 

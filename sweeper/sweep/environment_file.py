@@ -28,7 +28,7 @@ _MARK = "SWEEPER_KEPT"
 
 
 def env_file(folder: str) -> str:
-    """Return the path of the file for the environment of the sweep at `folder`."""
+    """Return the path of the usual environment file of the sweep with the address `folder`."""
     import hashlib  # A worker on a local store does not need this.
 
     name = hashlib.sha256(folder.encode()).hexdigest()[:16]

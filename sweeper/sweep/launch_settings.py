@@ -149,7 +149,7 @@ class Launch(NamedTuple):
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The names of the backends that jobs go to, in the order in which they are filled."""
+        """The names of the backends, in the order in which they get jobs."""
         return tuple(share.backend for share in self.shares)
 
     def document(self) -> dict[str, object]:

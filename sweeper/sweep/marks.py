@@ -117,7 +117,7 @@ def read_marks(
 ) -> list[Mark]:
     """Read the marks of a sweep and of its runs, oldest first. Damaged marks are skipped, and
     `on_error` gets their errors. Callers that read repeatedly pass the same `cache`, empty at
-    first; marks in it are not read again. Raises `StoreError` if the store does not answer."""
+    first, and only new marks are then read. Raises `StoreError` if the store does not answer."""
     return read_each(folder.store, {path: read for path, _ in _listed(folder)}, cache, on_error)
 
 

@@ -43,7 +43,7 @@ class Notify(NamedTuple):
 
 
 class Message(NamedTuple):
-    """A message to send once. `key` identifies it within its sweep."""
+    """A message to send once. `key` identifies the message within its sweep."""
 
     key: Annotated[Unstored[str], Default("")]
     kind: Annotated[str, Default("end")]

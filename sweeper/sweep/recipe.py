@@ -76,6 +76,6 @@ def runs_anywhere(document: object, place: str, inside: str) -> None:
     recipe = read(_Runnable, document, place, inside)
     if recipe.kind == "command":
         if not recipe.command:
-            raise Damaged(f"{place}: {inside}.command: should be a list of texts that is not empty")
+            raise Damaged(f"{place}: {inside}.command: should be a non-empty list of strings")
     elif recipe.python is None:
         raise Damaged(f"{place}: {inside}.python: should be a string, but is missing")

@@ -25,7 +25,7 @@ class Pause(NamedTuple):
     runs: bool = False
 
     def reason(self, sweep: str) -> str:
-        """Return the reason why no runs are started, for people."""
+        """Return a sentence that says why no runs are started."""
         by, since = self.request
         return f"paused by {by} at {since}: `sweeper resume {sweep}` continues it"
 

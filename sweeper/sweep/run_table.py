@@ -148,8 +148,9 @@ class RunTable:
         self.add(run, attempt, event, {**body, **facts, "reason": reason, "detail": detail})
 
     def withdraw(self, run: str, attempt: int, why: str) -> bool:
-        """End an attempt that no worker has claimed, by claiming it. If its job still starts, it
-        finds the claim and does not train. Return False if a worker claimed it first."""
+        """Claim an attempt that no worker has claimed, and end it. If its job starts later, the
+        job finds the claim and does not train. Return False if a worker claimed the attempt
+        first."""
         body = {"nonce": os.urandom(8).hex(), "submitted": attempt, "by": "the launcher"}
         self.add(run, attempt, Event.CLAIMED, body | {"reason": WITHDRAWN, "detail": why})
         return self.finish_withdrawal(run, attempt)

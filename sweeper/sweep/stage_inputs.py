@@ -87,7 +87,7 @@ class Choice(NamedTuple):
 
 
 def choice_of(take: Take, metric: Metric, candidates: Sequence[str]) -> Choice:
-    """Return the choice that a take makes among these runs."""
+    """Return the choice that `take` makes among the runs `candidates`."""
     judged = [metric.name, metric.goal, metric.at, metric.failed]
     key = digest([take.document(), judged, sorted(candidates)])
     return Choice(take, metric, tuple(candidates), key)

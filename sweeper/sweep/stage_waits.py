@@ -1,5 +1,5 @@
-"""Determines the runs or choices that each run of a later stage waits for, and whether it waits in
-vain. Does no I/O."""
+"""Determines which runs or choices each run of a later stage waits for, and whether the run
+waits in vain. Does no I/O."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -113,12 +113,12 @@ _FAULTS: tuple[tuple[Fate, str, str], ...] = (
 
 
 def holds_back(choice: Choice, fates: Mapping[str, Fate]) -> bool:
-    """Return whether failed or cancelled runs hold a choice back."""
+    """Return whether failed or cancelled runs block a choice."""
     return any(_is_held(choice, fates, fault) for fault, *_ in _FAULTS)
 
 
 def _is_held(choice: Choice, fates: Mapping[str, Fate], fault: Fate) -> bool:
-    """Return whether runs with this fate hold the choice back."""
+    """Return whether runs with the result `fault` block the choice."""
     return fault in fates.values() and (fault != "failed" or choice.metric.failed == "bound")
 
 

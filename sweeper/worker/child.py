@@ -75,8 +75,9 @@ class Child:
         self._reaped: tuple[int, int] | None = None
 
     def await_end(self) -> None:
-        """Wait until the process has ended, without reaping it if the platform allows that. Until
-        it is reaped, no other process group can get its id, so signals to the group are safe."""
+        """Wait until the process has ended, without reaping it if the platform allows that.
+        Until the process is reaped, no other process group can get its id, so signals to the
+        group are safe."""
         if hasattr(os, "waitid"):
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:  # macOS before Python 3.13 lacks this function.

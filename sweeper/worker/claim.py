@@ -75,9 +75,9 @@ _GO_ON = (State.PLANNED, State.SUBMITTED, State.RUNNING, State.LOST, State.PREEM
 
 
 def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.environ) -> int:
-    """Return how often the backend has restarted this job. `variable` holds the backend's counter,
-    and `first` is its value at the first start. Older launchers give no `first`: their backends
-    count attempts from 1, or restarts from 0."""
+    """Return how often the backend has restarted this job. `variable` holds the backend's
+    counter, and `first` is its value at the first start. For jobs of older launchers, `first` is
+    None: their backends count attempts from 1, or restarts from 0."""
     text = environ.get(variable, "")
     if first is None:
         first = 1 if variable.endswith("_ATTEMPT") else 0

@@ -303,7 +303,7 @@ class _Record(TypedDict):
 
 
 def at_work(root: str | None = None) -> Servers:
-    """Return the running fork servers of this home folder."""
+    """Return the running fork servers of the home folder `root`."""
     folder = paths.warm(root)
     records: list[_Record] = []
     with suppress(OSError):

@@ -315,8 +315,8 @@ class Worker:
             self._beats_on()
 
     def _watch(self, job: Job, ended: threading.Event, pauses: Pauses) -> None:
-        """Write heartbeats until the recipe has ended. Stop it on request, when the attempt is
-        superseded, and when its time is over."""
+        """Write heartbeats until the recipe has ended. Stop the recipe on request, when the
+        attempt is superseded, and when the attempt's time is over."""
         begun = time.monotonic()
         self._beat()
         next_beat, was_paused = begun + BEAT_SECONDS, False

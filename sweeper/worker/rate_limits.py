@@ -56,8 +56,8 @@ class Pauses:
                 self._saw(reason)
 
     def hear(self, reason: str | None) -> None:
-        """Record the reason for a pause, as reported by the recipe's process, or None for no pause.
-        None ends only a pause that was reported by this method."""
+        """Record the reason for a pause that the recipe's process reports; None if it reports no
+        pause. None ends only a pause that this method has recorded."""
         if reason is not None:
             self._heard = True
             self._saw(reason)
@@ -86,7 +86,7 @@ class Pauses:
             return self._lasting(self._clock())
 
     def listed(self) -> list[Paused]:
-        """Return the longest pauses in their order, and the current one."""
+        """Return the longest pauses in the order in which they began, and the current pause."""
         with self._lock:
             self._settle()
             current = self._lasting(self._clock())

@@ -113,8 +113,9 @@ class Sync:
         self._each(self._finish_one, whatever)
 
     def _each(self, send: Callable[[str, str, _Stat], None], whatever: bool = False) -> None:
-        """Send each file. Checkpoints come last and only after all others; files that were refused
-        the last time come after the rest. Raises `StoreError` if some are refused."""
+        """Send each file. Files that were refused the last time come after other files.
+        Checkpoints come last, and only if no other file was refused. Raises `StoreError` if some
+        are refused."""
         files = sorted(self._scan(), key=lambda file: (_is_last(file[0]), file[0] in self.refused))
         self.refused = {path: self.refused[path] for path, *_ in files if path in self.refused}
         failed, sent = 0, self.sent

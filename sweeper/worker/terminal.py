@@ -1,5 +1,5 @@
-"""The terminal of a run that is debugged: what its user types in the pane is sent to the recipe.
-Loaded only by workers of such runs."""
+"""The terminal of a run under the debugger: input that the user types in the pane is sent to the
+recipe. Loaded only by workers of such runs."""
 
 import fcntl
 import os

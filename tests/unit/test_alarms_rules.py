@@ -81,7 +81,7 @@ def test_null_after_numbers_raises_nan():
     evidence = run([{LOSS: value} for value in (3.0, 2.0, 1.5, None)])["nan"]
     assert evidence[:2] == (LOSS, 3)
     assert evidence.message == (
-        f"{LOSS} is null at step 3, was 1.5 before: some programs write null for NaN"
+        f"{LOSS} is null at step 3; it was 1.5 before (some programs write null for NaN)"
     )
     rare = [1.0, None, None, 0.9, None, None, 0.8, None, None]
     assert run([{LOSS: value} for value in rare]) == {}

@@ -147,8 +147,8 @@ GRID = "command: [echo]\nbase:\n  a: 5\n  x: {}\n"
          "$${ for the text ${"),
         ("\"${open('x')}\"",
          "'x': \"${open('x')}\" is neither a key nor arithmetic like ${a // 2}: no function "
-         "'open'; there are abs, ceil, exp, floor, int, log, max, min, round, sqrt; write $${ "
-         "for the text ${"),
+         "'open'; the functions are abs, ceil, exp, floor, int, log, max, min, round, sqrt; write "
+         "$${ for the text ${"),
         ('"${a / (a - 5)}"', "x: ${a / (a - 5)}: division by zero"),
         ('"n${a / (a - 5)}"', "x: ${a / (a - 5)}: division by zero"),
         ('"${x + 1}"', "x: references form a cycle: x -> x"),
@@ -176,7 +176,9 @@ def test_values_of_other_stages_are_not_computed_with():
     stages = {"a": {"command": ["echo"], "base": {"n": 1}}}
     stages["b"] = {"command": ["echo"], "from": {"stage": "a", "take": "each"}}
     stages["b"]["base"] = {"m": "${a.n * 2}"}
-    with pytest.raises(GridError, match=r"arithmetic with a stage: refer to \$\{a.key\} alone"):
+    with pytest.raises(
+        GridError, match=r"no arithmetic with values of a stage: use \$\{a.key\} alone"
+    ):
         plan({"name": "g", "stages": stages})
 
 
