@@ -242,8 +242,8 @@ class OnPolicy(rl.GroupTrainer):
         import numpy as np
 
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
-        asked = [teacher.sampler for teacher in self.teachers]
-        pending = [[top_k.begin(sampler, *answer) for sampler in asked] for answer in answers]
+        samplers = [teacher.sampler for teacher in self.teachers]
+        pending = [[top_k.begin(sampler, *answer) for sampler in samplers] for answer in answers]
         weights: list[Any] = []
         apart: list[float] = []
         nearer: list[float] = []

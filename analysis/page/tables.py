@@ -42,8 +42,8 @@ def common(study: Study) -> str:
     """Return the values that all runs have in common."""
     configs = [dict(dotted(run.config)) for run in study.data.runs[:RUNS]]
     first = configs[0] if configs else {}
-    kept = {key: value for key, value in first.items() if key not in study.ranking.keys}
-    alike = {k: v for k, v in kept.items() if all(own.get(k, own) == v for own in configs)}
+    shared = {key: value for key, value in first.items() if key not in study.ranking.keys}
+    alike = {k: v for k, v in shared.items() if all(own.get(k, own) == v for own in configs)}
     return filter_pairs("", alike)
 
 

@@ -23,7 +23,7 @@ MAX_WORK = 2_000_000
 keys in `exclude`, 8 in each cell for each condition and each reference, and more for long values
 made from references."""
 
-_ASKED, _HELD = 8, 3
+_RESOLVED_COST, _RULE_COST = 8, 3
 _ENOUGH = 5_000
 """After a mistake, expansion stops at this number of cells."""
 
@@ -72,7 +72,7 @@ class Product:
         axes is small enough."""
         sizes = [len(rows) for rows in self._blocks]
         sizes += [len(rows) for when in self._whens for rows in when.blocks]
-        each = self._cost(self._known) + _ASKED * len(self._whens)
+        each = self._cost(self._known) + _RESOLVED_COST * len(self._whens)
         if math.prod(sizes) <= min(self._limit, MAX_WORK // (each + 1)):
             return False
         try:
@@ -87,7 +87,7 @@ class Product:
         """Return the work of a point with these keys, without the work for long values made from
         references."""
         rules, references = len(self._rule_keys), len(self._referring)
-        return len(config) * self._replicates + _HELD * rules + _ASKED * references
+        return len(config) * self._replicates + _RULE_COST * rules + _RESOLVED_COST * references
 
     def _charge(self, work: int) -> None:
         self._work += work
@@ -165,7 +165,7 @@ class Product:
         points. The depth of the recursion is at most the number of entries, at most 100."""
         for index in range(number, len(self._whens)):
             when = self._whens[index]
-            self._charge(_ASKED)
+            self._charge(_RESOLVED_COST)
             if not self._holds(when.when, config):
                 continue
             self._held.add(index)
@@ -239,10 +239,10 @@ class Product:
         if broken:
             return Point(raw, rows)
         chosen = tuple(self._resolved_row(row, raw) if row.refers else row for row in rows)
-        made = max(0, self.resolver.work - before - _ASKED * len(self._referring))
+        made = max(0, self.resolver.work - before - _RESOLVED_COST * len(self._referring))
         grown = max(0, len(config) - len(raw)) * (1 + self._replicates)
         # Values that depend on the seed are computed once for each run.
-        self._charge(made + grown + _ASKED * len(pending) * self._replicates)
+        self._charge(made + grown + _RESOLVED_COST * len(pending) * self._replicates)
         return Point(config, chosen, pending)
 
     def with_runs(self, point: Point) -> Point:

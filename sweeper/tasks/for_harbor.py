@@ -22,7 +22,7 @@ from sweeper.tasks import made_of, read_all, set_up
 from sweeper.tasks.running import files_of
 
 _LONGEST = 24 * 3600.0
-_KEPT = 8 << 20
+_MAX_OUTPUT = 8 << 20
 _LARGEST = 256 << 20
 
 
@@ -90,7 +90,7 @@ class Bubblewrap(BaseEnvironment):
         limit = f"timeout -k 1 {timeout_sec} " if timeout_sec else ""
         begun = monotonic()
         result = await self._run(
-            f"{limit}bash -c {shlex.quote(inner)}", (timeout_sec or _LONGEST) + 5, _KEPT
+            f"{limit}bash -c {shlex.quote(inner)}", (timeout_sec or _LONGEST) + 5, _MAX_OUTPUT
         )
         over = timeout_sec is not None and monotonic() - begun >= timeout_sec
         if result.ended == "timeout" or (over and result.code in (124, 137)):

@@ -23,7 +23,7 @@ from sweeper.tasks.documents import (
 )
 
 _LARGEST = 256 << 20
-_KEPT = 16_384
+_MAX_OUTPUT = 16_384
 _WORKDIR = "/app"
 _SOLVE_SECONDS = 600.0
 
@@ -179,7 +179,7 @@ def solve(environment: Environment, task: Task, step: Step) -> Result:
     else:
         environment.put(files_of(step.solution, "/solution", step.solution))
     command = _script_command(environment, "/solution/solve.sh", task, resolved(task.solution_env))
-    return environment.exec(command, step.timeout_sec or _SOLVE_SECONDS, _KEPT)
+    return environment.exec(command, step.timeout_sec or _SOLVE_SECONDS, _MAX_OUTPUT)
 
 
 def verify(environment: Environment, task: Task, step: Step) -> Judged:
@@ -202,7 +202,7 @@ def verify(environment: Environment, task: Task, step: Step) -> Judged:
     for command in verifier.collect:
         environment.exec(command, 60)
     command = _script_command(environment, "/tests/test.sh", task, resolved(verifier.env))
-    result = environment.exec(command, verifier.timeout_sec, _KEPT)
+    result = environment.exec(command, verifier.timeout_sec, _MAX_OUTPUT)
     if result.ended:
         why = {"timeout": f"the verifier took longer than {verifier.timeout_sec:g} s"}
         return Judged(
@@ -266,7 +266,7 @@ def _q(environment: Environment, path: str) -> str:
 
 
 def _must(environment: Environment, command: str, seconds: float, where: str) -> None:
-    result = environment.exec(command, seconds, _KEPT)
+    result = environment.exec(command, seconds, _MAX_OUTPUT)
     if result.code != 0:
         last = result.last_line[:200]
         fault = {"timeout": f"takes longer than {seconds:.0f} s"}.get(

@@ -26,7 +26,7 @@ class RunView(NamedTuple):
     `state` is the name of its state; `wants`: the run is still to be started, or started again.
     `waits` is the reason why the service delays it, `observed` any other observation of its
     launcher. `silent`: no heartbeat for longer than `launch.lease`. `stalled`: no step for too
-    long, according to its launcher. `reason` is why it ended, `said` the last output line of a
+    long, according to its launcher. `reason` is why it ended, `last_line` the last output line of a
     failed run. `step` is the last recorded step, `total` the number of steps, `fraction` the
     completed fraction, `eta` the seconds until its end, `beat` the seconds since its heartbeat
     changed. `curve` has the values of the sweep's metric, thinned out. `backend` is the backend of
@@ -47,7 +47,7 @@ class RunView(NamedTuple):
     silent: bool = False
     stalled: bool = False
     reason: str = ""
-    said: str = ""
+    last_line: str = ""
     step: float | None = None
     total: int | None = None
     fraction: float | None = None
@@ -96,7 +96,7 @@ class RunView(NamedTuple):
 
     @property
     def _ended(self) -> str:
-        return ": ".join(filter(None, (self.reason, self.said)))
+        return ": ".join(filter(None, (self.reason, self.last_line)))
 
 
 class SweepView(NamedTuple):

@@ -426,7 +426,7 @@ class Poller:
             marks=marks,
             body=body,
             backend=self._backends.get(identity, ""),
-            said=self._last_words.get(identity, ""),
+            last_line=self._last_words.get(identity, ""),
             version=0 if series is None else series.version,
             beat=coarse(since),
             late=is_kind(observed, Kind.STALE) or (since is not None and since > lease),

@@ -212,8 +212,8 @@ def _here(match: re.Match[str]) -> str:
 
 class RunFacts(NamedTuple):
     """The changing facts about a run. `again`: a user wants to start it again. `body` is the
-    content of its last event, `backend` its backend if there are several, `said` the last output
-    line of a failed run, `version` the version of its series. `beat` is the seconds since its
+    content of its last event, `backend` its backend if there are several, `last_line` the last
+    output line of a failed run, `version` the version of its series. `beat` is the seconds since its
     heartbeat, rounded to the displayed precision; `late` is true if that is too long."""
 
     state: RunState
@@ -225,7 +225,7 @@ class RunFacts(NamedTuple):
     marks: Marks
     body: Outcome
     backend: str
-    said: str
+    last_line: str
     version: int
     beat: float | None
     late: bool
@@ -259,7 +259,7 @@ def run_view(
         silent=is_open and facts.late,
         stalled=stalled,
         reason="" if is_open else body.reason or "",
-        said="" if is_open else facts.said,
+        last_line="" if is_open else facts.last_line,
         step=step,
         total=timing.totals[identity],
         fraction=fraction,

@@ -148,13 +148,13 @@ def test_an_unreadable_file_is_read_later(watched: Watched, unreadable: set[str]
     watched.scene.store.remove([watched.scene.folder.log(second, 1)])
     unreadable.add(f"{first}.1")
     view = watched.poller.look()
-    assert [run.said for run in view.runs] == ["", "", ""]
+    assert [run.last_line for run in view.runs] == ["", "", ""]
     assert [run.value for run in view.runs] == [None, 1.0, 1.0]
     assert "not for you" in view.problem and view.loading == 0
     unreadable.clear()
     watched.poller.look()
     view = watched.poller.look()
-    assert [run.said for run in view.runs] == ["boom", "", ""]
+    assert [run.last_line for run in view.runs] == ["boom", "", ""]
     assert [run.value for run in view.runs] == [1.0] * 3 and not view.problem
 
 
@@ -163,12 +163,12 @@ def test_an_unreadable_outcome_does_not_show_the_earlier_one(watched: Watched) -
     first, store = watched.scene.ids[0], watched.scene.store
     watched.scene.worker(first, 1, Event.CLAIMED)
     watched.scene.worker(first, 1, Event.FAILED, reason="oom", detail="no memory")
-    assert (watched.run().reason, watched.run().said) == ("oom", "no memory")
+    assert (watched.run().reason, watched.run().last_line) == ("oom", "no memory")
     watched.scene.worker(first, 2, Event.CLAIMED)
     path = watched.scene.folder.event(first, 2, Event.FAILED)
     store.replace(path, b"{")
     run = watched.run()
-    assert (run.state, run.attempt, run.reason, run.said) == ("failed", 2, "", "")
+    assert (run.state, run.attempt, run.reason, run.last_line) == ("failed", 2, "", "")
     assert path in watched.poller.look().problem
     store.replace(path, encode({"schema": 1, "reason": "quota"}))
     assert watched.run().reason == "quota"

@@ -174,7 +174,7 @@ def test_alarms_are_marked_and_described() -> None:
 
 
 def test_a_run_without_numbers_shows_its_error_instead() -> None:
-    failed = RUNS[3]._replace(reason="error", said="no tokenizer there")
+    failed = RUNS[3]._replace(reason="error", last_line="no tokenizer there")
     for width in (80, 200):
         lines = shown(ScreenModel(VIEW._replace(runs=(*RUNS[:3], failed))), width)
         (line,) = [line for line in lines if "failed" in line and "seed=1" in line]
