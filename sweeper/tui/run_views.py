@@ -213,8 +213,8 @@ def _here(match: re.Match[str]) -> str:
 class RunFacts(NamedTuple):
     """The changing facts about a run. `again`: a user wants to start it again. `body` is the
     content of its last event, `backend` its backend if there are several, `last_line` the last
-    output line of a failed run, `version` the version of its series. `beat` is the seconds since its
-    heartbeat, rounded to the displayed precision; `late` is true if that is too long."""
+    output line of a failed run, `version` the version of its series. `beat` is the seconds since
+    its heartbeat, rounded to the displayed precision; `late` is true if that is too long."""
 
     state: RunState
     observed: Observation | None
