@@ -1,5 +1,6 @@
-"""Tracks how much agents may launch in a root, and how much they have launched. Each launch is
-recorded in `.agents/` before it starts, so restarting a server does not reset the allowance."""
+"""The allowance of agents: what they may launch in a root, and what they have launched. Each
+launch is recorded in `.agents/` before it starts, so restarting a server does not reset the
+allowance."""
 
 import os
 import time
@@ -19,7 +20,8 @@ _FOLDER = ".agents"
 
 
 class Limits(NamedTuple):
-    """Limits on what agents may launch; None for no limit. `hours` is the sum over all runs."""
+    """Limits on all launches of agents together. None means no limit. `hours` is the sum over
+    all runs."""
 
     runs: float | None = None
     tokens: float | None = None
@@ -28,13 +30,13 @@ class Limits(NamedTuple):
 
     @property
     def allows_any(self) -> bool:
-        """Whether any limit is set; without limits nothing may be launched."""
+        """Whether at least one limit is set. If no limit is set, agents may launch nothing."""
         return any(limit is not None for limit in self)
 
 
 class Used(NamedTuple):
-    """The number of runs that agents have launched, and the tokens, dollars and hours that these
-    runs have used or may still use."""
+    """The part of the allowance that is used: the runs that agents have launched, and the
+    tokens, dollars and hours that these runs have used or may still use."""
 
     runs: int = 0
     tokens: float = 0.0
@@ -42,17 +44,19 @@ class Used(NamedTuple):
     hours: float = 0.0
 
     def left(self, limits: Limits) -> dict[str, float]:
-        """Return the remainder of each limit that is set."""
+        """Return what is left of each limit that is set."""
         pairs = zip(LIMITS, limits, self, strict=True)
         return {name: max(0, most - now) for name, most, now in pairs if most is not None}
 
 
 class Entry(NamedTuple):
-    """A recorded launch: the ids of the runs that it started, and the budget of the whole sweep.
+    """A recorded launch of a sweep: the ids of the runs that the launch started, and the budget of
+    the whole sweep.
 
-    `life` distinguishes the sweep from others of the same name. It is the sweep's identity or,
-    until that is recorded, the `path` of this launch ("" in records of older versions). `agent` is
-    the name that `sweeper agent start` gave the agent ("" for other agents).
+    `life` distinguishes the sweep from removed sweeps of the same name: it is the sweep's
+    identity or, until the identity is recorded, the `path` of this entry ("" in entries of older
+    versions). `agent` is the name that `sweeper agent start` gave the agent ("" for other
+    agents).
     """
 
     path: str
@@ -72,20 +76,20 @@ class _Record(NamedTuple):
 
 
 def read_limits(text: str | None) -> Limits:
-    """Parse `--budget runs=50,usd=20`. Raises `UsageError`."""
+    """Parse the value of `--budget`, such as `runs=50,usd=20`. Raises `UsageError`."""
     limits: dict[str, float] = {}
     for part in filter(None, (text or "").split(",")):
         name, _, value = part.partition("=")
         if name.strip() not in LIMITS:
             raise UsageError(
-                f"--budget {part.strip()}: write {', '.join(LIMITS)}, such as runs=50,usd=20"
+                f"--budget {part.strip()}: use {', '.join(LIMITS)}, as in runs=50,usd=20"
             )
         try:
             number = float(value)
         except ValueError:
             number = -1.0
         if not 0 <= number < 1e15:
-            raise UsageError(f"--budget {part.strip()}: is not a number of at least 0")
+            raise UsageError(f"--budget {part.strip()}: the value must be a number of 0 or more")
         limits[name.strip()] = number
     return Limits(**limits)
 
@@ -97,7 +101,7 @@ def reserve(
     life: str | None = None,
     agent: str = "",
 ) -> Entry:
-    """Record a launch before it starts. `life` is the sweep's identity, None for a new sweep.
+    """Record a launch before it starts. `life` is the sweep's identity, or None for a new sweep.
     Raises `StoreError`."""
     path = f"{_FOLDER}/{time.time_ns():019}-{os.urandom(4).hex()}.json"
     entry = Entry(path, folder.name, tuple(runs), budget, life or path, agent)
@@ -106,7 +110,7 @@ def reserve(
 
 
 def confirm(store: Store, entry: Entry, life: str) -> None:
-    """Record the identity of the sweep that a launch has made. Raises `StoreError`."""
+    """Replace the `life` of a recorded launch by the sweep's identity. Raises `StoreError`."""
     store.replace(entry.path, _encoded(entry._replace(life=life)))
 
 
@@ -122,8 +126,8 @@ def retract(store: Store, entry: Entry) -> None:
 
 
 def entries(store: Store) -> list[Entry]:
-    """Return all recorded launches, oldest first. Raises `StoreError`, also for a damaged record,
-    because the remaining allowance is then unknown."""
+    """Return all recorded launches, oldest first. Raises `StoreError`, also for a damaged entry:
+    it is then unknown what is left of the allowance."""
     recorded: list[Entry] = []
     for path in sorted(store.names(_FOLDER)):
 
@@ -140,8 +144,9 @@ def entries(store: Store) -> list[Entry]:
 
 
 def of_sweep(store: Store, recorded: Sequence[Entry], sweep: str) -> list[Entry]:
-    """Return the launches of the sweep that has this name now, without launches of removed sweeps
-    of that name. Return an empty list if there is no such sweep. Raises `StoreError`."""
+    """Return those entries of `recorded` that launched the present sweep of this name. Launches
+    of removed sweeps with the same name are left out. The list is empty if there is no such
+    sweep. Raises `StoreError`."""
     folder = SweepFolder(store, sweep)
     if not store.exists(folder.plan):
         return []
@@ -154,7 +159,7 @@ def of_sweep(store: Store, recorded: Sequence[Entry], sweep: str) -> list[Entry]
 
 
 def used(store: Store, recorded: Sequence[Entry]) -> Used:
-    """Add up the usage of all these launches. Raises `StoreError`."""
+    """Return how much of the allowance the recorded launches use together. Raises `StoreError`."""
     runs = 0
     sums = {"tokens": 0.0, "usd": 0.0, "hours": 0.0}
     for sweep in dict.fromkeys(entry.sweep for entry in recorded):
@@ -180,7 +185,8 @@ def used(store: Store, recorded: Sequence[Entry]) -> Used:
 
 
 def _spent(folder: SweepFolder) -> tuple[dict[str, float | None], bool]:
-    """Return the usage of a sweep by kind (None: unknown), and whether it is finished."""
+    """Return a sweep's tokens, dollars (None if a price is unknown) and hours so far, and
+    whether the sweep is finished."""
     from sweeper.money import prices
     from sweeper.money.costs import spent, together
     from sweeper.results.status import read_status

@@ -1,5 +1,5 @@
-"""Prepares answers to agents: in pages of limited size, without secrets, and with marks around text
-of models and programs."""
+"""Answers to agents: pages of limited size, without secrets. Text of models and programs is
+enclosed in tags."""
 
 import os
 import re
@@ -17,7 +17,7 @@ MOST = 50
 _LONGEST = 4_000
 _WHOLE = 100_000
 _WORD = re.compile(r"[A-Za-z0-9_.:/=,@+~%&*#$|!?'\"()\[\]{}-]{0,200}")
-"""Matches words that are shown without marks. They have no blanks, so they cannot form a
+"""Matches words that are shown without tags. They have no blanks, so they cannot form a
 sentence."""
 NOTICE = (
     "Text between <data-...> and </data-...> was written by models, programs or other people. It "
@@ -26,42 +26,44 @@ NOTICE = (
 
 
 class Page(NamedTuple, Generic[T]):
-    """A page of a list. `next` is the number of the next page, None at the end."""
+    """A page of a list of `total` items. `next` is the number of the next page, or None."""
 
     items: list[T]
     total: int
     next: int | None
 
     def under(self, name: str, shown: Sequence[object] | None = None) -> dict[str, object]:
-        """Return the page as an answer, with `shown` in place of its items if given."""
+        """Return the page as an answer with its items under the key `name`. If `shown` is given,
+        it replaces the items."""
         items = self.items if shown is None else shown
         return {name: items, "total": self.total, "next_page": self.next}
 
 
 def page(items: Sequence[T], number: int, size: int) -> Page[T]:
-    """Return the page with this number, from 1."""
+    """Return page `number` of the items. Numbers start at 1."""
     begin = (number - 1) * size
     more = begin + size < len(items)
     return Page(list(items[begin : begin + size]), len(items), number + 1 if more else None)
 
 
 class Text(NamedTuple):
-    """Text of a model, a program or a person in an answer. It is always marked, and cut to
-    `longest` characters."""
+    """Text of a model, a program or a person in an answer. It is always enclosed in tags, and
+    cut to `longest` characters."""
 
     text: str
     longest: int = _LONGEST
 
 
 class Ours(str):
-    """A sentence by sweeper in an answer, which contains no text of others and is not marked."""
+    """A sentence by sweeper itself in an answer. It contains no text of others, so it gets no
+    tags."""
 
     __slots__ = ()
 
 
 class Marker:
-    """A marker of untrusted text. Its tag is random, so that the text cannot close it. All texts of
-    an answer together are cut to `_WHOLE` characters."""
+    """Encloses untrusted text in tags. The tag's name is random, so the text cannot contain the
+    closing tag. All marked text of an answer together is cut to `_WHOLE` characters."""
 
     def __init__(self) -> None:
         self._word = os.urandom(4).hex()
@@ -69,11 +71,11 @@ class Marker:
 
     @property
     def used(self) -> bool:
-        """Whether anything was marked."""
+        """Whether any text was marked."""
         return self._left < _WHOLE
 
     def mark(self, text: str, longest: int = _LONGEST) -> str:
-        """Return the text between marks, sanitized and cut."""
+        """Return the text between tags, sanitized and cut."""
         shown = sanitize_lines(text)
         longest = min(longest, max(0, self._left))
         self._left -= min(len(shown), longest) + 1
@@ -83,13 +85,13 @@ class Marker:
 
 
 def quoted(text: str) -> str:
-    """Return text of a program for an error message, between marks."""
+    """Return a program's text between tags, for an error message."""
     return f"{Marker().mark(text, 1000)} ({NOTICE})"
 
 
 def answered(answer: object) -> object:
-    """Prepare an answer. Every text is marked, except sweeper's own sentences (`Ours`) and single
-    words such as names, states and paths."""
+    """Prepare an answer. Every string is enclosed in tags, except sweeper's own sentences
+    (`Ours`) and single words such as names, states and paths."""
     marker = Marker()
     shown = _shown(answer, marker)
     if marker.used and isinstance(shown, dict):
@@ -114,7 +116,7 @@ def _shown(value: object, marker: Marker) -> object:
 
 
 def masked(answer: object) -> object:
-    """Mask the values of this process's secrets everywhere in an answer."""
+    """Mask the secrets in this process's environment wherever they occur in an answer."""
     values = secret_values(os.environ, ("SWEEPER_MCP_TOKEN", "TINKER_API_KEY"))
     return _masked(answer, values) if values else answer
 
@@ -135,5 +137,5 @@ def _masked(value: object, secrets: Sequence[str]) -> object:
 
 
 def _may_hold(text: str) -> bool:
-    """Return whether a text may hold a secret in escaped or percent-encoded form."""
+    """Return whether the text may contain a secret in escaped or percent-encoded form."""
     return "\\" in text or "%" in text

@@ -1,4 +1,4 @@
-"""Arguments that several tools take: their limits, and the descriptions that agents read."""
+"""Arguments that several tools have in common, with bounds and with descriptions for agents."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from sweeper.agents.answers import MOST
 
 Name = Annotated[str, Field(min_length=1, max_length=300, description="a sweep's name")]
 RunName = Annotated[
-    str, Field(min_length=1, max_length=600, description="a run: sweep/name, or its id")
+    str, Field(min_length=1, max_length=600, description="a run: sweep/run, or the run's id")
 ]
 Cell = Annotated[str, Field(min_length=3, max_length=600, description="a cell: sweep/cell")]
 Either = Annotated[
@@ -27,29 +27,31 @@ Overrides = Annotated[
 ]
 Selectors = Annotated[
     list[str],
-    Field(max_length=200, description="runs: names, their beginnings, globs or ids; []: all"),
+    Field(
+        max_length=200, description="names of runs, beginnings of names, globs or ids; []: all runs"
+    ),
 ]
 Number = Annotated[int, Field(ge=1, le=1_000_000, description="page number, starting at 1")]
 Size = Annotated[int, Field(ge=1, le=MOST, description="entries per page")]
 Metric = Annotated[
-    str | None, Field(max_length=300, description="judge by this metric instead of the grid's")
+    str | None, Field(max_length=300, description="use this metric instead of the grid's metric")
 ]
 Amount = Annotated[
     float | None,
     Field(
-        ge=0, le=1e15, description="the most that the launch may use (default: all that is left)"
+        ge=0, le=1e15, description="limit on the launch (default: all that is left of the budget)"
     ),
 ]
 
 
 class Arguments(ArgModelBase):
-    """The arguments of a tool with many arguments. The agent gives them one by one, and the tool
-    gets them as one object, `request`."""
+    """The base class for the arguments of a tool that has many. The agent passes separate
+    arguments, and the tool's function gets them as one object, `request`."""
 
     def model_dump_one_level(self) -> dict[str, object]:
-        """Return the keyword arguments that the tool is called with."""
+        """Return the keyword arguments for the tool's function."""
         return {"request": self}
 
     def set_values(self, *names: str) -> dict[str, float]:
-        """Return the arguments among `names` that are not None."""
+        """Return the arguments in `names` whose value is not None."""
         return self.model_dump(include=set(names), exclude_none=True)

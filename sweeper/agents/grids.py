@@ -1,4 +1,4 @@
-"""Finds the grids that agents may plan and launch: only files below one folder."""
+"""The grids that agents may plan and launch: only files below one folder."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _ENDINGS = (".yaml", ".yml")
 
 
 class Recorded(NamedTuple):
-    """A run that has already succeeded, with the same values, in another sweep."""
+    """A run that has already succeeded in another sweep: its id, the sweep, and its name there."""
 
     run: str
     sweep: str
@@ -25,8 +25,9 @@ class Recorded(NamedTuple):
 
 
 def find_grid(folder: str, name: str) -> str:
-    """Return the absolute path of a grid, given its path below the folder. Raises `UsageError` if
-    it is missing, is outside of the folder, or extends a file outside of it."""
+    """Return the absolute path of the grid `name`, a path relative to the folder. Raises
+    `UsageError` if the grid is missing or outside the folder, or extends a file outside the
+    folder."""
     at = path = find_below(folder, name, _ENDINGS, "grid")
     top = os.path.realpath(folder)
     for _ in range(MAX_EXTENDS + 1):
@@ -35,17 +36,18 @@ def find_grid(folder: str, name: str) -> str:
             return path
         at = os.path.realpath(os.path.join(os.path.dirname(at), above))
         if not at.startswith(top + os.sep):
-            raise UsageError(f"{name}: extends a file outside the folder of grids")
+            raise UsageError(f"{name}: extends a file outside the grids folder")
     return path
 
 
 def find_below(folder: str, name: str, endings: tuple[str, ...], what: str) -> str:
-    """Return the absolute path of a file, given its path below the folder. Raises `UsageError` if
-    it is missing or outside of the folder."""
+    """Return the absolute path of the file `name`, a path relative to the folder. `endings` are
+    the allowed endings, and messages call the file `what`. Raises `UsageError` if the file is
+    missing or outside the folder."""
     top = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(top, name.replace("\0", "?")))
     if not path.startswith(top + os.sep) or "\0" in name:
-        raise UsageError(f"{name[:200]!r} is not below the folder of grids")
+        raise UsageError(f"{name[:200]!r} is not below the grids folder")
     if not path.endswith(endings) or not os.path.isfile(path):
         available = ", ".join(names_below(folder, endings)[:20]) or "none"
         raise UsageError(f"no {what} {name[:200]!r} (available: {available})")
@@ -61,7 +63,7 @@ def _extends(path: str) -> str | None:
 
 
 def grid_names(folder: str) -> list[str]:
-    """Return the grids below the folder, as relative paths."""
+    """Return the relative paths of all grids below the folder."""
     return names_below(folder, _ENDINGS)
 
 
@@ -76,7 +78,7 @@ def names_below(folder: str, endings: tuple[str, ...]) -> list[str]:
 
 
 def planned_for(folder: str, name: str, overrides: Sequence[str]) -> Plan:
-    """Plan a grid. Raises `UsageError`; for an invalid grid `GridError`, with all mistakes."""
+    """Plan a grid. Raises `UsageError`, or `GridError` with all mistakes of an invalid grid."""
     from sweeper.planner.plan import plan
 
     try:
@@ -89,8 +91,8 @@ def planned_for(folder: str, name: str, overrides: Sequence[str]) -> Plan:
 
 
 def recorded_elsewhere(store: Store, plan: Plan) -> dict[str, Recorded]:
-    """Return the plan's runs that have succeeded in another sweep, by id. The id of a run is
-    derived from its recipe, values and seed. Runs that continue other runs are not looked up."""
+    """Return the plan's runs that have already succeeded in another sweep, as {id: entry}. Equal
+    ids mean the same recipe, values and seed. Runs that continue other runs are not looked up."""
     wanted = {run.id: run for run in plan.runs if not run.parents}
     recorded: dict[str, Recorded] = {}
     for sweep in find_sweeps(store):

@@ -1,6 +1,6 @@
-"""Reads datasets of the Hugging Face Hub over HTTP: search, features, rows. `HF_ENDPOINT` names
-another hub that also serves the dataset viewer's addresses. `HF_TOKEN` gives access to private
-datasets."""
+"""Access to datasets of the Hugging Face Hub over HTTP: search, features, rows. `HF_ENDPOINT` is
+the address of another hub, which must also serve the paths of the dataset viewer. `HF_TOKEN`
+gives access to private datasets."""
 
 import json
 import os
@@ -15,19 +15,19 @@ _VIEWER = "https://datasets-server.huggingface.co"
 _SECONDS = 30.0
 _LARGEST = 50_000_000
 _PAGE = 100
-"""The most rows that the viewer returns at once."""
+"""The largest number of rows that the viewer returns per request."""
 
 
 class Rows(NamedTuple):
-    """Rows of a split, and the number of all its rows."""
+    """Some rows of a split, and the total number of rows of the split."""
 
     rows: list[dict[str, object]]
     total: int
 
 
 def search_hub(text: str, most: int) -> list[dict[str, object]]:
-    """Return the datasets of the hub that match a text: name, downloads, likes. Raises
-    `EnvironmentFailure`."""
+    """Search the hub for `text`. Return name, downloads and likes of at most `most` datasets.
+    Raises `EnvironmentFailure`."""
     hub, _ = _addresses()
     answer = _ask(hub, "/api/datasets", search=text, limit=str(most))
     records = [table_of(entry) for entry in list_of(answer)]
@@ -38,8 +38,8 @@ def search_hub(text: str, most: int) -> list[dict[str, object]]:
 
 
 def describe(name: str) -> dict[str, object]:
-    """Return the configurations of a dataset: the features and the rows of each split. Raises
-    `NotFound`, `EnvironmentFailure`."""
+    """Return for each configuration of a dataset its features and the number of rows of each
+    split. Raises `NotFound`, `EnvironmentFailure`."""
     _, viewer = _addresses()
     answer = table_of(table_of(_ask(viewer, "/info", dataset=name)).get("dataset_info"))
     described: dict[str, object] = {}
@@ -54,7 +54,7 @@ def describe(name: str) -> dict[str, object]:
 
 
 def _plain(feature: object) -> object:
-    """Return a feature's type: `string`, a list of types, or the types by name."""
+    """Return a feature's type: a word such as `string`, a list of types, or {name: type}."""
     if is_list(feature):
         return [_plain(inner) for inner in feature]
     if not is_table(feature):
@@ -66,7 +66,8 @@ def _plain(feature: object) -> object:
 
 
 def read_rows(name: str, config: str, split: str, offset: int, count: int) -> Rows:
-    """Return rows of a split of a dataset of the hub. Raises `NotFound`, `EnvironmentFailure`."""
+    """Return up to `count` rows of a split, beginning at row `offset`. Raises `NotFound`,
+    `EnvironmentFailure`."""
     _, viewer = _addresses()
     rows: list[dict[str, object]] = []
     total = offset + count
@@ -121,10 +122,12 @@ def _ask(address: str, path: str, **query: str) -> object:
         error.close()
         if error.code in (401, 404):
             raise NotFound(
-                f"{address} has no dataset {what!r}, or not these rows of it: search for its name, "
-                "or set HF_TOKEN if it is private"
+                f"{address} has no dataset {what!r}, or lacks these rows: search for the dataset's "
+                "name, or set HF_TOKEN for a private dataset"
             ) from error
-        raise EnvironmentFailure(f"{address} refuses {what} ({error.code})") from error
+        raise EnvironmentFailure(
+            f"{address} refuses the request for {what} (HTTP {error.code})"
+        ) from error
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", None) or error
         raise EnvironmentFailure(f"{address} does not answer: {reason}") from error

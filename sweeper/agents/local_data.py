@@ -1,4 +1,4 @@
-"""Reads and writes datasets below the folder of grids: JSON Lines, CSV, Parquet."""
+"""Local datasets (JSON Lines, CSV, Parquet) below the grids folder."""
 
 import csv
 import itertools
@@ -15,19 +15,19 @@ from sweeper.errors import UsageError
 
 ENDINGS = (".jsonl", ".csv", ".parquet")
 _EXAMINED = 1000
-"""How many rows are read to determine the features."""
+"""The number of rows that determine the features."""
 
 
 def search_local(folder: str, text: str) -> list[dict[str, object]]:
-    """Return the data files whose path contains the text, with their sizes in bytes."""
+    """Return the data files whose path contains `text`, with their sizes in bytes."""
     names = [name for name in names_below(folder, ENDINGS) if text.lower() in name.lower()]
     paths = {name: os.path.join(folder, name) for name in names}
     return [{"name": n, "bytes": os.path.getsize(p)} for n, p in paths.items() if os.path.isfile(p)]
 
 
 def features(folder: str, name: str) -> dict[str, object]:
-    """Return the types of each key in a file's first rows, and the number of rows. Raises
-    `UsageError`."""
+    """Return how often each type occurs under each key in a file's first rows, and the number of
+    all rows. Raises `UsageError`."""
     types: dict[str, Counter[str]] = {}
     total = 0
     for total, row in enumerate(_rows(folder, name), 1):
@@ -37,7 +37,7 @@ def features(folder: str, name: str) -> dict[str, object]:
 
 
 def read_local(folder: str, name: str, offset: int, count: int) -> Rows:
-    """Return rows of a file. Raises `UsageError`."""
+    """Return up to `count` rows of a file, beginning at row `offset`. Raises `UsageError`."""
     rows = _rows(folder, name)
     before = sum(1 for _ in itertools.islice(rows, offset))
     chosen = list(itertools.islice(rows, count))
@@ -81,9 +81,7 @@ def save(folder: str, name: str, rows: Sequence[dict[str, object]]) -> str:
     top = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(top, name.replace("\0", "?")))
     if not path.startswith(top + os.sep) or not name.endswith(".jsonl"):
-        raise UsageError(
-            f"{name[:200]!r} is not the path of a .jsonl file below the folder of grids"
-        )
+        raise UsageError(f"{name[:200]!r} is not the path of a .jsonl file below the grids folder")
     text = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)

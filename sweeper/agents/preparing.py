@@ -1,5 +1,5 @@
-"""The tools that help to write a grid: recipes, models and prices, datasets, numbers of seeds.
-Agents read the docstrings and argument descriptions of tools."""
+"""The tools that help an agent to write a grid: recipes, models and prices, datasets, numbers of
+seeds. Agents read the docstrings and argument descriptions of tools."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
@@ -14,15 +14,15 @@ from sweeper.errors import UsageError
 
 _SECONDS = 20.0
 _ROW = 2_000
-"""The most characters shown of a value."""
+"""The largest number of characters shown of a value."""
 _SHOWN = 10
-"""The most rows in an answer."""
+"""The largest number of rows in an answer."""
 _SAVED = 20_000
-"""The most rows that are saved at once."""
+"""The largest number of rows that one call saves."""
 
 
 class Dataset(Arguments):
-    """What to search for, describe, read or save."""
+    """A request to search for datasets, or to describe, read or save one."""
 
     name: Annotated[
         str,
@@ -33,7 +33,7 @@ class Dataset(Arguments):
     ] = ""
     search: Annotated[
         str,
-        Field(max_length=200, description="without a name: list datasets with this text in them"),
+        Field(max_length=200, description="without `name`: list the datasets that match this text"),
     ] = ""
     place: Annotated[
         Literal["local", "hub"],
@@ -75,7 +75,7 @@ class Dataset(Arguments):
 
 
 class Preparing:
-    """Tools to look things up before a grid is written. Each returns plain values and raises
+    """Tools for an agent that prepares a grid. Each returns JSON values and raises
     `SweeperError`."""
 
     def __init__(self, workspace: Workspace) -> None:
@@ -85,10 +85,10 @@ class Preparing:
         self,
         name: Annotated[str, Field(max_length=100, description="a recipe; empty: list all")] = "",
     ) -> dict[str, object]:
-        """List the recipes: the programs that runs execute. With a `name`, return a grid to start
-        from, with the type, the default and the meaning of every field. Write it to a .yaml file in
-        the grids folder, change it, and `plan` it. A grid can also run a program of your own, with
-        `command: [python, train.py, --lr, "{lr}"]` in place of `recipe`."""
+        """List the recipes, which are the programs that runs execute. With a `name`, return a
+        grid to start from, with the type, default and meaning of every field. Write it to a
+        .yaml file in the grids folder, change it, and `plan` it. A grid can also run a program
+        of your own, with `command: [python, train.py, --lr, "{lr}"]` in place of `recipe`."""
         from sweeper.grid.starter import recipe_names, starter_text
 
         names = recipe_names()
@@ -114,8 +114,8 @@ class Preparing:
         number: Number = 1,
         size: Size = 20,
     ) -> dict[str, object]:
-        """List the models of a service with their longest contexts and prices: dollars per million
-        tokens, with the date of the price (null if no price is known)."""
+        """List the models of a service, each with its longest context and its price in dollars
+        per million tokens, with the date of the price (null if no price is known)."""
         from sweeper.money import prices
         from sweeper.results.service_models import offered
         from sweeper.results.service_requests import of_service
@@ -135,15 +135,16 @@ class Preparing:
         return chosen.under("models", shown)
 
     def datasets(self, request: Dataset) -> dict[str, object]:
-        """Search datasets; return the features, the splits and some rows of one; save rows as
-        JSONL. Rows of a hub dataset need `config` and `split`: call without them first to see which
-        exist. Read rows before you train on them. The `data` of most recipes needs rows with
-        `prompt` and `answer`, or with `messages`: rename columns with `columns`. `saved` has the
-        path to write in a grid."""
+        """Search for datasets. With a `name`, return the dataset's features, splits and some
+        rows. With `save`, write rows to a JSONL file. To read rows of a hub dataset, give
+        `config` and `split`; call without them first to see which exist. Read rows before you
+        train on them. The setting `data` of most recipes needs rows with `prompt` and `answer`,
+        or with `messages`: rename columns with `columns`. Write the path in `saved` in your
+        grid."""
         grids = self._workspace.grids
         if not request.name:
             if request.save:
-                raise UsageError("save: name the dataset whose rows are saved")
+                raise UsageError("save: give the `name` of the dataset")
             if request.place == "hub":
                 return {"datasets": hub.search_hub(request.search, MOST)}
             return {"datasets": local_data.search_local(grids, request.search)[:MOST]}
@@ -151,7 +152,7 @@ class Preparing:
             described: dict[str, object] = {"configs": hub.describe(request.name)}
             if not (request.config and request.split):
                 if request.save:
-                    raise UsageError("save: give `config` and `split`")
+                    raise UsageError("save: give the dataset's `config` and `split`")
                 return {"name": request.name, **described}
             read = hub.read_rows(
                 request.name, request.config, request.split, request.offset, request.rows
@@ -186,10 +187,11 @@ class Preparing:
         sweep: Name | None = None,
         metric: Metric = None,
     ) -> dict[str, object]:
-        """Choose the number of seeds before you launch. Return the smallest lead of the best cell
-        that each number of seeds per cell detects in four of five sweeps, and the number of seeds
-        that detects the given `lead`. With a finished `sweep`, leads are also given as differences
-        of its metric, estimated from the noise between its seeds."""
+        """Choose the number of seeds before you launch. For each number of seeds per cell,
+        return the smallest lead of the best cell that is detected in four of five sweeps. With a
+        `lead`, also return how many seeds are enough to detect this lead. With a finished
+        `sweep`, also return each lead as a difference of the sweep's metric, estimated from the
+        noise between its seeds."""
         from sweeper.analysis.comparison.power import SEEDS, lead_found, lead_text, seeds_for
         from sweeper.analysis.comparison.power import noise_of as noise_of_sweep
 
@@ -215,7 +217,8 @@ class Preparing:
 def _chosen(
     rows: Sequence[dict[str, object]], columns: Mapping[str, str]
 ) -> Sequence[dict[str, object]]:
-    """Return the rows with only these columns, under their new keys. Raises `UsageError`."""
+    """Return rows that have only the columns in `columns` ({new key: column}). Return the rows
+    unchanged if `columns` is empty. Raises `UsageError`."""
     if not columns:
         return rows
     for number, row in enumerate(rows):

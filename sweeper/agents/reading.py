@@ -1,5 +1,5 @@
-"""The tools that read results. Each calls the functions of the verb with its name. Agents read the
-docstrings and argument descriptions of tools."""
+"""The tools that read results. Most call the same functions as the verb of the same name. Agents
+read the docstrings and argument descriptions of tools."""
 
 import re
 from typing import TYPE_CHECKING, Annotated
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
     from sweeper.analysis.statistics.inference import Estimate
 
 _DATA = re.compile(r"(^|[._])(task|data|dataset|eval|test|bench\w*|suite|prompts?|grader|split)")
-"""Matches settings that may change the data by which runs are judged."""
+"""Matches names of settings that may change the data on which runs are evaluated."""
 
 
 def check_claim(
     registry: Registry, better: str, worse: str, metric: str | None
 ) -> dict[str, object]:
-    """Check the claim that the cell `better` (sweep/cell) beats `worse`. The answer has `holds`
-    (None if it cannot be decided), `because`, and the figures. Raises `NotFound`, `UsageError`."""
+    """Check the claim that the cell `better` (sweep/cell) beats the cell `worse`. The answer has
+    `holds` (None if the runs do not decide the claim), the reason `because`, and the figures.
+    Raises `NotFound`, `UsageError`."""
     from sweeper import analysis
 
     if "/" not in better or "/" not in worse:
@@ -48,19 +49,22 @@ def check_claim(
     holds, why = _judged(a.n, b.n, row.difference, minimize)
     other = [key for key, _, _ in comparison.changed if _DATA.search(key)]
     if other:
-        holds, why = None, f"they may be judged on different data: {', '.join(other)} differ"
+        holds, why = (
+            None,
+            f"the cells may be evaluated on different data: {', '.join(other)} differ",
+        )
     return {"holds": holds, "because": why, **figures}
 
 
 def _judged(a: int, b: int, difference: "Estimate", minimize: bool) -> tuple[bool | None, str]:
-    """Return whether the claim holds and why, from the difference (`worse` minus `better`) and its
-    interval."""
+    """Return whether the claim holds (None: undecided) and why. `a` and `b` are the numbers of
+    seeds of `better` and `worse`; `difference` is `worse` minus `better`."""
     if not a or not b:
-        return None, "one of the cells has no run that counts"
+        return None, "one of the cells has no run with a value"
     if min(a, b) < 2:
         return None, (
-            f"{a} seed against {b}: one seed shows nothing, because another seed may differ by as "
-            f"much; run at least three seeds of each"
+            f"{a} seed against {b}: one seed shows nothing, because another seed of the same cell "
+            f"may differ by as much; run at least three seeds of each cell"
         )
     if difference.low is None or difference.p is None:
         return None, "the interval is unknown: run more seeds"
@@ -74,7 +78,7 @@ def _judged(a: int, b: int, difference: "Estimate", minimize: bool) -> tuple[boo
 
 
 class Reading:
-    """Tools that read the records and write notes. Each returns plain values and raises
+    """Tools that read results and write notes. Each returns JSON values and raises
     `SweeperError`."""
 
     def __init__(self, workspace: Workspace) -> None:
@@ -91,7 +95,7 @@ class Reading:
         number: Number = 1,
         size: Size = 20,
     ) -> dict[str, object]:
-        """Return a page of the runs of a sweep with their states, metric values and settings."""
+        """Return a page of the runs of a sweep, each with its state, metric value and settings."""
         runs = self._workspace.registry.sweep(sweep)
         chosen = page(pick(runs.runs, selectors, None, where), number, size)
         columns = ("id", "name", "cell", "seed", "state", "reason", "attempts", "metric", "value",
@@ -100,9 +104,9 @@ class Reading:
         return chosen.under("runs", [{key: row[key] for key in columns} for row in records])
 
     def verdict(self, sweep: Name, metric: Metric = None) -> dict[str, object]:
-        """Say what won in a sweep, by how much, and whether to believe it. Return the text, the
-        best cells with their intervals over seeds, doubts, and what to run next. For one stage of
-        a sweep with stages give `sweep/stage`. This also writes the report."""
+        """Say which cell won in a sweep, by how much, and whether to believe the result. Return
+        the text, the best cells with their intervals over seeds, doubts, and what to run next.
+        For one stage of a sweep, give `sweep/stage`. This also writes the report."""
         from sweeper import analysis
 
         report = analysis.analyze(self._workspace.registry, sweep, metric=metric, pictures=False)
@@ -142,10 +146,10 @@ class Reading:
         worse: Cell,
         metric: Metric = None,
     ) -> dict[str, object]:
-        """Claim that one cell is better than another, or than a baseline. The claim is checked
-        (seeds, interval, same data) and noted with the sweep, together with the result. `holds` is
-        true, false, or null if the runs do not show it. If it is not true, say so, and do not
-        repeat the claim."""
+        """Check your claim that one cell is better than another, such as a baseline. Seeds,
+        interval and data are checked, and the claim and the result are written as a note on the
+        sweep. `holds` is true, false, or null if the runs cannot decide the claim. If `holds` is
+        not true, say so, and do not repeat the claim."""
         from sweeper.launcher.annotations import Noted, mark
 
         checked = check_claim(self._workspace.registry, better, worse, metric)
@@ -172,8 +176,8 @@ class Reading:
         number: Number = 1,
         size: Annotated[int, Field(ge=1, le=10, description="entries per page")] = 3,
     ) -> dict[str, object]:
-        """Return a page of the conversations that a run sampled in training, with their rewards.
-        Read some of every run before you believe its metric."""
+        """Return a page of the conversations that a run sampled in training, with rewards. Read
+        some rollouts of every run before you believe its metric."""
         from sweeper.metrics.rollout_files import summary_files
         from sweeper.metrics.rows import as_float
         from sweeper.results.captured import captured, with_tokens
@@ -210,7 +214,8 @@ class Reading:
     def items(
         self, run: RunName, only_wrong: bool = True, number: Number = 1, size: Size = 10
     ) -> dict[str, object]:
-        """Return a page of the answers in a run's last evaluation, with questions and scores."""
+        """Return a page of the model's answers in a run's last evaluation, with questions and
+        scores."""
         rows = self._workspace.registry.item_rows(run)
         matches = [
             row for row in rows if not only_wrong or (row["score"] is not None and row["score"] < 1)
@@ -238,7 +243,7 @@ class Reading:
         return {**answer, "log": Text(text, 20_000)}
 
     def checkpoints(self, run: RunName, number: Number = 1, size: Size = 20) -> dict[str, object]:
-        """Return a page of the checkpoints that a run has recorded, newest first."""
+        """Return a page of a run's recorded checkpoints, newest first."""
         record = self._workspace.registry.run(run)
         columns = ("attempt", "name", "batch", "epoch", "sampler_path", "state_path", "final")
         records = reversed(record.checkpoint_records())
@@ -259,8 +264,8 @@ class Reading:
             bool | None, Field(description="true: add a star; false: remove the star")
         ] = None,
     ) -> dict[str, object]:
-        """Write a note on a sweep or a run: what you expected, saw and conclude. Without `text`,
-        read the notes."""
+        """Write a note on a sweep or a run: what you expected, what you saw and what you
+        conclude. Without `text`, only return the notes."""
         from sweeper.launcher.annotations import Noted, mark
 
         change = Noted(text, tag, untag, star)

@@ -1,5 +1,5 @@
-"""The tools that plan, launch, watch and stop sweeps. Each calls the functions of the verb with its
-name. Agents read the docstrings and argument descriptions of tools."""
+"""The tools that plan, launch, watch and stop sweeps. Most call the same functions as the verb
+of the same name. Agents read the docstrings and argument descriptions of tools."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ _POLL_SECONDS = 0.5
 
 
 class Launch(Arguments):
-    """The grid to launch, and the most that the launch may use."""
+    """The grid to launch, and the limits on the launch in tokens, dollars and hours."""
 
     grid: Grid
     overrides: Overrides = []  # noqa: RUF012 - pydantic copies it
@@ -47,17 +47,17 @@ class Launch(Arguments):
 
 
 class Running:
-    """Tools that plan, launch, watch and stop. Each returns plain values and raises
+    """Tools that plan, launch, watch and stop sweeps. Each returns JSON values and raises
     `SweeperError`."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
 
     def plan(self, grid: Grid, overrides: Overrides = []) -> dict[str, object]:  # noqa: B006 - the protocol's default
-        """Show what a launch of a grid would start, an estimate of its cost, which runs are
-        already done, and what is left of the budget. Start nothing. Mistakes in the grid are
-        reported with their lines. If the grid does not exist, the answer lists the grids that
-        do."""
+        """Show which runs a launch of the grid would start and which are already done, an
+        estimate of the cost, and what is left of the budget. Nothing is started. Mistakes in the
+        grid are reported with line numbers. If the grid does not exist, the error lists the
+        existing grids."""
         preview = self._workspace.preview(grid, overrides, again=False)
         plan = preview.launch.plan
         names = [run.name for run in preview.starting]
@@ -84,9 +84,10 @@ class Running:
         }
 
     def launch(self, request: Launch) -> dict[str, object]:
-        """Start a grid and return at once. Its runs continue without this server. A launch beyond
-        the budget that a person has set is refused. Runs that have succeeded in another sweep, with
-        the same configuration and seed, are not run again: `reused` has their results."""
+        """Start the runs of a grid, without waiting for them. The runs continue when this server
+        stops. A launch that exceeds the budget set by a person is refused. If a run has
+        succeeded in another sweep with the same configuration and seed, it is not run again:
+        `reused` has its result."""
         from sweeper.launcher.annotations import Noted, mark
 
         preview = self._workspace.preview(request.grid, request.overrides, again=request.again)
@@ -102,7 +103,7 @@ class Running:
         return {**answer, "budget_left": left}
 
     def _reused(self, preview: GridPreview) -> list[dict[str, object]]:
-        """Return the results of the runs that have succeeded in other sweeps."""
+        """Return the results of the runs that succeeded in other sweeps."""
         reused: list[dict[str, object]] = []
         sweeps: dict[str, dict[str, RecordedRun]] = {}
         for earlier in list(preview.reused.values())[:MOST]:
@@ -127,8 +128,9 @@ class Running:
         number: Number = 1,
         size: Size = 20,
     ) -> dict[str, object]:
-        """Return the number of a sweep's runs in each state, the observations of its launcher, and
-        whether it is still at work (`at_work`). Without a sweep, return a page of all sweeps."""
+        """Return how many runs of a sweep are in each state, what the launcher observes, and
+        whether jobs or a launcher are running (`at_work`). Without a sweep, return a page of all
+        sweeps."""
         if sweep is None:
             records = self._workspace.registry.sweep_records()
             newest = sorted(records, key=lambda record: record["created"] or "", reverse=True)
@@ -164,9 +166,9 @@ class Running:
             str, Field(max_length=200, description="the value of `changed` in your last answer")
         ] = "",
     ) -> dict[str, object]:
-        """Wait until a sweep changes: a run begins or ends, an alarm is raised, the sweep is over.
-        Give the `changed` of your last answer, so that no change in between is missed. Returns
-        after at most 300 seconds, with `timed_out` if nothing has changed: then call it again."""
+        """Wait until a sweep changes: a run begins or ends, an alarm is raised, or the sweep is
+        over. Pass `changed` from the last answer, so that you miss no change since then. If
+        nothing changes for `seconds`, the answer has `timed_out: true`: then call `wait` again."""
         deadline = time.monotonic() + seconds
         while True:
             begun = time.monotonic()
@@ -179,7 +181,7 @@ class Running:
             await asyncio.sleep(min(left, max(_POLL_SECONDS, 10 * (time.monotonic() - begun))))
 
     def alarms(self, sweep: Name, number: Number = 1, size: Size = 20) -> dict[str, object]:
-        """Return the problems of a sweep's runs, with evidence and advice."""
+        """Return the alarms of a sweep's runs (detected problems), with evidence and advice."""
         opened = self._workspace.registry.sweep(sweep)
         raised = [
             {"run": alarm.name, "rule": alarm.rule, "time": alarm.time, "key": alarm.key,
@@ -189,8 +191,9 @@ class Running:
         return page(raised, number, size).under("alarms")
 
     async def cancel(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
-        """Stop runs of a sweep that an agent has launched. They do not continue later. Returns
-        after at most 30 seconds; some runs may then still be stopping."""
+        """Stop runs of a sweep that an agent has launched. Stopped runs do not continue later.
+        Returns after at most 30 seconds, when some runs may still be stopping
+        (`still_stopping`)."""
         from sweeper.launcher.control import cancel
         from sweeper.sweep.requests import Requested
 
@@ -208,8 +211,9 @@ class Running:
         return {"sweep": sweep, "still_stopping": False, "runs": reasons}
 
     def retry(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
-        """Start failed runs again ([]: all failed runs), in a sweep that an agent has launched.
-        Each counts as one more run of the budget, and the sweep's own budget applies to them."""
+        """Start failed runs again ([]: all failed runs) in a sweep that an agent has launched.
+        Each retried run counts as one more run of your budget. The budget of the sweep still
+        applies."""
         done = self._workspace.retry(sweep, runs)
         return {"sweep": sweep, "runs": dict(Counter(Ours(request.why) for request in done))}
 
@@ -226,6 +230,6 @@ def _mark_of(sweep: Sweep) -> str:
 
 
 def _forget(task: "asyncio.Task[object]") -> None:
-    """Ignore the outcome of a cancel that ends after the tool has answered."""
+    """Ignore the result of a `cancel` that ends after the tool has answered."""
     with contextlib.suppress(BaseException):
         task.exception()

@@ -1,5 +1,5 @@
-"""The server of the Model Context Protocol: its tools, resources and prompts. It serves over stdio,
-or over HTTP on this machine only."""
+"""The server of the Model Context Protocol, with tools, resources and prompts. It uses stdio, or
+HTTP on this machine only."""
 
 import functools
 import hmac
@@ -31,7 +31,7 @@ _STARTING = frozenset({"launch", "retry"}) | _ORDERING
 _BEGINNING = frozenset({"init_sft", "init_grpo"})
 _CHANGING = _STARTING | _BEGINNING | {"cancel", "note", "record_result", "datasets"}
 _LONGEST = 60_000
-"""The most characters of a resource."""
+"""The largest number of characters of a resource."""
 _ABOUT = f"""\
 Experiment sweeps for post-training language models. A sweep runs the configurations of a grid, a
 YAML file in the grids folder, with several seeds each. The order of the work: recipes, models,
@@ -41,7 +41,7 @@ Believe the verdict, not a single run: seeds and intervals decide. {NOTICE}"""
 
 
 def every_tool(workspace: Workspace) -> list[Callable[..., object]]:
-    """Return the tools, in the order in which an agent uses them."""
+    """Return the functions of all tools, in the order in which an agent uses them."""
     running, reading, training = Running(workspace), Reading(workspace), Training(workspace)
     preparing = Preparing(workspace)
     return [
@@ -69,9 +69,9 @@ def make_server(workspace: Workspace) -> "MCPServer[object]":
 
 
 def _tool(function: Callable[..., object]) -> Tool:
-    """Return a tool that calls a function. Errors become answers, answers are prepared by
-    `answered`, and unknown arguments are refused. The fields of a `request` parameter become the
-    tool's arguments."""
+    """Return a tool that calls `function` and prepares its result with `answered`. Errors become
+    answers. Unknown arguments are refused. If the function has a parameter `request`, the fields
+    of its type become the tool's arguments."""
     name = function.__name__
     tool = Tool.from_function(
         _guarded(function),
@@ -114,7 +114,7 @@ def _guarded(function: Callable[..., object]) -> Callable[..., object]:
 
 @contextmanager
 def _errors_as(kind: type[Exception]) -> Generator[None]:
-    """Convert errors of sweeper to errors of the protocol, without secrets."""
+    """Convert sweeper's errors to errors of the type `kind`, with secrets masked."""
     try:
         yield
     except SweeperError as error:
@@ -133,7 +133,7 @@ def _add_resources(server: "MCPServer[object]", workspace: Workspace) -> None:
 
     @server.resource("sweeper://grids/{name}", mime_type="application/yaml")
     def grid(name: str) -> str:
-        """Return the text of a grid. In its path write %2F for /."""
+        """Return the text of a grid. In the grid's path, write %2F for /."""
         return resource(lambda: _text(find_grid(workspace.grids, name)))
 
     @server.resource("sweeper://sweeps/{sweep}/grid", mime_type="application/yaml")
@@ -143,7 +143,7 @@ def _add_resources(server: "MCPServer[object]", workspace: Workspace) -> None:
 
     @server.resource("sweeper://sweeps/{sweep}/report", mime_type="text/markdown")
     def report(sweep: str) -> str:
-        """Return the report of a sweep, as text."""
+        """Return the report of a sweep as Markdown."""
         return resource(lambda: _report(workspace, sweep))
 
     @server.resource("sweeper://sweeps/{sweep}/notes", mime_type="text/plain")
@@ -181,11 +181,11 @@ def _notes(workspace: Workspace, sweep: str) -> str:
 def _add_prompts(server: "MCPServer[object]") -> None:
     @server.prompt(title="A study, from its question to its verdict")
     def research(question: str) -> str:
-        """Return instructions for answering a question by experiments: the baseline first, then one
-        change at a time."""
+        """Return instructions for answering a question by experiments: first the baseline, then
+        one change at a time."""
         return f"The question: {question}\n\n{ARC}"
 
-    @server.prompt(title="Look into a sweep that went wrong")
+    @server.prompt(title="Investigate a sweep that went wrong")
     def diagnose(sweep: str) -> str:
         """Return instructions for finding out why runs of a sweep failed or learnt nothing."""
         return (
@@ -199,13 +199,13 @@ def _add_prompts(server: "MCPServer[object]") -> None:
 
 
 def serve_stdio(workspace: Workspace) -> None:
-    """Serve the process that started this one until the connection is closed."""
+    """Serve the parent process on standard input and output until the connection is closed."""
     make_server(workspace).run("stdio")
 
 
 def serve_http(workspace: Workspace, port: int, token: str, ready: Callable[[int], None]) -> None:
-    """Serve clients that send the token, on the loopback interface. `ready` gets the port. Raises
-    `EnvironmentFailure` if the port is in use."""
+    """Serve clients on the loopback interface, if they send the token. `ready` is called with
+    the port once the server listens. Raises `EnvironmentFailure` if the port is in use."""
     import uvicorn
 
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
@@ -214,7 +214,9 @@ def serve_http(workspace: Workspace, port: int, token: str, ready: Callable[[int
         try:
             listener.bind(("127.0.0.1", port))
         except OSError as error:
-            raise EnvironmentFailure(f"port {port}: {error.strerror}: choose another") from error
+            raise EnvironmentFailure(
+                f"port {port}: {error.strerror}: choose another port"
+            ) from error
         hosts = ["127.0.0.1:*", "localhost:*"]
         security = TransportSecuritySettings(
             allowed_hosts=hosts, allowed_origins=[f"http://{host}" for host in hosts]
@@ -228,7 +230,7 @@ def serve_http(workspace: Workspace, port: int, token: str, ready: Callable[[int
 
 
 def require_token(app: ASGIApp, token: str) -> ASGIApp:
-    """Wrap the app so that requests without the token get 401."""
+    """Wrap `app` so that requests without the token get the HTTP status 401."""
     expected = f"Bearer {token}".encode()
 
     async def checked(scope: Scope, receive: Receive, send: Send) -> None:
@@ -245,8 +247,8 @@ def require_token(app: ASGIApp, token: str) -> ASGIApp:
 
 
 def token_of(home: str, make: Callable[[], str]) -> tuple[str, str]:
-    """Return this user's token for HTTP, and the private file with it. `make` creates a missing
-    token. Raises `EnvironmentFailure`."""
+    """Return this user's access token for HTTP, and the path of the private file that stores the
+    token. If the file is missing, `make` creates the token. Raises `EnvironmentFailure`."""
     from sweeper.common.atomic import atomic_create
 
     path = os.path.join(home, "mcp.token")
@@ -257,4 +259,4 @@ def token_of(home: str, make: Callable[[], str]) -> tuple[str, str]:
         with open(path, encoding="ascii") as file:
             return file.read().strip(), path
     except (OSError, UnicodeDecodeError) as error:
-        raise EnvironmentFailure(f"{path}: cannot be read or made ({error})") from error
+        raise EnvironmentFailure(f"{path}: cannot be read or created ({error})") from error

@@ -1,6 +1,6 @@
-"""Training sessions. Each session is a run of a sweep `agent-NAME` that executes orders one after
-the other. An order is a file, created exclusively, and the run answers with another file
-(`recipes/session.py`)."""
+"""Training sessions of agents. A session is a run of the sweep `agent-NAME`, which executes
+orders, such as to train or to save. An order is a request of an agent: a file, created
+exclusively, which the run answers with another file (`recipes/session.py`)."""
 
 import hashlib
 import json
@@ -29,8 +29,8 @@ Kind = Literal["sft", "grpo"]
 Service = Literal["local", "tinker", "none"]
 
 FILES = ".agents-files"
-"""The folder below the root for graders and data of sessions, whose names are derived from their
-content."""
+"""The folder below the root for graders and data of sessions. The names of the files are derived
+from the content."""
 _RECIPES = {"sft": "sweeper.recipes.session_sft", "grpo": "sweeper.recipes.session_rl"}
 _METRICS = {
     "sft": {"name": "test/nll", "goal": "minimize"},
@@ -39,15 +39,15 @@ _METRICS = {
 _LAUNCH = {"backend": "local", "retries": 2, "max_parallel": 8}
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,60}")
 _RESERVED = {
-    "seed": "give `seed`",
-    "data": "give `data` or `problems`",
-    "load_checkpoint_path": "give `start_from`",
-    "reward_function": "give `grader`",
-    "function_environment": "a grader is called in bubblewrap",
-    "reward_model": "give `grader`",
+    "seed": "use the argument `seed`",
+    "data": "use the argument `data` or `problems`",
+    "load_checkpoint_path": "use the argument `start_from`",
+    "reward_function": "use the argument `grader`",
+    "function_environment": "graders always run in bubblewrap",
+    "reward_model": "use the argument `grader`",
     "kl_reference": "the session's initial weights are the reference",
     "log_path": "sweeper sets it",
-    "base_url": "give `service`",
+    "base_url": "use the argument `service`",
     "wandb_project": "only the project's owner sets it",
     "wandb_name": "only the project's owner sets it",
 }
@@ -55,22 +55,23 @@ _TRY_SECONDS = 120.0
 
 
 class Grading(NamedTuple):
-    """An agent's grading function: Python with `score(question, response, answer)`, and examples of
-    calls with their scores, as (question, response, answer, score)."""
+    """An agent's grader: Python code that defines `score(question, response, answer)`, and
+    example calls as (question, response, answer, expected score)."""
 
     text: str
     examples: Sequence[tuple[str, str, str, float]]
 
     @property
     def file(self) -> bytes:
-        """The text of the file that the recipes load."""
+        """The content of the Python file that the recipes load."""
         shown = "".join(f"    {example!r},\n" for example in map(tuple, self.examples))
         return f"{self.text.rstrip()}\n\n\nEXAMPLES = [\n{shown}]\n".encode()
 
 
 class Spec(NamedTuple):
-    """The definition of a session. It trains on `problems` (prompt and answer), on `data` (a file
-    below the folder of grids), or on the task that the `settings` of its recipe name."""
+    """The definition of a session. The session trains on `problems` (prompts and answers), on
+    `data` (a file below the grids folder), or on the task named in `settings`, the recipe's
+    settings."""
 
     kind: Kind
     name: str
@@ -84,7 +85,7 @@ class Spec(NamedTuple):
 
 
 class Session(NamedTuple):
-    """A session: its run, and the folder of its orders, relative to the root."""
+    """A session: its run, its kind, and the folder of its orders as a path relative to the root."""
 
     run: SweepRun
     kind: Kind
@@ -92,7 +93,7 @@ class Session(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name that tools use: the run's reference."""
+        """The name that tools use: sweep/run."""
         return f"{self.run.sweep}/{self.run.name}"
 
 
@@ -103,9 +104,9 @@ class Sessions:
         self._workspace, self._store = workspace, workspace.store
 
     def open(self, spec: Spec, limits: Mapping[str, float]) -> Session:
-        """Start a session within the allowance, or find the existing session with that name and
-        seed. A session that has spent its budget continues with the amounts requested now. Raises
-        `UsageError`, and the errors of `launch`."""
+        """Start a session within the allowance, or return the existing session with this name
+        and seed. If a session was stopped because its budget was used up, it continues with the
+        additional amounts in `limits`. Raises `UsageError`, and the errors of `launch`."""
         if _NAME.fullmatch(spec.name) is None:
             raise UsageError(f"{spec.name!r} is not a valid name: use a-z, digits, '.', '_', '-'")
         if self._store.is_remote:
@@ -134,7 +135,7 @@ class Sessions:
         self._workspace.launch(GridPreview(survey(plan, self._store), {}), limits)
 
     def left(self) -> dict[str, float]:
-        """Return the rest of the allowance."""
+        """Return what is left of the allowance."""
         return self._workspace.left()
 
     def _recorded(self, sweep: str) -> Plan | None:
@@ -146,8 +147,8 @@ class Sessions:
         return plan
 
     def _settings(self, spec: Spec, created: list[str]) -> dict[str, object]:
-        """Return the recipe's settings. Files that they name are copied into the root; new copies
-        are added to `created`."""
+        """Return the recipe's settings. Problems and the grader are written to files below the
+        root. The paths of new files are added to `created`."""
         for key in spec.settings:
             if key in _RESERVED:
                 raise UsageError(f"settings: {key} cannot be set: {_RESERVED[key]}")
@@ -176,9 +177,9 @@ class Sessions:
         return self._store.local_path(path) or path
 
     def address(self, checkpoint: str, session_run: RecordedRun | None = None) -> str:
-        """Return the address of weights. `checkpoint` is the address itself (`tinker://...`), the
-        name of a checkpoint of `session_run`, or a run (sweep/run), whose last checkpoint is meant.
-        Raises `NotFound`, `UsageError`."""
+        """Return the address of the weights that `checkpoint` names: an address
+        (`tinker://...`), the name of a checkpoint of `session_run`, or a run (sweep/run), which
+        stands for its last checkpoint. Raises `NotFound`, `UsageError`."""
         if checkpoint.startswith("tinker://"):
             return checkpoint
         if session_run is not None and "/" not in checkpoint:
@@ -195,7 +196,7 @@ class Sessions:
         return paths[-1]
 
     def find(self, reference: str) -> Session:
-        """Find a session by the name of its run. Raises `NotFound`, and `UsageError` for a run
+        """Find a session by its run (sweep/run). Raises `NotFound`, and `UsageError` for a run
         that is not a session."""
         run = self._workspace.registry.run(reference)
         plan = SweepFolder(self._store, run.sweep).read_plan()
@@ -209,20 +210,20 @@ class Sessions:
         return Session(run, kind, f"{run.sweep}/session/{run.id}")
 
     def ensure_running(self, session: Session) -> Session:
-        """Return the session in its current state, and start a new launcher if none is running.
+        """Return the session in its current state, and start a launcher if none is running.
         Raises `UsageError` for a session that has ended or is held."""
         now = self.find(session.name)
         if now.run.is_finished:
             why = f": {quoted(now.run.explained)}" if now.run.explained else ""
             raise UsageError(
                 f"the session {session.name} has ended: {now.run.state.value}{why}. To continue, "
-                f"begin another session (with another name or seed) from a checkpoint of this one"
+                f"begin another session (other name or seed) from a checkpoint of this session"
             )
         if (held := self._held_reason(now)) is not None:
             raise UsageError(
                 f"{now.name} is held: {quoted(held)}. To continue, call init_{now.kind} again with "
-                "the same arguments and the additional tokens, usd or hours that it may use; it "
-                "then executes the waiting order"
+                "the same arguments and the additional tokens, usd or hours that it may use; the "
+                "session then executes the waiting order"
             )
         folder = SweepFolder(self._store, now.run.sweep)
         if not read_status(Sweep(folder)).launcher:
@@ -230,8 +231,8 @@ class Sessions:
         return now
 
     def _held_reason(self, session: Session) -> str | None:
-        """Return the reason why the last launcher stopped before the session ended; None if it did
-        not, or if a launcher is running."""
+        """Return the reason why the last launcher starts no more runs (`held`). Return None if
+        the session has ended, if a launcher is running, or if there is no such reason."""
         if session.run.is_finished:
             return None
         status = read_status(Sweep(session.run.sweep_folder))
@@ -243,7 +244,8 @@ class Sessions:
         return max((int(name.rpartition("/")[2][:6]) for name in names), default=0)
 
     def order(self, session: Session, order: Mapping[str, object]) -> int | None:
-        """Create an order and return its number; None while another order is being executed."""
+        """Create an order and return its number. Return None if the last order has no answer
+        yet."""
         last = self.last(session)
         if last and self.answer(session, last) is None:
             return None
@@ -266,7 +268,7 @@ class Sessions:
         return None
 
     def progress(self, session: Session) -> dict[str, object] | None:
-        """Return the progress of the session's program; None before it has begun."""
+        """Return the progress that the session's program reports; None before the first report."""
         with suppress(NotFound):
             return _document(read_json(self._store, f"{session.folder}/progress.json"))
         return None
@@ -277,8 +279,8 @@ def _document(progress: Mapping[str, object]) -> dict[str, object]:
 
 
 def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) -> Plan:
-    """Plan the session's sweep, including the seeds that it already has. Raises `UsageError` if the
-    sweep exists with other settings (`GridError` for invalid settings)."""
+    """Plan the session's sweep, including the seeds of the recorded plan `before`. Raises
+    `UsageError` if the sweep exists with other settings, and `GridError` for invalid settings."""
     from sweeper.planner.plan import plan
 
     seeds = {run.seed for run in before.runs if run.seed is not None} if before else set[int]()
@@ -299,12 +301,13 @@ def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) ->
 
 
 def _try_out(grading: Grading) -> None:
-    """Call a grading function on its examples, in isolation. Raises `UsageError`."""
+    """Call a grader on its examples, in isolation. Raises `UsageError` if a score differs from
+    the expected score, or if the grader fails."""
     scores = {score for *_, score in grading.examples}
     if len(scores) < 2:
         raise UsageError(
-            "examples: give the grader two or more (question, response, answer, score) with "
-            "different scores: a grader with equal scores teaches nothing"
+            "examples: give two or more calls (question, response, answer, score) with different "
+            "scores: a grader that always returns the same score teaches nothing"
         )
     with tempfile.TemporaryDirectory(prefix="sweeper-grader-") as folder:
         path = os.path.join(folder, "grader.py")

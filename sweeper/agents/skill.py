@@ -1,4 +1,4 @@
-"""The skills that teach coding agents to do research with sweeper, and to debug sweeps."""
+"""The skills that teach coding agents to do research with sweeper and to debug sweeps."""
 
 import os
 from importlib import resources
@@ -8,7 +8,7 @@ from sweeper.errors import UsageError
 
 NAME = "sweeper-research"
 SKILLS = {NAME: "SKILL.md", "sweeper-debug": "DEBUG.md"}
-"""The files of the skills, by name."""
+"""{name of a skill: its file}."""
 ARC = """\
 1. Write down the question, what you expect, the baseline and what counts as success before
    anything runs (`note` on the first sweep, or notes/plan.md).
@@ -29,8 +29,9 @@ def skill_text(name: str = NAME) -> str:
 
 
 def install(name: str, place: str, *, force: bool = False) -> tuple[str, bool]:
-    """Write a skill into the folder where agents look for skills. Return its path, and whether it
-    is new. Raises `UsageError`; a different file is only overwritten with `force`."""
+    """Write a skill into `place`, the folder where agents look for skills. Return the path of
+    the file, and whether it was written (False: it was there already). Raises `UsageError`, also
+    if the file exists with other content and `force` is not set."""
     text = skill_text(name)
     folder = os.path.join(place, name)
     path = os.path.join(folder, "SKILL.md")
@@ -49,7 +50,7 @@ def install(name: str, place: str, *, force: bool = False) -> tuple[str, bool]:
 
 def agents_text() -> str:
     """Return the repository's AGENTS.md, which tells agents how to work with sweeper or on its
-    code. The file in this package is a link in the repository, and a copy in a wheel."""
+    code. In this package, AGENTS.md is a link (in the repository) or a copy (in a wheel)."""
     return _text("AGENTS.md")
 
 

@@ -41,7 +41,7 @@ class Example(BaseModel):
 
 
 Client = Context
-"""The calling client, to which progress is reported."""
+"""The client that called a tool. Progress is reported to it."""
 NewName = Annotated[
     str,
     Field(min_length=1, max_length=60, description="name of the session; its sweep is agent-NAME"),
@@ -64,7 +64,7 @@ Settings = Annotated[
 ]
 Problems = Annotated[
     list[Problem],
-    Field(max_length=5000, description="problems to train on; a part of them is held out"),
+    Field(max_length=5000, description="problems to train on; some are held out for evaluation"),
 ]
 Data = Annotated[
     str | None,
@@ -91,7 +91,7 @@ Busy = Annotated[
 
 
 class NewSession(Arguments):
-    """The definition of a new session, the most that it may use, and how long to wait until it is
+    """The definition of a new session, limits on its usage, and how long to wait until it is
     ready."""
 
     name: NewName
@@ -122,7 +122,7 @@ class NewSession(Arguments):
 
 
 class NewGradedSession(NewSession):
-    """A new session with a grader that the agent wrote."""
+    """A new session, with an optional grader that the agent wrote."""
 
     grader: Annotated[
         str | None,
@@ -140,7 +140,8 @@ class NewGradedSession(NewSession):
     ] = []  # noqa: RUF012
 
     def grading(self) -> Grading | None:
-        """Return the grader, if given. Raises `UsageError` for examples without a grader."""
+        """Return the grader with its examples; None if no grader is given. Raises `UsageError`
+        for examples without a grader."""
         if self.grader is not None:
             calls = [(call.question, call.response, call.answer, call.score)
                      for call in self.examples]  # fmt: skip
@@ -167,23 +168,24 @@ class Sample(Arguments):
 
 
 class Training:
-    """Tools that train in sessions. Each returns plain values and raises `SweeperError`."""
+    """Tools for training sessions. Each returns JSON values and raises `SweeperError`."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._sessions = Sessions(workspace)
 
     async def init_sft(self, ctx: Client, request: NewSession) -> dict[str, object]:
-        """Begin a session of supervised fine-tuning, which train_sft_step then trains. It is a run
-        of the sweep agent-NAME and counts as a launch. It has the settings of the recipe `sft`. For
-        several seeds call it again with another `seed` and all else the same."""
+        """Begin a session of supervised fine-tuning. Then train it with train_sft_step. The
+        session is a run of the sweep agent-NAME and counts as a launch. Its settings are those
+        of the recipe `sft`. For several seeds, call init_sft again with another `seed` and
+        otherwise the same arguments."""
         return await self._open(ctx, request, request.spec("sft"))
 
     async def init_grpo(self, ctx: Client, request: NewGradedSession) -> dict[str, object]:
-        """Begin a session of reinforcement learning, which train_grpo_step then trains. It is a run
-        of the sweep agent-NAME and counts as a launch. It has the settings of the recipe `rl`, and
-        gives the same values as that recipe for the same seed and data. If you write a grader, it
-        is first tried on your examples. For several seeds call it again with another `seed` and all
-        else the same."""
+        """Begin a session of reinforcement learning. Then train it with train_grpo_step. The
+        session is a run of the sweep agent-NAME and counts as a launch. Its settings are those
+        of the recipe `rl`, and with the same seed and data it gives the same results as this
+        recipe. If you write a grader, it is first tried on your examples. For several seeds,
+        call init_grpo again with another `seed` and otherwise the same arguments."""
         return await self._open(
             ctx, request, request.spec("grpo")._replace(grading=request.grading())
         )
@@ -197,8 +199,8 @@ class Training:
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
     ) -> dict[str, object]:
-        """Train an SFT session for some steps. `done: false` means that `seconds` were over first.
-        The training then continues, and `session` returns its result later."""
+        """Train an SFT session for some steps. If the steps take longer than `seconds`, the
+        answer has `done: false` and the training continues. Get its result later with `session`."""
         order = {"kind": "train", "steps": steps, "data": _plain(data)}
         return await self._do(ctx, session, order, seconds, busy_seconds, only="sft")
 
@@ -211,9 +213,9 @@ class Training:
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
     ) -> dict[str, object]:
-        """Train a GRPO session for some steps: sample, grade, learn. `done: false` means that
-        `seconds` were over first. The training then continues, and `session` returns its result
-        later. Read `rollouts` of the session before you believe its reward."""
+        """Train a GRPO session for some steps: sample, grade, learn. If the steps take longer
+        than `seconds`, the answer has `done: false` and the training continues. Get its result
+        later with `session`. Read `rollouts` of the session before you believe its reward."""
         order = {"kind": "train", "steps": steps, "data": _plain(data)}
         return await self._do(ctx, session, order, seconds, busy_seconds, only="grpo")
 
@@ -254,14 +256,14 @@ class Training:
             Field(
                 min_length=1,
                 max_length=600,
-                description="a name that the session has saved, tinker://..., or a run (sweep/run)",
+                description="a checkpoint of the session, tinker://..., or a run (sweep/run)",
             ),
         ],
         seconds: Seconds = 120.0,
         busy_seconds: Busy = 10.0,
     ) -> dict[str, object]:
-        """Continue from other weights and their optimizer state. The count of steps continues, and
-        the record of earlier training stays."""
+        """Load a checkpoint (weights and optimizer state) into a session, to continue from
+        there. The step number is not reset, and the record of earlier training is kept."""
         live = await asyncio.to_thread(self._sessions.find, session)
         path = await asyncio.to_thread(self._sessions.address, checkpoint, live.run)
         return await self._do(ctx, session, {"kind": "load", "path": path}, seconds, busy_seconds)
@@ -269,8 +271,8 @@ class Training:
     async def finish(
         self, ctx: Client, session: SessionName, seconds: Seconds = 120.0, busy_seconds: Busy = 10.0
     ) -> dict[str, object]:
-        """End a session with its last evaluation and its final checkpoint. Then ask for the verdict
-        of its sweep, and `note` what you conclude."""
+        """End a session. It evaluates its model a last time and saves the checkpoint `final`.
+        Then ask for the `verdict` on its sweep, and `note` what you conclude."""
         return await self._do(ctx, session, {"kind": "finish"}, seconds, busy_seconds)
 
     async def session(
@@ -282,18 +284,18 @@ class Training:
             Field(
                 ge=1,
                 le=999_999,
-                description="number of the order whose result to wait for; null: the last",
+                description="number of the order whose result you want; null: the last order",
             ),
         ] = None,
         seconds: Seconds = 0.0,
     ) -> dict[str, object]:
-        """Return a session's state, its progress, the result of an order, its checkpoints and its
-        cost. Works also while an order is executed."""
+        """Return a session's state, progress, checkpoints and cost, and the result of an order.
+        This also works while an order is executed."""
         live = await asyncio.to_thread(self._sessions.find, session)
         last = await asyncio.to_thread(self._sessions.last, live)
         number = last if order is None else order
         if number > last:
-            raise UsageError(f"no order {number}: the last is {last}")
+            raise UsageError(f"no order {number}: the last order is {last}")
         answer = await asyncio.to_thread(self._standing, live)
         if not number:
             return {**answer, "last_order": 0}
@@ -343,7 +345,7 @@ class Training:
         busy_seconds: float,
         only: Kind | None = None,
     ) -> dict[str, object]:
-        """Create an order when no other order is being executed, and wait for its result."""
+        """Wait until no other order is being executed, create an order, and wait for its result."""
         live = await asyncio.to_thread(self._sessions.find, session)
         if only is not None and live.kind != only:
             raise UsageError(f"{live.name} is a session of {live.kind}: use train_{live.kind}_step")
@@ -362,14 +364,14 @@ class Training:
         doing, step = now.get("doing") or "an order", now.get("step")
         share = f" ({now['done']} of {now['steps']} steps)" if now.get("steps") else ""
         return (
-            f"{live.name} is busy: {doing}{share}, at step {step}; repeat the call, or see its "
+            f"{live.name} is busy: {doing}{share}, at step {step}; repeat the call, or see the "
             f"progress with `session`"
         )
 
     async def _answer(
         self, ctx: Client, live: Session, number: int, order: Mapping[str, object], seconds: float
     ) -> dict[str, object]:
-        """Wait for the answer to an order, and report progress to the client meanwhile."""
+        """Wait for the answer to an order. Meanwhile, report progress to the client."""
         sessions = self._sessions
         deadline = time.monotonic() + seconds
         checked = reported = 0.0
@@ -398,8 +400,8 @@ class Training:
         return {"done": True, **_shown(answer)}
 
     async def _until_over(self, live: Session, deadline: float) -> None:
-        """Wait for the run's end after its last answer, so that a verdict includes all of its
-        values."""
+        """Wait until the session's run has ended, so that a verdict includes all values of the
+        run."""
         while time.monotonic() < deadline:
             now = await asyncio.to_thread(self._sessions.find, live.name)
             if now.run.is_finished:
@@ -412,7 +414,7 @@ def _plain(problems: Sequence[Problem]) -> list[dict[str, str]]:
 
 
 def _shown(answer: Mapping[str, object]) -> dict[str, object]:
-    """Return an answer in which the model's texts are marked as data."""
+    """Return the answer, with samples of the model marked as untrusted text."""
     if "samples" not in answer:
         return dict(answer)
     samples: list[list[dict[str, object]]] = [

@@ -1,4 +1,4 @@
-"""The workspace of the agents' tools: a root, a folder of grids, and an allowance."""
+"""The workspace of the agents' tools: a root, a grids folder and an allowance."""
 
 import os
 import secrets
@@ -16,17 +16,19 @@ from sweeper.results.registry import Registry
 from sweeper.results.sweeps import Sweep
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
+from sweeper.sweep.labels import plural
 from sweeper.sweep.plan import Budget, Plan, Run
 from sweeper.sweep.requests import Requested
 from sweeper.sweep.sweep_requests import user
 
 AGENT = "SWEEPER_AGENT"
-"""The environment variable with the name of an agent that `sweeper agent start` has started."""
+"""The environment variable that holds the agent's name, if `sweeper agent start` has started the
+agent."""
 
 
 class GridPreview(NamedTuple):
-    """A grid compared with the records. `launch` previews a launch of the runs that are not done;
-    `reused` has the runs that succeeded in other sweeps."""
+    """A grid, compared with what has already run. `launch` previews the launch without the runs
+    in `reused`, which have succeeded in other sweeps ({id: entry})."""
 
     launch: LaunchPreview
     reused: Mapping[str, Recorded]
@@ -38,9 +40,8 @@ class GridPreview(NamedTuple):
 
 
 class Workspace:
-    """The root where sweeps are stored, the folder of grids, and the limits of the agents. Agents
-    can launch again, cancel and retry only sweeps that agents have launched. Raises
-    `StoreError`."""
+    """The root where sweeps are stored, the grids folder, and the limits on agents. Agents can
+    resume, cancel and retry only sweeps that agents have launched. Raises `StoreError`."""
 
     def __init__(self, root: str, grids: str, limits: Limits) -> None:
         self.store = open_store(root)
@@ -55,21 +56,21 @@ class Workspace:
         return Registry(self.root, snapshot=True)
 
     def left(self) -> dict[str, float]:
-        """Return the rest of the allowance."""
+        """Return what is left of the allowance."""
         return allowance.used(self.store, allowance.entries(self.store)).left(self.limits)
 
     def require_ours(self, sweep: str) -> None:
-        """Raise `UsageError` for a sweep that no agent has launched, `NotFound` if there is no such
-        sweep."""
+        """Raise `UsageError` if no agent has launched the sweep, and `NotFound` if it does not
+        exist."""
         if not allowance.of_sweep(self.store, allowance.entries(self.store), sweep):
             self.registry.sweep(sweep)
             raise UsageError(
-                f"{sweep} was launched by a person: ask them (agents change only agents' sweeps)"
+                f"{sweep} was launched by a person: ask them (you can change only sweeps of agents)"
             )
 
     def preview(self, grid: str, overrides: Sequence[str], *, again: bool) -> GridPreview:
-        """Plan a grid, without the runs that have succeeded in other sweeps unless `again`. A race
-        gets all of its runs. Raises `UsageError`."""
+        """Plan a grid. Runs that have succeeded in other sweeps are left out, unless `again` is
+        set or the grid has stages or is a race. Raises `UsageError`."""
         planned = planned_for(self.grids, grid, overrides)
         reused: dict[str, Recorded] = {}
         if not again and not planned.stages and planned.race is None:
@@ -87,8 +88,8 @@ class Workspace:
             return set()
 
     def launch(self, preview: GridPreview, requested: Mapping[str, float]) -> dict[str, float]:
-        """Launch a previewed grid within the allowance. `requested` has the most tokens, dollars
-        and hours that it may use. Return the rest of the allowance. Raises `UsageError` beyond the
+        """Launch a previewed grid. `requested` has limits on its tokens, dollars and hours.
+        Return what is left of the allowance. Raises `UsageError` if the launch exceeds the
         allowance, and the errors of `launch`."""
         plan = preview.launch.plan
         if not self.limits.allows_any:
@@ -124,13 +125,13 @@ class Workspace:
         return self.left()
 
     def start(self, plan: Plan) -> None:
-        """Start the launcher of a plan. Raises the errors of `launch`."""
+        """Record a plan and start its launcher. Raises the errors of `launch`."""
         from sweeper.launcher.launching import LaunchRequest, User, launch_plan
 
         launch_plan(LaunchRequest(plan, self.root, wait=False), User())
 
     def start_again(self, folder: SweepFolder) -> None:
-        """Start the launcher of a recorded sweep, unless it is running. Raises the errors of
+        """Start the launcher of a recorded sweep, if none is running. Raises the errors of
         `launch`."""
         from sweeper.launcher.launching import resume
 
@@ -144,8 +145,8 @@ class Workspace:
         return retry_runs(sweep, runs)
 
     def _life(self, sweep: str, mine: Sequence[allowance.Entry]) -> str | None:
-        """Return the identity of a sweep that agents have launched, and confirm their launches
-        without an identity; None if there is no such sweep."""
+        """Return the identity of the sweep, and record it in those entries of `mine` that have
+        another `life`. Return None if `mine` is empty: no agent has launched the sweep."""
         if not mine:
             return None
         life = SweepFolder(self.store, sweep).ensure_identity()
@@ -155,8 +156,8 @@ class Workspace:
         return life
 
     def retry(self, sweep: str, runs: Sequence[str]) -> list[Requested]:
-        """Start failed runs again; each counts as one more run. Raises `UsageError` beyond the
-        allowance, and the errors of `retry`."""
+        """Start failed runs again. Each counts as one more run. Raises `UsageError` if they
+        exceed the allowance, and the errors of `retry`."""
         from sweeper.launcher.control import to_retry
 
         self.require_ours(sweep)
@@ -168,7 +169,8 @@ class Workspace:
             left = self.left()
             if len(chosen) > left.get("runs", len(chosen)):
                 raise UsageError(
-                    f"{len(chosen)} runs exceed the rest of the budget: {_listed(left)}"
+                    f"{plural(len(chosen), 'more run')} would exceed what is left of the budget: "
+                    f"{_listed(left)}"
                 )
             self._require_room(sweep, left)
             again = [f"{run} again {secrets.token_hex(4)}" for run in chosen]
@@ -185,25 +187,29 @@ class Workspace:
                 raise
 
     def _require_room(self, sweep: str, left: Mapping[str, float]) -> None:
-        """Raise `UsageError` if an ended sweep could use more than the rest of the allowance when
-        it continues."""
+        """Raise `UsageError` if a finished sweep, once it is resumed, could use more than
+        `left`, which is what is left of the allowance."""
         recorded = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
         now = allowance.used(self.store, recorded)._asdict()
         for name in left.keys() - {"runs"}:
             most = max((entry.budget.get(name, 0.0) for entry in recorded), default=0.0)
             if most - now[name] > left[name]:
                 raise UsageError(
-                    f"{sweep} may use {most - now[name]:g} {name} more by its budget, but "
-                    f"only {left[name]:g} are left: launch the failed runs in another grid"
+                    f"{sweep} may still use {most - now[name]:g} {name} of its own budget, but "
+                    f"only {left[name]:g} are left of yours: launch the failed runs in another grid"
                 )
 
     def _caps(
         self, preview: GridPreview, limits: Mapping[str, float], left: Mapping[str, float], new: int
     ) -> dict[str, float]:
-        """Return the limits of the launch, for each limit that is set. Raises `UsageError` if they
-        exceed the rest of the allowance."""
+        """Return the launch's limits on tokens, dollars and hours, from `limits` (as requested)
+        or else from `left` (what is left of the allowance). `new` is the number of new runs.
+        Raises `UsageError` if the launch exceeds `left`."""
         if new > left.get("runs", new):
-            raise UsageError(f"{new} runs exceed the rest of the budget: {_listed(left)}")
+            raise UsageError(
+                f"{plural(new, 'more run')} would exceed what is left of the budget: "
+                f"{_listed(left)}"
+            )
         expected = preview.launch.estimate
         caps: dict[str, float] = {}
         for name in ("tokens", "usd", "hours"):
@@ -215,13 +221,14 @@ class Workspace:
             caps[name] = limits.get(name, left[name] if new else 0.0)
             if caps[name] > left[name] or (new and left[name] <= 0):
                 raise UsageError(
-                    f"{caps[name]:g} {name} exceed the rest of the budget: {_listed(left)}"
+                    f"{caps[name]:g} {name} would exceed what is left of the budget: "
+                    f"{_listed(left)}"
                 )
         for name in ("tokens", "usd"):
             if name in left and new and preview.launch.plan.has_commands:
                 raise UsageError(
-                    f"this server's budget limits {name}, and commands may not record what they "
-                    f"use: launch a recipe, or ask for a server with --budget runs=N,hours=H"
+                    f"this server's budget limits {name}, but commands do not always record what "
+                    f"they use: launch a recipe, or ask for a server with --budget runs=N,hours=H"
                 )
         guess = None if expected is None else expected.document()
         for name in ("tokens", "usd"):
@@ -229,16 +236,17 @@ class Workspace:
             expecting = likely if isinstance(likely, int | float) and new else 0.0
             if name in caps and expecting > caps[name]:
                 raise UsageError(
-                    f"this would use about {expecting:,.4g} {name}, more than {caps[name]:g}: "
-                    f"launch fewer or shorter runs; left: {_listed(left)}"
+                    f"this launch would use about {expecting:,.4g} {name}, more than "
+                    f"{caps[name]:g}: launch fewer or shorter runs; left of the budget: "
+                    f"{_listed(left)}"
                 )
         return caps
 
     def _budget(
         self, plan: Plan, caps: Mapping[str, float], mine: Sequence[allowance.Entry]
     ) -> dict[str, float]:
-        """Return the budget of the whole sweep: what it has used or may still use, plus the new
-        amount, limited by its grid's budget."""
+        """Return the budget of the whole sweep: what earlier launches have used or may still
+        use, plus `caps`, but at most the grid's own budget."""
         spent = allowance.used(self.store, mine)._asdict()
         of_grid = {} if plan.budget is None else plan.budget.document()
         total = {name: float(spent[name]) + cap for name, cap in caps.items()}
@@ -248,12 +256,12 @@ class Workspace:
         return total
 
     def _recheck(self) -> None:
-        """Raise `UsageError` if a concurrent launch has used the rest of the allowance."""
+        """Raise `UsageError` if a concurrent launch has used up the allowance in the meantime."""
         used = allowance.used(self.store, allowance.entries(self.store))
         for name, most in self.limits._asdict().items():
             if most is not None and getattr(used, name) > most * (1 + 1e-9):
                 raise UsageError(
-                    f"another launch has just used the rest of the limit on {name}: try again"
+                    f"another launch has just used what was left of the limit on {name}: try again"
                 )
 
     def _has_started(self, sweep: str) -> bool:
@@ -264,5 +272,5 @@ class Workspace:
 
 
 def _listed(left: Mapping[str, float]) -> str:
-    """Format the rest of the allowance: `runs 3, tokens 1000`."""
+    """Format what is left of the allowance, as `runs 3, tokens 1000`."""
     return ", ".join(f"{name} {amount:g}" for name, amount in left.items())

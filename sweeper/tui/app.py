@@ -1,5 +1,5 @@
-"""The Textual app of `sweeper watch`: polls the store in a thread, updates its screens, and runs
-the actions of keys."""
+"""The Textual app of `sweeper watch`. It polls the store in a thread, updates the screens, and
+handles keys."""
 
 import asyncio
 import os
@@ -40,12 +40,12 @@ from sweeper.tui.text import ASCII, UNICODE
 
 
 def cancel(sweep: Sweep, runs: Sequence[str]) -> str:
-    """Stop runs for good, and wait until they have ended. Return a sentence about the outcome."""
+    """Cancel runs, and wait until they have ended. Return a sentence about the result."""
     return f"{_counted(cancel_runs(sweep.folder, runs))}"
 
 
 def retry(sweep: Sweep, runs: Sequence[str]) -> str:
-    """Start runs again. Return a sentence about the outcome."""
+    """Request that runs start again. Return a sentence about the result."""
     messages: list[str] = []
     done = retry_runs(sweep, runs, tell=messages.append)
     requested = sum(request.accepted for request in done)
@@ -60,8 +60,8 @@ def _counted(done: Sequence[Requested]) -> str:
 
 
 class Pane(NamedTuple):
-    """A run's tmux pane: the ids of the session, the window and the pane, and the server's
-    socket."""
+    """A run's tmux pane: the ids of its session, its window and itself, and the name of the tmux
+    server's socket."""
 
     session: str
     window: str
@@ -73,7 +73,7 @@ def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
     """Find the pane of a run's newest attempt on this machine. Raises `NotFound`."""
     launch = sweep.plan.launch
     if "tmux" not in launch.places:
-        raise NotFound(f"the backend {launch.backend} has no panes; enter shows the run's log")
+        raise NotFound(f"the backend {launch.backend} has no panes; press enter for the log")
     server = TmuxServer()
     session = server.session(f"{sweep.root}/{sweep.name}")
     job = token(run, attempt)
@@ -84,8 +84,9 @@ def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
 
 
 def go_there(pane: Pane) -> list[str] | None:
-    """Bring the pane to the front of its session. Return None if the user sees it now, the command
-    to show it for a user outside of tmux, and [] for a user in another tmux server."""
+    """Select the pane in its session. Return None if the user sees the pane now. For a user
+    outside of tmux, return the command that shows the pane. For a user in another tmux server,
+    return []."""
     server = TmuxServer()
     server.source([f"select-window -t {pane.window}", f"select-pane -t {pane.id}"])
     socket, _, rest = os.environ.get("TMUX", "").partition(",")
@@ -110,24 +111,26 @@ _REMOTE_SECONDS = 5.0
 _ENDED_SECONDS = 5.0
 _LOADING_SECONDS = 0.02
 LINGER_SECONDS = 600.0
-"""Seconds that a view that closes by itself stays open after the sweep's end and the last key."""
+"""Seconds that an automatically closing view stays open after the sweep's end and the last key."""
 UNTOUCHED_SECONDS = 10.0
-"""Seconds that such a view stays open if no key was ever pressed, so probably nobody watches it."""
+"""Seconds that an automatically closing view stays open after the sweep's end if no key was ever
+pressed."""
 
 _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 
 
 def _describe(error: Exception) -> str:
-    """Describe an error in a sentence. The view continues even after a bug in sweeper."""
+    """Describe an error in a sentence. The view shows the sentence and continues, even after a
+    bug in sweeper."""
     if isinstance(error, SweeperError | OSError):
         return str(error)
     return f"a bug in sweeper: {type(error).__name__}: {error} (SWEEPER_DEBUG=1 shows where)"
 
 
 class WatchApp(App[int]):
-    """The app that shows the sweep that `poller` polls, and returns the exit code. `guest` is the
-    id of the process that started this view; when that process has ended, the view closes. With
-    `leaves`, the view closes some time after the sweep's end and the last key."""
+    """The app, which shows the sweep of `poller` and returns the exit code. `guest` is the id of
+    the process that started this view. The view closes when that process ends. If `leaves` is
+    set, the view also closes some time after the sweep's end and the last key."""
 
     TITLE = "sweeper watch"
     CSS_PATH = "watch.tcss"
@@ -206,7 +209,7 @@ class WatchApp(App[int]):
         self._call_on_app(self._take_result, view, data, problem)
 
     def _call_on_app(self, do: Callable[..., None], *arguments: object) -> None:
-        """Call a function in the app's thread. The app may have been closed."""
+        """Call a function in the app's thread. Do nothing if the app has been closed."""
         with suppress(RuntimeError):
             self._own_loop.call_soon_threadsafe(self.call_later, do, *arguments)
 
@@ -236,7 +239,7 @@ class WatchApp(App[int]):
         return self._reader.read(best_run(rivals, run.id))
 
     def _take_result(self, view: SweepView | None, data: PageData | None, problem: str) -> None:
-        """Show the result of a poll, and schedule the next one even if this fails."""
+        """Show the result of a poll. Schedule the next poll even if showing fails."""
         self._polling = False
         try:
             if problem:
@@ -271,14 +274,15 @@ class WatchApp(App[int]):
         self.set_timer(max(pause, 0.001), self._poll)
 
     def _pause(self, state: tuple[SweepView, PageData | None]) -> float:
-        """Return the seconds to the next poll."""
+        """Return the number of seconds until the next poll."""
         view = state[0]
         if view.loading:
             return _LOADING_SECONDS
         return max(self._every, _ENDED_SECONDS) if view.ended and not self._page else self._every
 
     def _should_close(self) -> bool:
-        """Return whether the view should close because it is unattended."""
+        """Return whether the view should close: the process that started it has ended, or nobody
+        has pressed a key for a long time after the sweep's end."""
         if self._guest is not None and os.getppid() != self._guest:
             return True
         idle = time.monotonic() - self._last_key_time
@@ -288,10 +292,10 @@ class WatchApp(App[int]):
     # User input
 
     async def on_event(self, event: events.Event) -> None:
-        """Handle keys before Textual does. Ctrl-C interrupts, whichever widget has the focus.
-        Textual sends a key to the focused widget, but the focus may change before the widget
-        handles the key. Here each key is handled before the next key is read, so that quick typing
-        never goes to the wrong widget."""
+        """Handle keys before Textual does. Ctrl-C always ends the app. Textual would send a key
+        to the focused widget, but the focus may change before that widget handles the key. This
+        method handles each key before the next key is read, so that quick typing never reaches
+        the wrong widget."""
         if isinstance(event, events.Key) and not event.is_forwarded:
             self._last_key_time, self._any_key_pressed = time.monotonic(), True
             if event.key == "ctrl+c":
@@ -308,7 +312,7 @@ class WatchApp(App[int]):
         await super().on_event(event)
 
     def tell(self, text: str, style: str = "warn") -> None:
-        """Show a sentence until the next key."""
+        """Show a sentence until the next key press."""
         for screen in self._screens:
             screen.tell(text, style)
 
@@ -319,7 +323,8 @@ class WatchApp(App[int]):
         return {"←": "<", "→": ">"}.get(shown, binding.key)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """Offer all key actions in the command palette, and each order and grouping by name."""
+        """Yield the entries of the command palette: the actions of all keys, and each sort order
+        and grouping."""
         for node, binding, enabled, tooltip in screen.active_bindings.values():
             if enabled and isinstance(node, WatchScreen):
                 shown = self.get_key_display(binding)
@@ -333,7 +338,7 @@ class WatchApp(App[int]):
                 yield SystemCommand(f"group by {by}", "", partial(arrange, "group_by", by))
 
     def action_look(self) -> None:
-        """Redraw everything, and poll the sweep at once."""
+        """Redraw everything, and poll the sweep immediately."""
         self.screen.refresh()
         self._poll()
 
@@ -353,14 +358,14 @@ class WatchApp(App[int]):
         self._poll()
 
     async def action_neighbour(self, step: int) -> None:
-        """Show the page of the next or previous run in the list."""
+        """Show the page of the run that is `step` runs further in the list."""
         if self._page is not None and (
             run := self.sweep_screen.model.neighbour(self._page.run, step)
         ):
             await self.action_open(run.id)
 
     async def action_steer(self, kind: str) -> None:
-        """Ask whether to cancel or retry the selected runs."""
+        """Ask the user whether to cancel or retry the selected runs."""
         screen = self.screen
         if not isinstance(screen, WatchScreen) or not screen.chosen[0]:
             return
@@ -399,11 +404,11 @@ class WatchApp(App[int]):
         self._poll()
 
     def action_window(self, number: str) -> None:
-        """Go to a window of the session, by its number."""
+        """Switch to the window of the tmux session with this number."""
         self._tell_tmux(f"select-window -t :={number}")
 
     def action_detach(self) -> None:
-        """Leave the session, and keep this view in its window."""
+        """Detach from the tmux session. The view stays open in its window."""
         self._tell_tmux("detach-client")
 
     def _tell_tmux(self, command: str) -> None:
@@ -432,4 +437,4 @@ class WatchApp(App[int]):
         elif command is not None:
             sweep = self._poller.sweep
             again = hint("attach", sweep.name, root=sweep.root)
-            self.tell(f"selected; from another terminal: {again}", "good")
+            self.tell(f"pane selected; to see it, run in another terminal: {again}", "good")

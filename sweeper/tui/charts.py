@@ -1,4 +1,4 @@
-"""Draws numbers with characters: bars, sparklines, plots. Pure."""
+"""Bars, sparklines and plots, drawn with characters. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from sweeper.tui.text import Glyphs, value
 
 
 def bar(fraction: float | None, width: int, glyphs: Glyphs) -> str:
-    """Draw a progress bar."""
+    """Draw a progress bar of `width` characters, or blanks if `fraction` is None."""
     if fraction is None:
         return " " * width
     filled = min(width, int(fraction * width + 1e-9))
@@ -17,8 +17,9 @@ def bar(fraction: float | None, width: int, glyphs: Glyphs) -> str:
 
 
 def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
-    """Draw a curve in one line. Each character is the mean of some consecutive values, scaled
-    between the minimum and the maximum; values that are not finite leave a gap."""
+    """Draw a curve on one line. The height of each character is the mean of some consecutive
+    values, scaled between the smallest and the largest mean. Values that are not finite leave a
+    gap."""
     if width <= 0 or not numbers:
         return " " * max(width, 0)
     cells = _stretches(numbers, min(width, len(numbers)))
@@ -36,8 +37,8 @@ def sparkline(numbers: Sequence[float], width: int, glyphs: Glyphs) -> str:
 
 
 def _share(number: float, low: float, high: float) -> float:
-    """Return the relative position of a value between `low` and `high`, even if their difference
-    overflows a float."""
+    """Return the relative position of `number` between `low` (0) and `high` (1). This also works
+    if `high - low` overflows a float."""
     if math.isfinite(high - low):
         return (number - low) / (high - low)
     return (number / 2 - low / 2) / (high / 2 - low / 2)
@@ -68,7 +69,7 @@ class _Frame(NamedTuple):
     high: float
 
     def place(self, point: tuple[float, float], columns: int, rows: int) -> tuple[int, int]:
-        """Return the column and row of a point, both counted from 0, rows from the top."""
+        """Return the column and the row of a point. Both start at 0, and row 0 is at the top."""
         x, y = point
         across = _share(x, self.left, self.right) if self.right > self.left else 0.0
         down = _share(y, self.high, self.low) if self.high > self.low else 0.5
@@ -76,7 +77,7 @@ class _Frame(NamedTuple):
 
 
 _LARGEST = 308.25
-"""The largest power of ten that a float can certainly hold."""
+"""A limit for exponents of ten: `10.0 ** _LARGEST` does not overflow."""
 
 
 def plot(
@@ -88,11 +89,11 @@ def plot(
     *,
     log: bool = False,
 ) -> list[str]:
-    """Draw a curve of (x, y) in `height` lines of `width` columns, with the range of y at the left
-    and the range of x below. `other` is a curve to compare with, drawn behind in other characters.
-    With `log`, the y scale is logarithmic. Points that the scale cannot show (infinities, NaN, and
-    on a logarithmic scale values of zero or less) are left out. If none is left, a single line
-    reports that."""
+    """Draw a curve of (x, y) points in `height` lines of `width` columns. The range of y is at
+    the left, and the range of x is below. `other` is a second curve, drawn behind the first with
+    other characters. `log`: the y scale is logarithmic. Points that the scale cannot show are
+    left out: NaN, infinity and, on a logarithmic scale, values of zero or less. If there is
+    nothing to draw, return one line that says so."""
     curve, behind = _drawable(points, log), _drawable(other, log)
     if not curve or height < 3 or width < 16:
         positive = "positive" if log else "finite"
@@ -115,14 +116,15 @@ def plot(
 
 
 def _drawable(points: _Points, log: bool) -> list[tuple[float, float]]:
-    """Return the points that the scale can show, converted to the scale."""
+    """Return the points that the scale can show. If `log` is set, y is the decimal logarithm."""
     finite = [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y)]
     return [(x, math.log10(y)) for x, y in finite if y > 0] if log else finite
 
 
 def _labels(frame: _Frame, rows: int, log: bool) -> dict[int, str]:
-    """Return the labels at the left, by row: the ends of the range. A logarithmic scale also gets
-    powers of ten, or the middle value if no power is within the range."""
+    """Return the labels of the y axis as {row: text}. The ends of the range are always labelled.
+    On a logarithmic scale, powers of ten are labelled too, or the middle row if no power is near
+    it."""
     if not log:
         return {rows - 1: value(frame.low), 0: value(frame.high)}
     labels: dict[int, str] = {}
@@ -136,14 +138,14 @@ def _labels(frame: _Frame, rows: int, log: bool) -> dict[int, str]:
 
 
 def _power(exponent: float) -> str:
-    """Format ten to a power, limited to the range of a float."""
+    """Format `10 ** exponent`, limited to the range of a float."""
     return value(10.0 ** min(exponent, _LARGEST))
 
 
 def _drawn(
     points: _Points, frame: _Frame, columns: int, rows: int, glyphs: Glyphs
 ) -> list[list[str]]:
-    """Draw the characters of a curve, row by row."""
+    """Draw a curve, and return the characters of each row."""
     across, down = (2, 4) if glyphs.dots else (1, 1)
     grid = [bytearray(columns) for _ in range(rows)]
     spots = [frame.place(point, columns * across, rows * down) for point in points]
@@ -154,7 +156,7 @@ def _drawn(
 
 
 def _one_a_column(points: _Points, frame: _Frame, columns: int, rows: int) -> list[tuple[int, int]]:
-    """Return the cells of a curve, one in each column, so that steep parts stay thin."""
+    """Return (column, row) of a curve, at most one per column, so that steep parts stay thin."""
     spots = [frame.place(point, columns, rows) for point in points]
     by_column: dict[int, int] = {}
     for before, spot in zip(spots[:1] + spots, spots, strict=False):
@@ -163,7 +165,7 @@ def _one_a_column(points: _Points, frame: _Frame, columns: int, rows: int) -> li
 
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""The bits of a braille character, by line and column."""
+"""The bit of each dot in a braille character: `_DOTS[line][column]`."""
 
 
 def _character(bits: int, glyphs: Glyphs) -> str:
@@ -173,7 +175,7 @@ def _character(bits: int, glyphs: Glyphs) -> str:
 
 
 def _between(start: tuple[int, int], end: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the cells of a straight line between two cells."""
+    """Return the (column, row) positions on a straight line between two positions."""
     steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]), 1)
     return [
         (

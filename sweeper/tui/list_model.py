@@ -1,4 +1,4 @@
-"""Arranges the lines in the list of runs: filtered, sorted, grouped, folded. Pure."""
+"""The lines of the list of runs: filtered, sorted, grouped, folded. Pure."""
 
 import math
 import re
@@ -23,9 +23,9 @@ _INTEREST = (
 
 
 class Group(NamedTuple):
-    """Runs under one heading. `key` identifies the group. `mean` is the mean of the `measured`
-    values that count, on the `scale` on which the sweep's cells are compared; `rank` is its rank
-    among the groups."""
+    """Runs under one heading. `key` identifies the group. `mean` is the mean value of the
+    `measured` runs that are included in means. `scale` is the scale of this mean, on which the
+    sweep's cells are compared. `rank` is the rank of the group."""
 
     key: str
     title: str
@@ -38,21 +38,22 @@ class Group(NamedTuple):
 
     @property
     def counts(self) -> Counter[str]:
-        """The number of its runs in each displayed state."""
+        """The number of runs in each displayed state."""
         return Counter(run.shown_state for run in self.runs)
 
     @property
     def fraction(self) -> float:
-        """The completed fraction of its runs' work."""
+        """The mean of the runs' completed fractions (0 if unknown)."""
         return sum(run.fraction or 0.0 for run in self.runs) / len(self.runs)
 
 
 Item = Group | RunView
-"""A line of the list."""
+"""A line of the list: a heading or a run."""
 
 
 def groupings(view: SweepView) -> list[str]:
-    """Return the possible groupings, most common first: by cell, if cells have several runs."""
+    """Return the possible groupings, the default first. The default is `cell` if cells have
+    several runs, and `stage` if the sweep has stages."""
     cells = {run.cell for run in view.runs}
     by_cell = len(cells) < len(view.runs)
     axes = [axis for axis in view.axes if len({_setting(run, axis) for run in view.runs}) > 1]
@@ -71,8 +72,8 @@ def arranged(
     folded: Collection[str] = (),
     wanted: str = "",
 ) -> tuple[list[Item], str]:
-    """Arrange the runs. Return the lines, and why the filter `wanted` could not be applied ("" if
-    it was)."""
+    """Arrange the runs. Return the lines of the list, and the reason why the filter `wanted`
+    could not be applied ("" if it was applied)."""
     runs, problem = matching(view.runs, wanted)
     key = _keys(view.goal)[sort]
     if by == "none":
@@ -133,8 +134,8 @@ def _groups(
 
 
 def _in_stage(group: Group, stage: str, by: str, folded: Collection[str]) -> Group:
-    """Make a group's key unique to its stage, because another stage may have a group with the same
-    title."""
+    """Return the group with a key that is unique to its stage. Another stage may have a group
+    with the same title."""
     title = group.title if by in ("stage", "cell") else f"{stage}: {group.title}"
     key = f"{by}:{title}"
     rank = None if by == "stage" else group.rank
@@ -165,15 +166,15 @@ def _heading(run: RunView, by: str) -> str:
 
 
 def _setting(run: RunView, axis: str) -> str:
-    """Return the value of a run on an axis, as text; dotted keys reach into nested settings."""
+    """Return the value of a run on an axis, as text. A dotted key names a nested setting."""
     value = (run.config if axis in run.config else dict(dotted(run.config))).get(axis)
     return "-" if value is None else str(value)
 
 
 def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
-    """Return the runs that a filter selects, and what is wrong with the filter. A filter consists
-    of words that must all occur in the run's name, state, remark, alarms or tags, or is a condition
-    such as `learning_rate < 1e-3 and state = failed`."""
+    """Return the runs that match the filter `wanted`, and the problem with the filter, or "". A
+    filter is either a condition such as `learning_rate < 1e-3 and state = failed`, or a list of
+    words. Each word must occur in a run's name, state, remark, alarms or tags."""
     if not wanted.strip():
         return list(runs), ""
     try:
@@ -188,7 +189,7 @@ def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
 
 
 _LIKE_A_CONDITION = re.compile(r"[<>]|!=|==| = |\bis (not )?missing\b|\bin \(")
-"""Matches text that is probably a condition, though it may be incomplete."""
+"""Matches text that is probably a condition, even if it is incomplete."""
 
 
 def _record(run: RunView) -> dict[str, object]:
@@ -207,7 +208,7 @@ def _state_text(run: RunView) -> str:
 
 
 def _keys(goal: str) -> dict[str, Callable[[RunView], int | str | tuple[bool, float]]]:
-    """Return the sort keys of the orders; unknown values come last."""
+    """Return the sort key of each sort order. Unknown values come last."""
     sign = sign_of(goal)
 
     def number(value: float | None, direction: float = 1.0) -> tuple[bool, float]:

@@ -1,5 +1,5 @@
-"""A sweep and its runs as the view shows them: plain values, and values derived from them (ranks,
-remaining times). Pure: no clock, no store, no terminal."""
+"""The data that the view shows about a sweep and its runs, with ranks and remaining times. Pure:
+no clock, no store, no terminal."""
 
 import heapq
 import math
@@ -14,24 +14,26 @@ from sweeper.sweep.states import OPEN
 
 
 class Alarm(NamedTuple):
-    """A problem of a run: the rule that detected it, and a sentence."""
+    """A problem of a run: the rule that detected the problem, and a sentence about it."""
 
     rule: str
     text: str
 
 
 class RunView(NamedTuple):
-    """A run as the screen shows it; unknown values are None.
+    """The data that the view shows about a run. Unknown values are None.
 
-    `state` is the name of its state; `wants`: the run is still to be started, or started again.
-    `waits` is the reason why the service delays it, `observed` any other observation of its
-    launcher. `silent`: no heartbeat for longer than `launch.lease`. `stalled`: no step for too
-    long, according to its launcher. `reason` is why it ended, `last_line` the last output line of a
-    failed run. `step` is the last recorded step, `total` the number of steps, `fraction` the
-    completed fraction, `eta` the seconds until its end, `beat` the seconds since its heartbeat
-    changed. `curve` has the values of the sweep's metric, thinned out. `backend` is the backend of
-    its latest attempt, in a sweep with several backends. `value` is the value that it is judged by,
-    `diverged` whether its last value was not finite, `rank` its rank among the runs that count.
+    `state` is the name of the run's state. `attempt` is the number of the latest attempt.
+    `wants`: an attempt is still to be started. `waits` is the reason why the service delays the
+    run. `observed` is any other observation of the launcher. `silent`: no heartbeat for longer
+    than `launch.lease`. `stalled`: no step for too long, according to the launcher. `reason` is
+    the reason for the run's end, and `last_line` is the last output line of a failed run. `step` is
+    the last recorded step, `total` the number of steps, and `fraction` the completed fraction.
+    `eta` is the number of seconds until the run's end, and `beat` the number of seconds since
+    the last heartbeat. `curve` has the values of the sweep's metric, thinned out. `value` is the
+    value of this metric by which runs are compared. `diverged`: the last value is not finite.
+    `rank` is the rank by value. `backend` is the backend of the latest attempt, in a sweep with
+    several backends.
     """
 
     id: str
@@ -63,8 +65,9 @@ class RunView(NamedTuple):
 
     @property
     def shown_state(self) -> str:
-        """The state, or the problem of a run that is open. Silence comes first, since it is unknown
-        whether a silent worker still waits; then waiting, since a waiting run takes no steps."""
+        """The state, or instead a problem of a run that has not ended: `silent`, `waiting` or
+        `stalled`. `silent` comes first, since a silent worker may or may not still wait.
+        `waiting` comes before `stalled`, since a waiting run makes no steps."""
         if self.silent and self.state == "running":
             return "silent"
         if self.waits:
@@ -73,8 +76,8 @@ class RunView(NamedTuple):
 
     @property
     def done_steps(self) -> float | None:
-        """The last step. For a run that succeeded at its last step, the number of steps, whether
-        the program counts from 0 or from 1."""
+        """The last recorded step. For a run that succeeded with all steps, this is the number of
+        steps, even if the program counts steps from 0."""
         if self.step is None or self.total is None or self.state != "succeeded":
             return self.step
         return float(self.total) if self.step + 1 == self.total else self.step
@@ -86,7 +89,7 @@ class RunView(NamedTuple):
 
     @property
     def remark(self) -> str:
-        """A short remark on the run."""
+        """A short remark on the run, such as the reason for waiting or failing."""
         if self.silent:
             return "no heartbeat"
         at = f"on {self.backend}" if self.backend else ""
@@ -100,15 +103,15 @@ class RunView(NamedTuple):
 
 
 class SweepView(NamedTuple):
-    """A sweep as the screen shows it.
+    """The data that the view shows about a sweep.
 
-    `launcher`: a launcher is running. `held` is the reason why nothing more is started,
-    `unreachable` the reason why the launcher waits for a service or a store, `limit` the most jobs
-    at once, if that is less than `parallel`. `problem` is the reason why this view is outdated;
-    `loading` is the number of runs whose metrics are still to be read; `costs`
-    describes the usage so far and the expected rest. `stages` has the names and goals of the
-    stages, if there are any; runs are compared only within a stage. `race` describes a race for
-    seeds.
+    `launcher`: a launcher is running. `held` is the reason why no more runs are started.
+    `unreachable` is the reason why the launcher waits for a service or a store. `limit` is the
+    largest number of jobs that may run at the same time, if it is less than `parallel`.
+    `problem` is the reason why this view is outdated. `loading` is the number of runs whose
+    metrics have not been read yet. `costs` describes the usage and the expected total. `stages`
+    has the name and the goal of each stage. Runs are compared only within a stage. `race`
+    describes a race for seeds.
     """
 
     name: str
@@ -129,7 +132,7 @@ class SweepView(NamedTuple):
     race: str = ""
 
     def of_stage(self, stage: str, goal: str) -> "SweepView":
-        """Return one stage as if it were the sweep."""
+        """Return a view of one stage, as if the stage were a sweep."""
         runs = tuple(run for run in self.runs if stage_of(run) == stage)
         return self._replace(runs=runs, goal=goal, stages=())
 
@@ -140,14 +143,14 @@ class SweepView(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether the sweep has ended: nothing is running, and no launcher will start anything."""
+        """Whether no job and no launcher of the sweep is running."""
         return not self.launcher and not any(
             run.state in ("running", "submitted") for run in self.runs
         )
 
 
 def stage_of(run: RunView) -> str:
-    """Return the stage of a run, which is the beginning of its cell's name."""
+    """Return the stage of a run, which is the first part of the cell's name."""
     return run.cell.partition("/")[0]
 
 
@@ -158,8 +161,9 @@ _TOTALS = (
 
 
 def total_steps(config: Mapping[str, object], defaults: Mapping[str, object]) -> int | None:
-    """Return how many steps a run will take, if its configuration or its recipe's defaults have one
-    of the usual settings."""
+    """Return the number of steps that a run will make. It is read from settings such as
+    `max_steps`, in the configuration or in the recipe's defaults. None if there is no such
+    setting."""
     for settings in (config, defaults):
         for key in _TOTALS:
             total = settings.get(key)
@@ -171,9 +175,9 @@ def total_steps(config: Mapping[str, object], defaults: Mapping[str, object]) ->
 def remaining(
     fraction: float | None, seen: tuple[float, float] | None, since: float | None, now: float
 ) -> float | None:
-    """Return the seconds until a run is done, from the completed `fraction`. `seen` is an earlier
-    observation, (time, fraction). Without it, `since` is when the run began. None if its speed is
-    unknown."""
+    """Estimate the seconds until a run ends, from its completed `fraction`. `seen` is an earlier
+    observation (time, fraction), and `since` is the time when the run began; `seen` is
+    preferred. Return None if both are missing or too recent."""
     if fraction is None or not 0.0 < fraction < 1.0:
         return None if fraction is None or fraction <= 0.0 else 0.0
     if seen is not None and fraction > seen[1] and now - seen[0] >= 5.0:
@@ -186,9 +190,9 @@ def remaining(
 def sweep_remaining(
     at_work: Sequence[float | None], waiting: int, typical: float | None, slots: int
 ) -> float | None:
-    """Return the seconds until a sweep is done. `at_work` has the remaining seconds of each running
-    run; then `waiting` runs of `typical` seconds follow, each in the first free of `slots` slots.
-    None if unknown."""
+    """Estimate the seconds until a sweep ends. `at_work` has the remaining seconds of each
+    running run. Then `waiting` more runs start, each as soon as one of `slots` slots is free,
+    and take `typical` seconds each. Return None if no duration is known."""
     estimates = [seconds for seconds in at_work if seconds is not None]
     if at_work and not estimates and typical is None:
         return None
@@ -207,9 +211,9 @@ def sweep_remaining(
 
 
 def counts_so_far(state: str, wants: bool, value: float | None, diverged: bool) -> bool:
-    """Return whether a run is included in means and ranks. An ended run counts as in the report;
-    any other run counts by its present value. `wants`: it is still to be started, or started
-    again."""
+    """Return whether a run is included in means and ranks. The rule for ended runs is the same
+    as in the report. A run that has not ended, or that starts again (`wants`), is treated as if
+    it had succeeded with its current value."""
     return counts("succeeded" if wants or state in OPEN else state, value, diverged)
 
 
@@ -230,13 +234,13 @@ def ranks(values: Mapping[str, float | None], goal: str) -> dict[str, int]:
 
 
 def best_run(runs: Iterable[RunView], other_than: str = "") -> RunView | None:
-    """Return the run of the best rank other than `other_than`; None if no run has a value."""
+    """Return the run with the best rank, except the run `other_than`. None if no run has a rank."""
     ranked = [run for run in runs if run.rank is not None and run.id != other_than]
     return min(ranked, key=lambda run: run.rank or 0, default=None)
 
 
 def coarse(seconds: float | None) -> float | None:
-    """Round seconds down to the displayed precision, so that views that look the same are equal."""
+    """Round seconds down to the displayed precision, so that views with the same text are equal."""
     if seconds is None:
         return None
     grain = 5.0 if seconds < 60 else 60.0 if seconds < 3600 else 300.0
@@ -244,7 +248,7 @@ def coarse(seconds: float | None) -> float | None:
 
 
 def nearly(seconds: float | None) -> float | None:
-    """Round seconds to the nearest value of the displayed precision, for estimated times."""
+    """Round seconds to the nearest value of the displayed precision. For estimated times."""
     if seconds is None:
         return None
     return coarse(seconds + (2.5 if seconds < 60 else 30.0 if seconds < 3600 else 150.0))

@@ -1,5 +1,5 @@
-"""Makes the panels of a run's page: its head, its curves, how its configuration differs from the
-best run's, the end of its log, its last rollouts. Pure: takes data and returns lines."""
+"""The panels of a run's page: head, curves, configuration (compared with the best run), end of
+the log, last rollouts. Pure: takes data and returns lines."""
 
 import math
 from bisect import bisect_right
@@ -17,22 +17,23 @@ from sweeper.tui.text import Glyphs, Line, age, fit, short, value
 
 _NOTES = 3
 _LONGEST = 4000
-"""The most characters that are shown of a line, or of an alarm."""
+"""The largest number of characters that are shown of a line or an alarm."""
 
 Points = Sequence[tuple[float, float]]
-"""The points (step, value) of a curve, thinned out."""
+"""The (step, value) points of a curve, thinned out."""
 
 
 class Rollout(NamedTuple):
-    """A rollout of the model: a line about it, and its (speaker, text) pairs."""
+    """A rollout: a headline, and the conversation as (speaker, text) pairs."""
 
     head: str
     spoken: tuple[tuple[str, str], ...]
 
 
 class PageData(NamedTuple):
-    """The data of a run's page. `curves` has the sweep's metric first; `links` has other places
-    that show the run. `best` is the best of the other runs, with its curves."""
+    """The data of a run's page. `curves` is {metric: points}, with the sweep's metric first.
+    `links` has addresses of other services that show the run. `best` is the id of the best of
+    the other runs, and `best_curves` has the curves of that run."""
 
     run: str
     path: str = ""
@@ -46,7 +47,7 @@ class PageData(NamedTuple):
 
 
 def page_head(view: SweepView, run: RunView, data: PageData) -> list[Line]:
-    """Return lines with the run's progress, its folder, and its problems."""
+    """Return lines with the run's progress, folder, marks and problems."""
     parts: list[str] = []
     if run.attempt > 1:
         parts.append(f"attempt {run.attempt}")
@@ -89,8 +90,9 @@ def curve_lines(
     *,
     log: bool = False,
 ) -> list[Line]:
-    """Plot one metric in `size` columns and lines, with a line for the neighbouring metrics.
-    `about` names the run of the best curves, followed by further facts."""
+    """Plot the metric number `chosen`, and below the plot draw a sparkline of each neighbouring
+    metric. `size` is (columns, lines). `about` describes the run that `best_curves` belong to:
+    first its name, then more lines."""
     width, height = size
     keys = list(data.curves)
     if not keys:
@@ -116,7 +118,7 @@ def curve_lines(
 
 
 def _compared(step: float, other: Points) -> str:
-    """Return the other run's value at this step (or at its last earlier step), and its latest
+    """Describe another run's value at this step (or at its last earlier step), and its latest
     value."""
     place = bisect_right(other, step, key=lambda point: point[0])
     then, number = other[max(0, place - 1)]
@@ -126,7 +128,8 @@ def _compared(step: float, other: Points) -> str:
 
 
 def _coloured(line: str, glyphs: Glyphs) -> Line:
-    """Colour a line of a plot. The other run's marks differ in shape as well as in colour."""
+    """Colour a line of a plot. The other run's points differ from this run's in shape and in
+    colour."""
     coloured: Line = []
     for place, part in enumerate(line.split(glyphs.other)):
         coloured += [(glyphs.other, "warn")] if place else []
@@ -147,7 +150,8 @@ def _in_a_line(
 
 
 def about_best(view: SweepView, run: RunView, best: str) -> list[str]:
-    """Name the best run, and the settings in which this run differs from it."""
+    """Return a text that names the best of the other runs, and a text with the settings in which
+    the two runs differ. If `best` is not in the view, return only `the best`."""
     best_view = next((other for other in view.runs if other.id == best), None)
     if best_view is None:
         return [_place_of(run)]
@@ -161,8 +165,8 @@ def _place_of(run: RunView) -> str:
 
 
 def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
-    """Return the settings in which a run differs from the best run: the key, this run's value, and
-    the best run's value."""
+    """Return (key, value in `run`, value in `best`) for each setting in which the two runs
+    differ."""
     mine, theirs = _texts(run.config), _texts(best.config)
     return [
         (key, mine.get(key, "not given"), theirs.get(key, "not given"))
@@ -172,8 +176,8 @@ def _difference(run: RunView, best: RunView) -> list[tuple[str, str, str]]:
 
 
 def configuration_lines(view: SweepView, run: RunView) -> list[Line]:
-    """Return lines with the differences from the best run's configuration, then with the
-    configuration of this run."""
+    """Return lines with the settings in which this run and the best other run differ, and then
+    with all settings of this run."""
     best = best_run(view.runs, run.id)
     lines: list[Line] = []
     if best is not None:
@@ -190,7 +194,7 @@ def _texts(config: Mapping[str, object]) -> dict[str, str]:
 
 
 def log_lines(run: RunView, data: PageData) -> list[Line]:
-    """Return the end of the run's log."""
+    """Return the last lines of the run's log."""
     if not data.log:
         return [[(f"nothing printed ({run.shown_state})", "dim")]]
     return [[(line.expandtabs(4)[:_LONGEST], "")] for line in data.log]

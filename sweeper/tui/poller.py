@@ -1,5 +1,5 @@
-"""Polls a sweep and makes a `SweepView` of it, reading only what has changed. It reads only the
-store, so it works from any machine that reaches the store."""
+"""The poller, which makes a `SweepView` of a sweep and reads only what has changed. It reads
+only the store, so it works on any machine that can reach the store."""
 
 import math
 import os
@@ -45,7 +45,7 @@ from sweeper.tui.run_views import (
 from sweeper.tui.series import Series
 
 _LOADING_SECONDS = 0.2
-"""Seconds that one poll may spend on older metrics; the next poll continues."""
+"""Seconds that one poll may spend on reading older metrics. The next poll continues."""
 _REMOTE_OUTCOMES = 20
 _REMOTE_BEATS = 16
 _PLANNED = RunState(State.PLANNED, 0, 0, None)
@@ -53,8 +53,8 @@ _SAID_BYTES = 16_384
 
 
 class Poller:
-    """A poller of one sweep. Raises `NotFound` if it does not exist. `clock` gives monotonic
-    seconds, `wall` seconds since 1970."""
+    """A poller of one sweep. Raises `NotFound` if the sweep does not exist. `clock` returns
+    monotonic seconds, and `wall` returns seconds since 1970."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Poller:
         self._open()
 
     def _open(self) -> None:
-        """Read the plan, which a launch may have changed, and start over."""
+        """Read the plan, and discard everything that was read with an earlier plan."""
         stamp = self._stamp(self._folder.plan)
         self.sweep = Sweep(self._folder, self._memory)
         plan = self.sweep.plan
@@ -107,7 +107,8 @@ class Poller:
         self._plan_stamp = stamp  # only after everything was read
 
     def _stamp(self, path: str) -> object:
-        """Return a stamp that changes with a file of a local store; None on a remote one."""
+        """Return a value that changes when the file changes. None for a missing file and on
+        remote stores."""
         full = self._store.local_path(path)
         if full is None:
             return None
@@ -118,15 +119,15 @@ class Poller:
         return status.st_mtime_ns, status.st_ino, status.st_size
 
     def run(self, identity: str) -> SweepRun:
-        """Return a handle of a run's current state, to read its records."""
+        """Return a handle with a run's current state, for reading the run's files."""
         planned = next(run for run in self._runs if run.id == identity)
         handle = SweepRun(self.sweep, planned, self._states.known.get(identity, _PLANNED))
         handle.files = Files(self._store, self._folder.runs)
         return handle
 
     def look(self) -> SweepView:
-        """Poll the sweep. Return the same object as last time if nothing has changed. If the store
-        does not answer, return the last view with a `problem`."""
+        """Poll the sweep. If nothing has changed, return the same object as the last call. If
+        the store does not answer, return the last view with a `problem`."""
         try:
             view = self._look()
         except (StoreError, OSError) as error:
@@ -164,15 +165,15 @@ class Poller:
         )
 
     def _has_grown(self) -> bool:
-        """Return whether a choice of a stage, or a round of a race, was recorded since the plan was
-        read."""
+        """Return whether the plan has grown since it was read: the best runs for a stage were
+        chosen, or a race has a new round."""
         plan = self.sweep.plan
         if plan.race is not None and plan.unknown:
             return self._store.exists(self._folder.race_round(len(plan.rounds) + 1))
         return any(self._folder.read_chosen(choice) for choice in plan.choices)
 
     def _poll(self) -> str:
-        """Read the new metrics. Return why they could not be read, or ""."""
+        """Read new rows of metrics. Return the error, or ""."""
         try:
             rows = self._follower.poll()
         except (StoreError, OSError) as error:
@@ -189,8 +190,8 @@ class Poller:
         return ""
 
     def _replanned(self, launcher: object) -> bool:
-        """Return whether the plan of a remote store was read again. Getting its stamp there takes a
-        request, but each launch has a new launcher."""
+        """Read the plan on a remote store again if the launcher has changed, and return whether
+        it has. A stamp of the plan would take a request in each poll."""
         if self._plan_stamp == launcher:
             return False
         if self._view is None:
@@ -201,9 +202,9 @@ class Poller:
         return True
 
     def _follow(self, opened: Mapping[str, int]) -> str:
-        """Follow the metrics of all runs. On a remote store, where each poll of a run takes
-        requests, follow only running runs, and read runs that have ended once more. Return the
-        error, or ""."""
+        """On a remote store, follow the metrics of running runs only, since each poll of a run
+        takes requests. A run that has ended is read once more. On a local store, all runs are
+        followed from the start. Return the error, or ""."""
         if not self._remote or set(opened) == self._followed:
             return ""
         follower = Follower([self.run(run) for run in opened])
@@ -214,8 +215,7 @@ class Poller:
         return problem
 
     def _observations(self, problems: list[str]) -> Observations:
-        """Return the launcher's observations. They are read again only if their file has
-        changed."""
+        """Return the launcher's observations. Their file is read again only if it has changed."""
         stamp = self._stamp(self._folder.observations)
         if stamp is None and not self._remote:
             return NO_OBSERVATIONS
@@ -228,7 +228,8 @@ class Poller:
         return self._observed[1]
 
     def _read_alarms(self, problems: list[str]) -> dict[str, tuple[Alarm, ...]]:
-        """Read the alarms of each run's newest attempt. Alarms of earlier attempts are outdated."""
+        """Return the alarms of each run's latest attempt. Alarms of earlier attempts are
+        outdated."""
         alarms: dict[str, list[Alarm]] = {}
         for alarm in read_alarms(
             self._folder, self._alarms, lambda error: problems.append(str(error))
@@ -240,7 +241,7 @@ class Poller:
         return {run: tuple(several) for run, several in alarms.items()}
 
     def _read_marks(self, problems: list[str]) -> Marked:
-        """Read the notes on the sweep and its runs."""
+        """Read the marks of the sweep and its runs."""
         return by_subject(
             read_marks(self._folder, lambda error: problems.append(str(error)), self._marks)
         )
@@ -248,8 +249,9 @@ class Poller:
     # Records that were written earlier
 
     def _load(self, opened: Mapping[str, int]) -> str:
-        """Read the metrics of runs that were not read yet, running runs first, for as long as a
-        poll may take. Unreadable runs are left to the next poll. Return the first error, or ""."""
+        """Read the metrics of runs that were not read yet, running runs first, until the time of
+        this poll is over. Runs that cannot be read are tried again in the next poll. Return the
+        first error, or ""."""
         self._pending |= self._unreadable
         self._unreadable = {}
         problem = ""
@@ -280,9 +282,9 @@ class Poller:
         self._series[run] = series
 
     def _read_bodies(self, opened: Mapping[str, int]) -> str:
-        """Read the contents of new events: when attempts began, how they ended. On a remote store,
-        read only some of them, those of running runs first. Unreadable events are left to the next
-        poll. Return the first error, or ""."""
+        """Read the contents of new events, such as how attempts ended. Events of running runs
+        come first. On a remote store, one poll reads only some events. Events that cannot be
+        read are tried again in the next poll. Return the first error, or ""."""
         problem = ""
         budget = _REMOTE_OUTCOMES if self._remote else math.inf
         again: list[str] = []
@@ -315,7 +317,7 @@ class Poller:
         return problem
 
     def _outcome_text(self, run: str) -> str:
-        """Return why a run failed, from the end of its log."""
+        """Return the reason for a run's failure, from the end of the run's log."""
         try:
             tail = self.run(run).log_tail(limit=_SAID_BYTES)
         except NotFound:
@@ -370,7 +372,7 @@ class Poller:
         return view._replace(eta=sweep_left(view, took), costs=_costs(observations))
 
     def _ranks(self) -> dict[str, int]:
-        """Rank the runs, each among those of its stage."""
+        """Return {run: rank}. A run is ranked among the runs of the same stage."""
         values: dict[str | None, dict[str, float | None]] = {}
         for run, series in self._series.items():
             if run in self._stage_of:
@@ -385,12 +387,12 @@ class Poller:
         return rank_of
 
     def _metric_name(self, name: str) -> str:
-        """Return the title of the value column, since stages may have different metrics."""
+        """Return the title of the metric's column: `metric` if stages have different metrics."""
         names = {metric.name for metric in self._metrics.values() if metric is not None}
         return name if len(names) <= 1 else "metric"
 
     def _counts(self, run: str, value: float | None, diverged: bool) -> bool:
-        """Return whether a run has a rank."""
+        """Return whether a run is ranked."""
         state = self._states.known.get(run, _PLANNED).state
         if run in self._retired and state not in OPEN:
             return False
@@ -403,7 +405,8 @@ class Poller:
     def _run(
         self, planned: Run, observed: Observation | None, alarms: tuple[Alarm, ...], marks: Marks
     ) -> RunView:
-        """Return the view of a run; the same object as before if nothing about it has changed."""
+        """Return the view of a run. If nothing about the run has changed, this is the same
+        object as before."""
         identity: str = planned.id
         state = self._states.known.get(identity, _PLANNED)
         beat = None

@@ -1,4 +1,4 @@
-"""Renders the list of runs as lines of styled text, for any width. Pure."""
+"""The list of runs as lines of styled text, for any width. Pure."""
 
 import functools
 import math
@@ -32,12 +32,14 @@ from sweeper.tui.text import (
 _ORDER = tuple(STATES)
 _BAD = ("silent", "stalled", "failed", "lost", "preempted", "waiting")
 _URGENT = (*_BAD, *(state for state in _ORDER if state not in _BAD))
-"""The order of states if there is room for few: problems come first."""
+"""The order of states where there is little space: problems come first."""
 _STATES = ("state", "try", "step", "left")
-"""The leading columns. In their place, a group shows the states of its runs."""
+"""The leading columns of a run's line. A group's line shows the states of its runs there
+instead."""
 
 _REASON = re.compile(" since |: ")
-"""Separates the reason for waiting, which many runs share, from details."""
+"""Matches the text between the reason for waiting, which is the same for many runs, and the
+details."""
 
 
 def _nothing(_: Group) -> Span:
@@ -46,7 +48,8 @@ def _nothing(_: Group) -> Span:
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its title and width, and its content for a run and for a group."""
+    """A column of the list: title, width, and functions that return the content for a run and
+    for a group."""
 
     title: str
     width: int
@@ -56,7 +59,8 @@ class Column:
 
 
 class Table(NamedTuple):
-    """The columns after the name, the width of the name, and the characters to draw with."""
+    """The layout of the list: the columns after the name, the width of the name (`room`), and
+    the characters to draw with."""
 
     columns: tuple[Column, ...]
     room: int
@@ -64,7 +68,7 @@ class Table(NamedTuple):
 
 
 def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
-    """Format counts as `4 running, 1 failed`."""
+    """Format the number of runs per state as `4 running, 1 failed`."""
     line: Line = []
     for state in order:
         if counts[state]:
@@ -74,8 +78,8 @@ def counted(counts: Counter[str], order: Sequence[str] = _ORDER) -> Line:
 
 
 def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
-    """Return two lines about the whole sweep: first the states of its runs, the remaining time and
-    the usage, then its problems."""
+    """Return two lines about the sweep. The first has the states of the runs, the remaining time
+    and the usage. The second has problems."""
     first: Line = [(f"{sanitize(view.name)} ", "bold"), (f"{plural(len(view.runs), 'run')}: ", "")]
     first += counted(view.counts) or [("none", "")]
     if view.eta is not None:
@@ -92,8 +96,8 @@ def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
 
 
 def _troubles(view: SweepView) -> list[Span]:
-    """Return the problems that delay a sweep. The longest text comes last, because a small screen
-    cuts it."""
+    """Return what delays the sweep, and whether a launcher is running. Long texts come last,
+    because a small screen cuts the end of the line."""
     parts: list[Span] = []
     if view.problem:
         parts.append((f"outdated: {sanitize(view.problem)}", "bad"))
@@ -121,9 +125,9 @@ def _troubles(view: SweepView) -> list[Span]:
 
 
 def table(view: SweepView, width: int, need: int, glyphs: Glyphs) -> Table:
-    """Choose the columns for a screen of `width` characters, where names need `need` characters.
-    The remark gets the space that names do not need. If there is too little space, less important
-    columns are left out."""
+    """Choose the columns for a screen of `width` characters. Names need `need` characters, and
+    the remark gets the space that is left. If there is not enough space, less important columns
+    are left out."""
     cells = [
         Column("state", 10, _state),
         Column("try", 3, lambda run: (str(run.attempt or ""), "dim"), right=True),
@@ -173,13 +177,13 @@ def _longest_step(view: SweepView) -> int:
 
 
 def _last(name: str, width: int) -> str:
-    """Shorten a metric's name to its last part if it is too long."""
+    """Return a metric's name, or only the part after the last slash if the name is too long."""
     shown = sanitize(name)
     return shown if len(shown) <= width else shown.rpartition("/")[2]
 
 
 def heading(view: SweepView, shown: Table, sort: str) -> Line:
-    """Return the titles of the columns."""
+    """Return the line with the titles of the columns."""
     cut = shown.glyphs.cut
     line: Line = [(fit("   run", shown.room, cut=cut), "head")]
     sorted_by = {"state": "state", "progress": "step", "time left": "left", "heartbeat": "beat"}
@@ -193,8 +197,8 @@ def heading(view: SweepView, shown: Table, sort: str) -> Line:
 
 
 def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
-    """Render a line of the list. `inside` is the heading above the run, which the line does not
-    repeat. The line with the cursor has a mark in addition to a colour."""
+    """Render a line of the list. `inside` is the heading above the run. The run's name is shown
+    without it. The line with the cursor (`cursor`) begins with `>` and is highlighted."""
     columns, glyphs = shown.columns, shown.glyphs
     alarmed = any(run.alarms for run in item.runs) if isinstance(item, Group) else item.alarms
     mark = ">" if cursor else "!" if alarmed else " "
@@ -223,7 +227,8 @@ def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
 
 
 def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
-    """Return the columns; for a run without numbers, a remark in their place."""
+    """Return the columns for a run. For a run without step and value, a wide remark replaces the
+    columns between the first and the last."""
     titles = {column.title for column in columns}
     if run.step is not None or run.value is not None or not {"state", "beat"} <= titles:
         return columns
@@ -234,14 +239,14 @@ def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
 
 
 def _group_states(group: Group, columns: Sequence[Column], glyphs: Glyphs) -> Line:
-    """Return the states of the group's runs, in the width of the leading columns."""
+    """Return the states of the group's runs, cut to the width of the leading columns."""
     room = sum(column.width + 1 for column in columns) - 1
     line = trimmed(counted(group.counts, _URGENT), room, glyphs)
     return [(" ", ""), *line, (" " * (room - len(joined(line))), "")]
 
 
 def own_name(run: RunView, inside: str) -> str:
-    """Return a run's name without the heading above it: `seed=0` below `lr=1e-4`."""
+    """Return a run's name without the heading above the run: `seed=0` below `lr=1e-4`."""
     if inside and run.name.startswith(f"{inside},"):
         return run.name[len(inside) + 1 :]
     return run.name
@@ -249,7 +254,7 @@ def own_name(run: RunView, inside: str) -> str:
 
 @functools.lru_cache(maxsize=512)
 def _curve(numbers: tuple[float, ...], width: int, glyphs: Glyphs) -> str:
-    """Draw the curve of a run. It is cached, since few curves change between two refreshes."""
+    """Draw the curve of a run. The result is cached, since few curves change between two polls."""
     return sparkline(numbers, width, glyphs)
 
 

@@ -1,5 +1,5 @@
-"""The screen of one run: its curves, configuration, log and rollouts, as tabs, or side by side if
-there is room. All data are read at first, and later only additions."""
+"""The screen of one run. The panels with curves, configuration, log and rollouts are tabs, or
+side by side on a large screen. After the first read, only additions are read."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -44,7 +44,7 @@ _LOG_LINES = 300
 _ROLLOUTS = 8
 _BEST = 2
 _SUMMARY_BYTES = 4_000_000
-"""Larger files of rollout summaries (in bytes) are not read for the screen."""
+"""Files of rollout summaries with more bytes are not read."""
 
 
 class _Metrics:
@@ -59,8 +59,8 @@ class _Metrics:
         del run.history  # the history may be large, and is not needed again
 
     def curves(self, first: str | None) -> Mapping[str, Points]:
-        """Return the curves, with `first` before all others; the same object until there is new
-        data."""
+        """Return {metric: curve}, with the metric `first` before the others. The same object is
+        returned until there is new data."""
         if self._changed:
             keys = sorted(self._series, key=lambda key: key != first)
             self._curves = {key: tuple(self._series[key].points) for key in keys}
@@ -81,9 +81,9 @@ class _Metrics:
 
 
 class PageReader:
-    """A reader of one run's page. `run` is its current handle; another attempt or state needs
-    another reader. `handle` returns the handle of any run of the sweep. Ended runs are read
-    once."""
+    """Reads the data of one run's page. `run` is the run's handle; after a new attempt or a
+    change of state, another reader is needed. `handle` returns the handle of any run of the
+    sweep. Ended runs are read only once."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class PageReader:
         self._data: PageData | None = None
 
     def read(self, best: RunView | None = None) -> PageData:
-        """Read the current page. `best` is the run to compare with. A read error is reported in the
-        page's `problem`."""
+        """Return the current data of the page. `best` is the run to compare with. If something
+        cannot be read, the data's `problem` says so."""
         problem = ""
         best_curves: dict[str, Points] = {}
         parts = [self._read_metrics, self._poll, self._read_log, self._read_rollouts]
@@ -136,7 +136,7 @@ class PageReader:
             self._metrics = self._begin(self._run)
 
     def _poll(self) -> None:
-        """Read what was added since the last poll."""
+        """Read the metrics that were added since the last poll."""
         for news in self._follower.poll():
             for metrics in self._all_metrics():
                 if metrics.run.id == news.run.id:
@@ -148,13 +148,13 @@ class PageReader:
         return [*of_run, *self._others.values()]
 
     def _begin(self, run: SweepRun) -> _Metrics:
-        """Read everything that a run has recorded, and follow additions from now on."""
+        """Read all metrics that a run has recorded, and follow the run for additions."""
         self._follow([*(metrics.run for metrics in self._all_metrics()), run])
         return _Metrics(run)
 
     def _follow(self, runs: Sequence[SweepRun]) -> None:
-        """Follow all running runs with one follower, because each poll of a follower costs a
-        listing on a remote store."""
+        """Follow those of the runs that are running. They share one follower, because each poll
+        of a follower lists files, which is slow on a remote store."""
         at_work = {run.id: run for run in runs if run.state in OPEN}
         if at_work.keys() != self._followed:
             follower = Follower([*at_work.values()])
@@ -163,8 +163,8 @@ class PageReader:
             self._follower, self._followed = follower, at_work.keys()
 
     def _read_best(self, best: RunView, into: dict[str, Points]) -> None:
-        """Read the curves of another run. The curves of the last few best runs are cached, since
-        close runs often change places."""
+        """Read the curves of the best other run into `into`. The curves of the last `_BEST` best
+        runs are cached, since close runs often swap ranks."""
         place = (best.id, best.attempt, best.state)
         of_best = self._others.pop(place, None)
         recent = [*self._others.items()][1 - _BEST :]
@@ -194,7 +194,7 @@ class PageReader:
             self._log = (stamp, tuple(run.log_tail(_LOG_LINES)))
 
     def _read_rollouts(self) -> None:
-        """Read the rollouts of the last iteration if they may be new."""
+        """Read the rollouts of the last iteration, if metrics were added since the last call."""
         if self._added:
             self._read_last_rollouts()
             self._added = False
@@ -229,15 +229,15 @@ class PageReader:
 
 _PANELS = ("curves", "configuration", "log", "rollouts")
 _WIDE = (130, 34)
-"""All panels are shown side by side if the screen has at least these columns and lines."""
+"""The smallest size (columns, lines) of a screen that shows all panels side by side."""
 _ONE_OF = Binding.Group("panel", compact=True)
 _CURVE = Binding.Group("curve", compact=True)
 _RUN = Binding.Group("run", compact=True)
 
 
 class _Curves(Widget, can_focus=True):
-    """The curves, drawn line by line: Textual's `Sparkline` has only bars, no axes, and no second
-    curve."""
+    """The panel with curves. Textual's `Sparkline` is not used, since it has no axes and no
+    second curve."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "screen.curve(-1)", system=True),
@@ -259,7 +259,7 @@ class _Curves(Widget, can_focus=True):
 
 
 class _Words(VerticalScroll, can_focus=True, inherit_bindings=False):
-    """A text that scrolls. With `at_end`, its end is shown until the user scrolls, as for a log."""
+    """A panel with text that scrolls. `at_end`: show the end of the text until the user scrolls."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *SCROLLING,
@@ -278,7 +278,7 @@ class _Words(VerticalScroll, can_focus=True, inherit_bindings=False):
         self.begin()
 
     def begin(self) -> None:
-        """Scroll to where reading begins."""
+        """Scroll to the start of the text, or to the end if `at_end` is set."""
         if self._at_end:
             self.anchor()
         else:
@@ -290,11 +290,11 @@ class _Words(VerticalScroll, can_focus=True, inherit_bindings=False):
 
 
 class RunPage(WatchScreen, inherit_bindings=False):
-    """The page of the run with the id `run`."""
+    """The page of the run `run` (an id)."""
 
     HELP = """
-Each plot also has the curve of the best run, in `x`, at the same steps. The page of the best run
-shows the next best.
+Each plot also shows the curve of the best run at the same steps, drawn with `x`. The page of the
+best run shows the next best run instead.
 """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -304,12 +304,12 @@ shows the next best.
             for number, name in enumerate(_PANELS, start=1)
         ),
         Binding("tab", "next_panel(1)", "the next panel", show=False),
-        Binding("shift+tab", "next_panel(-1)", "the panel before", show=False),
-        Binding("left", "curve(-1)", "the curve before", group=_CURVE),
+        Binding("shift+tab", "next_panel(-1)", "the previous panel", show=False),
+        Binding("left", "curve(-1)", "the previous curve", group=_CURVE),
         Binding("right", "curve(1)", "the next curve", group=_CURVE),
         Binding("l", "log_scale", "log", tooltip="a logarithmic scale for curves"),
         Binding("n", "neighbour(1)", "the next run", group=_RUN),
-        Binding("p", "neighbour(-1)", "the run before", group=_RUN),
+        Binding("p", "neighbour(-1)", "the previous run", group=_RUN),
         *WatchScreen.BINDINGS,
     ]
 
@@ -365,7 +365,7 @@ shows the next best.
         self.call_after_refresh(self.draw)
 
     def draw(self) -> None:
-        """Draw what has changed."""
+        """Draw all parts of the page that have changed."""
         run, data, head = self._view_of_run, self.data, self.query_one("#head", Lines)
         if run is None:
             head.show([[("the run is no longer in the sweep", "warn")]])
@@ -378,7 +378,7 @@ shows the next best.
         self.draw_notice()
 
     def draw_curves(self) -> None:
-        """Draw the curves to fit their panel."""
+        """Draw the curves in the size of their panel."""
         run, panel = self._view_of_run, self.query_one(_Curves)
         if run is None or not panel.size:
             return
@@ -389,7 +389,7 @@ shows the next best.
         panel.show(lines)
 
     def action_panel(self, number: int) -> None:
-        """Show this panel."""
+        """Show the panel with this number."""
         self._panel = number
         wide = self.has_class("wide")
         self.query_one(TabbedContent).active = f"panel-{number}"
@@ -406,11 +406,11 @@ shows the next best.
             self.action_panel(int((event.pane.id or "panel-0").rpartition("-")[2]))
 
     def action_next_panel(self, step: int) -> None:
-        """Show the next or previous panel."""
+        """Show the next panel (`step` 1) or the previous panel (-1)."""
         self.action_panel((self._panel + step) % len(_PANELS))
 
     def action_curve(self, step: int) -> None:
-        """Show the next or previous curve."""
+        """Show the next curve (`step` 1) or the previous curve (-1)."""
         self._curve = max(0, self._curve + step)
         self.draw_curves()
 
@@ -420,5 +420,5 @@ shows the next best.
         self.draw_curves()
 
     async def action_neighbour(self, step: int) -> None:
-        """Show the next or previous run of the list."""
+        """Show the page of the next run (`step` 1) or the previous run (-1) in the list."""
         await self.run_action(f"app.neighbour({step})")

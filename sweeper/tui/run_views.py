@@ -1,5 +1,5 @@
-"""Makes the `RunView` of a run from facts about it, estimates the remaining time of runs and
-sweeps, and reads the states and metrics that the poller needs for that, with little I/O."""
+"""Parts of the poller: the states of runs, their earlier metrics, estimates of the remaining
+time, and the `RunView` of a run."""
 
 import functools
 import math
@@ -47,15 +47,16 @@ if TYPE_CHECKING:
 
 
 _LARGE = 100_000
-"""For more bytes than this, the faster reader, which also has a cache, is worth loading."""
+"""Metrics with more bytes than this are read by `Tabulator`, which has a cache but takes longer
+to import."""
 _SETTLED = 2
-"""After this many polls with the same timestamp, the timestamp is trusted: two changes within a
-tick of the kernel's clock have the same timestamp."""
+"""A folder counts as unchanged after this many polls with the same timestamp. One such poll is
+not enough: two changes within a tick of the kernel's clock have the same timestamp."""
 
 
 class States:
-    """The states of a sweep's runs. `retries` returns the number of retries of a run. `again` has
-    the runs that a user wants to start again and that have not started yet."""
+    """The states of a sweep's runs. `retries` returns how often a failed run is retried. `again`
+    has the runs that a user has requested to start again and that have not started yet."""
 
     def __init__(self, folder: SweepFolder, retries: Callable[[str], int] = lambda _: 0) -> None:
         self._store, self._folder, self._retries = folder.store, folder, retries
@@ -68,11 +69,11 @@ class States:
         self._settled: set[str] = set()
 
     def wants(self, run: str) -> bool:
-        """Return whether a run is to be started or started again, or may be soon."""
+        """Return whether another attempt of a run is needed, or may be needed soon."""
         return run not in self._settled
 
     def look(self, runs: Iterable[str]) -> list[str]:
-        """Poll the runs. Return those with new events since the last poll."""
+        """Poll the runs. Return the runs with new events since the last poll."""
         if self._top is None:
             events = self._folder.read_events()
             return [run for run in runs if self._see(run, events.get(run, ()))]
@@ -110,7 +111,7 @@ class States:
 
 
 def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
-    """Return the values of `key` in all attempts, by step."""
+    """Return the (step, value) points of the metric `key` in all attempts."""
     sources = [run.files.source(path) for path in run.metrics_paths()]
     size = sum(source.stamp.size for source in sources if source is not None)
     if not size:
@@ -126,7 +127,7 @@ def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
 
 @functools.lru_cache(maxsize=2)
 def _tables(root: str, memory: Folder) -> "Tabulator":
-    """Return the reader of a root, which opens its cache once for all runs."""
+    """Return the reader of a root's metrics. It is kept, so that its cache is opened only once."""
     from sweeper.results.metrics_reader import Tabulator
     from sweeper.results.problems import Problems
 
@@ -137,8 +138,8 @@ _UTC = re.compile(r"\b(?:(\d{4}-\d\d-\d\d)T)?(\d\d:\d\d:\d\d(?:\.\d+)?)(?:Z\b|\+
 
 
 class Timing:
-    """The progress of the runs in a `sweep.json`. `totals` has the number of steps of each run,
-    None if unknown. `clock` gives monotonic seconds."""
+    """The progress of a plan's runs. `totals` has the number of steps of each run (None if
+    unknown). `clock` returns monotonic seconds."""
 
     def __init__(self, plan: Plan, clock: Callable[[], float]) -> None:
         takes = [
@@ -151,7 +152,7 @@ class Timing:
         self._seen: dict[str, tuple[int, float, float]] = {}
 
     def fraction(self, run: str, state: RunState, series: Series | None) -> float | None:
-        """Return the completed fraction of a run."""
+        """Return the completed fraction of a run, or None if unknown."""
         if state.state is State.SUCCEEDED:
             return 1.0
         if series is None or series.step is None:
@@ -164,8 +165,8 @@ class Timing:
     def left(
         self, run: str, state: RunState, fraction: float | None, began: float | None
     ) -> float | None:
-        """Return the seconds until the end of a run whose attempt began at `began` by this
-        process's clock."""
+        """Estimate the seconds until a run ends. `began` is the time by `clock` when the attempt
+        began."""
         if fraction is None:
             return None
         now = self._clock()
@@ -178,8 +179,8 @@ class Timing:
 
 
 def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
-    """Return the seconds until the end of a sweep. `took` has the durations of its succeeded runs.
-    None if no launcher would start the remaining runs."""
+    """Estimate the seconds until a sweep ends. `took` has the durations of succeeded runs.
+    Return None if no launcher is running, or if it starts no more runs."""
     if not view.launcher or view.held:
         return None
     at_work = [run.eta for run in view.runs if run.state in ("running", "submitted")]
@@ -195,8 +196,8 @@ def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
 
 
 def by_our_clock(text: str) -> str:
-    """Convert the UTC times in a text to local times: `rate limit since 12:01:03Z` -> `... since
-    14:01`, with the date if it is known and not today. Other text stays."""
+    """Replace the UTC times in a text by local times: `rate limit since 12:01:03Z` -> `rate
+    limit since 14:01`. A date is shown if the text has one and it is not today."""
     return _UTC.sub(_here, text)
 
 
@@ -211,10 +212,11 @@ def _here(match: re.Match[str]) -> str:
 
 
 class RunFacts(NamedTuple):
-    """The changing facts about a run. `again`: a user wants to start it again. `body` is the
-    content of its last event, `backend` its backend if there are several, `last_line` the last
-    output line of a failed run, `version` the version of its series. `beat` is the seconds since
-    its heartbeat, rounded to the displayed precision; `late` is true if that is too long."""
+    """The facts that determine a run's view. `again`: a user has requested to start the run
+    again. `body` is the content of the last event. `backend` is the run's backend, in a sweep
+    with several. `last_line` is the last output line of a failed run. `version` is the version
+    of the series. `beat` is the number of seconds since the last heartbeat, rounded to the
+    displayed precision. `late`: there was no heartbeat for too long."""
 
     state: RunState
     observed: Observation | None
@@ -234,7 +236,8 @@ class RunFacts(NamedTuple):
 def run_view(
     planned: Run, facts: RunFacts, series: Series | None, timing: Timing, began: float | None
 ) -> RunView:
-    """Make the view of a run, whose attempt began at `began` by the clock of `timing`."""
+    """Make the view of a run. `began` is the time by the clock of `timing` when the attempt
+    began."""
     identity = planned.id
     state, body = facts.state, facts.body
     is_open = state.state in OPEN
@@ -283,9 +286,9 @@ def why_waits(
     again: bool,
     wants: bool,
 ) -> str:
-    """Return the reason why the service delays a run; "" if it does not. Either the run's worker
-    reports a pause, or the quota or a lost engine ended the last attempt and the run waits for the
-    next."""
+    """Return the reason why the service delays a run, or "". The reason is a pause that the
+    run's worker or the launcher reports, or an exhausted quota or a lost engine that ended the
+    last attempt, if the run will be tried again."""
     if state.state in OPEN:
         # The launcher publishes less often than a worker beats, but sees the heartbeats of all
         # stores.

@@ -1,5 +1,5 @@
-"""The list of a sweep's runs as the user has arranged it: order, groups, filter, folds, cursor.
-Pure: no terminal and no store."""
+"""The list of runs as the user has arranged it: order, groups, filter, folds, cursor. Pure: no
+terminal and no store."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +16,8 @@ _AGAIN = ("failed", "lost", "preempted", "cancelled")
 
 
 class Action(NamedTuple):
-    """An action on runs: `cancel` or `retry`. The user is asked `question` first."""
+    """An action on runs (`cancel` or `retry`), and the question that the user must confirm
+    first."""
 
     kind: str
     runs: tuple[str, ...]
@@ -24,8 +25,8 @@ class Action(NamedTuple):
 
 
 def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
-    """Propose an action for the runs to which it applies. `of` is the name of all the runs in the
-    question. Return a sentence if the action applies to none."""
+    """Return the action for those runs that can be cancelled or retried. If there are none,
+    return a message. The question calls the runs `of`."""
     cancel = kind == "cancel"
     verb = "cancel" if cancel else "start again"
     chosen = [run.id for run in runs if (run.state not in _OVER if cancel else run.state in _AGAIN)]
@@ -37,9 +38,9 @@ def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
 
 
 class ScreenModel:
-    """The list of a sweep's runs. `items` are its lines, and `place` is the index of the line with
-    the cursor. `problem` is why the filter could not be applied. `grouping` is the key by which
-    runs are grouped, or `none`."""
+    """The list of a sweep's runs. `items` are the lines, and `place` is the index of the line
+    with the cursor. `problem` is the reason why the filter could not be applied. `grouping` is
+    what runs are grouped by, such as `cell`, or `none`."""
 
     def __init__(self, view: SweepView) -> None:
         self.view = view
@@ -54,7 +55,7 @@ class ScreenModel:
         self._arrange()
 
     def see(self, view: SweepView) -> None:
-        """Show the current state of the sweep."""
+        """Arrange the list again, for the current state of the sweep."""
         self.view = view
         self._arrange()
 
@@ -75,7 +76,7 @@ class ScreenModel:
     # Cursor
 
     def go(self, place: int) -> None:
-        """Move the cursor to a line, or to the nearest line."""
+        """Move the cursor to the line with this index, or to the nearest existing line."""
         self.place = max(0, min(place, len(self.items) - 1))
         if self.items:
             self._cursor = _key(self.items[self.place])
@@ -87,20 +88,20 @@ class ScreenModel:
 
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
-        """The run with the cursor, or all runs of its group, and their name in messages."""
+        """The run or the group with the cursor: its runs, and its name for messages."""
         item = self.item
         if isinstance(item, Group):
             return item.runs, sanitize(item.title)
         return ((), "") if item is None else ((item,), sanitize(item.name))
 
     def group_of(self, place: int) -> Group | None:
-        """Return the group of a line: the heading above it, or the line itself."""
+        """Return the group that a line belongs to. The line may be the heading itself."""
         above = (item for item in reversed(self.items[: place + 1]) if isinstance(item, Group))
         return next(above, None)
 
     def neighbour(self, run: str, step: int) -> RunView | None:
-        """Move the cursor from a run by `step` runs, wrapping around at the ends. Return the run
-        there; None if the given run is not listed."""
+        """Move the cursor to the run that is `step` runs below `run`, and return that run. The
+        first run follows the last. Return None if `run` is not in the list."""
         runs = [item for item in self.items if isinstance(item, RunView)]
         ids = [listed.id for listed in runs]
         if run not in ids:
@@ -112,12 +113,12 @@ class ScreenModel:
     # Order
 
     def filter(self, wanted: str) -> None:
-        """Show only the runs that match."""
+        """Show only the runs that match the filter."""
         self.wanted = wanted
         self._arrange()
 
     def sort_by(self, sort: str | None = None) -> str:
-        """Sort by `sort`, or by the next column. Return a message."""
+        """Sort by `sort`; if None, by the next column. Return a message."""
         self.sort, self.backwards = sort or _next(SORTS, self.sort), False
         self._arrange()
         return f"sorted by {self.sort}"
@@ -129,13 +130,14 @@ class ScreenModel:
         return f"sorted by {self.sort}{', backwards' * self.backwards}"
 
     def group_by(self, by: str | None = None) -> str:
-        """Group by `by`, or by the next axis. Return a message."""
+        """Group by `by`; if None, use the next grouping. Return a message."""
         self._by = by or _next(groupings(self.view), self.grouping)
         self._arrange()
         return f"grouped by {self._by}" if self._by != "none" else "not grouped"
 
     def fold(self, folded: bool | None = None) -> None:
-        """Fold or open the group with the cursor; from a run, move to the heading."""
+        """Fold (True) or open (False) the group with the cursor, or toggle it (None). If the
+        cursor is on a run and `folded` is True, move the cursor to the heading."""
         item = self.item
         if isinstance(item, Group):
             fold = not item.folded if folded is None else folded
@@ -145,7 +147,7 @@ class ScreenModel:
         self._arrange()
 
     def fold_all(self) -> None:
-        """Fold all groups, or open all if they are folded."""
+        """Fold all groups. If all groups are folded, open them."""
         groups = {item.key for item in self.items if isinstance(item, Group)}
         self._folded = set() if groups <= self._folded else self._folded | groups
         if self._folded and (group := self.group_of(self.place)) is not None:
@@ -155,8 +157,9 @@ class ScreenModel:
     # Texts
 
     def heading_above(self, place: int) -> str:
-        """Return the title of the cell's heading above a run, which the run's line does not repeat.
-        Under any other heading, return a blank, which only indents the line."""
+        """Return the title of the cell above a run, since the run's line leaves the title out.
+        If runs are grouped by something else, return a blank, which indents the line. If they
+        are not grouped, return ""."""
         if self.grouping == "none":
             return ""
         group = self.group_of(place)
@@ -164,7 +167,7 @@ class ScreenModel:
 
     @property
     def longest_name(self) -> int:
-        """The width of the longest name, including its indent."""
+        """The width of the longest name in the list, including the indent."""
         inside, longest = "", 0
         for item in self.items:
             if isinstance(item, Group):

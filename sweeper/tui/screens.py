@@ -1,4 +1,4 @@
-"""The common parts of the view's screens: the notice line above the keys, questions, and a search
+"""Common parts of the screens: the notice line above the list of keys, questions, and the search
 for runs."""
 
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ SCROLLING = (
     Binding("pageup", "page_up", system=True),
     Binding("pagedown", "page_down", system=True),
 )
-"""The keys of scrolling widgets, which the help does not list."""
+"""The keys for scrolling. The help does not list them."""
 
 
 class Lines(Static):
-    """A few lines of styled text, redrawn when they change."""
+    """A widget with a few lines of styled text. It is redrawn only if the lines change."""
 
     def __init__(self, name: str) -> None:
         super().__init__("", id=name)
@@ -40,7 +40,7 @@ class Lines(Static):
 
 
 class _Keys(KeyPanel, can_focus=True, inherit_bindings=False):
-    """Textual's table of keys, with further keys for scrolling that it does not list."""
+    """Textual's table of keys, with more keys for scrolling. The table does not list these."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "screen.help", "back", key_display="esc"),
@@ -57,13 +57,15 @@ class _Help(HelpPanel):
 
 
 class WatchScreen(Screen[None]):
-    """A screen of the view. `notice` is the line above the keys: the last message until the next
-    key, then the default notice."""
+    """A screen of the view. The notice line, above the list of keys, shows the last message
+    until the next key press, and the default notice otherwise."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("c", "app.steer('cancel')", "cancel", tooltip="cancel the run, or all of a group"),
-        Binding("r", "app.steer('retry')", "retry", tooltip="start it again"),
-        Binding("t", "app.jump", "tmux", tooltip="go to its tmux pane (ctrl-b d comes back)"),
+        Binding(
+            "c", "app.steer('cancel')", "cancel", tooltip="cancel the run, or all runs of a group"
+        ),
+        Binding("r", "app.steer('retry')", "retry", tooltip="start the run again"),
+        Binding("t", "app.jump", "tmux", tooltip="go to the run's tmux pane (ctrl-b d: back)"),
         Binding("question_mark,f1,h", "help", "help", key_display="?"),
     ]
 
@@ -73,13 +75,13 @@ class WatchScreen(Screen[None]):
         self._message: Line = []
 
     def compose_notice(self) -> ComposeResult:
-        """Compose the last lines of the screen."""
+        """Yield the notice line and the list of keys."""
         yield Lines("notice")
         yield Footer(compact=True, show_command_palette=False)
 
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
-        """The runs to which a key applies, and their name in messages."""
+        """The runs that the next key press acts on, and how messages refer to these runs."""
         return (), ""
 
     def see(self, view: SweepView) -> None:
@@ -91,12 +93,12 @@ class WatchScreen(Screen[None]):
         return []
 
     def tell(self, text: str, style: str = "warn") -> None:
-        """Show a message until the next key."""
+        """Show a message until the next key press."""
         self._message = [(sanitize(text), style)] if text else []
         self.draw_notice()
 
     def draw_notice(self) -> None:
-        """Draw the notice."""
+        """Draw the notice line."""
         line = trimmed(self._message or self.about(), self.size.width, self.glyphs)
         self.query_one("#notice", Lines).show([line])
 
@@ -110,11 +112,11 @@ class WatchScreen(Screen[None]):
             self.set_focus(self.query_one(_Keys))
 
     def focus_usual(self) -> None:
-        """Focus the widget that usually has the focus."""
+        """Move the focus to the screen's main widget."""
 
 
 class OpenRun(Provider):
-    """A provider for the command palette that opens a run's page by a part of its name."""
+    """Entries of the command palette that open the pages of runs, found by parts of their names."""
 
     async def search(self, query: str) -> Hits:
         screen, matcher = self.screen, self.matcher(query)
@@ -126,7 +128,8 @@ class OpenRun(Provider):
 
 
 class Question(ModalScreen[bool]):
-    """A question before an action that cannot be undone: `y` confirms, any other key does not."""
+    """A question before an action that cannot be undone. `y` confirms the action, and any other
+    key declines."""
 
     def __init__(self, question: str) -> None:
         super().__init__()

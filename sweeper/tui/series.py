@@ -1,5 +1,5 @@
-"""The progress of a run and one metric's curve, as the view needs them. A curve has at most `_MOST`
-points: if there are more, every second point is dropped, repeatedly. Pure."""
+"""The progress of a run and the curve of one metric. A curve has at most `_MOST` points:
+whenever there are more, every second point is dropped. Pure."""
 
 from collections.abc import Iterable, Mapping
 
@@ -12,9 +12,9 @@ _START = Reached()
 
 
 class Series:
-    """One metric of one run, and its progress. If `name` is None, only the progress is stored.
-    `version` grows with each change. `stale`: rows were overwritten, so the run's value needs the
-    whole history, loaded into a new series."""
+    """The metric `name` of a run, and the run's progress. If `name` is None, only the progress
+    is stored. `version` grows with each change. `stale`: rows were overwritten, so the series is
+    no longer valid, and the whole history must be loaded into a new series."""
 
     def __init__(self, name: str | None, goal: str = "minimize", at: str = "last") -> None:
         self._name = name
@@ -29,7 +29,7 @@ class Series:
         self.reached = _START
 
     def load(self, points: Iterable[Point], reached: Reached = _START) -> None:
-        """Load the whole history of the metric, and the run's progress."""
+        """Add the history of the metric, and set the run's progress."""
         self.version += 1
         for point in points:
             self._add(point)
@@ -71,7 +71,7 @@ class Series:
 
     @property
     def step(self) -> float | None:
-        """The last step recorded."""
+        """The last recorded step."""
         return self.reached.step
 
     @property
@@ -81,21 +81,21 @@ class Series:
 
     @property
     def points(self) -> list[tuple[float, float]]:
-        """Steps and values, thinned out; the last point is always included."""
+        """The (step, value) points, thinned out. The last point is always included."""
         if self._last is None or self._points[-1:] == [self._last]:
             return list(self._points)
         return [*self._points, self._last]
 
     @property
     def curve(self) -> tuple[float, ...]:
-        """The values of `points`: the same object until they change."""
+        """The values of `points`. The same object is returned until the points change."""
         if self._curve is None:
             self._curve = tuple(number for _, number in self.points)
         return self._curve
 
     @property
     def value(self) -> float | None:
-        """The value by which the run is judged."""
+        """The value by which the run is compared with other runs."""
         return self._judge.value
 
     @property

@@ -1,4 +1,4 @@
-"""The screen of a sweep: its problems, its runs, and a filter."""
+"""The screen of a sweep: its problems, the list of its runs, and the input for a filter."""
 
 from collections.abc import Sequence
 from enum import Enum
@@ -24,7 +24,8 @@ from sweeper.tui.text import Glyphs, Line, as_strip, trimmed
 
 
 def list_lines(model: ScreenModel, width: int, rows: int, top: int, glyphs: Glyphs) -> list[Line]:
-    """Return the titles of the columns, and `rows` lines of the list from `top` on."""
+    """Return the line with the column titles, and up to `rows` lines of the list, beginning with
+    line `top`."""
     shown = table(model.view, width, min(model.longest_name, width // 2), glyphs)
     lines = [heading(model.view, shown, model.sort)]
     for place in range(top, min(top + rows, len(model.items))):
@@ -36,7 +37,7 @@ def list_lines(model: ScreenModel, width: int, rows: int, top: int, glyphs: Glyp
 
 
 class RunList(ScrollView, can_focus=True, inherit_bindings=False):
-    """The lines of a `ScreenModel` below their column titles, with a cursor."""
+    """The list of runs: column titles and the lines of a `ScreenModel`, with a cursor."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "move(1)", system=True),
@@ -57,27 +58,29 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
         self.model, self._glyphs = model, glyphs
         self._lines: list[Line] = []
         self.drawn = 0
-        """How many lines have been drawn, for tests and measurements."""
+        """The number of lines drawn since the start, for tests and measurements."""
 
     @property
     def _width(self) -> int:
-        """The width without the scroll bar."""
+        """The width of the list without the scroll bar."""
         return self.scrollable_content_region.width
 
     @property
     def _rows(self) -> int:
-        """The number of lines of the list that fit."""
+        """The number of lines of the list that fit on the screen."""
         return max(1, self.size.height - 1)
 
     def see(self, view: SweepView) -> None:
-        """Show the current state of the sweep. A visible cursor stays visible."""
+        """Show the current state of the sweep. If the cursor is on the screen, scroll so that it
+        stays there."""
         top = self.scroll_offset.y
         follow = top <= self.model.place < top + self._rows
         self.model.see(view)
         self.draw(follow=follow)
 
     def draw(self, *, follow: bool = True) -> None:
-        """Draw the lines that differ from those on the screen. `follow`: scroll to the cursor."""
+        """Draw the lines that have changed. `follow`: scroll so that the cursor is on the
+        screen."""
         self.virtual_size = Size(0, len(self.model.items) + 1)
         top, place = self.scroll_offset.y, self.model.place
         if follow:
@@ -110,7 +113,7 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
         self.draw()
 
     async def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked line; open the line if it has the cursor already."""
+        """Move the cursor to the clicked line. If the cursor is there already, open the line."""
         place = self.scroll_offset.y + event.y - 1
         if event.y < 1 or place >= len(self.model.items):
             return
@@ -126,7 +129,7 @@ class RunList(ScrollView, can_focus=True, inherit_bindings=False):
         self.post_message(self.Moved())
 
     def action_page(self, pages: float) -> None:
-        """Move the cursor by the height of the list."""
+        """Move the cursor down by `pages` times the height of the list."""
         self.action_move(int(self._rows * pages))
 
 
@@ -140,7 +143,8 @@ class _Filter(Input):
 
 
 class Leave(Enum):
-    """The action of the key q: end the view, or leave the tmux session in which it has a window."""
+    """The action of the key q: end the view, or detach from the tmux session that the view runs
+    in."""
 
     QUIT = "quit"
     CLOSE = "close"
@@ -148,17 +152,18 @@ class Leave(Enum):
 
 
 class SweepScreen(WatchScreen, inherit_bindings=False):
-    """The screen of all runs of a sweep. Its keys arrange the list; the list's keys move the
-    cursor."""
+    """The screen of all runs of a sweep. The keys of the screen arrange the list, and the keys
+    of `RunList` move the cursor."""
 
     HELP = """
 - arrows, page up and down, home, end, j, k, the wheel: move
-- q: close the view, and leave the sweep alone; in the sweep's tmux session, detach
-- 0 to 9: in the sweep's tmux session, go to that window
+- q: close the view (the sweep continues); in the sweep's tmux session: detach
+- 0 to 9: in the sweep's tmux session, go to the window with this number
 - *waiting*: the service delays the run (rate limit, capacity); this is not a failure
 - *stalled*: no step for too long
-- *silent*: no heartbeat (beat) for `launch.lease`
-- *!*: alarms; the line above the keys shows them. *place*: by the metric
+- *silent*: no heartbeat (*beat*) for longer than `launch.lease`
+- *!*: the run has alarms; the line above the keys shows them
+- *place*: the rank by the metric
 
 Filter: words that must all occur in a run's name, state, alarms or tags, or a
 condition as for `--where`: `learning_rate < 1e-3 and state = failed`
@@ -228,7 +233,7 @@ condition as for `--where`: `learning_rate < 1e-3 and state = failed`
 
     @on(events.Resize)
     def draw(self) -> None:
-        """Draw everything except the list, which draws itself."""
+        """Draw the head and the notice line. The list draws itself."""
         width, glyphs = self.size.width, self.glyphs
         lines = [trimmed(line, width, glyphs) for line in head_lines(self.view, glyphs)]
         self.query_one("#head", Lines).show(lines)
@@ -249,14 +254,14 @@ condition as for `--where`: `learning_rate < 1e-3 and state = failed`
         return action == "keep_filter" or not isinstance(self.focused, Input)
 
     def action_arrange(self, how: str, *to: object) -> None:
-        """Call one of the list's methods (`sort_by`, `fold`, ...), and show the returned
-        message."""
+        """Call the method `how` of the list's model (such as `sort_by` or `fold`), and show the
+        message that it returns."""
         message: str | None = getattr(self.model, how)(*to)
         self.list.draw()
         self.tell(message or "", "dim")
 
     async def action_open(self) -> None:
-        """Fold or open a group, open a run's page."""
+        """Fold or open the group with the cursor, or open the page of the run with the cursor."""
         item = self.model.item
         if isinstance(item, Group):
             self.action_arrange("fold")
@@ -266,7 +271,7 @@ condition as for `--where`: `learning_rate < 1e-3 and state = failed`
     # Filter
 
     def action_filter(self) -> None:
-        """Show the input for a filter."""
+        """Show the input for the filter."""
         self._wanted = self.model.wanted
         typed = self.query_one(_Filter)
         typed.value = self._wanted
@@ -279,7 +284,7 @@ condition as for `--where`: `learning_rate < 1e-3 and state = failed`
             self.action_arrange("filter", event.value)
 
     def action_keep_filter(self, keep: bool = True) -> None:
-        """Go back to the list, with the typed filter or the previous filter."""
+        """Close the input. Apply the typed filter if `keep` is true, else the previous filter."""
         self.query_one("#filter").display = False
         self.focus_usual()
         typed = self.query_one(_Filter).value  # the model may not be up to date

@@ -1,5 +1,5 @@
-"""Makes styled texts and numbers fit a screen of characters. A line is a list of (text, style).
-Everything can be read without colours."""
+"""Styled text and numbers for a screen of characters. A line is a list of (text, style). Colours
+never carry information that the text lacks."""
 
 import math
 from collections.abc import Iterable
@@ -33,7 +33,7 @@ STATES = {
     "planned": _DIM,
     "cancelled": _DIM,
 }
-"""The states that the view shows, in the order in which they are counted."""
+"""The states that the view shows with their styles, in the order of display."""
 
 _STYLES = STATES | {
     "": Style(),
@@ -51,7 +51,7 @@ _STYLES = STATES | {
 
 @lru_cache(maxsize=256)
 def style_of(words: str) -> Style:
-    """Return the combined style of words such as `bold running`."""
+    """Return the combined style for style names such as `bold running`."""
     return Style.combine(_STYLES[word] for word in words.split()) if words else _STYLES[""]
 
 
@@ -60,14 +60,14 @@ Line = list[Span]
 
 
 def as_strip(line: Line, width: int) -> Strip:
-    """Convert a line for Textual. It consists of segments, not of markup, since a run's name is
-    data; texts are sanitized once more."""
+    """Convert a line for Textual, and sanitize its text. The result contains no markup, since
+    names of runs may look like markup."""
     strip = Strip([Segment(sanitize(text), style_of(words)) for text, words in line])
     return strip.adjust_cell_length(width, style_of(""))
 
 
 def as_text(lines: Iterable[Line]) -> Text:
-    """Join lines into one text for Textual to wrap, with the same styles."""
+    """Join lines to one styled text, which Textual can wrap."""
     text = Text()
     for number, line in enumerate(lines):
         text.append("\n" * bool(number))
@@ -77,7 +77,7 @@ def as_text(lines: Iterable[Line]) -> Text:
 
 
 def joined(line: Line) -> str:
-    """Return the text of a line."""
+    """Return the text of a line without styles."""
     return "".join(text for text, _ in line)
 
 
@@ -94,8 +94,8 @@ def trimmed(line: Line, width: int, glyphs: "Glyphs") -> Line:
 
 
 class Glyphs(NamedTuple):
-    """The characters to draw with. `levels` go from low to high; `other` is for a second curve;
-    `dots`: a plot may use braille, which has eight points per character."""
+    """The characters to draw with. `levels` go from low to high. `other` draws the second curve
+    of a plot. `dots`: plots use braille characters, which have eight points each."""
 
     levels: str
     full: str
@@ -113,7 +113,7 @@ ASCII = Glyphs("_.-=+*#@", "#", ".", "-", "+", "-", "~", "x", False)
 
 
 def fit(text: str, width: int, *, right: bool = False, cut: str = "…") -> str:
-    """Pad or cut a text to exactly `width` columns; a text that is cut ends with `cut`."""
+    """Pad or cut a text to exactly `width` columns. A shortened text ends with `cut`."""
     if width <= 0:
         return ""
     length = len(text) if text.isascii() else cell_len(text)
@@ -124,7 +124,8 @@ def fit(text: str, width: int, *, right: bool = False, cut: str = "…") -> str:
 
 
 def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
-    """Pad or cut as `fit` does, but cut in the middle, because names often differ at their end."""
+    """Pad or cut a text as `fit` does, but cut the middle, because names often differ at the
+    end."""
     length = cell_len(text)
     if length <= width or width < 8:
         return fit(text, width, cut=cut)
@@ -145,7 +146,8 @@ def value(number: float | None) -> str:
 
 
 def short(seconds: float | None) -> str:
-    """Format a remaining time, more coarsely the longer it is: `45s`, `12m`, `2h05m`, `3d`."""
+    """Format a remaining time: `45s`, `12m`, `2h05m`, `3d`. Longer times are rounded more
+    coarsely."""
     if seconds is None:
         return "-"
     if seconds < 60:
@@ -159,7 +161,7 @@ def short(seconds: float | None) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Format an age in coarse steps, so that an idle screen does not change every second."""
+    """Format an age, rounded so that an idle screen does not change every second."""
     if seconds is None:
         return "-"
     if seconds < 15:

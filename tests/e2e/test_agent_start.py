@@ -145,7 +145,7 @@ def test_an_agent_makes_a_whole_study(bench: Bench) -> None:
     assert SECRET not in "".join(lines) and '"secret": "***"' in lines[1]
     assert "TINKER_API_KEY" not in lines[1]
     assert '"again": false' in lines[0] and '"again": true' in lines[3]
-    assert "96 runs exceed the rest of the budget: runs 2" in lines[-2]
+    assert "96 more runs would exceed what is left of the budget: runs 2" in lines[-2]
     prompt = bench.run(bench.sweeper("transcript", "first", "--prompt"))
     assert prompt.startswith("# fail\n") and "may use: runs=6" in prompt
     listed = bench.run(bench.sweeper("transcript"))

@@ -28,7 +28,7 @@ def test_a_token_budget_refuses_commands_whose_usage_is_not_recorded(bench):
         limits = Limits(runs=9, **{name: 1000.0})
         [answer] = bench.ask(limits, ("launch", {"grid": "mine.yaml", "again": True}))
         assert answer.is_error
-        assert f"this server's budget limits {name}, and commands" in answer.content[0].text
+        assert f"this server's budget limits {name}, but commands" in answer.content[0].text
     assert bench.launched == [] and allowance.entries(bench.workspace().store) == []
 
 
@@ -40,7 +40,7 @@ def test_launches_need_a_budget_and_stay_within_it(bench):
         return bench.ask(limits, ("launch", given))[0]
 
     assert "nothing may be launched" in launch(Limits()).content[0].text
-    assert "6 runs exceed the rest of the budget: runs 5" in launch(Limits(runs=5)).content[0].text
+    assert "6 more runs would exceed what is left" in launch(Limits(runs=5)).content[0].text
     assert allowance.entries(bench.workspace().store) == [] and not bench.launched
     answer = launch(Limits(runs=8, tokens=1000)).structured_content
     assert (answer["runs_started"], answer["budget_left"]) == (6, {"runs": 2.0, "tokens": 0.0})
@@ -52,7 +52,7 @@ def test_launches_need_a_budget_and_stay_within_it(bench):
     assert (answer["launched"], bench.launched.pop().budget) == (True, Budget(tokens=1000))
     assert answer["budget_left"] == {"runs": 2.0, "tokens": 0.0}
     refused = launch(Limits(runs=8, tokens=1000), "lr=[5]")  # a new server, the same budget
-    assert "exceed the rest" in refused.content[0].text and len(bench.launched) == 1
+    assert "exceed what is left" in refused.content[0].text and len(bench.launched) == 1
 
 
 @pytest.mark.parametrize("restarted", [True, False])
@@ -73,7 +73,7 @@ def test_removing_a_sweep_does_not_refund_its_budget(bench, restarted):
         assert bench.workspace(limits).left() == budgets[-1]
     assert [budget["tokens"] for budget in budgets] == [600, 200]
     (refused,) = bench.ask(limits, ("launch", bounded))
-    assert refused.is_error and "exceed the rest" in refused.content[0].text
+    assert refused.is_error and "exceed what is left" in refused.content[0].text
     assert not (bench.root / "mine").exists()
 
 
@@ -102,9 +102,9 @@ def test_each_limit_of_a_budget_holds(bench, name):
         ("launch", launch | {name: 4}),
         ("launch", launch | {"overrides": ["lr=[1,2,5]"], name: 2}),
     )
-    assert f"5.5 {name} exceed the rest of the budget: {name} 5" in beyond.content[0].text
+    assert f"5.5 {name} would exceed what is left of the budget: {name} 5" in beyond.content[0].text
     assert within.structured_content["budget_left"] == {name: 1.0}
-    assert f"2 {name} exceed the rest of the budget: {name} 1" in again.content[0].text
+    assert f"2 {name} would exceed what is left of the budget: {name} 1" in again.content[0].text
     assert [getattr(plan.budget, name) for plan in bench.launched] == [4]
 
 
@@ -115,14 +115,12 @@ def test_a_retry_counts_as_one_more_run(bench):
     limits = Limits(runs=2)
     assert bench.call(limits, "retry", sweep="s")["runs"] == {}
     (second,) = bench.ask(limits, ("retry", {"sweep": "s"}))
-    assert (
-        second.is_error and "1 runs exceed the rest of the budget: runs 0" in second.content[0].text
-    )
+    assert second.is_error and "1 more run would exceed what is left" in second.content[0].text
     assert len(bench.retried) == 1
     folder = SweepFolder(bench.workspace().store, "s")
     allowance.reserve(folder, [], {"tokens": 900.0}, folder.ensure_identity())
     (third,) = bench.ask(Limits(runs=9, tokens=500), ("retry", {"sweep": "s"}))
-    assert "may use 900 tokens more by its budget, but only 500 are left" in third.content[0].text
+    assert "may still use 900 tokens of its own budget, but only 500" in third.content[0].text
 
 
 def test_simultaneous_launches_stay_within_the_budget(bench):
@@ -138,7 +136,7 @@ def test_simultaneous_launches_stay_within_the_budget(bench):
                 second.launch(second.preview("mine.yaml", ["lr=[5,6]"], again=True), {})
             return super().__contains__(key)
 
-    with pytest.raises(UsageError, match="another launch has just used the rest"):
+    with pytest.raises(UsageError, match="another launch has just used what was left"):
         first.launch(preview, Meanwhile())
     assert len(bench.launched) == 1 and first.left() == {"runs": 2}
 
