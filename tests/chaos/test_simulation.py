@@ -2,6 +2,7 @@
 clock, modelled workers (`harness/simulation.py`). Thousands of kills take a minute."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.simulation import World, by_seed, one_fault
@@ -11,14 +12,19 @@ from sweeper.testing import Fault, Faults
 SEEDS = 30
 
 
+@pytest.mark.parametrize("places", [1, 2])
 @pytest.mark.parametrize("fault", list(Fault))
-def test_one_fault_at_every_call(memory: Path, fault: Fault) -> None:
+def test_one_fault_at_every_call(memory: Path, fault: Fault, places: int) -> None:
     """Strikes each of the launcher's store and backend calls in turn, until a launcher reaches its
-    end unharmed. Whatever the fault, every run has one attempt and has succeeded."""
-    number, struck = 0, True
+    end unharmed. Whatever the fault, every run has one attempt and has succeeded; with two places,
+    no attempt is at both, and no run is lost or doubled."""
+    number, struck, options = 0, True, dict[str, Any]()
+    if places == 2:
+        shares = [{"backend": name, "max_parallel": 1} for name in ("fake", "spare")]
+        options = {"once": False, "spare": True, "backends": shares}
     while struck:
         number += 1
-        result, struck = one_fault(memory / str(number), number, fault)
+        result, struck = one_fault(memory / str(number), number, fault, **options)
         assert result.verdict.good, f"{fault} at call {number}: {result}"
         assert result.most_at_work <= 2
         # Jobs that the backend has accepted are found there, and not submitted again.
@@ -26,35 +32,13 @@ def test_one_fault_at_every_call(memory: Path, fault: Fault) -> None:
     assert number > 60  # it did complete a whole sweep
 
 
+@pytest.mark.parametrize("spare", [False, True])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_everything_at_once(memory: Path, seed: int) -> None:
+def test_everything_at_once(memory: Path, seed: int, spare: bool) -> None:
     """Launchers killed 4 to 14 times, calls that fail or answer twice, workers killed, preempted,
-    stalled past the lease, lost by the backend: each run ends as its last attempt did."""
-    result = by_seed(memory, seed)
-    assert result.verdict.good, result
-    assert result.launcher_kills
-
-
-@pytest.mark.parametrize("fault", list(Fault))
-def test_one_fault_at_every_call_of_two_places(memory: Path, fault: Fault) -> None:
-    """The same with a sweep of two places: whichever call fails, at either place, no attempt is at
-    both, and no run is lost or doubled."""
-    number, struck = 0, True
-    while struck:
-        number += 1
-        root, shares = memory / str(number), [{"backend": "fake", "max_parallel": 1}]
-        shares.append({"backend": "spare", "max_parallel": 1})
-        result, struck = one_fault(root, number, fault, once=False, spare=True, backends=shares)
-        assert result.verdict.good, f"{fault} at call {number}: {result}"
-        assert result.most_at_work <= 2
-        assert fault is Fault.TWICE or not result.submitted_again
-    assert number > 60
-
-
-@pytest.mark.parametrize("seed", range(SEEDS))
-def test_everything_at_once_at_two_places(memory: Path, seed: int) -> None:
-    """The same, while each place repeatedly refuses jobs and does not answer."""
-    result = by_seed(memory, seed, spare=True)
+    stalled past the lease, lost by the backend: each run ends as its last attempt did. `spare`: at
+    two places, each of which repeatedly refuses jobs and does not answer."""
+    result = by_seed(memory, seed, spare=spare)
     assert result.verdict.good, result
     assert result.launcher_kills
 

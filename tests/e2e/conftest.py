@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.recipe_forks import Forks
-from support.shell import ShellElsewhere, SweepElsewhere
+from support.shell import Shell, ShellElsewhere, SweepElsewhere
 from support.worker_bench import Bench
 
 from sweeper.engine import lifecycle
@@ -214,6 +214,12 @@ def recipes(engine: lifecycle.EngineInfo) -> Iterator[Recipes]:
     made = Recipes(engine.url, lifecycle.client_key(home), lifecycle.hub_environment(home))
     yield made
     made.close()
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """The command line in a folder with a toy recipe, on the backend `local`."""
+    return Shell(tmp_path, "local")
 
 
 @pytest.fixture

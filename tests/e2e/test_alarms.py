@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.real import until
 from support.typed import Typed
 
 from sweeper.alarms import alarms, names
@@ -65,13 +65,6 @@ class Scene(Typed):
         null = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
         return self.start("launch", "grid.yaml", "--wait", "--live", **null)
 
-    def until(self, condition: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + SECONDS
-        while not (value := condition()):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        return value
-
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
@@ -108,7 +101,7 @@ def test_each_alarm_is_reported_and_acted_on_once_despite_a_kill(scene: Scene) -
             # A command is started after its record is there, and at most once: the launcher stands
             # still while we look whether all of which there is a record have begun.
             os.kill(first.pid, signal.SIGSTOP)
-            scene.until(lambda: state() in "TZ")
+            until(lambda: state() in "TZ")
             paths = scene.store.names(folder.alarms)
             begun = (scene.folder / "ledger").read_text().splitlines()
             if sum(path.endswith(".action.json") for path in paths) == len(begun):
@@ -117,7 +110,7 @@ def test_each_alarm_is_reported_and_acted_on_once_despite_a_kill(scene: Scene) -
             return False
 
         try:
-            scene.until(acted)
+            until(acted)
         finally:  # it may be stopped
             first.kill()
     with scene.launching(grid) as second:
@@ -248,7 +241,7 @@ def test_a_run_that_the_service_holds_back_waits_and_is_not_stalled(
         "launch": {"backend": "local", "grace": "1s"},
     }
     with scene.launching(grid) as launcher:
-        scene.until(lambda: scene.store.exists(folder.alarms) and names(folder))
+        until(lambda: scene.store.exists(folder.alarms) and names(folder))
 
         def observed() -> str:
             [run] = scene.json("status", "limited", code=4)["runs"]
@@ -256,7 +249,7 @@ def test_a_run_that_the_service_holds_back_waits_and_is_not_stalled(
             return run["observed"] or ""
 
         # Between two requests that the service takes it is not held back for a moment.
-        scene.until(lambda: observed().startswith("paused: rate limit since "))
+        until(lambda: observed().startswith("paused: rate limit since "))
         [alarm] = alarms(folder)
         assert alarm.rule == "paused"
         assert "rate_limit since " in alarm.message

@@ -59,6 +59,14 @@ class Project(Typed):
     def launch(self, *, code: int = 0, **env: str) -> str:
         return self.run("launch", "g.yaml", "--wait", code=code, **env)
 
+    def launch_and_change(self) -> tuple[str, str]:
+        """Launch, then commit another program and a third run. Return both commits."""
+        first = self.git("rev-parse", "HEAD").strip()
+        self.launch()
+        self.write("train.py", _TRAIN.replace("OFFSET", "5"))
+        self.write("g.yaml", _GRID.replace("[1, 2]", "[1, 2, 3]"))
+        return first, self.commit()
+
     def differences(self) -> list[Difference]:
         return differences(Registry(str(self.root / "sweeps")).sweep("g").runs)
 
@@ -80,11 +88,7 @@ def test_each_run_shows_the_code_that_it_ran_and_comparisons_say_that_it_differs
     checkout: Project,
 ) -> None:
     """A second launch with a fixed program must not rewrite the history of the runs before it."""
-    first = checkout.git("rev-parse", "HEAD").strip()
-    checkout.launch()
-    checkout.write("train.py", _TRAIN.replace("OFFSET", "5"))
-    checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1, 2, 3]"))
-    second = checkout.commit()
+    first, second = checkout.launch_and_change()
     output = checkout.launch()
     assert "the code has changed (train.py)" in output
     assert f"different code (train.py): 2 runs with {first[:8]}, 1 run with {second[:8]}" in output
@@ -171,11 +175,7 @@ def test_packages_variables_and_data_that_changed_are_named(checkout: Project) -
 
 def test_a_sweep_of_an_older_version_goes_by_the_times_of_its_launches(checkout: Project) -> None:
     """Its events do not name their launch, and its launches have no records of their own."""
-    first = checkout.git("rev-parse", "HEAD").strip()
-    checkout.launch()
-    checkout.write("train.py", _TRAIN.replace("OFFSET", "5"))
-    checkout.write("g.yaml", _GRID.replace("[1, 2]", "[1, 2, 3]"))
-    second = checkout.commit()
+    first, second = checkout.launch_and_change()
     checkout.launch()
     top = checkout.root / "sweeps" / "g"
     plan = json.loads((top / "sweep.json").read_text())

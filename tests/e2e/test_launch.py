@@ -13,11 +13,6 @@ from support.shell import Shell
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path, "local")
-
-
 def test_a_sweep_from_start_to_end(shell: Shell) -> None:
     assert "6 to start" in shell.run("plan", "grid.yaml")
     assert not (shell.folder / "sweeps").exists()  # a plan leaves nothing behind

@@ -8,15 +8,13 @@ from typing import Any
 
 import psutil
 import pytest
-from support import shell as shells
 
 pytestmark = pytest.mark.e2e
 
 Shell = Any
 
 
-def test_an_end_is_notified_once_despite_kills(tmp_path: Path, receiver: Any) -> None:
-    shell: Shell = shells.Shell(tmp_path, "local")
+def test_an_end_is_notified_once_despite_kills(shell: Shell, tmp_path: Path, receiver: Any) -> None:
     shell.environment["HOOK"] = receiver.url
     receiver.faults = [500]
     with (tmp_path / "grid.yaml").open("a") as grid:
@@ -37,8 +35,9 @@ def test_an_end_is_notified_once_despite_kills(tmp_path: Path, receiver: Any) ->
     assert b"s3cret-in-the-address" not in contents
 
 
-def test_unreachable_receivers_do_not_harm_the_sweep(tmp_path: Path, receiver: Any) -> None:
-    shell: Shell = shells.Shell(tmp_path, "local")
+def test_unreachable_receivers_do_not_harm_the_sweep(
+    shell: Shell, tmp_path: Path, receiver: Any
+) -> None:
     with socket.socket() as nobody:  # its port is taken, and nobody listens there
         nobody.bind(("127.0.0.1", 0))
         away = f"127.0.0.1:{nobody.getsockname()[1]}"

@@ -1,6 +1,5 @@
 """One sweep at several real backends, with a ledger that says what was really executed."""
 
-import json
 import os
 import random
 from collections import Counter
@@ -26,11 +25,6 @@ class Sweep(ToySweep):
     ) -> None:
         super().write(runs, steps, seconds, mode, backends=places, lease="15s", grace="5s")
 
-    def where(self) -> dict[str, str]:
-        """Return the place of each run's latest attempt."""
-        runs = json.loads(self.run("ls", "toys", "--json"))["runs"]
-        return {run["id"]: run["backend"] for run in runs if "backend" in run}
-
 
 @pytest.fixture
 def sweep(tmp_path: Path, tmux_socket: str) -> Sweep:
@@ -49,7 +43,7 @@ def test_launchers_are_killed_again_and_again(sweep: Sweep) -> None:
         sweep.kill(launcher)
     sweep.end(sweep.launch())
     sweep.judge(once=True)
-    counts = Counter(sweep.where().values())
+    counts = Counter(sweep.places_of("toys").values())
     assert set(counts) == {"local", "tmux"} and counts.total() == 10
     output = sweep.run("status", "toys")
     assert "backend" in output and "tmux" in output and "local" in output
@@ -66,14 +60,14 @@ def test_what_is_preempted_continues_at_the_next_place(sweep: Sweep) -> None:
     launcher = sweep.launch()
     _until(lambda: len({run for run, _, _ in sweep.done()}) == 3)
     sweep.kill(launcher)
-    taken = next(run for run, place in sweep.where().items() if place == "local")
+    taken = next(run for run, place in sweep.places_of("toys").items() if place == "local")
     (worker,) = _workers(f"{taken}-a1")
     worker.terminate()
     _until(lambda: _is_over(worker))
     sweep.go_on()
     sweep.end(sweep.launch())
     sweep.judge(resumes=True)
-    assert sweep.where()[taken] == "tmux"
+    assert sweep.places_of("toys")[taken] == "tmux"
     assert {a for run, a, _ in sweep.done() if run == taken} == {1, 2}
 
 
@@ -109,7 +103,7 @@ def test_tmux_and_slurm_while_launchers_are_killed_and_jobs_taken(
     launcher = sweep.launch()
     _until(lambda: len({run for run, _, _ in sweep.done()}) == 5)
     sweep.kill(launcher)
-    first = Counter(sweep.where().values())
+    first = Counter(sweep.places_of("toys").values())
     assert first == {"tmux": 2, "slurm": 3}
     tasks = sorted(set(cluster.run("squeue", "-h", "-r", "-t", "running", "-o", "%i").split()))
     cluster.run("scancel", "-b", "-s", "TERM", tasks[0])
@@ -122,7 +116,7 @@ def test_tmux_and_slurm_while_launchers_are_killed_and_jobs_taken(
         sweep.kill(launcher)
     sweep.end(sweep.launch())
     sweep.judge(resumes=True)
-    assert set(sweep.where().values()) == {"tmux", "slurm"}
+    assert set(sweep.places_of("toys").values()) == {"tmux", "slurm"}
     assert len(sweep.done()) <= 8 * 16 + 4  # each went on where it was
 
 
@@ -133,7 +127,7 @@ def test_where_things_are_known_to_cancel_and_logs(sweep: Sweep, cluster: Any) -
     _until(lambda: len({run for run, _, _ in sweep.done()}) == 4)
     sweep.kill(launcher)
     sweep.run("cancel", "toys")
-    states = [run["state"] for run in json.loads(sweep.run("ls", "toys", "--json"))["runs"]]
+    states = [run["state"] for run in sweep.runs_of("toys")]
     assert states == ["cancelled"] * 4
-    assert sorted(sweep.where().values()) == ["slurm", "slurm", "tmux", "tmux"]
+    assert sorted(sweep.places_of("toys").values()) == ["slurm", "slurm", "tmux", "tmux"]
     _until(lambda: not cluster.run("squeue", "-h", "-o", "%i").split())

@@ -17,33 +17,21 @@ pytestmark = pytest.mark.e2e
 HOLDS = "mode=resume:first:holds-3"
 
 
-class Sweep:
+class Sweep(shells.SweepElsewhere):
     """The chaos tests' toy in a checkout, with two jobs at once at each of two places."""
 
     def __init__(self, shell: Any, places: dict[str, Any]) -> None:
-        self.shell, self.places, self.root = shell, places, shell.root
+        super().__init__(shell, "beaker", places["beaker"])
         grid = yaml.safe_load((shell.folder / "grid.yaml").read_text())
         backends = [{p: {**place.options(), "max_parallel": 2}} for p, place in places.items()]
         grid["launch"] = {"backends": backends, "lease": "15s", "sync": "1s", "grace": "1s"}
         (shell.folder / "grid.yaml").write_text(json.dumps(grid))
 
-    def start(self, *given: str) -> Any:
-        return self.shell.start("launch", "grid.yaml", *given, "--wait")
-
-    def well(self, launcher: Any) -> None:
-        output, errors = launcher.communicate(timeout=120)
-        assert launcher.returncode == 0, output + errors
-
     def go_on(self) -> None:
         """Let the held runs continue."""
         Path(f"{self.shell.ledger}.go").touch()
 
-    def where(self) -> dict[str, str]:
-        """Return the place of each run's latest attempt."""
-        runs = json.loads(self.shell.run("ls", "toys", "--json"))["runs"]
-        return {run["id"]: run["backend"] for run in runs if "backend" in run}
-
-    def at_step(self, step: int) -> set[str]:
+    def runs_at(self, step: int) -> set[str]:
         """Return the runs that have reached this step."""
         return {run for run, _, at in self.shell.executed() if int(at) == step}
 
@@ -71,13 +59,13 @@ def test_a_launch_while_one_place_is_away(sweep: Sweep, beaker: Any, kube: Any) 
     """It starts at the other place and says so; this one is used once it answers."""
     beaker.silent = True
     launcher = sweep.start("x=[1,2,3,4]", HOLDS)
-    sweep.shell.until(lambda: len(sweep.at_step(2)) == 2)
-    assert Counter(sweep.where().values()) == {"kubernetes": 2}
+    sweep.shell.until(lambda: len(sweep.runs_at(2)) == 2)
+    assert Counter(sweep.shell.places_of("toys").values()) == {"kubernetes": 2}
     sweep.shell.until(lambda: "does not answer" in sweep.unreachable())
     assert "beaker: " in sweep.shell.run("status", "toys", code=4)
     beaker.silent = False
-    sweep.shell.until(lambda: len(sweep.at_step(2)) == 4)
-    assert Counter(sweep.where().values()) == {"kubernetes": 2, "beaker": 2}
+    sweep.shell.until(lambda: len(sweep.runs_at(2)) == 4)
+    assert Counter(sweep.shell.places_of("toys").values()) == {"kubernetes": 2, "beaker": 2}
     sweep.go_on()
     output, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, output + errors

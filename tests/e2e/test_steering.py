@@ -11,11 +11,6 @@ from support.shell import Shell
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture
-def shell(tmp_path: Path) -> Shell:
-    return Shell(tmp_path, "local")
-
-
 def _left(shell: Shell) -> list[Path]:
     """Return the files with environments that were not removed."""
     return list((shell.folder / "home" / "environments").glob("*"))

@@ -10,19 +10,19 @@ from typing import Any
 
 import yaml
 from harness.ledger import judge, read_ledger
+from support.typed import Typed
 
 from sweeper.store.local import LocalStore
 
 TOY = Path(__file__).parents[1] / "chaos" / "harness" / "toy.py"
 
 
-class ToySweep:
+class ToySweep(Typed):
     """A grid of the toy in a folder, and `sweeper` with it."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.rows, self.steps = folder, folder / "ledger", 0
-        self.environment = {**os.environ, "SWEEPER_HOME": str(folder / "home")}
-        self.environment["SWEEPER_ROOT"] = str(folder / "sweeps")
+        super().__init__(folder, SWEEPER_ROOT=str(folder / "sweeps"))
+        self.rows, self.steps = folder / "ledger", 0
 
     def write(
         self, runs: int, steps: int, seconds: float, mode: str = "plain", **launch: Any
@@ -39,21 +39,11 @@ class ToySweep:
         }
         (self.folder / "grid.yaml").write_text(yaml.safe_dump(grid))
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [str(Path(sys.executable).parent / "sweeper"), *arguments],
-            cwd=self.folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        return super().start(*arguments, **({"stderr": subprocess.STDOUT} | options))
 
     def launch(self) -> subprocess.Popen[str]:
         return self.start("launch", "grid.yaml", "--wait")
-
-    def run(self, *arguments: str, code: int = 0) -> str:
-        return self.end(self.start(*arguments), code)
 
     @staticmethod
     def end(process: subprocess.Popen[str], code: int = 0) -> str:

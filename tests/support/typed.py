@@ -44,5 +44,9 @@ class Typed:
         """Return the document that a verb prints with `--json`."""
         return json.loads(self.complete(*arguments, "--json", code=code).stdout)
 
+    def places_of(self, sweep: str) -> dict[str, str]:
+        """Return the place of each run's latest attempt."""
+        return {run["id"]: run["backend"] for run in self.runs_of(sweep) if "backend" in run}
+
     def runs_of(self, sweep: str) -> list[dict[str, Any]]:
         return self.json("ls", sweep)["runs"]

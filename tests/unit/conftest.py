@@ -330,6 +330,14 @@ def botocore_session() -> Any:
     return botocore.session.Session()
 
 
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The engine's models, made once."""
+    from sweeper.engine.models import Models
+
+    return Models(str(tmp_path_factory.mktemp("models")))
+
+
 @pytest.fixture
 def stubbed(botocore_session: Any, tmp_path: Path) -> Iterator[Any]:
     """`tests/support/aws_stubs.py`: an AWS that gives the test's answers; all must be used."""

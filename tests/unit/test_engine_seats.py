@@ -10,17 +10,11 @@ from sweeper.engine.checkpoints import Vault
 from sweeper.engine.errors import Busy
 from sweeper.engine.limits import Limits
 from sweeper.engine.meter import Meter
-from sweeper.engine.models import Models
 from sweeper.engine.scheduler import Admission, Lane, Promises, Reply, Scheduler
 from sweeper.engine.service import Service
 from sweeper.testing import FakeClock
 
 DONE = 10
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    return Models(str(tmp_path_factory.mktemp("models")))
 
 
 @pytest.fixture

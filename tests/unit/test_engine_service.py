@@ -19,17 +19,11 @@ from sweeper.engine import app, operations, wire
 from sweeper.engine.app import REFUSED
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import RequestError, Unknown
-from sweeper.engine.models import Models
 from sweeper.engine.service import Service
 from sweeper.engine.state import SAMPLERS, SAMPLERS_IN_MEMORY
 from sweeper.testing import FakeClock
 
 DONE = 10
-
-
-@pytest.fixture(scope="module")
-def models(tmp_path_factory):
-    return Models(str(tmp_path_factory.mktemp("models")))
 
 
 @pytest.fixture
