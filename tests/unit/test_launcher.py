@@ -109,13 +109,6 @@ def test_a_submission_whose_reply_was_lost_is_not_repeated(scene):
     assert scene.states() == [State.SUBMITTED, State.SUBMITTED, State.PLANNED]
 
 
-def test_a_relaunch_skips_what_is_done_and_adopts_what_runs(scene):
-    scene.step()
-    scene.finish(scene.ids[0])
-    scene.relaunch()
-    assert scene.backend.submitted == [token(run, 1) for run in scene.ids]
-
-
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_jobs_start_in_the_sweeps_folder_if_there_is_one(scene, elsewhere):
     where = scene.store.local_path("s")

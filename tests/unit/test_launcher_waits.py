@@ -314,11 +314,6 @@ def test_a_full_backend_is_waited_for(make_scene):
     assert scene.backend.submitted[2:] == _first(scene.ids[2:4])
 
 
-def test_failures_of_an_earlier_launch_hold_nothing(make_scene):
-    scene = _failed_alike(make_scene, 8, max_parallel=3)
-    assert scene.relaunch().held is None
-
-
 def test_errors_are_compared_without_paths_and_numbers():
     error = "ValueError: /home/a/runs/0f3a9c12.1/x.json: step 17 (0x7f3a) took 1.5e-3 s"
     two = "ValueError: /tmp/b/runs/77ab9c12.2/x.json: step 3 (0x55aa) took 12 s"
