@@ -162,8 +162,9 @@ def place(value: Any) -> str:
 
 
 def shortened(texts: Sequence[str], width: int = 24) -> list[str]:
-    """Return the texts. Long texts are cut at the end, or also inside the part that they have in
-    common, so that different texts stay different."""
+    """Return the texts, each cut to `width`. A text is cut at its end; texts with the same
+    beginning are cut inside this beginning. If different texts would become equal, they are not
+    cut."""
     heads: dict[str, set[str]] = {}
     for text in texts:
         heads.setdefault(text[: width - 1], set()).add(text)

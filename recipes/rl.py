@@ -179,7 +179,8 @@ class GroupTrainer(Trainer):
 
     @cached_property
     def telemetry(self) -> "Telemetry":
-        """The sender of episodes to the collector `otlp`."""
+        """The sender of episodes to the OpenTelemetry collector at the address `otlp` (a
+        setting)."""
         from sweeper.telemetry import Telemetry
 
         return Telemetry(self.config.otlp)

@@ -234,7 +234,7 @@ class Study:
     difference from the best over shared seeds, on the scale of the comparison. `needed` is the
     number of seeds per cell that is enough to detect the smallest relevant difference. `no_next`
     is the reason if a suggested next grid cannot be written. `prices` are dollars per million
-    tokens. `unlike` lists differences in the code, packages or data that runs executed."""
+    tokens. `unlike` lists differences in the code, packages or data of the runs."""
 
     data: SweepData
     ranking: Ranking

@@ -141,7 +141,7 @@ def _study(study: Study) -> dict[str, object]:
 
 
 def _runs(study: Study) -> dict[str, object]:
-    """Return the variables of the template for the ends of runs."""
+    """Return the variables of the template about runs: states, failures, retries and alarms."""
     data = study.data
     return {
         "states": [(s, n) for s in _STATES if (n := sum(run.state == s for run in data.runs))],

@@ -71,8 +71,9 @@ class Column:
         return self._raw(at) - self._middle
 
     def steps(self, at: Floats) -> Floats:
-        """Return a step function at each knot: moving a knot changes the curve by this column
-        times the change of slope. The mean of each column over the cells is zero."""
+        """Return a matrix with a column for each knot: a step from 0 to 1 at the knot, minus its
+        mean over the cells. If a knot moves, the curve changes in proportion to the knot's
+        column and its change of slope."""
         knots = np.array(self.knots)
         return (at[:, np.newaxis] > knots) * 1.0 - (self.at[:, np.newaxis] > knots).mean(axis=0)
 
