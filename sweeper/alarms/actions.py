@@ -168,7 +168,7 @@ class AlarmActions:
             self._folder.store.create(path, encode(document))
         except AlreadyExists:
             if read_action(self._folder, alarm).by != self._own:
-                return  # otherwise this launcher created it, and only the reply was lost
+                return  # Otherwise this launcher made the file, and the reply was lost.
         if argv is not None:
             self._start(alarm, argv)
 

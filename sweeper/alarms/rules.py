@@ -125,7 +125,7 @@ def _spike(history: History, thresholds: Thresholds) -> Evidence | None:
     noise = deviation(after - value for value, after in pairwise(before))
     leap = max(thresholds["above"] * noise, thresholds["lost"] * abs(loss.start))
     bound = middle + leap
-    # The noise of a loss far below its start looks large in comparison.
+    # The loss must also double: in comparison with a small loss, even noise is large.
     if now <= bound or now <= 2 * abs(middle):
         return None
     text = f"{loss.key} is {now:.4g}{_at(loss.step)}; its median before was {middle:.4g}"
@@ -146,7 +146,7 @@ def _collapse(history: History, thresholds: Thresholds) -> Evidence | None:
     best = reward.best_mean
     now = sum(values) / len(values)
     bound = floor + (1 - thresholds["lost"]) * (best - floor)
-    # The robust deviation is 0 if most rewards are the same, the plain one if all are.
+    # The robust deviation is 0 if most rewards are equal, the plain deviation only if all are.
     spread = max(deviation(reward.values), plain, 0.6 * reward.best_spread)
     noise = 4 * spread * math.sqrt(1 / len(values) + 1 / len(long))
     if best <= floor or now > bound or best - now <= noise:

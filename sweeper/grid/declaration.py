@@ -151,7 +151,7 @@ SECTION = _PROGRAM.extended(
         "stages",
         Shape(
             partial(schema_of_stages, STAGE_SECTION), unread
-        ),  # This is known once the command line is read.
+        ),  # Stages are read later, with the overrides.
         "Instead of a recipe: several grids. Runs of one can continue from runs of another.",
     ),
     Field(

@@ -290,7 +290,7 @@ def _ending(recipe: Recipe, fields: list[Field]) -> Iterator[str]:
         else "# metric: {name: test/nll, goal: minimize, at: last}  # at: last | best | auto"
     )
     yield ""
-    yield "# What the best cell is compared with: a cell of this grid, or the best cell of a sweep."
+    yield "# Compare the best cell with another cell, or with the best cell of another sweep."
     yield "# (A grid can also have `stages` that continue from each other. See docs/grid.md.)"
     yield "# baseline: {cell: {}}"
     yield ""

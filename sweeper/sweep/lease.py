@@ -7,7 +7,7 @@ heartbeat for `LEASE_SECONDS`."""
 # launcher/<epoch>.released   written when the holder releases it
 #
 # A launcher checks for the next epoch before each submission, and stops if there is one. If two
-# launchers submit the same attempt all the same, only one of the two workers can claim it.
+# launchers still submit the same attempt, only one of the two workers can claim it.
 
 import contextlib
 import json
@@ -188,7 +188,7 @@ class _Lease:
             for path in (
                 *earlier,
                 epoch,
-            ):  # Our epoch is the highest, so the sweep stays ours until it expires.
+            ):  # Our epoch comes last: while it exists, the sweep is ours.
                 self._store.remove([f"{path}.beat", f"{path}.released", path])
 
     def _keep(self) -> None:

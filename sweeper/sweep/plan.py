@@ -37,7 +37,7 @@ def _is_id(text: str) -> bool:
     return len(text) <= _LONGEST_ID and text.isascii() and letters.isalnum() and text[0].isalnum()
 
 
-# Ids are part of paths and job names, so an unchecked one could lead anywhere.
+# Ids are part of paths and job names, so an unchecked id could lead to any file.
 _Id = Annotated[str, Check(_is_id, "letters, digits, _ and -")]
 _Seed = Annotated[int, Check(lambda seed: -_SEEDS <= seed < _SEEDS, "a 64-bit integer")]
 
@@ -332,7 +332,7 @@ class Plan(NamedTuple):
         """Return a plan for one stage: a plan without stages, with only this stage's runs."""
         mine = tuple(run for run in self.runs if run.stage == stage)
         alone = self.of(stage)._replace(runs=mine, stages=(), unknown=_NOTHING, choices=())
-        return alone._replace(grid_text="")  # The text is that of all stages.
+        return alone._replace(grid_text="")  # The text describes all stages.
 
     @property
     def has_commands(self) -> bool:

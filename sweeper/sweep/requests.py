@@ -58,7 +58,7 @@ def request_cancel(
         _request(folder, run, (attempt, Event.CANCEL), happened, by)
     last = last_retry(happened)
     if last >= attempt or not at_work:
-        # A retry of the same attempt would revoke the request, so it names the attempt after it.
+        # A retry of this attempt would revoke the request, so the request names the next attempt.
         after = max(attempt, last + 1)
         _request(folder, run, (after, Event.CANCEL), happened, by)
     return Requested(run, True, "cancelled")

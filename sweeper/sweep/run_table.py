@@ -119,7 +119,7 @@ class RunTable:
         now = {"schema": SCHEMA, "time": timestamp()}
 
         def create(key: tuple[str, int]) -> bool:
-            # Recorded by an earlier launcher, or by this one if the reply was lost.
+            # An earlier launcher has recorded the event, or this launcher if the reply was lost.
             with suppress(AlreadyExists):
                 self._store.create(self._folder.event(*key, event), encode(now | dict(bodies[key])))
                 return True

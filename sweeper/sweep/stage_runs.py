@@ -222,7 +222,7 @@ class _Growing:
                 if len(stage.sources) > 1:
                     pieces.append(parent.name if take.how == "run" else f"{take.stage}-{take.how}")
                 continue
-            # A run without its own seed gets its parent's.
+            # A run without a seed gets its parent's seed.
             takes_seed = seed is None and parent.seed is not None
             seed = parent.seed if takes_seed else seed
             label = parent.cell if takes_seed or parent.seed is None else parent.name

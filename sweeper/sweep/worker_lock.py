@@ -16,7 +16,7 @@ def hold(path: str) -> None:
     lock. Programs that this process executes, and child processes that close its descriptors, do
     not hold it."""
     try:
-        # It may be a pipe. The descriptor stays open, since closing it would release the lock.
+        # The file may be a pipe. The descriptor stays open, since closing it releases the lock.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return

@@ -26,7 +26,7 @@ def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1)
     # Checkpoints are copied last, so an attempt that was killed during seeding has none.
     chosen = [number for number, path in paths.items() if has_checkpoints(path, folder)]
     if mode == "always":
-        # The launcher writes the diff before the recipe starts, so it does not count.
+        # The launcher writes the diff before the recipe starts, so the diff does not count.
         chosen += [n for n in paths if set(os.listdir(paths[n])) - {"code.diff"}]
     if not chosen or target is None:
         return None

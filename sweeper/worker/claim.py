@@ -105,7 +105,7 @@ def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
                 _open(folder, run, submitted, number)
     earlier = {event for number, event in events if number == attempt - 1}
     if Event.CLAIMED in earlier and not earlier & {*ENDED, Event.LOST}:
-        # Its worker died without recording an outcome. If it lives after all, it finds a newer
+        # The worker died without recording an outcome. If it lives after all, it finds a newer
         # attempt and stops. Its own outcome then takes precedence over this one, or is the same.
         body = {"schema": SCHEMA, "time": timestamp(), "reason": "restarted"}
         body |= {"detail": "the backend restarted the job", "code": None, "signal": None}

@@ -197,7 +197,7 @@ class Heartbeat:
             self.gpus.touch()
         try:
             self._store.replace(self._path, encode(body), durable=False)
-        except StoreError as error:  # such as a full disk, from which requests can still be read
+        except StoreError as error:  # For example, the disk is full. Requests can still be read.
             say(f"sweeper: {error}")
             return False
         return True

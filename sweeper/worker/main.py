@@ -294,7 +294,7 @@ class Worker:
         self._signal(signal.SIGKILL)  # Kill the remaining processes of the recipe's group.
         self._killed = killed
         guard.dismiss()
-        self._child = None  # From here on another group may get its id.
+        self._child = None  # From now on, another process group may get the id.
         if self._gpus is not None:
             self._gpus.release()
         code, memory = child.reap()

@@ -5,7 +5,7 @@ files are uploaded by the next attempt or launcher on this machine, or by `sweep
 #   root                            the store's address
 #   <sweep>/runs/<run>.<attempt>/   as in the store; so is attempts/
 #   <sweep>/unsynced/<run>.<attempt>  exists until everything of that attempt is in the store;
-#                                   its worker holds a lock on it while it lives
+#                                   the attempt's worker locks this file as long as it lives
 
 import fcntl
 import hashlib
