@@ -115,7 +115,7 @@ class AlarmMonitor:
         return (run, attempt) in self._watcher.stalled
 
     def finish(self) -> tuple[str, ...]:
-        """Check the rest of what the runs have written, after all runs have ended. Return
+        """After all runs have ended, check what they have written since the last check. Return
         `lines`."""
         deadline = self._clock() + _LAST_SECONDS
         for _ in range(_LAST_LOOKS):

@@ -34,8 +34,8 @@ def path_of(folder: str, step: float) -> str:
 
 
 def failure_path(folder: str, step: float) -> str:
-    """Return the path of the file with those answers of a step that could not be judged.
-    `folder` is the attempt's folder with metrics."""
+    """Return the path of the file for a step's answers that could not be judged. `folder` is the
+    attempt's folder with metrics."""
     return f"{folder}/iteration_{int(step):06d}/reward_failures.jsonl"
 
 

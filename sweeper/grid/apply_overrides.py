@@ -34,7 +34,7 @@ class _Part(NamedTuple):
         return [*self.base, *(key for block in self.blocks for key in block.axes), *drawn]
 
     def without(self, key: str) -> "_Part":
-        """Return the part without a key and the keys below it."""
+        """Return the part, but remove `key` and the keys below it."""
         return _Part(_cut(self.base, key), _without(self.blocks, key), _undrawn(self.random, key))
 
 
@@ -266,12 +266,12 @@ def _rebuilt(owner: _Owner, part: _Part) -> _Owner:
 
 
 def _cut(entries: Mapping[str, _Given], key: str) -> dict[str, _Given]:
-    """Return the entries without a key and the keys below it."""
+    """Return the entries except `key` and the keys below it."""
     return {k: given for k, given in entries.items() if not touches(key, (k,))}
 
 
 def _without(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
-    """Return the blocks without the axis `key` and the axes below it."""
+    """Return the blocks, but remove the axis `key` and the axes below it."""
     return tuple(Block(axes) for axes in (_cut(block.axes, key) for block in blocks) if axes)
 
 

@@ -70,7 +70,7 @@ class Grid(NamedTuple):
         return self.seeds.field if self.seeds else "seed"
 
     def every_block(self) -> Iterator[Block]:
-        """Yield all blocks, including those under conditions."""
+        """Yield all blocks, including blocks under conditions."""
         yield from self.blocks
         for when in self.whens:
             yield from when.blocks

@@ -12,7 +12,7 @@ LOWERED = {
     "asked": "requested with `sweeper parallel`",
     "shared": "other sweeps share the quota",
 }
-"""The reasons why a launcher has lowered its limit on jobs. The keys are those of
+"""The reasons why a launcher has lowered its limit on jobs. The keys are the values of
 `Observations.limit_by`."""
 
 _PAUSES = {"rate_limit": "rate limit"}

@@ -84,8 +84,8 @@ class Launch(NamedTuple):
     These declarations define the grid's section `launch` (`sweeper/grid/launch.py`).
 
     If a sweep has several backends, `backends` lists them in the order in which they get jobs.
-    `backend` is then a text for people with all names (`tmux+slurm`). Use `places` for the names of
-    the backends.
+    `backend` then has all names, for people (`tmux+slurm`). Use `places` for the names of the
+    backends.
 
     Runs with the same `window` share windows of at most `window_panes` panes. If only
     `window_panes` is set, all runs of the sweep share these windows.

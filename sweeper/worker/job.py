@@ -130,8 +130,8 @@ def _activated(python: str, environment: Mapping[str, str]) -> dict[str, str]:
 def _environment(
     folder: SweepFolder, job: Job, variables: dict[str, str], log_path: str
 ) -> dict[str, str]:
-    """Return the recipe's environment: the stored variables, and those of the backend, of the
-    grid and of sweeper. Raises `EnvironmentFailure` if a secret is missing."""
+    """Return the recipe's environment: the stored variables, and the variables of the backend,
+    the grid and sweeper. Raises `EnvironmentFailure` if a secret is missing."""
     run, attempt = job.run, job.attempt
     environment = with_backend_variables(variables) | with_log_path(job.settings.env, log_path)
     environment |= {

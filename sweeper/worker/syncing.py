@@ -46,8 +46,9 @@ class _Stat(NamedTuple):
 
 
 class _Growing:
-    """How much of a growing file has been sent, and a checksum of the bytes before that offset.
-    `replaced`: the file does not continue what was sent, so it is only sent as a whole."""
+    """How many bytes of a growing file have been sent (`offset`), and a checksum of the last
+    bytes before `offset` (`seen`). `replaced`: the file does not continue what was sent, so it
+    is only sent as a whole."""
 
     def __init__(self, offset: int | None, inode: int) -> None:
         self.offset = offset
