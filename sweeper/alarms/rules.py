@@ -288,14 +288,16 @@ def _length(history: History, thresholds: Thresholds) -> Evidence | None:
     bound = thresholds["above"] * shortest
     if now <= bound or shortest <= 0:
         return None
+    rewarded = ""
     if reward is not None and len(reward.values) == len(values):
+        rewarded = ", and the reward is no better"
         at = medians.index(shortest)
         then = list(reward.values)[at : at + steps]
         if median(reward.last(steps)) > median(then) + deviation(then):
             return None  # answers are longer, but rewards are better
     text = (
         f"{length.key} is {now:.4g} tokens{_at(length.step)}; it was {shortest:.4g} within the "
-        f"last {len(values)} steps, and the reward is no better"
+        f"last {len(values)} steps{rewarded}"
     )
     return Evidence(length.key, length.step, now, bound, text)
 

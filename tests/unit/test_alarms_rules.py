@@ -247,10 +247,11 @@ def test_a_metric_without_progress_raises_plateau():
 def test_longer_answers_without_more_reward_raise_length():
     grown = [4.0] * 10 + [6.0, 9.0, 12.0, 14.0, 16.0, 18.0, 20.0]
     evidence = run(both(length=grown, reward=[0.3] * 17))["length"]
-    assert evidence.bound == 12
+    assert evidence.bound == 12 and "and the reward is no better" in evidence.message
     assert run(both(length=grown, reward=[0.1 + n / 20 for n in range(17)])) == {}  # and better
     assert run(both(length=[4.0, 6.0, 5.0, 8.0, 6.0] * 4)) == {}
-    assert set(run(both(length=grown))) == {"length"}
+    unrewarded = run(both(length=grown))
+    assert set(unrewarded) == {"length"} and "reward" not in unrewarded["length"].message
 
 
 def test_many_truncated_answers_raise_truncation():
