@@ -1,4 +1,4 @@
-"""The verbs of the command line. The file of a verb defines `add_arguments` and `run`; `run`
+"""The verbs of the command line. The file of a verb defines `add_arguments` and `run`. `run`
 returns the exit code. Files are loaded on demand.
 
 To write a verb, see CONTRIBUTING.md. Helpers for verbs:
@@ -11,11 +11,11 @@ To write a verb, see CONTRIBUTING.md. Helpers for verbs:
     errors.py               errors to raise: `UsageError`, `NotFound`, `EnvironmentFailure`
     sweep/hint.py           `hint("ls", name, root=root)`: a command in a message
 
-Methods of a registry: `choose` returns the runs that arguments select; `handles` and `all_handles`
-return the runs of a sweep, also those of plain folders; `sweep_records` returns a row for each
-sweep that is not archived. A run of a sweep (`SweepRun` in `results/sweeps.py`) has `events`,
-`times` and `outcome`. The `state` of a run is a `State`; for a folder of another program it is
-`NoState.UNKNOWN`.
+Methods of a registry: `choose` returns the runs that arguments select. `handles` returns the
+runs of a sweep, and `all_handles` returns all runs, including plain folders. `sweep_records`
+returns a row for each sweep that is not archived. A run of a sweep (`SweepRun` in
+`results/sweeps.py`) has `events`, `times` and `outcome`. The `state` of a run is a `State`, or
+`NoState.UNKNOWN` for the folder of another program.
 """
 
 import importlib
@@ -133,14 +133,14 @@ _BY_HEADING: "dict[str, dict[str, tuple[str, ...]]]" = {
         "agent transcript": ("list started agents, or print what one did", "", "agent_start"),
     },
 }
-"""The verbs under their headings in `sweeper --help`. An entry has a description, the arguments of
-a working example, and the name of the verb's file if it differs from the verb. Such a file has
-several verbs, listed in a table `VERBS`. Second words (`sweep archive`) are listed in the help of
-their verb."""
+"""The verbs under their headings in `sweeper --help`. An entry has a description and the
+arguments of a working example. If the verb's file has another name than the verb, the entry also
+has the name of the file, which defines several verbs in a table `VERBS`. Verbs of two words,
+such as `sweep archive`, are listed in the help of the first word."""
 
 
 class Entry:
-    """A verb in the help: its heading, its description, and an example command that works."""
+    """A verb's heading and description in the help, a working example command, and its file."""
 
     def __init__(
         self, name: str, heading: str, summary: str, arguments: str, file: str = ""
@@ -155,7 +155,7 @@ VERBS = {
     for name, row in rows.items()
 }
 PARENTS = ("sweep", "store", "agent")
-"""Verbs that do nothing without a second word."""
+"""First words of verbs that do nothing without a second word."""
 
 FORMER = {
     "diff": "compare",
@@ -170,12 +170,13 @@ FORMER = {
     "tasks check": "doctor tasks",
     "notify": "doctor notify",
 }
-"""Former names of verbs. They still work, but help and completion leave them out."""
+"""{former name of a verb: its new name}. Former names still work, but help and completion leave
+them out."""
 
 
 def of_today(words: Sequence[str]) -> tuple[list[str], str | None]:
-    """Replace the former name of a verb at the start of a command's words. Return the words, and a
-    sentence that gives the new name, or None if nothing was replaced."""
+    """Replace a verb's former name at the start of a command line. Return the words, and a
+    sentence about the new name (None if nothing was replaced)."""
     for count in (1, 2):
         former = " ".join(words[:count])
         if len(words) >= count and former in FORMER:
@@ -185,15 +186,15 @@ def of_today(words: Sequence[str]) -> tuple[list[str], str | None]:
 
 
 def parts(verb: str) -> dict[str, str]:
-    """Return the second words of a verb, each with its full name: of `sweep`, `archive` with `sweep
-    archive`."""
+    """Map the second words of the verbs that begin with `verb` to the verbs: for `sweep`,
+    {"archive": "sweep archive", ...}."""
     whole = [name for name in VERBS if name.startswith(f"{verb} ")]
     return {name.partition(" ")[2]: name for name in whole}
 
 
 class Verb:
-    """The two functions of a verb: `add_arguments` declares its arguments, and `run` does its work
-    and returns the exit code."""
+    """The two functions of a verb. `add_arguments` declares the arguments. `run` executes the
+    verb and returns the exit code."""
 
     def __init__(
         self, add_arguments: "Callable[[ArgumentParser], None]", run: "Callable[[Namespace], int]"
@@ -202,7 +203,7 @@ class Verb:
 
 
 def load(name: str) -> Verb:
-    """Load the file of a verb, and return its functions."""
+    """Load the file of the verb `name`, and return the verb's functions."""
     file = VERBS[name].file
     module = importlib.import_module(f"sweeper.commands.{file or name.replace(' ', '_')}")
     return Verb(module.add_arguments, module.run) if not file else module.VERBS[name]

@@ -1,4 +1,5 @@
-"""`sweeper agent`: serves coding agents over the Model Context Protocol, or gives them a skill."""
+"""`sweeper agent mcp` serves coding agents over the Model Context Protocol. `sweeper agent
+skill` prints or installs skills for agents."""
 
 import os
 import secrets
@@ -43,7 +44,7 @@ def _add_mcp(verb: ArgumentParser) -> None:
 
 
 def _mcp(arguments: Namespace) -> int:
-    """Serve until the client closes the connection; over HTTP, until a signal."""
+    """Serve until the client closes the connection or, over HTTP, until a signal."""
     limits = read_limits(arguments.budget)
     if not os.path.isdir(arguments.grids):
         raise UsageError(f"--grids {arguments.grids} is not a folder")
@@ -96,7 +97,7 @@ def _add_skill(verb: ArgumentParser) -> None:
 
 
 def _skill(arguments: Namespace) -> int:
-    """Print a skill, or install the skills in the folder where agents find them."""
+    """Print a skill, or install skills below the folder of `--install`."""
     if arguments.agents_md and arguments.install is not None:
         raise UsageError("--agents-md prints a file and --install installs skills: give only one")
     if arguments.install is None:

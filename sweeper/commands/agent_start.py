@@ -1,5 +1,5 @@
-"""`sweeper agent start`: starts a coding agent in a sandbox. `agent prompts` and `agent transcript`
-print what agents are asked and what they did."""
+"""`sweeper agent start` starts a coding agent in a sandbox. `sweeper agent prompts` prints task
+prompts, and `sweeper agent transcript` prints what agents did."""
 
 import os
 import secrets
@@ -100,7 +100,7 @@ def _add_allowance(verb: ArgumentParser) -> None:
 
 
 def _request(arguments: Namespace, store: Store) -> session.Start:
-    """Build the request to start an agent from the arguments. Raises `UsageError`,
+    """Convert the arguments to a request to start an agent. Raises `UsageError`,
     `EnvironmentFailure`."""
     allowance.read_limits(arguments.budget)
     if not 0 < arguments.hours <= 10_000 or arguments.restarts < 0:
@@ -123,7 +123,7 @@ def _request(arguments: Namespace, store: Store) -> session.Start:
 
 
 def _start(arguments: Namespace) -> int:
-    """Start an agent and follow it until it ends; with `--test-only`, only check the sandbox."""
+    """Start an agent and wait until it ends, or only check the sandbox (`--test-only`)."""
     from importlib.util import find_spec
 
     if find_spec("mcp") is None:
@@ -150,8 +150,8 @@ def _start(arguments: Namespace) -> int:
 
 
 def _check(start: session.Start) -> int:
-    """Print the command, the folder and the prompt of the agent, and the result of the check in the
-    sandbox."""
+    """Print how the agent would be started (command, folder, prompt, ...), and the result of a
+    check in the sandbox."""
     checked = session.check(start)
     image = f", image {start.sandbox.image}" if start.sandbox.image else ""
     for title, text in (
@@ -171,7 +171,7 @@ def _check(start: session.Start) -> int:
 
 
 def _sweeps(store: Store, agent: str) -> list[str]:
-    """Return the sweeps that an agent has launched."""
+    """Return the names of the sweeps that an agent has launched."""
     mine = (entry.sweep for entry in allowance.entries(store) if entry.agent == agent)
     return list(dict.fromkeys(mine))
 
@@ -183,7 +183,7 @@ def _add_prompts(verb: ArgumentParser) -> None:
 
 
 def _prompts(arguments: Namespace) -> int:
-    """List the task prompts, or print one."""
+    """List the task prompts, or print one prompt."""
     if arguments.prompt is not None:
         sys.stdout.write(prompts.shipped_prompt(arguments.prompt))
         return 0

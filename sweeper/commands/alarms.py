@@ -1,4 +1,4 @@
-"""`sweeper alarms`: prints the problems of a sweep's runs, the evidence, and what to do."""
+"""`sweeper alarms`: prints the alarms of a sweep's runs, with evidence and advice."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -49,13 +49,13 @@ def run(arguments: Namespace) -> int:
 
 
 def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, object]:
-    """Return an alarm for `--json`. `current` is true if the alarm is about the run's newest
-    attempt. `outcome` is the result of its `on_alarm` actions."""
+    """Return an alarm for `--json`. `current` is true if the alarm is about the run's latest
+    attempt. `outcome` is the result of the alarm's `on_alarm` actions."""
     return {**alarm.document(), "current": alarm.attempt == attempts, "outcome": outcome}
 
 
 def _done(sweep: Sweep, alarm: Alarm) -> str | None:
-    """Return the outcome of an alarm's actions; None if it is not recorded yet."""
+    """Return the result of an alarm's actions, or None if no result is recorded yet."""
     try:
         outcome = read_action(sweep.folder, alarm).outcome
     except NotFound:
@@ -75,6 +75,6 @@ def _what(alarm: Alarm, outcome: str | None) -> str:
 
 
 def _advice(alarms: Sequence[Alarm]) -> list[str]:
-    """Return the advice on the alarms, one line for each rule."""
+    """Return a line with advice for each rule."""
     advice = {alarm.rule: alarm.advice for alarm in alarms if alarm.advice}
     return [f"{rule}: {text}" for rule, text in advice.items()]

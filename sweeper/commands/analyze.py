@@ -85,7 +85,7 @@ def _add_output_arguments(verb: ArgumentParser) -> None:
 
 
 class _OneSetting(shared.Once):
-    """The action of `--by`, which refuses a second setting."""
+    """The action of `--by`, which may be given only once."""
 
     refusal = (
         "--by is given once, not as {first} and as {second}: write --by {first},{second} to "
@@ -121,7 +121,7 @@ def run(arguments: Namespace) -> int:
 def _of_all(
     arguments: Namespace, registry: "Registry", name: str, reports: "dict[str, Report]"
 ) -> str:
-    """Write the page that covers all stages. Return its path."""
+    """Write the page about all stages, and return its path."""
     from sweeper.analysis.page.pipeline import pipeline, write
 
     sweep = registry.sweep(name)
@@ -131,7 +131,8 @@ def _of_all(
 
 
 def _stages(registry: "Registry", names: Sequence[str]) -> list[str]:
-    """Return the stages of a sweep that have begun and have a metric."""
+    """Return the stages of a sweep that have a metric and at least one started run, as
+    `sweep/stage`."""
     try:
         sweep = registry.sweep(names[0])
     except (NotFound, StoreError):
@@ -167,7 +168,8 @@ def _report(
 
 
 def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "WrittenNotes | None":
-    """Write the notes to the folder of `--notes`, or to notes/ if it exists."""
+    """Write notes about the report to the folder of `--notes`, or else to notes/ if this folder
+    exists."""
     from sweeper.analysis.page.notebook import FOLDER, keep
 
     folder = arguments.notes or (FOLDER if os.path.isdir(FOLDER) else None)
@@ -181,7 +183,7 @@ def _keep(arguments: Namespace, registry: "Registry", report: "Report") -> "Writ
 
 
 def _cost(registry: "Registry", report: "Report") -> str | None:
-    """Describe the tokens and dollars that a report's runs used; None if no tokens were counted."""
+    """Describe the tokens and dollars that a report's runs used. None if no tokens were counted."""
     from sweeper.money import prices
     from sweeper.money.costs import spent, together
 
@@ -203,7 +205,7 @@ def _cost(registry: "Registry", report: "Report") -> str | None:
 
 
 def _print_power(report: "Report") -> None:
-    """Print how small a lead can be detected with more or fewer seeds of the same cells."""
+    """Print the smallest lead that can be detected with each number of seeds per cell."""
     rows = report.document["verdict"]["power"]
     if not rows:
         print("The noise between seeds is not known, so no number of seeds can be judged.\n")

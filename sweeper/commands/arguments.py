@@ -1,5 +1,5 @@
-"""Arguments that several verbs share, and the titles under which `--help` lists options. This file
-imports only argparse, since every command line loads it."""
+"""Arguments that several verbs share, and the titles of groups of options in `--help`. Every
+command line loads this file, so it imports only argparse."""
 
 import os
 from argparse import Action, ArgumentParser, Namespace, _ArgumentGroup  # pyright: ignore[reportPrivateUsage]
@@ -13,21 +13,21 @@ OUTPUT = "output"
 
 
 def group(verb: ArgumentParser, title: str) -> _ArgumentGroup:
-    """Return the verb's group of arguments with this title. Help shows groups in the order of their
-    first use."""
+    """Return the verb's group of arguments with this title, and create it if needed. Help shows
+    groups in the order of their creation."""
     groups = verb._action_groups  # pyright: ignore[reportPrivateUsage]
     same = (each for each in groups if each.title == title)
     return next(same, None) or verb.add_argument_group(title)
 
 
 def flag(group: _ArgumentGroup, name: str, about: str) -> None:
-    """Add an option without a value."""
+    """Add an option that takes no value."""
     group.add_argument(name, action="store_true", help=about)
 
 
 class Once(Action):
-    """An action that stores a value and refuses a second one instead of silently replacing the
-    first. `refusal` is the message, with `{first}` and `{second}` for the values."""
+    """An action for an option that may be given only once. argparse would silently use the last
+    value. `refusal` is the error message, with `{first}` and `{second}` for the values."""
 
     refusal = "{second}: {first} is already given; give only one"
 
@@ -46,13 +46,13 @@ class Once(Action):
 
 
 class OneRoot(Once):
-    """The action of `--root` for a verb that takes only one root."""
+    """The action of `--root` for a verb that accepts only one root."""
 
     refusal = "--root is given twice, but this verb takes one root"
 
 
 def root(verb: ArgumentParser) -> None:
-    """Add `--root`: where sweeps are stored."""
+    """Add `--root`, the place where sweeps are stored."""
     group(verb, WHERE).add_argument(
         "--root",
         action=OneRoot,
@@ -61,7 +61,7 @@ def root(verb: ArgumentParser) -> None:
 
 
 def roots(verb: ArgumentParser) -> None:
-    """Add `--root` for a verb that reads from one or several roots."""
+    """Add `--root` for a verb that reads one or several roots."""
     group(verb, WHERE).add_argument(
         "--root",
         action="append",
@@ -70,12 +70,12 @@ def roots(verb: ArgumentParser) -> None:
 
 
 def json(verb: ArgumentParser) -> None:
-    """Add `--json`: an answer for programs."""
+    """Add `--json`, which prints an answer for programs."""
     flag(group(verb, OUTPUT), "--json", "print one JSON object")
 
 
 def help_option(verb: ArgumentParser) -> None:
-    """Add `--help`, as the last option of a verb."""
+    """Add `--help` as the last option of a verb."""
     output = group(verb, OUTPUT)
     groups = verb._action_groups  # pyright: ignore[reportPrivateUsage]
     groups.append(groups.pop(groups.index(output)))
@@ -83,7 +83,7 @@ def help_option(verb: ArgumentParser) -> None:
 
 
 def select(verb: ArgumentParser, title: str = RUNS) -> None:
-    """Add `--state` and `--where`, which select runs in addition to their names."""
+    """Add `--state` and `--where`, which narrow the selection of runs."""
     which = group(verb, title)
     which.add_argument("--state", action="append", help="only runs in this state; repeatable")
     which.add_argument(
@@ -94,7 +94,8 @@ def select(verb: ArgumentParser, title: str = RUNS) -> None:
 
 
 def runs_of_any_sweeps(verb: ArgumentParser, default: str = "all") -> None:
-    """Add the names of runs of any sweeps. No names select the runs that `default` describes."""
+    """Add an argument for names of runs of any sweeps. `default` describes the runs that are
+    selected without names."""
     group(verb, RUNS).add_argument(
         "runs",
         nargs="*",
@@ -106,25 +107,27 @@ def runs_of_any_sweeps(verb: ArgumentParser, default: str = "all") -> None:
 
 
 def optional_sweep(verb: ArgumentParser, default: str = "the newest", title: str = SWEEP) -> None:
-    """Add an optional sweep. `default` describes the sweep that is used if none is named."""
+    """Add an argument for an optional sweep. `default` describes what is used without a sweep."""
     group(verb, title).add_argument(
         "sweep", nargs="?", metavar="SWEEP", help=f"a sweep (default: {default})"
     )
 
 
 def required_sweep(verb: ArgumentParser, about: str = "a sweep", title: str = SWEEP) -> None:
-    """Add a sweep that must be named."""
+    """Add an argument for a required sweep."""
     group(verb, title).add_argument("sweep", metavar="SWEEP", help=about)
 
 
 def runs_of_required_sweep(verb: ArgumentParser) -> None:
-    """Add a sweep and the names of some of its runs. No names select all runs."""
+    """Add arguments for a required sweep and for names of its runs. Without names, all runs of
+    the sweep are selected."""
     required_sweep(verb, title=RUNS)
     _runs(verb)
 
 
 def runs_of_optional_sweep(verb: ArgumentParser, default: str = "the newest") -> None:
-    """Add an optional sweep and the names of some of its runs. No names select all runs."""
+    """Add arguments for an optional sweep and for names of its runs. Without names, all runs of
+    the sweep are selected."""
     optional_sweep(verb, default, RUNS)
     _runs(verb)
 
@@ -140,7 +143,7 @@ def _runs(verb: ArgumentParser) -> None:
 
 
 def grid(verb: ArgumentParser) -> None:
-    """Add a grid, the overrides of its values, and how to launch it."""
+    """Add arguments for a grid, for overrides of its values, and for its launch."""
     grid = group(verb, "the grid")
     grid.add_argument("grid", metavar="GRID", help="a YAML file")
     grid.add_argument(
@@ -155,7 +158,7 @@ def grid(verb: ArgumentParser) -> None:
 
 
 def launch_options(verb: ArgumentParser) -> _ArgumentGroup:
-    """Add options that override how a grid is launched. Return the group."""
+    """Add options that override a grid's launch settings. Return their group."""
     launch = group(verb, LAUNCH)
     launch.add_argument("--backend", help="where jobs execute (default: the grid's, else tmux)")
     launch.add_argument("--max-parallel", type=int, metavar="N", help="most jobs at once")
@@ -168,7 +171,7 @@ def launch_options(verb: ArgumentParser) -> _ArgumentGroup:
 
 
 def wait(verb: ArgumentParser) -> None:
-    """Add the options to wait for the launched runs, and to trust their sweep."""
+    """Add `--trust`, and the options that concern waiting for launched runs."""
     trust(verb)
     waiting = group(verb, "waiting")
     flag(waiting, "--wait", "run the launcher here, until all runs have ended")
@@ -183,7 +186,7 @@ def wait(verb: ArgumentParser) -> None:
 
 
 def set_log_level(arguments: Namespace) -> None:
-    """Apply `-v` to this process and to the launcher that it starts."""
+    """Apply `-v` to this process and to the launcher that this process starts."""
     if arguments.verbose:
         from sweeper.common.logs import LEVEL, SHOWN
 
@@ -194,12 +197,12 @@ def set_log_level(arguments: Namespace) -> None:
 
 
 def trust(verb: ArgumentParser, title: str = LAUNCH) -> None:
-    """Add `--trust`, the permission to execute the plan of another user or machine."""
+    """Add `--trust`, the permission to execute a plan that another user or machine recorded."""
     flag(group(verb, title), "--trust", "run a plan recorded by another user or machine")
 
 
 def weights(verb: ArgumentParser) -> None:
-    """Add the arguments that choose a run and one of its checkpoints."""
+    """Add arguments for a run (or a sweep's best run) and one of its checkpoints."""
     what = group(verb, "which weights")
     what.add_argument("of", metavar="SWEEP|RUN", help="a run, or a sweep (its best run)")
     what.add_argument(
@@ -211,7 +214,7 @@ def weights(verb: ArgumentParser) -> None:
 
 
 def judge(verb: ArgumentParser, title: str = COMPARE) -> None:
-    """Add `--metric`, `--goal` and `--at`, which set how runs are compared."""
+    """Add `--metric`, `--goal` and `--at`, which determine how runs are compared."""
     compare = group(verb, title)
     compare.add_argument("--metric", help="compare by this metric (default: the grid's)")
     compare.add_argument(

@@ -1,4 +1,4 @@
-"""`sweeper attach`: shows a sweep's tmux windows."""
+"""`sweeper attach`: opens a sweep's tmux windows in this terminal."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def _why_none(sweep: Sweep) -> str:
-    """Explain why a sweep has no windows here."""
+    """Explain why a sweep has no tmux windows on this machine."""
     places = sweep.plan.launch.places
     if "tmux" not in places:
         return f"{sweep.name} has no tmux windows: its backend is {', '.join(places)}"
@@ -35,8 +35,9 @@ def run(arguments: Namespace) -> NoReturn:
 
 
 def go(root: str, name: str, why_none: Callable[[], str] = str) -> NoReturn:
-    """Attach this terminal to the tmux windows of a sweep. Raises `UsageError` without a terminal,
-    and `NotFound` with the text that `why_none` returns if there are no windows."""
+    """Attach this terminal to the tmux windows of a sweep. Raises `UsageError` if standard
+    output is no terminal. If there are no windows, raises `NotFound` with the text that
+    `why_none` returns."""
     from sweeper.backends.tmux.server import TmuxServer, socket_name
 
     server = TmuxServer()

@@ -1,4 +1,4 @@
-"""`sweeper best`: prints the best cells of a sweep, as the report judges them."""
+"""`sweeper best`: prints the best cells of a sweep, ranked as in the report."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print a line for each of the best cells, with the verdict on how it compares."""
+    """Print a line for each of the best cells, with the comparison to the best cell."""
     if arguments.limit < 0:
         raise UsageError("--limit takes 0 or more")
     from sweeper import analysis
@@ -58,7 +58,7 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 
 def _place(row: Mapping[str, Any], leaders: tuple[str, ...]) -> str:
-    """Describe how a cell compares with the best cell, or with the best of its block."""
+    """Describe how a cell compares with the best cell of the sweep, or of the cell's block."""
     if row["cell"] in leaders:
         return "best of its block"
     if row["told_apart"] is None:

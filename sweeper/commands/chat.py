@@ -1,4 +1,4 @@
-"""`sweeper chat` and `sweeper endpoint`: sample answers from the weights of a run."""
+"""`sweeper chat` and `sweeper endpoint` sample answers from the weights of a run."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def _chat(arguments: Namespace) -> int:
 
 
 def _endpoint(arguments: Namespace) -> int:
-    """Serve until a signal."""
+    """Serve the weights over HTTP until a signal."""
     if arguments.host not in _LOOPBACK and not os.environ.get(_KEY):
         raise UsageError(
             f"--host {arguments.host} lets other machines use your account: export {_KEY}, an API "
@@ -81,7 +81,7 @@ def _endpoint(arguments: Namespace) -> int:
 
 
 def _weights(arguments: Namespace) -> _Weights:
-    """Find the weights that the arguments choose. Raises `UsageError`, `NotFound`."""
+    """Find the weights that the arguments select. Raises `UsageError`, `NotFound`."""
     if arguments.max_tokens < 1 or arguments.temperature < 0:
         raise UsageError("--max-tokens takes 1 or more, --temperature 0 or more")
     registry, (name,) = open_named(arguments.root, [arguments.of])
@@ -99,7 +99,7 @@ def _weights(arguments: Namespace) -> _Weights:
 
 
 def _run(arguments: Namespace, weights: _Weights, **more: object) -> int:
-    """Run the sampling process in this terminal, and print what its tokens cost."""
+    """Run the sampling process in this terminal. Then print the cost of its tokens."""
     with tempfile.TemporaryDirectory(prefix="sweeper-chat-") as folder:
         usage_file = os.path.join(folder, "usage.json")
         options = weights.options | more

@@ -1,4 +1,4 @@
-"""Finds the checkpoints that arguments name, and the service to sample from them."""
+"""Lookup of checkpoints that arguments name, and of the service that samples from them."""
 
 import os
 from argparse import Namespace
@@ -15,8 +15,9 @@ from sweeper.sweep.plan import Plan
 
 
 class Checkpoint(NamedTuple):
-    """A model to sample from: a name to show, the base model (None if unknown), the address or
-    folder of its weights (if any), and the model service of its run, if a sweep has recorded it."""
+    """A model to sample from: a name for output, the base model (None if unknown), the address
+    or folder of the weights (None for the base model itself), and the model service of the run
+    (None if unknown)."""
 
     name: str
     model: str | None
@@ -25,7 +26,8 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoint_named(arguments: Namespace, name: str) -> Checkpoint:
-    """Find a checkpoint by its address, or a run's last checkpoint by the run's name or folder."""
+    """Find a checkpoint. `name` is its address, or the name or the folder of a run, which stands
+    for the run's last checkpoint. Raises `NotFound`."""
     if name.startswith("tinker://"):
         return Checkpoint(name, None, name)
     if os.path.isfile(os.path.join(name, "checkpoints.jsonl")):
@@ -39,13 +41,13 @@ def checkpoint_named(arguments: Namespace, name: str) -> Checkpoint:
 
 
 def service_of(plan: Plan) -> str | None:
-    """Return the service that keeps the checkpoints of a plan's runs."""
+    """Return the model service of a plan's runs, or None."""
     return None if plan.service == "none" else plan.service
 
 
 def model_of(run: RecordedRun) -> str | None:
-    """Return the base model of a run, from the configuration that its program wrote, which includes
-    defaults."""
+    """Return the base model of a run, from the `config.json` that the run's program wrote. None
+    if unknown."""
     for folder in reversed(run.folders()):
         rows = parse(run.read(f"{folder}/config.json").replace(b"\n", b" ") + b"\n").rows
         for row in rows:
@@ -61,9 +63,9 @@ def _address(record: Mapping[str, object]) -> str | None:
 
 
 def service_environment(service: str | None = None) -> dict[str, str]:
-    """Return the environment variables with which the SDK finds a service (`tinker` or `local`). If
-    `service` is None, return nothing if such variables are set already, and else the variables of
-    this user's engine. Raises `UsageError`, `EnvironmentFailure`."""
+    """Return the environment variables that tell the SDK how to reach a service (`tinker` or
+    `local`). If `service` is None, these are the variables of this user's engine, or none if
+    such variables are already set. Raises `UsageError`, `EnvironmentFailure`."""
     from sweeper.engine import lifecycle
 
     if service is not None:

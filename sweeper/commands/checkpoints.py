@@ -1,5 +1,5 @@
-"""`sweeper checkpoints`: lists the checkpoints that the service keeps and what they cost, deletes
-them, or sets their expiry."""
+"""`sweeper checkpoints`: lists the checkpoints that the service stores and their cost, deletes
+checkpoints, or sets when they expire."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """List checkpoints; then delete them, or set when they expire."""
+    """List checkpoints. With `--delete` or `--ttl`, then delete them or set when they expire."""
     keep = _keep(arguments.keep)
     ttl = _ttl(arguments.ttl)
     if arguments.delete and arguments.ttl is not None:
@@ -116,8 +116,8 @@ def _show(checkpoints: Sequence[RunCheckpoint], spared: dict[str, str]) -> None:
 
 
 def _act(service: Service, targets: Sequence[Kept], arguments: Namespace, ttl: int | None) -> None:
-    """Delete checkpoints, or set their expiry. Raises `UsageError` if confirmation is needed and
-    there is no terminal."""
+    """Delete checkpoints, or set when they expire. Raises `UsageError` if the user does not
+    confirm, or if there is no terminal to ask."""
     if not targets:
         say("nothing to change: all checkpoints are kept")
         return

@@ -1,5 +1,5 @@
-"""`sweeper compare`: shows how runs differ, compares two sweeps cell by cell or two cells seed by
-seed, or shows the answers of checkpoints to the same prompts."""
+"""`sweeper compare`: shows how runs differ, compares two sweeps cell by cell or two cells seed
+by seed, or shows the answers of several checkpoints to the same prompts."""
 
 import hashlib
 import json
@@ -37,7 +37,7 @@ _RECIPE = "sweeper.recipes.eval"
 
 
 def run_checkpoints(arguments: Namespace) -> int:
-    """Sample the checkpoints, and print how their answers differ."""
+    """Sample answers from the checkpoints, and print how the answers differ."""
     if not arguments.prompts:
         raise UsageError("--checkpoints needs --prompts FILE, a JSONL file of prompts")
     if not os.path.isfile(arguments.prompts):
@@ -61,8 +61,8 @@ def run_checkpoints(arguments: Namespace) -> int:
 
 
 def _sides(arguments: Namespace) -> list[Checkpoint]:
-    """Return the models to compare. `base` is the base model of the given runs, or the model of
-    `--model`."""
+    """Return the models to compare. The name `base` stands for the model of `--model`, or else
+    for the base model of the named runs."""
     checkpoints = [
         Checkpoint(name, None, None) if name == BASE else checkpoint_named(arguments, name)
         for name in arguments.checkpoints
@@ -81,7 +81,7 @@ def _sides(arguments: Namespace) -> list[Checkpoint]:
 
 
 def _ask(sides: Sequence[Checkpoint], arguments: Namespace) -> dict[str, list[Answer]]:
-    """Sample all models at the same time. Return each model's answers by the model's name."""
+    """Sample answers from all models in parallel. Return {model's name: answers}."""
     services = {side.service for side in sides if side.service}
     # The service of the runs also serves base models and addresses.
     shared_service = services.pop() if len(services) == 1 else None
@@ -122,7 +122,7 @@ def _settings(side: Checkpoint, folder: str, arguments: Namespace) -> list[str]:
 
 
 def _folder(side: Checkpoint, arguments: Namespace) -> str:
-    """Return the folder that caches a model's answers to these prompts."""
+    """Return the folder that caches a model's answers to the prompts."""
     identity = [side.model, side.address, os.path.abspath(arguments.prompts),
             arguments.temperature, arguments.max_tokens]  # fmt: skip
     digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:16]
@@ -179,7 +179,7 @@ _MISSING = object()
 
 
 def compare_runs(registry: Registry, arguments: Namespace) -> int:
-    """Print how runs differ: a row for each key, a column for each run."""
+    """Print how runs differ, in tables with a row for each key and a column for each run."""
     runs = _as_typed(chosen(registry, arguments), arguments.runs)
     if len(runs) < 2:
         raise UsageError(
@@ -218,14 +218,14 @@ def compare_runs(registry: Registry, arguments: Namespace) -> int:
 
 
 def _as_typed(runs: list[RecordedRun], selectors: Sequence[str]) -> list[RecordedRun]:
-    """Put the runs in the order in which they were named."""
+    """Return the runs in the order in which the user named them."""
     typed = [run for selector in selectors for run in named(runs, selector)]
     return list({id(run): run for run in typed}.values()) or runs
 
 
 def _rows(values: Sequence[Mapping[str, object]], everything: bool) -> list[list[object]]:
-    """Return a row for each key, with each run's value. Keys that are equal in all runs are left
-    out, unless `everything` is set."""
+    """Return a row for each key: the key, then each run's value. Keys with the same value in all
+    runs are left out, unless `everything` is set."""
     rows: list[list[object]] = []
     for key in dict.fromkeys(key for each in values for key in each):
         cells = [each.get(key, _MISSING) for each in values]
@@ -323,8 +323,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _are_runs(registry: Registry, arguments: Namespace) -> bool:
-    """Return whether to compare single runs: True if options select runs, or if the names are not
-    two, or if both are names of a run. Two sweeps or two cells are compared statistically."""
+    """Return whether to compare single runs. False if exactly two sweeps or cells are named and
+    no option selects runs: these are compared statistically."""
     if len(arguments.runs) != 2 or arguments.where or arguments.state or arguments.all:
         return True
     if arguments.metric or arguments.goal or arguments.at:

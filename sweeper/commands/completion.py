@@ -1,5 +1,5 @@
-"""Shell completion by argcomplete (`eval "$(sweeper --completion bash)"`). Verbs and flags come
-from the parser; grids, keys, sweeps and runs from this file."""
+"""Shell completion with argcomplete (`eval "$(sweeper --completion bash)"`). Verbs and options
+come from the parser. This file provides grids, keys, sweeps, runs and the like."""
 
 import argparse
 from argparse import Namespace
@@ -20,19 +20,19 @@ from sweeper.sweep.folder import SweepFolder
 
 
 def shell_code(shell: str) -> str:
-    """Return the code that a shell (bash, zsh or fish) evaluates to get completion."""
+    """Return the code that turns on completion when a shell (bash, zsh or fish) evaluates it."""
     return shellcode(["sweeper"], shell=shell)
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell's request in the environment, and end the process."""
+    """Answer the shell's completion request, which is in the environment, and end the process."""
     actions = cast("set[type[argparse.Action]]", safe_actions)
     actions.add(OneRoot)  # without this, completers would not get the root that was typed
     autocomplete(parser, always_complete_options=False, default_completer=Offers())
 
 
 class Offers(BaseCompleter):
-    """A completer that offers values for an argument that has no choices of its own."""
+    """A completer for arguments whose values the parser does not know."""
 
     def __call__(
         self,
@@ -42,7 +42,8 @@ class Offers(BaseCompleter):
         parser: argparse.ArgumentParser,
         parsed_args: Namespace,
     ) -> list[str]:
-        """Return the values to offer. Errors give no values, since the user is still typing."""
+        """Return the values to offer. In case of an error, offer none, since the user is still
+        typing."""
         del parser
         find = _OFFERS.get(action.dest)
         try:
@@ -58,8 +59,8 @@ def _on_disk(completer: Callable[[str], Iterable[str]]) -> "_Offer":
 
 
 def _keys(prefix: str, arguments: Namespace) -> Iterable[str]:
-    """Return the keys that the grid sets, and those of its section `launch`. The recipe's other
-    fields are left out, because importing the recipe may be slow."""
+    """Return the keys that the grid sets, `seeds`, and all keys of `launch`. Other fields of the
+    recipe are left out, because importing the recipe may be slow."""
     from sweeper.grid import load_grid
     from sweeper.grid.launch import SECTION, backend_fields
 
@@ -72,7 +73,7 @@ def _keys(prefix: str, arguments: Namespace) -> Iterable[str]:
 
 
 def _store(arguments: Namespace) -> Store:
-    """Return the store whose sweeps are offered; the last root for a verb that reads several."""
+    """Return the store whose sweeps are offered: the last `--root`, or the default root."""
     root: str | list[str] | None = arguments.root
     return open_store((root[-1] if isinstance(root, list) else root) or default_root())
 
@@ -85,7 +86,8 @@ def _sweeps(prefix: str, arguments: Namespace) -> Iterable[str]:
 
 
 def _runs(prefix: str, arguments: Namespace) -> Iterable[str]:
-    """Return sweeps as `sweep/`; after the slash, return the names of the sweep's runs."""
+    """Return all sweeps as `sweep/` or, if the prefix has a slash, the runs of the sweep before
+    the slash."""
     sweep, slash, _ = prefix.partition("/")
     if not slash:
         return (f"{name}/" for name in _sweeps(prefix, arguments))
@@ -93,8 +95,8 @@ def _runs(prefix: str, arguments: Namespace) -> Iterable[str]:
 
 
 def _names(prefix: str, arguments: Namespace) -> Iterable[str]:
-    """Return the names of the runs of the sweep that the user typed as an earlier argument; without
-    such an argument, the names that `_runs` returns."""
+    """Return the names of the runs of the sweep in an earlier argument. Without such an
+    argument, return the same as `_runs`."""
     sweep: str | None = getattr(arguments, "sweep", None)
     return _runs(prefix, arguments) if sweep is None else _runs_of(sweep, arguments)
 
@@ -127,7 +129,7 @@ def _backends(prefix: str, arguments: Namespace) -> Iterable[str]:
 
 
 def _subjects(prefix: str, arguments: Namespace) -> Iterable[str]:
-    """Return sweeps and, after a slash, their runs."""
+    """Return all sweeps and, if the prefix has a slash, also runs."""
     return [*_sweeps(prefix, arguments), *_runs(prefix, arguments)]
 
 
@@ -166,4 +168,4 @@ _OFFERS: dict[str, _Offer] = {
     "target": _subjects,
     "untag": _tags,
 }
-"""The functions that find values, by the argument's name in the parser."""
+"""{name of an argument in the parser: function that finds values}."""

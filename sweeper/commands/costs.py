@@ -1,4 +1,4 @@
-"""`sweeper costs`: prints the tokens and other usage of sweeps, their price, or the price table."""
+"""`sweeper costs`: prints the usage of sweeps (such as tokens) and its cost, or the price table."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -28,10 +28,10 @@ from sweeper.terminal import print_json, print_table, say, setting, warn
 
 _FETCH_SECONDS, _LARGEST_TABLE = 30.0, 10_000_000
 _FRESH_SECONDS = 6 * 3600
-"""The longest delay before usage appears in the service's billing."""
+"""The longest time until usage appears in the service's billing."""
 _RUN, _CELL, _STAGE, _DAY, _MODEL, _CHAIN = "run", "cell", "stage", "day", "model", "chain"
 _OWN = (_RUN, _CELL, _STAGE, _DAY, _MODEL)
-"""Keys of `--by` that are not settings."""
+"""The keys of `--by` that are not settings, except `chain`."""
 
 _Row = tuple[tuple[object, ...], Spent]
 
@@ -39,7 +39,7 @@ _Row = tuple[tuple[object, ...], Spent]
 def show(
     costs: Sequence[tuple[RecordedRun, Spent]], registry: Registry, arguments: Namespace
 ) -> int:
-    """Print the counted and the billed usage of each run or cell, then the sum and an explanation
+    """Print the counted and the billed usage of each run or cell, the totals, and an explanation
     of the difference."""
     if arguments.by not in ("run", "cell"):
         raise UsageError("--billing goes with --by run or --by cell")
@@ -118,8 +118,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print a line for each cell, or for each combination of the keys of `--by`, and then the
-    sum."""
+    """Print the costs of each cell, or of each combination of values of the keys of `--by`, and
+    the total."""
     if arguments.prices:
         return _show_prices(arguments)
     if arguments.refresh or arguments.reset:
@@ -154,8 +154,9 @@ def run(arguments: Namespace) -> int:
 def _rows(
     costs: Sequence[tuple[RecordedRun, Spent]], keys: Sequence[str], table: prices.Prices
 ) -> list[_Row]:
-    """Return the costs for each combination of values of the keys, in the order in which these
-    first appear; days ascend. Raises `UsageError`, or `NotFound` for a key that no run has."""
+    """Return the costs of each combination of values of the keys, in the order of first
+    appearance (days in ascending order). Raises `UsageError`, and `NotFound` for a key that no
+    run has."""
     prefix = prefixes(run for run, _ in costs)
     if _CHAIN in keys:
         if len(keys) > 1:
@@ -180,7 +181,8 @@ def _rows(
 
 
 def _names(run: RecordedRun, prefix: str) -> dict[str, object]:
-    """Return a run's settings, and its run, cell and stage after the prefix of its sweep."""
+    """Return {key: value} for a run: its settings, and its name, cell and stage with `prefix`
+    before them."""
     stage = f"{prefix}{run.stage or run.sweep}"
     return {**run.config, _RUN: prefix + run.name, _CELL: prefix + run.cell, _STAGE: stage}
 
@@ -201,7 +203,7 @@ def _dollars(counts: Counts, cost: prices.Amount) -> str:
 
 
 def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
-    """Explain the figures, and name the usage that they leave out."""
+    """Return lines that explain the figures, and name the usage that is not included."""
     without = sum(spending.counted == "nothing" for _, spending in costs)
     lines: list[str] = []
     if without < len(costs):
@@ -232,7 +234,7 @@ def _add_prices(verb: ArgumentParser) -> None:
 
 
 def _show_prices(arguments: Namespace) -> int:
-    """Replace the price table if requested, and print it."""
+    """Replace or reset the price table if requested, and print the table."""
     if arguments.reset and arguments.refresh:
         raise UsageError("use either --refresh or --reset")
     if arguments.runs:
@@ -279,7 +281,7 @@ def _forget() -> None:
 
 
 def _refresh(source: str) -> None:
-    """Store the table at `source` as the user's price table, if it has no mistakes."""
+    """Store the table at `source` (a file or URL) as the user's price table, if it is valid."""
     data, today = _fetched(source), datetime.now(UTC).date().isoformat()
     table = prices.read(data, source, today)
     path = prices.users_file()
@@ -292,7 +294,7 @@ def _refresh(source: str) -> None:
 
 
 def _dated(data: bytes, source: str, today: str) -> bytes:
-    """Return the table with its date and its source, added if missing."""
+    """Return the table with a date and a source. These are added if they are missing."""
     import json
 
     document = cast(dict[str, object], prices.with_rows(json.loads(data)))

@@ -1,4 +1,4 @@
-"""`sweeper data`: shows the examples that a run would train on, before it costs anything."""
+"""`sweeper data`: shows the examples that a run would train on, without starting the run."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -79,9 +79,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | None":
-    """Return the examples of a run, with sampled answers if there is a checkpoint. If a recorded
-    run's checkpoint cannot be sampled, the answers are left out. If the checkpoint of
-    `--checkpoint` cannot be sampled, the error is raised."""
+    """Return the examples of a run, with sampled answers if there is a checkpoint. If the
+    checkpoint cannot be sampled, raise the error if `--checkpoint` names it, else leave the
+    answers out. Return None if the recipe cannot show examples."""
     recipe, count = plan.of(planned.stage).recipe, arguments.examples
     environment, chosen = _environment(plan), arguments.checkpoint
     name = chosen if chosen or _is_grid(arguments.of) else arguments.of
@@ -114,7 +114,7 @@ def _is_grid(name: str) -> bool:
 
 
 def _planned(arguments: Namespace) -> tuple[Plan, Run]:
-    """Return the run whose examples to show, after its plan."""
+    """Return the plan and the run whose examples to show."""
     if _is_grid(arguments.of):
         from sweeper.planner.plan import plan  # slow to load
 
@@ -141,7 +141,7 @@ def _planned(arguments: Namespace) -> tuple[Plan, Run]:
 
 
 def _environment(plan: Plan) -> Mapping[str, str]:
-    """Return the environment variables with which a run finds its tokenizers."""
+    """Return the environment variables that a run needs to find its tokenizers."""
     grids = plan.launch.env
     if plan.service != "local":
         return grids
@@ -155,8 +155,8 @@ def _environment(plan: Plan) -> Mapping[str, str]:
 
 
 def _lines(name: str, answer: "Examples", *, marks: bool) -> Iterator[str]:
-    """Yield the whole output. Trained tokens are bold, or between angle quotation marks if `marks`
-    is set."""
+    """Yield the lines of the output. Trained tokens are bold, or between angle quotation marks
+    if `marks` is set."""
     lengths = sorted(answer["lengths"])
     count = plural(len(lengths), "example")
     yield f"{name}: {count} of {_span(lengths)} tokens, {answer['held_out']} held out"
@@ -175,7 +175,7 @@ def _lines(name: str, answer: "Examples", *, marks: bool) -> Iterator[str]:
 
 
 def _span(lengths: Sequence[int]) -> str:
-    """Return the range of sorted lengths, with the median."""
+    """Format the range and the median of sorted lengths."""
     if not lengths:
         return "no"
     if lengths[0] == lengths[-1]:

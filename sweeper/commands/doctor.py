@@ -1,5 +1,5 @@
-"""`sweeper doctor`: checks the requirements of a sweep, and says how to meet them. With `--try` it
-tests a backend with a job."""
+"""`sweeper doctor`: checks whether this machine has everything that a sweep needs, and says how
+to get what is missing. `--try` tests a backend with a job."""
 
 import os
 import shutil
@@ -46,11 +46,11 @@ _KNOWN_BAD = {
     "kubernetes": " (37 needs a python-dateutil that botocore rejects)",
     "beaker-py": " (3 needs another protobuf)",
 }
-"""Reasons for version limits that the package's requirements do not explain."""
+"""{package: the reason why some versions are not supported}."""
 
 
 class CheckResult(NamedTuple):
-    """The result of one check. If `needed` is false, a failure is only a hint."""
+    """The result of one check. If `needed` is false, the check may fail."""
 
     name: str
     good: bool
@@ -59,8 +59,8 @@ class CheckResult(NamedTuple):
 
 
 def examine(root: str, backend: str | None = None, grid: str | None = None) -> list[CheckResult]:
-    """Check everything that a sweep needs on this machine, the store at `root`, and what `backend`
-    needs. The backend's options come from the grid at `grid`, else from the configuration file.
+    """Check this machine, the store at `root`, and the requirements of `backend`. The options of
+    the backend come from the grid at the path `grid`, or else from the configuration file.
     Raises `UsageError` for an unknown backend."""
     checks = [
         Check("python", True, lambda: f"{sys.version.split()[0]} at {sys.executable}"),
@@ -87,8 +87,8 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
 
 
 def trial_request(name: str, grid: str | None) -> "TrialRequest":
-    """Return the resources that runs of the grid at `grid` would request from a backend; without a
-    grid, use the options of the configuration file."""
+    """Return what runs of a grid would request from the backend `name`. `grid` is the grid's
+    path. If it is None, use the options of the configuration file."""
     from sweeper.commands.doctor_try import TrialRequest
 
     backend = backend_type(name)
@@ -102,7 +102,8 @@ def trial_request(name: str, grid: str | None) -> "TrialRequest":
 
 
 def declared_checks(request: "TrialRequest", root: str) -> list[Check]:
-    """Return the checks that a backend declares."""
+    """Return the checks that a backend declares, and the checks for jobs that have no access to
+    local files."""
     name, launch, service, secrets = request
     backend, options = backend_type(name), options_of(launch, name)
     checks = list(backend.checks(options))
@@ -120,7 +121,7 @@ def declared_checks(request: "TrialRequest", root: str) -> list[Check]:
 
 
 def _requirements(name: str) -> str:
-    """Check the requirements file that jobs install."""
+    """Check the requirements file whose packages jobs install."""
     from sweeper.provenance.requirements import outside, read
 
     path = os.path.abspath(os.path.expanduser(name))
@@ -131,7 +132,7 @@ def _requirements(name: str) -> str:
 
 
 def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) -> str:
-    """Run the checks that precede each launch."""
+    """Run the checks that a launch would run first."""
     from sweeper.launcher.manifest import secret_names
     from sweeper.launcher.preflight import admit
 
@@ -148,7 +149,7 @@ def _check(check: Check) -> CheckResult:
 
 
 def _packages() -> str:
-    """Check that the installed packages have versions that sweeper supports."""
+    """Check that sweeper supports the versions of the installed packages."""
     from importlib.metadata import requires
 
     from packaging.requirements import Requirement
@@ -171,7 +172,7 @@ def _packages() -> str:
 
 
 def _store(root: str) -> str:
-    """Check that the root can store sweeps, with the same file operations that a launch uses."""
+    """Check that sweeps can be stored at `root`, with the file operations that a launch uses."""
     store = open_store(root)
     if store.is_remote:
         from sweeper.launcher.background import check
@@ -185,7 +186,7 @@ def _store(root: str) -> str:
 
 
 def _home() -> str:
-    """Check the home folder, which holds the environment of runs and the spool."""
+    """Check sweeper's home folder."""
     from sweeper.engine import lifecycle
 
     lifecycle.check_home()
@@ -225,7 +226,8 @@ def _package(name: str) -> str:
 
 
 def _notify() -> str:
-    """Check the receivers of messages about sweeps whose grids have no `notify` section."""
+    """Check the user's configuration of notifications. It applies to sweeps whose grids have no
+    `notify` section."""
     settings = configured()
     if settings is None:
         return "no notifications configured (a grid may configure them)"
@@ -263,7 +265,7 @@ def _output(*command: str) -> str:
 def _try(
     request: "TrialRequest", root: str, arguments: Namespace
 ) -> tuple[list["Step"], str | None]:
-    """Test the backend with a job, and show each step. Return the steps, and the error if any."""
+    """Test the backend with a job, and print each step. Return the steps, and the error or None."""
     from sweeper.commands.doctor_try import try_out
 
     steps: list[Step] = []
@@ -324,7 +326,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Check a sweep's requirements, and print the results."""
+    """Run all requested checks, and print the results."""
     if arguments.service is not None:
         from sweeper.commands.doctor_service import run as run_service
 

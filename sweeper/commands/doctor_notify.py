@@ -1,4 +1,4 @@
-"""`sweeper doctor notify`: sends a sweep's undelivered messages, or a test message."""
+"""`sweeper doctor notify`: sends a sweep's undelivered notifications, or a test message."""
 
 import os
 from argparse import ArgumentParser, Namespace
@@ -28,7 +28,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Send the undelivered messages; print the outcome of each message."""
+    """Send the undelivered notifications, and print the result for each of them."""
     root = arguments.root or default_root()
     sweep = Registry(root).sweep(arguments.sweep)
     notify = notify_of(sweep.plan)

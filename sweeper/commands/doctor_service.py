@@ -1,4 +1,4 @@
-"""`sweeper doctor --service`: tests whether the model service works, independently of a program."""
+"""`sweeper doctor --service`: tests whether the model service works, without a recipe."""
 
 import os
 import statistics
@@ -36,7 +36,7 @@ class Step(NamedTuple):
 
 
 def run(arguments: Namespace) -> int:
-    """Print each check when it is done, and stop at the first failure."""
+    """Print the result of each check when it has ended. Stop at the first failure."""
     steps: list[Step] = []
     error: str | None = None
     models: list[Model] = []
@@ -57,7 +57,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _steps(arguments: Namespace, models: list[Model]) -> Iterator[Step]:
-    """Run the checks. The models of the service are added to `models`. Raises `SweeperError`."""
+    """Run the checks, and yield the result of each. Add the service's models to `models`. Raises
+    `SweeperError`."""
     plan = None
     if arguments.grid is not None:
         from sweeper.planner.plan import plan as make_plan
@@ -117,8 +118,8 @@ def _trained(service: Service, model: str, seconds: float) -> Iterator[Step]:
 
 
 def _within(name: str, seconds: float, act: Callable[[], T]) -> T:
-    """Call `act` and return its result. It runs in a thread, because the SDK retries for minutes.
-    Raises `EnvironmentFailure` for the SDK's errors, and if the call takes more than `seconds`."""
+    """Call `act` in a thread, because the SDK may retry for minutes, and return the result.
+    Raises `EnvironmentFailure` for errors of the SDK, and if the call takes more than `seconds`."""
     answer: Future[T] = Future()
 
     def call() -> None:

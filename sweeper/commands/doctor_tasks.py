@@ -1,4 +1,4 @@
-"""`sweeper doctor tasks`: checks a folder of tasks for a model that works in a shell."""
+"""`sweeper doctor tasks`: checks a folder of terminal tasks."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -44,7 +44,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Check the tasks. Return 2 if any task has a mistake."""
+    """Check the tasks, and print the results. Return exit code 2 if a task has a mistake."""
     if arguments.at_once < 1:
         raise UsageError("--at-once takes 1 or more")
     kind = None if arguments.read_only else str(arguments.environment)

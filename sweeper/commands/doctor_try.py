@@ -1,5 +1,5 @@
-"""Tests a backend end to end with a job of one second, from the launch to the files that the job
-wrote. The job is the only run of a sweep that is launched, cancelled and deleted like any other."""
+"""`sweeper doctor --try`: tests a backend end to end with a job of one second, from the launch
+to the files that the job writes. The job is the only run of a temporary sweep."""
 
 import fcntl
 import gzip
@@ -42,12 +42,12 @@ with open(os.path.join(log_path, "trial.json"), "w") as file:
     json.dump(report, file)
 """
 _STOP_SECONDS = 90.0
-"""Seconds that a job has to stop after its timeout."""
+"""Seconds to wait for a cancelled job to stop."""
 
 
 class TrialRequest(NamedTuple):
-    """The settings to test: one of a grid's backends (`place`), its launch options and model
-    service, and the names of the secrets that its runs need."""
+    """The settings to test: the backend (`place`), the launch settings, the model service, and
+    the names of the secrets that runs need."""
 
     place: str
     launch: Launch
@@ -56,7 +56,7 @@ class TrialRequest(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A finished step, its duration in seconds (None: not measured), and its result."""
+    """A finished step of the test: name, duration in seconds (None: not measured), and result."""
 
     name: str
     seconds: float | None
@@ -64,10 +64,10 @@ class Step(NamedTuple):
 
 
 def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[Step], None]) -> None:
-    """Test a backend, and report each finished step to `tell`. The job is cancelled if it has not
-    ended `timeout` seconds after its launch. Afterwards the sweep of the test is removed, unless
-    its job cannot be stopped. Sweeps of earlier tests that were killed are removed first. SIGTERM
-    and SIGHUP interrupt like Ctrl-C. Raises `SweeperError` with the problem in one line."""
+    """Test a backend, and call `tell` with each finished step. First remove the sweeps of
+    earlier tests that were killed. Cancel the job if it has not ended `timeout` seconds after
+    its launch. Finally remove the test's sweep, unless the job cannot be stopped. SIGTERM and
+    SIGHUP interrupt the test as Ctrl-C does. Raises `SweeperError` with the problem in one line."""
     with Interrupts() as interrupts:
         _remove_old(tell)
         plan = _plan(request)
@@ -92,7 +92,8 @@ def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[St
 
 
 class _Report(TypedDict):
-    """The job's report: its Python version, the files in its folder, the secrets that are set."""
+    """The report of the job: its Python version, the files in its working directory, and the
+    secrets that are set."""
 
     version: str
     files: list[str]
@@ -100,8 +101,8 @@ class _Report(TypedDict):
 
 
 def _remove_old(tell: Callable[[Step], None]) -> None:
-    """Remove the sweeps of earlier tests that were killed. Their note files are no longer
-    locked."""
+    """Remove the sweeps of earlier tests that were killed. A killed test's note file is no
+    longer locked."""
     try:
         names = sorted(os.listdir(paths.trials()))
     except OSError:
@@ -123,7 +124,7 @@ def _remove_old(tell: Callable[[Step], None]) -> None:
 
 
 def _remove(folder: SweepFolder) -> None:
-    """Stop the job of a test, and remove its sweep and the backend's records of it. Raises
+    """Stop the job of a test. Remove the sweep and the backend's records of the job. Raises
     `EnvironmentFailure` if the job cannot be stopped."""
     from sweeper.launcher.annotations import clear, delete
     from sweeper.launcher.control import cancel_runs
@@ -147,7 +148,7 @@ def _remove(folder: SweepFolder) -> None:
 
 
 def _plan(request: TrialRequest) -> Plan:
-    """Return the plan of a sweep with one run that executes like the runs of the grid."""
+    """Return the plan of the test's sweep, with one run that has the requested launch settings."""
     launch = request.launch._replace(
         backend=request.place, backends=(), max_parallel=1, retries=0, timeout_s=None, window=None,
         window_panes=None, resume="never", metrics_dir=None, log_path_field=None, warm=False,
@@ -177,7 +178,7 @@ def _plan(request: TrialRequest) -> Plan:
 
 
 class _Trial:
-    """A test of a backend, step by step."""
+    """The steps of a test of a backend."""
 
     def __init__(
         self, folder: SweepFolder, plan: Plan, timeout: float, tell: Callable[[Step], None]
@@ -193,8 +194,8 @@ class _Trial:
         self._note: IO[str] | None = None
 
     def note(self) -> None:
-        """Write a note file for this test, locked as long as this process lives. Raises
-        `EnvironmentFailure`."""
+        """Write a file with the root of this test, and keep the file locked as long as this
+        process lives. Raises `EnvironmentFailure`."""
         path = os.path.join(paths.trials(), self._plan.name)
         try:
             os.makedirs(paths.trials(), mode=0o700, exist_ok=True)
@@ -206,8 +207,8 @@ class _Trial:
             raise EnvironmentFailure(f"{path}: {error.strerror}") from error
 
     def launch(self) -> None:
-        """Launch the job, and wait for its end. Raises `EnvironmentFailure` if it does not
-        succeed."""
+        """Launch the job, and wait until it ends. Raises `EnvironmentFailure` if the job does
+        not succeed."""
         self._begun = time.monotonic()
         limit = threading.Thread(target=self._limit, daemon=True)
         limit.start()
@@ -237,8 +238,8 @@ class _Trial:
         self._tell(Step("known", max(0.0, ended - running - ran), "launcher sees the end"))
 
     def check(self) -> None:
-        """Check the job's report. Raises `EnvironmentFailure` if the report is missing, or if code
-        or a secret did not reach the job."""
+        """Check the job's report. Raises `EnvironmentFailure` if the report is missing, or if
+        the job lacks parts of the code or a secret."""
         folder, store = self._folder, self._folder.store
         path = f"{folder.log_path(self._run, self._attempt)}/{_FILE}"
         try:
@@ -263,8 +264,8 @@ class _Trial:
             self._tell(Step("secrets", None, f"set: {', '.join(self._plan.secrets)}"))
 
     def remove(self) -> None:
-        """Remove the sweep and the note file of the test. Raises `EnvironmentFailure` if that
-        fails."""
+        """Remove the test's sweep and note file. Raises `EnvironmentFailure` if the sweep cannot
+        be removed."""
         begun = time.monotonic()
         folder = self._folder
         recorded = folder.store.exists(folder.plan)
@@ -287,8 +288,8 @@ class _Trial:
             self._tell(Step("submitted", now - self._begun, f"to {self._place}"))
 
     def _limit(self) -> None:
-        """Wait for the job's timeout. Then ask the launcher to cancel the job, and later to end
-        without it."""
+        """When the test's time is over, ask the launcher to cancel the job. If the job still
+        does not end, ask the launcher to end."""
         if self._over.wait(self._timeout):
             return
         fault = "has not ended" if State.RUNNING in self._seen else "has not started"
@@ -303,7 +304,7 @@ class _Trial:
                     ask_stop(folder)
 
     def _waits_for(self) -> str:
-        """Return why the job waits, if the launcher knows a reason."""
+        """Return the reason why the job waits, as `: reason`; "" if the launcher knows none."""
         why = self._unreachable
         with suppress(NotFound, StoreError):
             seen = self._folder.read_observations().observed.get(self._run)
@@ -311,7 +312,7 @@ class _Trial:
         return f": {why}" if why else ""
 
     def _last_line(self) -> str:
-        """Return the last line that the job printed; empty if there is none."""
+        """Return the last line that the job printed, or ""."""
         folder = self._folder
         with suppress(NotFound, StoreError):
             return last_line(folder.store.read(folder.log(self._run, self._attempt)))
@@ -322,7 +323,7 @@ class _Trial:
 
 
 def _names(archive: bytes, cwd: str) -> set[str]:
-    """Return the names of the files and folders in the folder `cwd` of a copy of the code."""
+    """Return the names of the files and folders in the folder `cwd` of an archive of the code."""
     top = "" if cwd == "." or os.path.isabs(cwd) else f"{cwd}/"
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as tar:
         below = (n.removeprefix(top) for n in tar.getnames() if n.startswith(top))

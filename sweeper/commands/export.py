@@ -1,4 +1,5 @@
-"""`sweeper export`: writes runs to CSV, Parquet, Weights & Biases, or a trace for Perfetto."""
+"""`sweeper export`: writes runs as CSV, as Parquet, to Weights & Biases, or as a trace for
+Perfetto."""
 
 import importlib
 import io
@@ -25,13 +26,14 @@ from sweeper.sweep.labels import plural
 from sweeper.terminal import say, warn
 
 _FORMULA = "^[\\s\\pZ\\pC]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|^[\t\r\n]"
-"""Matches texts that a spreadsheet would evaluate as a formula, which could start programs or fetch
-an address."""
+"""Matches text that a spreadsheet would evaluate as a formula. A formula could start programs or
+open an address."""
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 
 
 class _Column(Protocol):
-    """A column of an Arrow table. This protocol exists because pyarrow has no type annotations."""
+    """A column of an Arrow table. The protocol is needed because pyarrow has no type
+    annotations."""
 
     type: object
 
@@ -81,7 +83,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Export runs to a format of other tools."""
+    """Export runs in a format of other tools."""
     kind, out = _format(arguments.format, arguments.out), arguments.out or "-"
     if arguments.json and kind != "wandb" and out == "-":
         raise UsageError("--json needs --out FILE: standard output cannot also take the table")
@@ -110,7 +112,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _format(requested: str | None, out: str | None) -> str:
-    """Return the requested format, or the format that the file's suffix names."""
+    """Return the requested format, or else the format that the suffix of `out` stands for."""
     if requested is not None:
         return requested
     if out in (None, "-"):
@@ -122,9 +124,9 @@ def _format(requested: str | None, out: str | None) -> str:
 
 
 def _write(table: _Table, kind: str, path: str, *, raw: bool) -> None:
-    """Write a table to a file, completely or not at all; `-` is standard output. In CSV, a missing
-    value is an empty field and NaN is `nan`. Texts that a spreadsheet would evaluate are escaped,
-    unless `raw` is set."""
+    """Write a table to a file, completely or not at all. `-` is standard output. In CSV, a
+    missing value is an empty field, and NaN is `nan`. Strings that a spreadsheet would evaluate
+    are escaped, unless `raw` is set."""
     arrow = importlib.import_module("pyarrow")
     if kind == "csv":
         table = _plain(arrow, table) if raw else _as_texts(arrow, _plain(arrow, table))
@@ -149,7 +151,7 @@ def _write(table: _Table, kind: str, path: str, *, raw: bool) -> None:
 
 
 def _write_text(text: str, path: str) -> None:
-    """Write a text to a file, completely or not at all; `-` is standard output."""
+    """Write text to a file, completely or not at all. `-` is standard output."""
     if path == "-":
         print(text)
         return
@@ -160,7 +162,7 @@ def _write_text(text: str, path: str) -> None:
 
 
 def _plain(arrow: ModuleType, table: _Table) -> _Table:
-    """Convert a table to columns that CSV supports."""
+    """Convert the columns of a table to types that CSV supports."""
     columns = [
         column.cast("string") if arrow.types.is_dictionary(column.type) else column
         for column in table.columns
@@ -169,8 +171,8 @@ def _plain(arrow: ModuleType, table: _Table) -> _Table:
 
 
 def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
-    """Put an apostrophe before each text that a spreadsheet would take for a formula. Numbers stay,
-    including those stored as text."""
+    """Put an apostrophe before each string that a spreadsheet would take for a formula. Numbers
+    are unchanged, even if they are stored as strings."""
     compute = importlib.import_module("pyarrow.compute")
 
     def escape(column: _Column) -> _Column:
@@ -188,8 +190,8 @@ def _as_texts(arrow: ModuleType, table: _Table) -> _Table:
 
 
 def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> int:
-    """Create a W&B run for each run, with its id, name, configuration and rows. Return the number
-    of rows. W&B is offline (`wandb sync` uploads later) unless WANDB_MODE is set."""
+    """Create a W&B run for each run, with the run's name, configuration and rows. Return the
+    number of rows. W&B is offline unless WANDB_MODE is set: `wandb sync` uploads the runs later."""
     wandb = importlib.import_module("wandb")
     mode = os.environ.get("WANDB_MODE", "offline")
     if folder is not None:
@@ -228,8 +230,9 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
 
 
 def _row(row: Mapping[str, object]) -> tuple[dict[str, object], int | None]:
-    """Return the values of a row to log to W&B, and its step. W&B's steps are whole numbers: a
-    fractional step is logged as a value. Rows have ascending steps already, as W&B requires."""
+    """Return the values to log to W&B for a row, and the step. W&B requires whole steps, so a
+    fractional step is logged as a value. W&B also requires ascending steps, which rows already
+    have."""
     values = {key: _logged(value) for key, value in row.items() if value is not None}
     step = as_float(row.get("step"))
     if step is None or step < 0 or step != int(step):
@@ -238,6 +241,6 @@ def _row(row: Mapping[str, object]) -> tuple[dict[str, object], int | None]:
 
 
 def _logged(value: object) -> object:
-    """Return a value as W&B can plot it: texts such as "NaN" become numbers."""
+    """Return a value that W&B can plot: strings such as "NaN" become numbers."""
     number = as_number(value) if isinstance(value, str) else None
     return value if number is None else number

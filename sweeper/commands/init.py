@@ -1,5 +1,5 @@
-"""`sweeper init`: writes a commented grid for a recipe, from the fields that the recipe's
-interpreter reports, or for a script, from the options that its source declares."""
+"""`sweeper init`: writes a commented grid for a recipe or a script. The fields of a recipe come
+from the recipe's interpreter. The options of a script are read from its source."""
 
 import argparse
 import ast
@@ -39,17 +39,17 @@ _FLAGS = ("store_true", "store_false", "count")
 
 
 class Option(NamedTuple):
-    """An option of a script, and the field that a grid has for it. `flag` is the option's name on
-    the command line (`--lr`), "" for a positional argument."""
+    """An option of a script, with its field in a grid. `flag` is the name on the command line
+    (`--lr`), or "" for a positional argument."""
 
     flag: str
     field: Field
 
 
 def options_of(path: str) -> list[Option] | None:
-    """Return the options that a Python script declares with argparse or click, except options that
-    take no value. Return an empty list for other scripts, and None for a script that uses chz or
-    has syntax errors, because its interpreter reports more."""
+    """Return the options that a Python script declares with argparse or click, except options
+    that take no value. Return [] for other programs. Return None for a script that uses chz or
+    has syntax errors: for such a script, the interpreter reports more."""
     if not path.endswith(".py"):
         return []
     try:
@@ -71,7 +71,8 @@ def _imported(node: ast.AST) -> list[str]:
 
 
 def _option(call: ast.Call) -> Option | None:
-    """Read `add_argument(...)`, `@click.option(...)` or `@click.argument(...)`."""
+    """Return the option that a call declares: `add_argument(...)`, `@click.option(...)` or
+    `@click.argument(...)`. None for other calls."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     texts = [text for text in map(_literal, call.args) if isinstance(text, str)]
     if name not in ("add_argument", "option", "argument") or not texts:
@@ -107,7 +108,7 @@ def _field(key: str, keywords: Mapping[str, ast.expr], *, needed: bool) -> Field
 
 
 def _literal(node: ast.expr | None) -> object:
-    """Return the value of a literal expression; None for other expressions."""
+    """Return the value of a literal expression, or None for other expressions."""
     try:
         return None if node is None else ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -115,8 +116,8 @@ def _literal(node: ast.expr | None) -> object:
 
 
 class _Parts(NamedTuple):
-    """The options of a script by purpose: the run's folder, its seed, the axis to compare, options
-    that need a value, and the others."""
+    """The options of a script by purpose: the run's folder, the seed, the axis to compare,
+    options that must be given, and all others."""
 
     folder: Option | None
     seed: Option | None
@@ -140,8 +141,8 @@ def _parts(options: list[Option]) -> _Parts:
 def script_text(
     name: str, script: str, options: list[Option], settings: Mapping[str, str | None], out: str
 ) -> tuple[str, list[str]]:
-    """Return a grid whose runs execute a script, and the keys of values that the script needs.
-    These values are comments, so the grid is invalid until the user fills them in."""
+    """Return a grid whose runs execute a script, and the keys that the user must fill in. In the
+    grid, these keys are comments, so the grid is invalid until they are filled in."""
     parts = _parts(options)
     lines = [
         *head(name, script, out),
@@ -242,7 +243,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write a starter grid, or print the names of recipes, or the JSON Schema of grids."""
+    """Write a starter grid, or print the names of recipes or the JSON Schema of grids."""
     from sweeper.terminal import warn
 
     if arguments.schema:
@@ -290,8 +291,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _text(
     name: str, reference: str, settings: Mapping[str, str | None], out: str
 ) -> tuple[str, list[str]]:
-    """Return the text of a grid for a recipe or another script, and a sentence about the values
-    that the user must fill in, if any."""
+    """Return the text of a grid for a recipe or a script, and sentences about values that the
+    user must fill in."""
     options = options_of(reference) if os.path.isfile(reference) else None
     if options is None:
         return starter_text(name, reference, settings, out)
@@ -300,7 +301,7 @@ def _text(
 
 
 def _translated(arguments: argparse.Namespace) -> str:
-    """Return the grid for a file of another program, and print the parts that could not be
+    """Return the grid for a sweep file of another program, and print which parts could not be
     translated."""
     from sweeper.terminal import warn
     from sweeper.translation.reading import translated
@@ -334,7 +335,7 @@ def _contents(path: str) -> str:
 
 
 def _write_study() -> None:
-    """Write a plan for the study, unless it exists."""
+    """Write notes/plan.md, a template for the plan of a study, unless it exists."""
     from sweeper.analysis.page.notebook import FOLDER, PLAN
     from sweeper.analysis.reading.criterion import TEMPLATE
 
@@ -353,7 +354,7 @@ def _write_study() -> None:
 
 def _create(path: str, text: str) -> None:
     """Write a new file, completely or not at all. Raises `FileExistsError`, `EnvironmentFailure`
-    if the disk is full, and `UsageError` if the path is wrong."""
+    if the disk is full, and `UsageError` for other problems."""
     try:
         atomic_create(path, text.encode())
     except FileExistsError:
@@ -364,8 +365,8 @@ def _create(path: str, text: str) -> None:
 
 
 def _name(reference: str) -> str:
-    """Derive the sweep's name: `pkg.train:Config` -> train, `path/to/toy.py` -> toy; `sweep` if
-    the result is not a valid name."""
+    """Derive the sweep's name from the recipe: `pkg.train:Config` -> `train`, `path/to/toy.py`
+    -> `toy`. If the result is not a valid name, return `sweep`."""
     head = reference.partition(":")[0]
     if head.endswith(".py") or "/" in head or os.path.isfile(head):
         name = os.path.splitext(os.path.basename(head))[0]

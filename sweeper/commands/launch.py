@@ -1,4 +1,4 @@
-"""`sweeper launch`: starts a grid, or continues it."""
+"""`sweeper launch`: starts the runs of a grid, or continues the grid's sweep."""
 
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def add_options(verb: ArgumentParser) -> None:
-    """Declare the options other than the grid and its launch settings."""
+    """Declare the options that `launch` and `run` have in common."""
     how = shared.group(verb, shared.LAUNCH)
     shared.flag(how, "--smoke", "start one run first, and the others if it succeeds")
     shared.flag(how, "--drop", "remove finished runs that are no longer in the grid from the sweep")
@@ -42,7 +42,7 @@ def add_options(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Start a grid, or continue it."""
+    """Start the runs of a grid, or continue the grid's sweep."""
     shared.set_log_level(arguments)
     return with_status(_run, arguments)
 
@@ -78,7 +78,7 @@ def _run(arguments: Namespace) -> int:
 
 
 def _debug(planned: "Plan", store: "Store", arguments: Namespace) -> int:
-    """Launch one run under pdb, and show its tmux pane."""
+    """Launch one run under pdb, and show the run's tmux pane."""
     from sweeper.commands.attach import go
     from sweeper.commands.launch_debug import alone, show_pane
     from sweeper.launcher.launching import LaunchRequest, User, launch_plan
@@ -101,8 +101,8 @@ def _debug(planned: "Plan", store: "Store", arguments: Namespace) -> int:
 
 
 def _launch_detached(request: "LaunchRequest", user: "User", *, idle: bool) -> int:
-    """Launch in the background, and print how to watch the sweep. `idle` is true if nothing is left
-    to start."""
+    """Launch in the background, and print how to watch the sweep. `idle`: no runs are left to
+    start."""
     from sweeper.commands.waiting import tell_failed
     from sweeper.launcher.launching import launch_plan
 
@@ -125,7 +125,8 @@ def _launch_detached(request: "LaunchRequest", user: "User", *, idle: bool) -> i
 
 
 def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
-    """Launch in this process, or follow the running launcher, until the sweep has ended."""
+    """Launch in this process and wait until the sweep has ended. If a launcher is running
+    already, follow that launcher instead."""
     from sweeper.commands.waiting import follow, showing, tell_end, tell_interrupted
     from sweeper.launcher.launching import launch_plan
     from sweeper.scheduler.progress import exit_code
@@ -149,8 +150,8 @@ def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
 
 
 def _before(planned: "Plan", store: "Store") -> tuple[str, bool]:
-    """Describe what earlier launches left to do (`: 2 to start, 16 succeeded`; "" before the first
-    launch), and return whether nothing is left."""
+    """Return the states of the runs as text, such as `: 2 to start, 16 succeeded` ("" before the
+    first launch), and whether all runs have ended and none is to start."""
     from sweeper.launcher.preview import counts, estimate_of, survey
     from sweeper.sweep.states import OPEN
 
@@ -164,7 +165,7 @@ def _before(planned: "Plan", store: "Store") -> tuple[str, bool]:
 
 
 def _left_alone(root: str, planned: "Plan") -> int:
-    """Count the failed runs that have no retry left."""
+    """Return the number of failed runs that have no retries left."""
     try:
         events = SweepFolder(open_store(root), planned.name).read_events()
     except NotFound:
@@ -178,8 +179,8 @@ def _left_alone(root: str, planned: "Plan") -> int:
 
 
 def _tell_other_code(planned: "Plan", root: str) -> None:
-    """Print how to start finished runs again if they ran other code than this launch, which skips
-    all finished runs."""
+    """If finished runs executed other code than this launch, print how to start them again. A
+    launch skips finished runs."""
     from sweeper.results.origins import differences
     from sweeper.results.registry import Registry
     from sweeper.results.selectors import current

@@ -1,5 +1,5 @@
-"""Runs one run of a grid under pdb (`sweeper launch --debug RUN`), in a sweep of its own in tmux,
-so that a run that was stopped in the debugger is never one of the grid's results."""
+"""`sweeper launch --debug RUN`: executes one run of a grid under pdb, in tmux. The run gets its
+own sweep, so a run that was stopped in the debugger never becomes a result of the grid."""
 
 import time
 
@@ -16,8 +16,8 @@ _PANE_SECONDS = 60.0
 
 
 def alone(plan: Plan, name: str, store: Store) -> Plan:
-    """Return the plan of a sweep for debugging, whose only run is the run `name` of `plan`. Raises
-    `NotFound` and `UsageError`."""
+    """Return the plan of a sweep for debugging. Its only run is the run `name` of `plan`. Raises
+    `NotFound`, `UsageError`."""
     run = _run_of(plan, name)
     if run.parents:
         raise UsageError(
@@ -41,7 +41,8 @@ def alone(plan: Plan, name: str, store: Store) -> Plan:
 
 
 def _run_of(plan: Plan, name: str) -> Run:
-    """Return the run with this name or id, or the only run whose name starts with `name`."""
+    """Return the run with the name or id `name`, or else the only run whose name starts with
+    `name`. Raises `NotFound`, `UsageError`."""
     exact = [run for run in plan.runs if name in (run.name, run.id)]
     matches = exact or [run for run in plan.runs if run.name.startswith(name)]
     if len(matches) == 1:
@@ -60,8 +61,8 @@ def _free_name(name: str, store: Store) -> str:
 
 
 def show_pane(folder: SweepFolder, run: str) -> bool:
-    """Select the run's pane in its tmux session. Return False if the run ended before it had a
-    pane, or has none after a minute."""
+    """Select the run's pane in its tmux session. Return False if the run ends before it has a
+    pane, or has no pane after a minute."""
     from sweeper.backends.tmux.server import TmuxServer
 
     server, deadline = TmuxServer(), time.monotonic() + _PANE_SECONDS

@@ -1,4 +1,4 @@
-"""Prints log lines, as text with the run's name before each line, or as JSON."""
+"""Printing of log lines, as text with the run's name before each line, or as JSON."""
 
 import itertools
 import json
@@ -27,8 +27,9 @@ MANY = tuple(
 
 
 def assign(runs: list[str], palette: tuple[str, ...]) -> dict[str, str]:
-    """Choose a colour for each id, derived from the id; if it is taken, the next free colour. With
-    more ids than colours, colours repeat."""
+    """Return {run's id: colour}. The colour is derived from the id. If another run has this
+    colour already, the next free colour is used. Colours repeat only if there are more runs than
+    colours."""
     colours: dict[str, str] = {}
     taken: set[int] = set()
     for run in runs:
@@ -43,7 +44,7 @@ def assign(runs: list[str], palette: tuple[str, ...]) -> dict[str, str]:
 
 
 class Colours:
-    """The colours of runs from any sweeps."""
+    """The colours in which the names of runs are printed. The runs may belong to several sweeps."""
 
     def __init__(self) -> None:
         many = "256" in os.environ.get("TERM", "") or bool(os.environ.get("COLORTERM"))
@@ -71,7 +72,7 @@ def _ids(run: RecordedRun) -> list[str]:
 _BATCH = 500
 
 RunKey = tuple[str, str, str]
-"""Identifies a run among several sweeps: root, sweep, id."""
+"""Identifies a run among several sweeps: (root, sweep, id)."""
 
 
 def run_key(run: RecordedRun) -> RunKey:
@@ -80,8 +81,8 @@ def run_key(run: RecordedRun) -> RunKey:
 
 
 class LinePrinter:
-    """A printer of the lines that match `pattern`. With more than one run, each line begins with
-    its run's name, in its colour."""
+    """A printer of the log lines that match `pattern` (None: all lines). If there is more than
+    one run, each line begins with the name of the run, in the run's colour."""
 
     def __init__(self, pattern: re.Pattern[str] | None, as_json: bool) -> None:
         self._pattern = pattern
@@ -92,7 +93,7 @@ class LinePrinter:
         self.count = 0
 
     def add_runs(self, runs: Iterable[RecordedRun]) -> None:
-        """Add runs whose lines are shown."""
+        """Add runs whose lines will be printed."""
         for run in runs:
             self._names.setdefault(run_key(run), sanitize(run.name))
         if len({sweep for _, sweep, _ in self._names}) > 1:
@@ -129,7 +130,7 @@ class LinePrinter:
 
 
 def text_of(data: bytes) -> str:
-    """Return a line as a terminal finally shows it: text after a carriage return overwrites the
-    text before it."""
+    """Return a line as a terminal shows it in the end: only the text after the last carriage
+    return."""
     data = data.rstrip(b"\r")
     return sanitize(data[data.rfind(b"\r") + 1 :].decode("utf-8", "replace"))

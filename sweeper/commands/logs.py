@@ -1,5 +1,5 @@
-"""`sweeper logs`: shows the output of runs, from the store, or from the backend if the store has
-none."""
+"""`sweeper logs`: shows the output of runs, from the store or, if the store has none, from the
+backend."""
 
 import re
 import sys
@@ -34,15 +34,15 @@ _POLL_SECONDS, _REMOTE_SECONDS = 0.4, 2.0
 _REFRESH_SECONDS = 1.0
 _ROUNDS = 8
 _STANDS_SECONDS = 2.0
-"""Seconds after which a line without an end is printed: it may be a question or a progress bar that
+"""Seconds after which an incomplete line is printed. It may be a question or a progress bar that
 has stopped."""
 
 _IDLE_SECONDS = 3.0
-"""Seconds without a launcher or a job after which following ends: another launcher may take
-over."""
+"""Seconds without a launcher and without a job after which `--follow` ends. Until then, another
+launcher may take over."""
 
 _STACKS_SECONDS = 60.0
-"""Seconds to wait for the workers' answers; workers check for requests every 5 s."""
+"""Seconds to wait for the workers' answers. Workers check for requests every 5 s."""
 
 _OVER = ENDED | {Event.LOST}
 
@@ -66,7 +66,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print the output of runs; with `--follow`, continue until all have ended."""
+    """Print the output of runs. With `--follow`, continue until all runs have ended."""
     if not (arguments.runs or arguments.state or arguments.where):
         arguments.runs = [newest(open_registry(arguments, snapshot=True))]
     check_states(arguments.state)
@@ -91,7 +91,7 @@ def run(arguments: Namespace) -> int:
 
 
 class _Reader:
-    """A reader of the logs of the chosen runs, which remembers its position in each."""
+    """A reader of the logs of the chosen runs. It remembers the position in each log."""
 
     def __init__(self, arguments: Namespace, printer: LinePrinter) -> None:
         self._arguments = arguments
@@ -107,11 +107,11 @@ class _Reader:
 
     @property
     def problems(self) -> Problems:
-        """The read errors."""
+        """The errors while reading."""
         return self._registry.problems
 
     def print_all(self) -> None:
-        """Print the logs run by run."""
+        """Print the whole logs, one run after the other."""
         self._refresh()
         files = self._files()
         for tail in self._tails.values():
@@ -126,7 +126,7 @@ class _Reader:
             self._warn_of_silence()
 
     def follow(self) -> None:
-        """Print what is appended to the logs, until nothing more can be appended."""
+        """Print lines as they are appended to the logs, until nothing more is expected."""
         self._refresh()
         if not self._tails:
             warn(f"{self._no_match()}{': waiting for one' * self._at_work()}")
@@ -145,8 +145,8 @@ class _Reader:
             self._warn_of_silence()
 
     def _print_more(self) -> bool:
-        """Print what was appended to the logs, and update the list of runs if that is due. Return
-        whether everything was printed."""
+        """Print new lines of the logs, and update the list of runs from time to time. Return
+        whether all new lines were printed."""
         begun = time.monotonic()
         if begun >= self._next_refresh:
             self._refresh()
@@ -155,7 +155,7 @@ class _Reader:
         return self._print_new()
 
     def _is_over(self) -> bool:
-        """Return whether nothing more is expected."""
+        """Return whether no more output is expected."""
         if not self._tails:
             return not self._at_work()
         if all(not isinstance(run, SweepRun) or run.is_finished for run in self._candidates):
@@ -171,7 +171,7 @@ class _Reader:
         return _REMOTE_SECONDS if remote else _POLL_SECONDS
 
     def _refresh(self) -> None:
-        """Update the list of runs and their states."""
+        """Read the list of runs and their states again."""
         wanted = self._arguments
         first = not self._candidates
         try:
@@ -200,7 +200,7 @@ class _Reader:
         self._printer.add_runs(tail.run for tail in self._tails.values())
 
     def _forget_removed(self) -> None:
-        """Drop the sweeps whose plan was removed. Raises `NotFound` when none is left."""
+        """Forget the sweeps that have been removed. Raises `NotFound` if no sweep is left."""
         sweeps = {(run.root, run.sweep): run for run in self._candidates}
         ours = {place: run for place, run in sweeps.items() if isinstance(run, SweepRun)}
         gone = {at for at, run in ours.items() if not run.store.exists(run.sweep_folder.plan)}
@@ -214,12 +214,12 @@ class _Reader:
             raise NotFound(f"{names}: removed while following")
 
     def _files(self) -> dict[tuple[str, str], Files]:
-        """List the logs' folders again, with one listing of a remote store."""
+        """Return the current listings of the folders with logs, one listing for each sweep."""
         runs = {files_of(tail.run): tail.run for tail in self._tails.values()}
         return {place: Files(run.store, place[1]) for place, run in runs.items()}
 
     def _print_new(self) -> bool:
-        """Print what was appended to all logs. Return whether everything was printed."""
+        """Print the new lines of all logs. Return whether all new lines were printed."""
         files = self._files()
         busy = list(self._tails.values())
         for _ in range(_ROUNDS):
@@ -240,13 +240,14 @@ class _Reader:
         return not busy
 
     def _print_some(self, tail: Tail, files: dict[tuple[str, str], Files]) -> bool:
-        """Print part of what was appended to a log. Return whether anything was printed."""
+        """Print some new lines of a log. Return whether there were any."""
         before = tail.offset
         self._printer.print_lines(self._printer.matching(tail.read(files[files_of(tail.run)])))
         return tail.offset != before
 
     def _ends(self, tail: Tail) -> bool:
-        """Return whether an attempt has ended and its log may have lines to print."""
+        """Return whether the attempt of `tail` has ended and its log may still have lines to
+        print."""
         run, attempt = tail.run, tail.attempt
         if not tail.pending and (not tail.is_empty or (run_key(run), attempt) in self._requested):
             return False
@@ -259,8 +260,8 @@ class _Reader:
         self._printer.print_lines(self._printer.matching(lines))
 
     def _start_back(self, tail: Tail, files: Files) -> None:
-        """Begin with the last `--lines` existing lines: move the position before them; with
-        `--grep`, print the last matching lines."""
+        """Move the position before the last `--lines` lines. With `--grep`, instead print the
+        last matching lines, and move the position to the end."""
         count: int = self._arguments.lines
         if self._arguments.grep is None:
             tail.back(files, count)
@@ -271,7 +272,8 @@ class _Reader:
         self._printer.print_lines(lines)
 
     def _whole(self, tail: Tail, files: Files) -> Iterator[Line]:
-        """Yield the output of the newest attempt that has any; with `--lines`, only its end."""
+        """Yield the output of the newest attempt that has any. With `--lines` and without
+        `--grep`, yield only the last lines."""
         if self._arguments.lines is not None and self._arguments.grep is None:
             tail.back(files, self._arguments.lines)
         for chunk in _chunks(tail, files):
@@ -280,7 +282,7 @@ class _Reader:
         yield from self._backend_lines(tail)
 
     def _backend_lines(self, tail: Tail) -> Iterator[Line]:
-        """Yield the backend's copy of the output of an attempt without output in the store. The
+        """If the store has no output of an attempt, yield the backend's copy of the output. The
         backend gets only one request per attempt."""
         run, attempt = tail.run, (run_key(tail.run), tail.attempt)
         if not tail.is_empty or not run.attempts or attempt in self._requested:
@@ -295,7 +297,7 @@ class _Reader:
             yield Line(run, tail.attempt, line.encode("utf-8", "replace"))
 
     def _at_work(self) -> bool:
-        """Return whether a job may be running, or a launcher that may start a job."""
+        """Return whether a job or a launcher may be running."""
         from sweeper.sweep.lock import is_held
 
         if any(run.state in OPEN for run in self._candidates):
@@ -315,8 +317,8 @@ class _Reader:
             warn(f"none of {len(runs)} runs has printed anything")
 
     def _no_match(self) -> str:
-        """Return a message that no run matches the options. Names without a match were reported
-        earlier."""
+        """Return a message that no run matches `--state` and `--where`. (Names without a match
+        raise an error earlier.)"""
         states, where = self._arguments.state, self._arguments.where
         wanted = [f"is {' or '.join(states)}"] if states else []
         wanted += [f"matches --where {where!r}"] if where else []
@@ -324,7 +326,8 @@ class _Reader:
 
 
 def _print_stacks(arguments: Namespace) -> int:
-    """Request the stacks of running recipes from their workers, and print the answers."""
+    """Ask the workers of running runs for the Python stacks of their recipes, and print the
+    answers."""
     from sweeper.sweep import stacks
 
     if arguments.follow or arguments.launcher or arguments.grep or arguments.lines is not None:
@@ -358,7 +361,7 @@ def _print_stacks(arguments: Namespace) -> int:
 
 
 def _print_launchers(arguments: Namespace, pattern: "re.Pattern[str] | None") -> int:
-    """Print the messages that launchers of the sweeps logged on this machine; with `--follow`,
+    """Print the messages that launchers of the sweeps logged on this machine. With `--follow`,
     continue until the launcher has ended."""
     if arguments.json or arguments.state or arguments.where:
         raise UsageError("--launcher works only with names of sweeps, --follow, --lines and --grep")
@@ -397,7 +400,7 @@ def _print_launcher(
 
 
 def _messages(path: str) -> list[str]:
-    """Return the lines of a launcher's log, including the rotated file."""
+    """Return the lines of a launcher's log at `path`, including the rotated file."""
     lines: list[str] = []
     for name in (f"{path}.1", path):
         with suppress(OSError), open(name, encoding="utf-8", errors="replace") as file:
@@ -406,14 +409,14 @@ def _messages(path: str) -> list[str]:
 
 
 class _Backends:
-    """The backends of sweeps, opened when needed. A backend that cannot be opened is reported
+    """The backends of sweeps, opened on demand. A backend that cannot be opened is reported only
     once."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[str, str, str], Backend | None] = {}
 
     def logs(self, run: SweepRun, attempt: int) -> Iterator[str]:
-        """Yield the lines of the backend's copy of an attempt's output."""
+        """Yield the lines of an attempt's output that the backend has."""
         from sweeper.backends import open_backend, options_of
         from sweeper.sweep.folder import token
 
@@ -436,7 +439,7 @@ class _Backends:
 
 
 def _chunks(tail: Tail, files: Files) -> Iterator[list[Line]]:
-    """Yield the current contents of a log in pieces."""
+    """Yield the lines that a log has now, in batches."""
     before = -1
     while tail.offset != before:
         before = tail.offset

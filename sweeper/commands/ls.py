@@ -27,7 +27,7 @@ from sweeper.sweep.run_record import RunRecord
 from sweeper.terminal import duration, print_table, say
 
 _LOOKED_AT = 20
-"""How many runs are read completely to suggest a metric for an unknown name."""
+"""The number of runs that are read to suggest a metric for an unknown name."""
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -108,8 +108,9 @@ def _print_table(
     *,
     with_code: bool,
 ) -> None:
-    """Print a line for each run with the requested metrics, and with its root if there are several
-    `roots`. A column is made of the run and its record, which `--json` prints."""
+    """Print a table with a line for each run. `roots` is ["root"] if there are several roots,
+    else []. The content of a column is computed from the run and from its record, which `--json`
+    prints."""
     columns: list[tuple[str, Callable[[RecordedRun, _Record], object]]] = [
         *((name, lambda run, _: run.root) for name in roots),
         ("sweep", lambda run, _: run.sweep),
@@ -146,8 +147,8 @@ def _marks(record: "_Record") -> str:
 
 
 def _print_notes(runs: list[RecordedRun]) -> None:
-    """Print notes below the table: sweeps without seeds, runs that are left out, and which value a
-    report uses instead."""
+    """Print notes below the table: runs that are not listed, sweeps without seeds, and how the
+    values differ from those in a report."""
     for sentence in _retired(runs):
         say(sentence)
     unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)
@@ -160,8 +161,8 @@ def _print_notes(runs: list[RecordedRun]) -> None:
 def _ordered(
     runs: list[RecordedRun], records: "list[_Record]", key: str | None, limit: int
 ) -> "tuple[list[RecordedRun], list[_Record]]":
-    """Return the runs in the order of a key, at most `limit` of them (0: all). Numbers come before
-    texts, and runs without a value last. Raises `UsageError` for an unknown key."""
+    """Return the runs and their records, sorted by a key, at most `limit` (0: all). Numbers come
+    first, then strings, then runs without a value. Raises `UsageError` for an unknown key."""
     order = list(range(len(runs)))
     if key is not None and runs:
         backwards, key = key.startswith("-"), key.removeprefix("-")
@@ -190,7 +191,8 @@ def _ordered(
 
 
 def _executed_otherwise(runs: list[RecordedRun]) -> list[str]:
-    """Return a sentence for each difference in code, packages or data within a sweep."""
+    """Return sentences about runs of the same sweep that executed different code, packages or
+    data."""
     sweeps: dict[tuple[str, str], list[RecordedRun]] = {}
     for run in runs:
         sweeps.setdefault((run.root, run.sweep), []).append(run)
@@ -202,8 +204,8 @@ def _executed_otherwise(runs: list[RecordedRun]) -> list[str]:
 
 
 def _retired(runs: list[RecordedRun]) -> list[str]:
-    """Return how to list runs that are no longer in the grid of a sweep. Return nothing if some are
-    listed already."""
+    """Return sentences about runs that are no longer in the grid of their sweep, with the
+    command that lists them. Return [] if such runs are listed already."""
     if any(run.retired for run in runs):
         return []
     ours = [run for run in runs if isinstance(run, SweepRun)]
@@ -217,7 +219,7 @@ def _retired(runs: list[RecordedRun]) -> list[str]:
 
 
 class _Record(RunRecord):
-    """A run with its marks, and the last values of the requested metrics."""
+    """A run's record with its marks, and with the last values of the requested metrics."""
 
     tags: list[str]
     starred: bool
@@ -235,7 +237,8 @@ def _last(run: RecordedRun, key: str) -> float | None:
 
 
 def _refuse(key: str, runs: list[RecordedRun]) -> None:
-    """Raise `NotFound` for a key that no run has recorded, if the runs have recorded other keys."""
+    """Raise `NotFound` for a metric that no run has recorded, unless the runs have recorded
+    nothing."""
     histories = (run.readable_history for run in runs[:_LOOKED_AT])
     recorded = {name for history in histories for name in last_values(history.rows)}
     if recorded and key not in recorded:

@@ -1,5 +1,6 @@
-"""The tables of `sweeper ls --by`: states of runs by setting, with a column for each stage, or
-scores of checkpoints, with a column for each suite."""
+"""The tables of `sweeper ls --by`. The table of states has a row for each value of a setting,
+and a column for each stage. The table of scores has a row for each checkpoint, and a column for
+each suite."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -23,14 +24,15 @@ from sweeper.terminal import print_json, print_table, say, setting
 T = TypeVar("T")
 
 CHECKPOINT, SUITE = "checkpoint", "suite"
-"""Keys of `--by` that select the table of scores; `suite` only if no run has a setting of this
-name."""
+"""Keys of `--by` that select the table of scores. If a run has a setting `suite`, this key means
+the setting."""
 
 _Values = tuple[object, ...]
 
 
 class _Best(NamedTuple):
-    """The best cell of a row, by the mean over its runs that have a value."""
+    """The best cell of a row: its name, the mean value of its runs, and the number of these
+    runs."""
 
     cell: str
     value: float
@@ -38,14 +40,14 @@ class _Best(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """The runs of a table's row, and their values of the keys."""
+    """A row of the table: the values of the keys, and (column, run) for each run."""
 
     values: _Values
     runs: list[tuple[str, RecordedRun]]
 
 
 def print_by(runs: Sequence[RecordedRun], by: str, registry: Registry, *, as_json: bool) -> int:
-    """Print the table of these runs by the keys in `by`, which are separated by commas. Raises
+    """Print the table of the runs. `by` is the value of `--by`: keys separated by commas. Raises
     `NotFound` for a key that no run has."""
     keys = keys_of(by)
     settings = {name for run in runs for name in run.config}
@@ -59,7 +61,7 @@ def print_by(runs: Sequence[RecordedRun], by: str, registry: Registry, *, as_jso
 
 
 def keys_of(by: str) -> list[str]:
-    """Split `--by` into keys. Raises `UsageError` for an empty or repeated key."""
+    """Split the value of `--by` into keys. Raises `UsageError` for an empty or repeated key."""
     keys = [key.strip() for key in by.split(",")]
     if not all(keys) or len({*keys}) < len(keys):
         raise UsageError(f"--by {by}: name each setting once, with commas between")
@@ -67,7 +69,7 @@ def keys_of(by: str) -> list[str]:
 
 
 def hint_of(key: str, known: Set[str]) -> str:
-    """Suggest the existing key that is most similar to an unknown key, or list all of them."""
+    """Suggest the known key that is most similar to `key`, or list all known keys."""
     near = get_close_matches(key, known, n=1)
     return f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(sorted(known))}"
 
@@ -77,12 +79,12 @@ def _value_of(config: Mapping[str, object], keys: Sequence[str]) -> _Values:
 
 
 def identity(config: Mapping[str, object], keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the values of the keys in canonical form, which identify a row."""
+    """Return the values of the keys in canonical form. They identify a row."""
     return tuple(canonical(config[key]) if key in config else "" for key in keys)
 
 
 def one_or_all(values: _Values) -> object:
-    """Return the `value` of a row in `--json`: a list if there are several keys."""
+    """Return the field `value` of a row in `--json`: the value of the only key, or a list."""
     return values[0] if len(values) == 1 else list(values)
 
 
@@ -92,7 +94,7 @@ def one_or_all(values: _Values) -> object:
 def _states(
     runs: Sequence[RecordedRun], keys: Sequence[str], registry: Registry, as_json: bool
 ) -> None:
-    """Print the table of states, and below it the reasons of failures."""
+    """Print the table of states, and below it the reasons for failures."""
     placed = _placed(runs)
     names = list(dict.fromkeys(column for column, _ in placed))
     rows: dict[tuple[str, ...], _Row] = {}
@@ -122,8 +124,8 @@ def _states(
 
 
 def nested(rows: Mapping[tuple[str, ...], T]) -> list[T]:
-    """Return the rows ordered by first appearance of their first key's value, then of the second
-    key's, and so on."""
+    """Return the rows in nested order: sorted by the first key, then by the second key, and so
+    on. The values of a key are in the order of their first appearance."""
     orders: dict[tuple[int, str], int] = {}
     for identity in rows:
         for place in enumerate(identity):
@@ -133,7 +135,8 @@ def nested(rows: Mapping[tuple[str, ...], T]) -> list[T]:
 
 
 def _cell(row: _Row, column: str) -> str | None:
-    """Format the states of a table cell's runs, with counts if there are several."""
+    """Format the states of the runs in one column of a row, with counts if there are several
+    runs."""
     states = _count(row, column)
     if not states:
         return None
@@ -145,7 +148,8 @@ def _count(row: _Row, column: str) -> Counter[str]:
 
 
 def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
-    """Return each run with its column: its stage, prefixed by the sweep if there are several."""
+    """Return (column, run) for each run. The column is the run's stage, or its sweep if there
+    are no stages. If there are several sweeps, the sweep precedes the stage."""
     several = len({(run.root, run.sweep) for run in runs}) > 1
     roots = len({run.root for run in runs}) > 1
     placed: list[tuple[str, RecordedRun]] = []
@@ -157,8 +161,8 @@ def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
 
 
 def _best(rows: Sequence[_Row]) -> tuple[str | None, list[_Best | None]]:
-    """Return the runs' common metric, and the best cell of each row. If the runs have different
-    metrics, return no metric and no cells."""
+    """Return the metric that all runs have, and the best cell of each row. If the runs have
+    different metrics, return None for the metric and for each cell."""
     runs = [run for row in rows for _, run in row.runs]
     metrics = {(run.metric["name"], run.metric.get("goal", "minimize")) if run.metric else None
                for run in runs}  # fmt: skip
@@ -221,8 +225,8 @@ def _document(
 
 
 class _Scored(NamedTuple):
-    """A row of scores by suite. `label` is the run or model of the checkpoint, "" if the row has
-    several runs; `values` are the values of the keys."""
+    """A row of the table of scores. `label` is the run or model of the checkpoint ("" if the row
+    may have several runs). `values` are the values of the keys. `scores` is {suite: scores}."""
 
     label: str
     values: _Values
@@ -232,8 +236,8 @@ class _Scored(NamedTuple):
 def _scores(
     runs: Sequence[RecordedRun], keys: Sequence[str], registry: Registry, as_json: bool
 ) -> None:
-    """Print the scores of checkpoints. With the key `checkpoint`, each checkpoint has a row; else
-    only each run's last checkpoint counts. A row of several runs shows the mean."""
+    """Print the table of scores. With the key `checkpoint`, each checkpoint has a row. Otherwise
+    a row shows the mean score of its runs' last checkpoints."""
     keys = [key for key in keys if key != SUITE]
     rows = _scored(series_of(registry.scores_by_run(runs)), keys)
     suites = list(dict.fromkeys(suite for row in rows for suite in sorted(row.scores)))

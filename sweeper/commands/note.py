@@ -1,4 +1,4 @@
-"""`sweeper note`: writes and shows notes, tags and stars of a sweep or a run."""
+"""`sweeper note`: adds and shows notes, tags and stars of a sweep or a run."""
 
 import os
 import shlex
@@ -43,7 +43,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Write a note, tags or a star, then print all marks."""
+    """Add the given note, tags or star, then print all notes, tags and stars."""
     subject = find_subject(arguments.target, arguments.root)
     text = _text(arguments, subject.name)
     given = {key: getattr(arguments, key) for key in ("root", "tag", "untag", "star")}
@@ -59,8 +59,8 @@ def run(arguments: Namespace) -> int:
 
 
 def tell_marks(name: str, marks: Marks) -> None:
-    """Print the notes on a sweep or a run: a line with its star and tags, then each note below its
-    author."""
+    """Print the marks of a sweep or a run: a line with the star and the tags, then each note
+    below its time and author."""
     star = " *" if marks.starred else ""
     say(f"{name}{star}" + (f"  [{', '.join(marks.tags)}]" if marks.tags else ""))
     for entry in marks.notes:
@@ -70,8 +70,8 @@ def tell_marks(name: str, marks: Marks) -> None:
 
 
 def _text(arguments: Namespace, name: str) -> str | None:
-    """Return the text from the argument, the file or the editor. Raises `UsageError`,
-    `EnvironmentFailure`."""
+    """Return the text of the note, from the argument, a file or an editor. None if there is no
+    text. Raises `UsageError`, `EnvironmentFailure`."""
     if sum([arguments.text is not None, arguments.file is not None, arguments.edit]) > 1:
         raise UsageError("give only one of a text, --file and --edit")
     if arguments.edit:
@@ -88,8 +88,8 @@ def _text(arguments: Namespace, name: str) -> str | None:
 
 
 def _read(file: TextIO, name: str) -> str:
-    """Read a file, but no more than the longest allowed note, since a pipe may never end. Raises
-    `UsageError` if the text is too long."""
+    """Read the text of a note from a file. Raises `UsageError` if the text is too long, without
+    reading further, since a pipe may never end."""
     text = file.read(MOST_CHARACTERS + 1)
     if len(text) > MOST_CHARACTERS:
         raise UsageError(f"{name}: a note has at most {MOST_CHARACTERS:,} characters")
@@ -97,7 +97,7 @@ def _read(file: TextIO, name: str) -> str:
 
 
 def _edited(name: str) -> str | None:
-    """Let the user write in an editor and return the text; None if it is empty."""
+    """Open an editor, and return the text that the user wrote, or None for an empty text."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not editor:
         raise EnvironmentFailure("--edit: set $VISUAL or $EDITOR to an editor")

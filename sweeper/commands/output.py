@@ -1,4 +1,4 @@
-"""Output that several verbs share: JSON with read errors, questions, pages, and texts of several
+"""Output that several verbs share: JSON with read errors, questions, pages, and text of several
 lines."""
 
 import sys
@@ -20,14 +20,15 @@ T = TypeVar("T")
 
 
 def print_json_answer(document: Mapping[str, object], problems: Problems) -> int:
-    """Print one JSON object, with read errors under `problems`. Return the exit code."""
+    """Print one JSON object, with the read errors under the key `problems`. Return the exit
+    code."""
     print_json({**document, "problems": problems})
     return tell_problems(problems, listed=True)
 
 
 def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:
-    """Run a verb that starts runs. With `--json`, the verb's lines go to standard error, and then
-    `status --json` of `arguments.sweep` is printed to standard output."""
+    """Run a verb that starts runs. With `--json`, print the verb's output on standard error, and
+    then the output of `status --json` for the sweep `arguments.sweep` on standard output."""
     if not arguments.json:
         return run(arguments)
     from sweeper.commands.status_table import print_status
@@ -45,19 +46,21 @@ def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:
 
 
 def print_steered(done: "Steered", **more: object) -> int:
-    """Print the result of a request to a sweep as JSON."""
+    """Print the result of a request to a sweep, with `more` keys, as JSON."""
     return print_json({"schema": 1, **done._asdict(), **more})
 
 
 def agreeing(arguments: Namespace) -> "Agree":
-    """Return a function that shows the commands of a plan and asks whether to execute them. It does
-    not ask with `--trust` (yes), nor without a terminal (no)."""
+    """Return a function that shows the commands of a plan and asks whether to execute them. The
+    function does not ask if `--trust` is given (the answer is yes) or if there is no terminal
+    (no)."""
     return _asking(arguments.trust, "execute that with your environment?")
 
 
 def dropping(arguments: Namespace) -> "Agree":
-    """Return a function that names the finished runs to drop from a sweep and asks whether to drop
-    them. It does not ask with `--drop` (yes), nor without a terminal (no)."""
+    """Return a function that names the finished runs to drop from a sweep and asks whether to
+    drop them. The function does not ask if `--drop` is given (the answer is yes) or if there is
+    no terminal (no)."""
     ask = _asking(arguments.drop, "drop them?")
     # Without a terminal, the error that follows says the same.
     return ask if is_screen() and not arguments.drop else lambda _: bool(arguments.drop)
@@ -78,7 +81,7 @@ def _asking(agreed: bool, question: str) -> "Agree":
 
 
 def confirmed(question: str) -> bool:
-    """Ask the user. Any answer other than `y` or `yes` means no."""
+    """Ask the user a question. Return True for the answers `y` and `yes`."""
     print(f"{question} [y/N] ", end="", flush=True)
     return input().strip().lower() in ("y", "yes")
 
@@ -90,7 +93,7 @@ def page_of(items: Sequence[T], arguments: Namespace) -> Sequence[T]:
 
 
 def print_page_footer(items: Sequence[object], noun: str, arguments: Namespace) -> None:
-    """Print how many items the page shows, and its number if there are several pages."""
+    """Print how many items the page shows, and the number of the page if there are several."""
     pages = -(-len(items) // _page_size(items, arguments))
     shown = len(page_of(items, arguments))
     place = f", page {arguments.page} of {pages}: --page, --limit" if pages > 1 else ""
@@ -102,7 +105,7 @@ def _page_size(items: Sequence[object], arguments: Namespace) -> int:
 
 
 def print_text(title: str, text: str) -> None:
-    """Print a text of any number of lines: the first line after the title, the others indented."""
+    """Print text with a title. The first line follows the title, and more lines are indented."""
     first, *more = sanitize_lines(text).splitlines() or [""]
     say(f"{title}: {first}")
     for line in more:

@@ -1,4 +1,4 @@
-"""Builds the `parser` of the command line, also for help, and parses the command line with it."""
+"""The parser of the command line: its construction from the verbs, its help, its error messages."""
 
 import functools
 import os
@@ -12,9 +12,9 @@ from sweeper.commands import PARENTS, VERBS, load, parts
 from sweeper.common.light_argparse import argparse
 
 _REPEATABLE = ("overrides", "runs", "sweeps")
-"""Arguments that may be given any number of times."""
+"""Names of positional arguments that may be given any number of times."""
 _OPTIONAL = ("sweep", "text", "recipe")
-"""Arguments that may be left out, in the order of the command line."""
+"""Names of positional arguments that may be left out, in the order on the command line."""
 _UNKNOWN_VERB = r"argument (VERB|\{.*?\}): invalid choice: '(.*?)'"
 _EPILOG = """\
 exit codes: 0 done, 1 a bug in sweeper, 2 usage or a bad grid, 3 some runs failed, 4 not finished
@@ -22,8 +22,8 @@ exit codes: 0 done, 1 a bug in sweeper, 2 usage or a bad grid, 3 some runs faile
 
 
 def parse(words: list[str]) -> argparse.Namespace:
-    """Parse the arguments. Optional and repeatable positional arguments may also follow flags,
-    which argparse does not support in subcommands: `launch grid.yaml --wait max_steps=5`."""
+    """Parse a command line. Optional and repeatable positional arguments may follow options, as
+    in `launch grid.yaml --wait max_steps=5`. argparse does not support this in subcommands."""
     command = None
     if words[:1] == ["run"] and "--" in words:
         # argparse would take words of the user's command as options.
@@ -47,9 +47,9 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
-    """Build the whole parser, or only the part that a command line needs, since building all of it
-    delays each start by milliseconds. If the command line begins with a verb, other verbs are left
-    out; otherwise only the verbs that it contains get flags."""
+    """Build the whole parser (`words` None) or, to save milliseconds, only the part that the
+    command line `words` needs. If `words` begins with a verb, other verbs are left out.
+    Otherwise, only the verbs in `words` get arguments."""
     top = _Parser(
         prog="sweeper",
         usage="sweeper [-h] [--version] [--completion SHELL] VERB ...",
@@ -74,7 +74,7 @@ def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
 def _add(
     add: Callable[..., argparse.ArgumentParser], name: str, whole: str
 ) -> argparse.ArgumentParser:
-    """Add the parser of a verb, without its arguments."""
+    """Add the parser of the verb `whole`, without arguments. `name` is its last word."""
     entry = VERBS[whole]
     verb = add(
         name,
@@ -101,7 +101,7 @@ def _declare(verb: argparse.ArgumentParser, whole: str) -> None:
 
 
 def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
-    """Add the second words of a verb, with their arguments."""
+    """Add parsers for the verbs of two words that begin with `name`."""
     seconds = verb.add_subparsers(
         dest="part",
         title="actions",
@@ -120,8 +120,8 @@ def _add_parts(verb: argparse.ArgumentParser, name: str) -> None:
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """A formatter that determines the width itself. argparse makes a formatter for each argument,
-    and would load shutil and its compressors for that."""
+    """A formatter that determines the terminal's width without `shutil`. argparse makes a
+    formatter for each argument, and would import `shutil` and its compressors."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)
@@ -129,7 +129,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 @functools.cache
 def _columns() -> int:
-    """Return the width of the terminal, as `shutil.get_terminal_size` does."""
+    """Return the width of the terminal, like `shutil.get_terminal_size`."""
     setting = os.environ.get("COLUMNS", "")
     if setting.isdecimal() and int(setting):
         return int(setting)
@@ -140,7 +140,8 @@ def _columns() -> int:
 
 
 class _Help(_Formatter):
-    """A formatter that leaves options out of the usage line, since each has a line below."""
+    """A formatter that leaves options out of the usage line, since the help has a line for each
+    option."""
 
     def add_usage(
         self,
@@ -157,7 +158,7 @@ class _Help(_Formatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that suggests the verb or the option that was probably meant."""
+    """A parser whose error messages suggest a similar verb or option."""
 
     def error(self, message: str) -> NoReturn:
         from sweeper.fields.kinds import nearest
@@ -188,7 +189,7 @@ def _verbs() -> str:
 
 
 class _Version(argparse.Action):
-    """The action of `--version`, which looks up the version only on request."""
+    """The action of `--version`. It looks up the version only when needed."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version")
@@ -201,7 +202,7 @@ class _Version(argparse.Action):
 
 
 class _Completion(argparse.Action):
-    """The action of `--completion`, which prints the code that a shell needs."""
+    """The action of `--completion`. It prints the code that turns on completion in a shell."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, choices: Sequence[str]) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""`sweeper plan`: prints what a launch would start. `plan_text` is imported late: it loads while
+"""`sweeper plan`: prints what a launch would start. To save time, `plan_text` is imported while
 the recipe's interpreter checks the plan."""
 
 import argparse
@@ -56,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _power(preview: "LaunchPreview", root: str) -> str | None:
-    """Describe how small a lead the planned seeds can detect, if earlier runs show the noise."""
+    """Describe the smallest lead that the planned seeds can detect. None if the noise is
+    unknown."""
     metric = preview.plan.metric
     begun = any(run.state.state is State.SUCCEEDED for run in preview.previews)
     if metric is None or not (begun or lenders(metric.noise)):

@@ -1,6 +1,6 @@
-"""The output of `sweeper plan`: the preview of a launch, in a short and in a full form. Tables are
-formatted here, since loading a table library would take longer than planning. Lines are cut to the
-width of a terminal, and not cut in other outputs."""
+"""The output of `sweeper plan`: the preview of a launch, in a short and in a full form. This
+module formats its tables itself, since importing a table library would take longer than
+planning. On a terminal, lines are cut to the width."""
 
 import os
 import sys
@@ -29,16 +29,16 @@ from sweeper.sweep.states import State
 from sweeper.terminal import display_width, shortened
 
 _SHOWN = 40
-"""The number of runs listed without `--full`."""
+"""The largest number of runs that are listed without `--full`."""
 _LISTED = 12
-"""An axis with more numbers than this is shown as a range."""
+"""The largest number of values of an axis that are listed. More numbers are shown as a range."""
 _GAP = "  "
 _LEAST = 8
-"""The smallest width to which a column is cut, in characters."""
+"""The smallest width in characters to which a column is cut."""
 
 
 def short(preview: LaunchPreview) -> Iterator[str]:
-    """Yield the short form: the axes, the counts, the first runs."""
+    """Yield the lines of the short form: the axes, the counts, the first runs."""
     plan, width = preview.plan, terminal_width()
     yield from _clipped(_head(plan), width)
     if plan.stages:
@@ -81,7 +81,8 @@ def short(preview: LaunchPreview) -> Iterator[str]:
 
 
 def full(preview: LaunchPreview) -> Iterator[str]:
-    """Yield the full form: everything that a launch would submit, with the final values."""
+    """Yield the lines of the full form: everything that a launch would submit, with the final
+    values."""
     plan, recipe = preview.plan, preview.plan.recipe
     yield _head(plan)
     yield f"{size(plan)}: {counts(preview)}"
@@ -133,7 +134,8 @@ def terminal_width() -> int | None:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, gives: int = 0
 ) -> Iterator[str]:
-    """Yield the lines of a table. If it is wider than `width`, the column `gives` is shortened."""
+    """Yield the lines of a table. If the table is wider than `width`, the column number `gives`
+    is cut."""
     rows = [[sanitize(cell) for cell in row] for row in rows]
     widths = [max(map(display_width, cells)) for cells in zip(columns, *rows, strict=True)]
     if width is not None:
@@ -146,8 +148,8 @@ def table(
 
 
 def cut(text: str, width: int) -> str:
-    """Shorten a text to `width` columns. Its beginning and its end stay, since a run's name ends
-    with its seed."""
+    """Shorten a text to `width` columns by cutting its middle, since the name of a run ends with
+    the seed."""
     if display_width(text) <= width:
         return text
     end = (width - 3) // 3
@@ -162,7 +164,7 @@ def _clipped(text: str, width: int | None) -> Iterator[str]:
 
 
 def _act(preview: RunPreview, succeeded: Collection[str]) -> str:
-    """Describe what a launch does with a run. `succeeded` has the ids of runs."""
+    """Describe what a launch would do with a run. `succeeded` has the ids of succeeded runs."""
     if preview.attempt and not all(parent in succeeded for parent in preview.run.parents):
         return "later"
     return {0: "leave", 1: "start"}.get(preview.attempt, f"attempt {preview.attempt}")
@@ -176,14 +178,15 @@ def _head(plan: Plan) -> str:
 
 
 def _key_of(part: Plan, plan: Plan) -> str:
-    """Return the title of the key column: the stage's name, if there are stages."""
+    """Return the title of the column with keys. It contains the stage's name if there are
+    stages."""
     stage = next((run.stage for run in part.runs), None)
     return f"{stage}: key" if plan.stages and stage else "key"
 
 
 def _axes(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    """Yield each key that varies, the number of its values, and the values. These are the values of
-    the runs, which are right for zipped, sampled, conditional and excluded axes too."""
+    """Yield (key, number of values, values) for each key that varies. The values are collected
+    from the runs, so they are also right for zipped, sampled, conditional and excluded axes."""
     seen: dict[str, dict[str, object]] = {key: {} for key in plan.axes}
     present: Counter[str] = Counter()
     texts: dict[int, str] = {}
@@ -211,8 +214,8 @@ def _listed(values: Sequence[object]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value as a grid may contain it: a text is quoted if it would otherwise be read as
-    another value or as several."""
+    """Return a value in the notation of a grid. A string is quoted if it would otherwise be read
+    as another type of value, or as several values."""
     if isinstance(value, str) and is_plain(value) and ", " not in value:
         return value
     return flow(value)

@@ -39,9 +39,10 @@ from sweeper.terminal import measurement, number, print_table, say, warn
 def export(
     rollouts: Sequence[tuple[RecordedRun, Found]], path: str | None, collector: str | None
 ) -> None:
-    """Write rollouts to a file, one step per JSON line ("-": standard output), or send them as
-    spans to a collector. Raises `UsageError` for an invalid path or address, `EnvironmentFailure`
-    if the collector does not accept them."""
+    """Write rollouts to the file at `path` ("-": standard output), one JSON line per step. If
+    `collector` is an address, send the rollouts there as OpenTelemetry spans. Raises
+    `UsageError` for an invalid path or address, and `EnvironmentFailure` if the collector does
+    not accept the spans."""
     now = time.time()
     traces: list[Trace] = []
     for run, rollout in rollouts:
@@ -129,7 +130,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print a page of summaries, or of conversations."""
+    """Print a page of summaries, or of conversations (`--full`)."""
     if arguments.limit < 0 or arguments.page < 1:
         raise UsageError("--limit takes 0 or more, and --page 1 or more")
     registry = open_registry(arguments, snapshot=True)
@@ -172,7 +173,7 @@ def run(arguments: Namespace) -> int:
 
 
 class _Match(NamedTuple):
-    """A trajectory to show, its run, and the reader of its conversation."""
+    """A trajectory to show, with its run and the reader of its conversation."""
 
     run: RecordedRun
     rollout: Found
@@ -185,8 +186,8 @@ class _Match(NamedTuple):
 
 
 def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Match], int]:
-    """Read the requested trajectories of the runs, in the requested order, and count unreadable
-    lines. Among several runs, runs without rollouts are skipped. Raises `NotFound` if no run has
+    """Return the requested trajectories of the runs, in the requested order, and the number of
+    unreadable lines. Runs without rollouts are skipped. Raises `NotFound` if no run has
     rollouts."""
     matches: list[_Match] = []
     skipped, missing = 0, list[NotFound]()
@@ -215,7 +216,8 @@ def _read(runs: Sequence[RecordedRun], arguments: Namespace) -> tuple[list[_Matc
 
 
 def _print_page(page: Sequence[_Match], names: Mapping[int, str]) -> None:
-    """Print a line for each trajectory, with the name of its run if `names` has several runs."""
+    """Print a line for each trajectory. `names` has the names of the runs by `id(run)`. It is
+    empty if there is only one run."""
     texts = [excerpt(_last_answer(match.rollout, match.transcript), _LINE) for match in page]
     columns = [*(["run"] if names else []), *_COLUMNS, *(["text"] if any(texts) else [])]
     rows: list[list[object]] = []
@@ -235,13 +237,14 @@ def _print_page(page: Sequence[_Match], names: Mapping[int, str]) -> None:
 
 
 def _only_items(run: RecordedRun) -> bool:
-    """Return whether a run has recorded answers to items but no rollouts."""
+    """Return whether a run has recorded answers to items of an evaluation, but no rollouts."""
     recorded = summary_files(run.files, run.folders()) or captured(run)
     return not recorded and bool(item_files(files_of(run).items()))
 
 
 def _of_run(run: RecordedRun, arguments: Namespace) -> tuple[list[Found], int]:
-    """Read the trajectories in the requested files of a run, with the tokens that it captured."""
+    """Return the trajectories in the requested files of a run, with captured tokens, and the
+    number of unreadable lines."""
     summaries, captures = summary_files(run.files, run.folders()), captured(run)
     recorded = [*summaries, *dict.fromkeys(capture.file for capture in captures)]
     files = set(_files(run, recorded, arguments))
@@ -294,15 +297,15 @@ def _is_between(value: float | None, minimum: float | None, maximum: float | Non
 
 
 def _tags(rollout: Found) -> list[str]:
-    """Return the tags of a trajectory; a tag `organisation/name` also as `name`."""
+    """Return the tags of a trajectory. For a tag `organisation/name`, also return `name`."""
     tags: object = rollout.record.get("tags")
     texts = [str(tag) for tag in cast("list[object]", tags)] if isinstance(tags, list) else []
     return [*texts, *(tag.rpartition("/")[2] for tag in texts)]
 
 
 def _last_answer(rollout: Found, conversation: Transcript) -> str:
-    """Return the text of a trajectory for a table: the model's last answer, else the last logged
-    entry."""
+    """Return the text that a table shows for a trajectory: the model's last answer, or else the
+    last logged messages."""
     logged = turns_logged(rollout.record)
     if conversation.whose == "group":
         return "(of the group; see --full)"
@@ -325,7 +328,7 @@ def _document(rollout: Found, conversation: Transcript) -> dict[str, object]:
 
 
 def _print_conversation(rollout: Found, conversation: Transcript, run: str) -> None:
-    """Print a conversation and its measurements, in the same form for every source."""
+    """Print a conversation and its measurements."""
     numbers = rollout.numbers
     name, group = rollout.file.name, numbers.get("group_idx")
     head = f"iteration {numbers.get('iteration')} {name}, group {group}"
@@ -347,7 +350,8 @@ _SOLVED = 1.0
 
 
 def show_items(registry: Registry, runs: Sequence[RecordedRun], arguments: Namespace) -> int:
-    """Print a page of answers; with `--failed`, only those that score below 1."""
+    """Print a page of answers to items of evaluations. With `--failed`, print only answers with
+    a score below 1."""
     rows = registry.item_rows(runs)
     if not rows:
         which = f"{runs[0].sweep}/{runs[0].name} has" if len(runs) == 1 else "these runs have"
@@ -381,8 +385,8 @@ def show_items(registry: Registry, runs: Sequence[RecordedRun], arguments: Names
 def show_against(
     registry: Registry, run: RecordedRun, other: RecordedRun, arguments: Namespace
 ) -> int:
-    """Print the items for which all answers of `run` are right and all answers of `other` are
-    wrong, with an answer of each. Items are the same if their task and content are equal."""
+    """Print the items that `run` solves (all answers are right) and `other` fails (all answers
+    are wrong), with one answer of each run. Items are the same if task and item are equal."""
     solved, failed = (_by_item(registry, each, arguments) for each in (run, other))
     pairs = [
         (mine[0], theirs[0])
@@ -416,7 +420,7 @@ def show_against(
 def _by_item(
     registry: Registry, run: RecordedRun, arguments: Namespace
 ) -> dict[tuple[str, str], list[ItemRow]]:
-    """Return a run's judged answers by task and item."""
+    """Return {(task, item): answers} for the answers of a run that have a score."""
     rows = registry.item_rows(run)
     if not rows:
         raise NotFound(f"{run.sweep}/{run.name} has recorded no answers to items")

@@ -1,4 +1,4 @@
-"""`sweeper run`: starts commands as runs of a sweep, without a grid in a file."""
+"""`sweeper run`: starts commands as runs of a sweep, without a grid file."""
 
 import itertools
 import os
@@ -22,8 +22,8 @@ _EXAMPLE = "sweeper run [options] -- python train.py --lr 1e-4"
 
 
 def add_arguments(verb: ArgumentParser) -> None:
-    """Declare the arguments of `sweeper run`, except the command after `--`, which is removed
-    before the arguments are parsed."""
+    """Declare the arguments of `sweeper run`. The command after `--` is not declared: it is
+    removed before the arguments are parsed."""
     what = shared.group(verb, "what to run")
     what.add_argument(
         "overrides",
@@ -62,8 +62,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Start the commands; with `--follow`, print their output and return the exit code of the
-    sweep."""
+    """Start the commands. With `--follow`, also print their output, and return the exit code of
+    the sweep."""
     if arguments.follow and (arguments.wait or arguments.json):
         raise UsageError("-f does not work with --wait or --json")
     if (arguments.command is None) == (arguments.each is None):
@@ -99,13 +99,14 @@ def _grid(arguments: Namespace) -> dict[str, object]:
 
 
 def _escaped(word: str) -> str:
-    """Escape a word of a command for a grid: braces are literal, except in `{log_path}`, `{run}`,
+    """Escape the braces in a word of a command for a grid, except in `{log_path}`, `{run}`,
     `{attempt}` and `{seed}`."""
     return _HOLES.sub(r"{\1}", word.replace("{", "{{").replace("}", "}}"))
 
 
 def _lines(name: str) -> list[list[str]]:
-    """Return the commands in a file, one per line. Raises `GridError` with all mistakes."""
+    """Return the commands in a file, which has one command per line. Raises `GridError` with all
+    mistakes."""
     text, source = _read(name)
     commands: dict[tuple[str, ...], int] = {}
     problems: list[str] = []
@@ -128,7 +129,7 @@ def _lines(name: str) -> list[list[str]]:
 
 
 def _read(name: str) -> tuple[str, str]:
-    """Return the text of a file, or of standard input, and its name in messages."""
+    """Return the text of a file or of standard input, and the name for it in messages."""
     source = "standard input" if name == "-" else name
     try:
         if name == "-":
@@ -147,8 +148,7 @@ def _read(name: str) -> tuple[str, str]:
 
 
 def _fresh_name(command: Sequence[str]) -> str:
-    """Return a name that no other sweep has: the name of the program or script, and a random
-    suffix."""
+    """Return a name for a new sweep: the name of the program or script, with a random suffix."""
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
     modules = [word for flag, word in itertools.pairwise(command) if flag == "-m"]
     word = next(iter([*scripts, *modules]), command[0] if command else "")
@@ -159,7 +159,7 @@ def _fresh_name(command: Sequence[str]) -> str:
 
 
 def _gpus(arguments: Namespace) -> list[str]:
-    """Return `--gpus` as an override of the backend's option for GPUs."""
+    """Convert `--gpus` to an override of the backend's option for GPUs."""
     if arguments.gpus is None:
         return []
     from sweeper.backends import backend_type
@@ -177,7 +177,7 @@ def _gpus(arguments: Namespace) -> list[str]:
 
 
 def _named_by_option(problem: str) -> str:
-    """Reword a problem of the grid in terms of the command line."""
+    """Reword a problem of the grid, so that it mentions options of the command line."""
     return re.sub(r"^(name|command): (?=\1: )", "", problem).replace("name: ", "--name: ", 1)
 
 
@@ -220,12 +220,13 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 class NeedsShell(Exception):
-    """A line that only a shell understands. The message names the part that needs a shell."""
+    """Raised for a line that only a shell understands. The message names the part that needs a
+    shell."""
 
 
 def split_line(line: str) -> list[str]:
-    """Split a line into the words of a command. Variables before the program (`A=1 python x.py`)
-    are set by `env`. Raises `NeedsShell`."""
+    """Split a line into the words of a command. If variables precede the program (`A=1 python
+    x.py`), the command begins with `env`, which sets them. Raises `NeedsShell`."""
     pieces: list[str] = []
     end = 0
     for match in _PIECE.finditer(line):
@@ -250,8 +251,8 @@ def split_line(line: str) -> list[str]:
 
 
 def lines_of(text: str) -> Iterator[tuple[int, str]]:
-    r"""Yield the lines of a text with their numbers. A line that ends in `\` continues on the
-    next."""
+    r"""Yield (number, line) for each line of a text. A line that ends in `\` continues on the
+    next line."""
     number, begun = 0, ""
     for index, line in enumerate(text.splitlines(), 1):
         number = number if begun else index

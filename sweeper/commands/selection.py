@@ -1,4 +1,4 @@
-"""Finds the sweeps and runs that a verb's arguments choose."""
+"""Lookup of the sweeps and runs that a verb's arguments select."""
 
 import os
 from argparse import Namespace
@@ -15,8 +15,8 @@ _NAMED = 5  # how many sweeps a message names
 
 
 def open_registry(arguments: Namespace, *, cache: bool = True, snapshot: bool = False) -> Registry:
-    """Open the registry of the requested root, or of several. `snapshot` is for callers that read
-    the registry only once."""
+    """Open the registry of the requested root or roots. `snapshot`: the caller reads the
+    registry only once."""
     return Registry(*_roots(arguments.root), cache=cache, snapshot=snapshot)
 
 
@@ -28,8 +28,9 @@ def _roots(root: str | Sequence[str] | None) -> list[str]:
 
 
 def prefixes(runs: Iterable[RecordedRun]) -> Callable[[RecordedRun], str]:
-    """Return a function from a run to the prefix that makes its name, or its cell's, unique among
-    these runs: "", `sweep/` if there are several sweeps, `root/sweep/` if several roots."""
+    """Return a function that returns the prefix to show before a run's name or cell: "" if all
+    runs belong to one sweep, `sweep/` if there are several sweeps, `root/sweep/` if there are
+    several roots."""
     places = {(run.root, run.sweep) for run in runs}
     roots = len({root for root, _ in places}) > 1
     sweeps = len(places) > 1
@@ -43,14 +44,14 @@ def prefixes(runs: Iterable[RecordedRun]) -> Callable[[RecordedRun], str]:
 def chosen(
     registry: Registry, arguments: Namespace, *, archived: bool = False
 ) -> list[RecordedRun]:
-    """Return the runs that the arguments `runs`, `state` and `where` choose. If they name no sweep,
-    runs of archived sweeps are included only with `archived`."""
+    """Return the runs that the arguments `runs`, `state` and `where` select. Runs of archived
+    sweeps are included if `runs` names the sweep, or if `archived` is set."""
     return registry.choose(arguments.runs, arguments.state, arguments.where, archived=archived)
 
 
 def open_chosen(arguments: Namespace) -> tuple[Registry, list[RecordedRun]]:
-    """Open the registry, and return the runs that the arguments choose, by names, or by folders or
-    addresses of sweeps or of plain runs."""
+    """Open the registry, and return the runs that the arguments select. Runs are named, or given
+    as the folders or addresses of sweeps or of plain runs."""
     names: list[str] = arguments.runs
     registry = open_registry(arguments, snapshot=True)
     folders = [name for name in names if "://" in name or os.path.isdir(name)]
@@ -66,7 +67,7 @@ def open_chosen(arguments: Namespace) -> tuple[Registry, list[RecordedRun]]:
 
 
 def newest(registry: Registry) -> str:
-    """Return the newest sweep. Raises `NotFound` if there is none."""
+    """Return the name of the newest sweep. Raises `NotFound` if there is no sweep."""
     return max(_sweeps(registry), key=lambda sweep: sweep.plan.created or "").name
 
 
@@ -77,17 +78,17 @@ def _sweeps(registry: Registry) -> list[Sweep]:
 
 
 def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
-    """Return the sweep and the runs in a verb's arguments. Corrects a mistake of argparse, which
-    takes an optional sweep that follows flags for the name of a run."""
+    """Return the sweep (or None) and the names of runs in a verb's arguments. If an optional
+    sweep follows options, argparse takes it for the name of a run; this is corrected."""
     if arguments.sweep is None and arguments.runs:
         return arguments.runs[0], arguments.runs[1:]
     return arguments.sweep, arguments.runs
 
 
 def only(registry: Registry, *, at_work: bool = False) -> str:
-    """Return the sweep that a verb changes if the user names none: the only sweep or, with
-    `at_work`, the only sweep with a launcher. Raises `NotFound` if there is no sweep, `UsageError`
-    if there are several."""
+    """Return the sweep that a verb changes if the user names none: the only sweep or, if
+    `at_work` is set, the only sweep with a launcher. Raises `NotFound` if there is no sweep, and
+    `UsageError` if there are several."""
     sweeps = _sweeps(registry)
     choices = [sweep.name for sweep in sweeps]
     if at_work and len(sweeps) > 1:
@@ -101,9 +102,9 @@ def only(registry: Registry, *, at_work: bool = False) -> str:
 def open_named(
     root: str | Sequence[str] | None, requests: Sequence[str], registry: Registry | None = None
 ) -> tuple[Registry, list[str]]:
-    """Open a registry that has all named sweeps, and return it with their names. A name that is in
-    no requested root (nor in `registry`) is taken for a sweep's folder, which a cell may follow;
-    the returned name then begins with the sweep's root."""
+    """Return a registry that has all requested sweeps, and the names of the sweeps in the
+    registry. A name that is not in a requested root is taken for the path of a sweep's folder,
+    or of a cell below this folder. The returned name then begins with the sweep's root."""
     requested = _roots(root)
     registry = registry or Registry(*requested, snapshot=True)
     roots: list[str] = []
@@ -120,8 +121,8 @@ def open_named(
 
 
 def _folder_below(registry: Registry, name: str) -> str | None:
-    """Return the path of a folder with runs below a requested root, if `name` is such a folder; `.`
-    is the root itself."""
+    """Return the path of the folder `name` below a requested root (`.` is the root itself). None
+    if there is no such folder, or if `name` is a sweep."""
     if name.startswith(("/", "./", "../")) or name == ".." or _is_in(registry, name):
         return None
     paths = (os.path.normpath(os.path.join(root, name)) for root in registry.roots)
@@ -133,8 +134,8 @@ def _is_in(registry: Registry, name: str) -> bool:
 
 
 def _split_folder(name: str) -> tuple[str | None, str]:
-    """Split the path or address of a sweep's folder, or of a cell below it, into the root and the
-    rest. The root is None if no sweep is at the path."""
+    """Split the path or address of a sweep's folder, or of a cell below this folder, into the
+    root and the path below the root. Return (None, name) if there is no sweep."""
     path = name.rstrip("/") if "://" in name else os.path.abspath(name)
     for depth in (1, 2):
         parts = path.rsplit("/", depth)
@@ -146,7 +147,8 @@ def _split_folder(name: str) -> tuple[str | None, str]:
 
 
 def run_of(registry: Registry, name: str) -> SweepRun:
-    """Return a run by its name, or, for a sweep, the only run or the best run of its best cell."""
+    """Return the run `name`. If `name` is a sweep, return its only run, or else the best run of
+    its best cell. Raises `NotFound`, `UsageError`."""
     if registry.has_sweep(name):
         if len(runs := registry.sweep(name).runs) == 1:
             return runs[0]

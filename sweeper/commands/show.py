@@ -50,7 +50,7 @@ class _File(TypedDict):
 
 
 class _Document(TypedDict):
-    """The `--json` output for a run, without the version and the read errors."""
+    """The `--json` output for a run, except the keys `schema` and `problems`."""
 
     run: _Run
     command: list[str] | None
@@ -78,7 +78,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print the plan of a run, its events and its files."""
+    """Print the configuration of a run, its attempts, results and files."""
     registry = open_registry(arguments, snapshot=True)
     run = registry.run(arguments.run)
     ((of_run, of_sweep),) = marks_by_run([run])
@@ -152,8 +152,8 @@ def _parts(times: StepTimes) -> Iterator[tuple[str, str, str]]:
 
 
 def _step_of(checkpoint: Mapping[str, object]) -> object:
-    """Return the training position of a checkpoint: its batch, with its epoch, because the batch
-    may restart in every epoch."""
+    """Return the training position of a checkpoint: the batch, together with the epoch if there
+    is one, because the batch may restart in every epoch."""
     batch, epoch = checkpoint.get("batch"), checkpoint.get("epoch")
     if not epoch:
         return batch
@@ -170,7 +170,8 @@ def _section(title: str, columns: tuple[str, ...], rows: Iterable[Sequence[objec
 
 
 def facts(provenance: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """Yield the provenance of a run, one fact per line, shortened; `--json` has it in full."""
+    """Yield (key, text) for each fact about the provenance of a run. Long texts are cut;
+    `--json` has the full texts."""
     for key, value in dotted(provenance):
         if value is None or value in ([], {}):
             continue

@@ -1,4 +1,4 @@
-"""`sweeper sql`: answers an SQL query about all records."""
+"""`sweeper sql`: executes an SQL query on runs, metrics, rollouts and checkpoints."""
 
 import json
 from argparse import ArgumentParser, Namespace
@@ -29,7 +29,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print the answer, one line per row."""
+    """Print the result of the query, one line per row."""
     registry = open_registry(arguments, snapshot=True)
     runs = registry.choose(arguments.run or (), arguments.state, arguments.where)
     columns, rows = registry.sql_rows(arguments.query, runs)
@@ -43,7 +43,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _plain(value: object) -> object:
-    """Convert an SQL value to JSON: times and decimals become text."""
+    """Convert an SQL value to JSON. Times and decimals become strings."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""`sweeper status`: prints the states of all sweeps, or of the runs of one."""
+"""`sweeper status`: prints the states of all sweeps, or of the runs of one sweep."""
 
 import io
 import json
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 _SECONDS, _REMOTE_SECONDS = 1.0, 3.0
 _COLOUR = r"\x1b\[[0-9;]*m"
 _BELOW = 8
-"""The number of terminal lines that are reserved for the text below the table."""
+"""The number of lines of the screen that are reserved for the text below the table."""
 
 
 class RunStatus(TypedDict):
-    """The reported status of a run: its state, the number of attempts, the reason of the state, and
-    the last observation of its job by the launcher."""
+    """The reported status of a run: state, number of attempts, the reason if the run did not
+    succeed, and the launcher's last observation of the job."""
 
     state: str
     attempts: int
@@ -47,14 +47,16 @@ class RunStatus(TypedDict):
 
 
 class _Screen(io.StringIO):
-    """A stream that collects terminal output and writes it all at once, to avoid flicker."""
+    """A stream that collects output for a terminal, so that it can be written in one call,
+    without flicker."""
 
     def isatty(self) -> bool:
         return True
 
 
 def follow(arguments: Namespace) -> int:
-    """Follow a sweep until none of its runs or launchers is running."""
+    """Print the status of a sweep again and again, until no job and no launcher of the sweep is
+    running."""
     from sweeper.commands.selection import open_registry
     from sweeper.results.waiting import SHARE, Live
 
@@ -102,8 +104,8 @@ def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
 
 
 def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
-    """Shorten the output of `print_status` to `height` lines. The table, which ends at the first
-    empty line, is cut to make room for the rest; an alarm gets one line."""
+    """Shorten the output of `print_status` to `height` lines. The table ends at the first empty
+    line. It is cut, so that the lines after the table fit. An alarm gets only one line."""
     from rich.cells import chop_cells
 
     shown: list[str] = []
@@ -124,8 +126,8 @@ def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
 
 
 class Change:
-    """The changes since the last poll: runs with their earlier status (None if new), and sentences
-    about the sweep."""
+    """The changes since the last poll: (run, earlier status or None, new status) for each
+    changed run, and sentences about the sweep."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, RunStatus | None, RunStatus]] = []
@@ -141,8 +143,8 @@ def changes(
     seen: dict[str, object],
     now: dict[str, object],
 ) -> Change:
-    """Return the changes since the last poll, in the status of the runs (from `before` to `after`)
-    and in the state that the launcher publishes (from `seen` to `now`)."""
+    """Return the changes since the last poll. `before` and `after` have the status of each run,
+    then and now. `seen` and `now` are what the launcher published, then and now."""
     change = Change()
     for run, status in after.items():
         if before.get(run) != status:
@@ -164,7 +166,7 @@ def changes(
 
 
 class _Reporter:
-    """A printer of changes since the last poll, which remembers what it has printed."""
+    """Prints the changes since the last poll."""
 
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
@@ -200,7 +202,8 @@ class _Reporter:
         self._began, self._printed, self._published = True, statuses, seen
 
     def _wanted(self, runs: Sequence["RecordedRun"]) -> list["RecordedRun"]:
-        """Return the chosen runs. A run that was once in a chosen state remains chosen."""
+        """Return the runs that `--state` and `--where` select. A run that was once in a selected
+        state remains selected."""
         states = self._arguments.state
         chosen = pick(runs, (), None, self._arguments.where)
         if not states:
@@ -259,8 +262,8 @@ def _run_status(run: "RecordedRun", observed: dict[str, str]) -> RunStatus:
 
 
 def describe(before: RunStatus | None, status: RunStatus) -> str:
-    """Describe a run's state: `running (attempt 2)`, `failed (oom)`, `running: paused: rate
-    limit`."""
+    """Describe a run's status, such as `running (attempt 2)`, `failed (oom)` or `running:
+    paused: rate limit`."""
     text = str(status["state"])
     about: list[str] = []
     if status["reason"]:
@@ -276,7 +279,8 @@ def _line(text: str) -> None:
 
 
 _RECIPE = 40
-"""The most characters of a recipe, possibly a long command, in a table of sweeps."""
+"""The largest number of characters of a recipe (which may be a long command) in a table of
+sweeps."""
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -291,7 +295,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print the states of all sweeps, or of the runs of one."""
+    """Print the states of all sweeps, or of the runs of one sweep."""
     if arguments.sweep is None:
         for option in ("follow", "state", "where"):
             if getattr(arguments, option):

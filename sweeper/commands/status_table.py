@@ -1,4 +1,4 @@
-"""Prints the states of a sweep's runs as a table, and then facts about the sweep."""
+"""Printing of a sweep's status: a table of the runs, then facts about the sweep."""
 
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 _SHOWN = 50
 _REASON = 80
-"""The most characters of a failure's reason in the table."""
+"""The largest number of characters of a failure's reason in the table."""
 
 
 def counted(states: Mapping[str, int]) -> str:
-    """Count runs by state: `2 failed, 7 succeeded`."""
+    """Format the number of runs in each state, as `2 failed, 7 succeeded`."""
     return ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
 
 
@@ -40,7 +40,8 @@ def print_status(
     most: int = _SHOWN,
     problems: Sequence[str] = (),
 ) -> None:
-    """Print the status of a sweep; of more than `most` runs, print only the most important."""
+    """Print the status of a sweep. If there are more than `most` runs, list only the most
+    important."""
     observed = seen.observed
     runs = pick(sweep.runs, (), arguments.state, arguments.where)
     alarms = alarms_of(sweep, runs)
@@ -69,7 +70,8 @@ def print_status(
 
 
 def _print_runs(sweep: "Sweep", runs: Sequence["RecordedRun"], observed: Mapping[str, str]) -> None:
-    """Print a line for each run; with stages, a table for each stage."""
+    """Print a table with a line for each run. If the sweep has stages, print a table for each
+    stage."""
     if not sweep.plan.stages:
         _print_table(sweep, runs, observed, sweep.metric)
         return
@@ -112,7 +114,8 @@ def _print_table(
 
 
 def _print_sweep(sweep: "Sweep", seen: Status) -> None:
-    """Print the number of runs in each state, the costs, and the reasons if the sweep waits."""
+    """Print the number of runs in each state, the costs, and the reasons for which the sweep
+    waits."""
     say(f"{sweep.name}: {counted({state.value: n for state, n in seen.counts.items()})}")
     if sweep.race is not None:
         say(sweep.race)
@@ -132,7 +135,8 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
 
 
 def _costs(seen: Status, *, as_document: bool = False) -> object:
-    """Describe a sweep's usage so far and its expected usage; None if no usage was counted."""
+    """Describe the usage of a sweep and its expected total, as text or as a document. None if no
+    usage was counted."""
     if seen.usage is None:
         return None
     from sweeper.money import forecast, prices
@@ -144,7 +148,7 @@ def _costs(seen: Status, *, as_document: bool = False) -> object:
 
 
 def _print_alarms(sweep: "Sweep", alarms: Sequence["Alarm"]) -> None:
-    """Print the first alarm of each rule, and the number of its other alarms."""
+    """Print the first alarm of each rule, and the number of the rule's other alarms."""
     by_rule: dict[str, list[Alarm]] = {}
     for alarm in alarms:
         by_rule.setdefault(alarm.rule, []).append(alarm)
@@ -163,8 +167,8 @@ def alarm_line(alarm: "Alarm", more: int = 0) -> str:
 
 
 def _interest(run: "RecordedRun") -> int:
-    """Return the rank of a run by importance: running runs first, then failed, waiting and finished
-    runs."""
+    """Return the rank of a run by importance: running runs first, then failed runs, planned runs
+    and succeeded runs."""
     if run.state in OPEN:
         return 0
     return 2 if run.state is State.PLANNED else 3 if run.state is State.SUCCEEDED else 1
@@ -180,9 +184,9 @@ def _beat(sweep: "Sweep", run: "RecordedRun") -> "Heartbeat | None":
 
 
 def _seconds(record: "RunRecord", beat: "Heartbeat | None") -> float | None:
-    """Return the seconds that a run took, or had taken at its worker's last heartbeat. Workers
-    measure them with monotonic clocks, since the time of day differs between hosts and may
-    change."""
+    """Return the seconds that a run took, or had taken when its worker sent the last heartbeat.
+    Workers measure the time with monotonic clocks, since clocks of hosts differ and may be
+    changed."""
     if beat is None or beat.up_s is None:
         return record["wall_s"]
     return (record["wall_s"] or 0.0) + beat.up_s

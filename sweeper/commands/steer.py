@@ -1,4 +1,5 @@
-"""Verbs that steer a running sweep: `pause`, `resume`, `parallel`, `cancel`, `retry` and `stop`."""
+"""The verbs that steer a running sweep: `pause`, `resume`, `parallel`, `cancel`, `retry` and
+`stop`."""
 
 from argparse import ArgumentParser, Namespace
 from collections import Counter
@@ -54,7 +55,7 @@ def _add_resume(verb: ArgumentParser) -> None:
 
 
 def _resume(arguments: Namespace) -> int:
-    """Request that the sweep continue, and start a launcher if none is running."""
+    """Request that a paused sweep continues, and start a launcher if none is running."""
     from sweeper.commands.output import agreeing
 
     name = arguments.sweep or only(open_registry(arguments, snapshot=True))
@@ -84,7 +85,7 @@ def _add_parallel(verb: ArgumentParser) -> None:
 
 
 def _parallel(arguments: Namespace) -> int:
-    """Request a new limit for jobs that run at once."""
+    """Request a new limit on the number of jobs that run at the same time."""
     done = pausing.parallel(arguments.sweep, arguments.jobs, root=arguments.root)
     if arguments.json:
         return print_steered(done, jobs=arguments.jobs)
@@ -102,7 +103,7 @@ def _add_cancel(verb: ArgumentParser) -> None:
 
 
 def _cancel(arguments: Namespace) -> int:
-    """Stop runs for good, and print how many were stopped."""
+    """Cancel runs, and print how many were stopped."""
     sweep = open_registry(arguments).sweep(arguments.sweep)
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
     names = {run.id: run.name for run in sweep.runs}
@@ -208,7 +209,7 @@ def _add_stop(verb: ArgumentParser) -> None:
 
 
 def _stop(arguments: Namespace) -> int:
-    """Request that the launcher end, and wait until it has ended."""
+    """Request that the launcher ends, and wait until it has ended."""
     name = arguments.sweep or only(open_registry(arguments, snapshot=True), at_work=True)
     done = pausing.stop(name, root=arguments.root, tell=warn)
     if arguments.json:

@@ -1,5 +1,5 @@
-"""`sweeper store gc`: lists what can be removed, and with `--delete` removes it; docs/registry.md
-has the list. Files that a living process on this machine has locked are kept."""
+"""`sweeper store gc`: lists files that nothing needs, or removes them (`--delete`).
+docs/registry.md describes these files. Files that a process on this machine has locked are kept."""
 
 import contextlib
 import fcntl
@@ -43,9 +43,9 @@ _TEMPORARY = re.compile(r"\.tmp-(\d+)-[0-9a-f]+")
 
 
 class Waste(NamedTuple):
-    """A file or folder to remove, the reason, and its size in bytes. A file in a store has that
-    `store` and its path there (`inside`). A folder that jobs share under locks has the time of its
-    last use (`used`). `release` comes from `backends.base.Leftover`."""
+    """A file or folder to remove, the reason, and the size in bytes. For a file in a store,
+    `store` is the store and `inside` the path in the store. For a folder that jobs share, `used`
+    is the time of its last use. `release` comes from `backends.base.Leftover`."""
 
     path: str
     why: str
@@ -75,7 +75,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """List what can be removed; remove it with `--delete`."""
+    """List files that nothing needs. With `--delete`, remove them."""
     registry = open_registry(arguments, snapshot=True)
     filters = arguments.runs, arguments.state, arguments.where
     runs = registry.choose(*filters, dropped=True, archived=True)
@@ -121,16 +121,16 @@ def run(arguments: Namespace) -> int:
 
 
 def _caches(before: float) -> Iterator[Waste]:
-    """Yield caches that were not used lately. Caches of missing roots are not treated differently,
-    since their disk may only be unmounted."""
+    """Yield caches that were not used since `before`. Caches of missing roots are kept as long
+    as others, since their disk may only be unmounted."""
     for folder in _folders(paths.cache(), depth=2):
         if _newest(folder) < before:
             yield Waste(folder, "cache not used lately", _size(folder))
 
 
 def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterator[Waste]:
-    """Yield copies of code that no sweep refers to. Yield none if a sweep is unreadable or there
-    are no sweeps, because the missing sweeps may refer to them."""
+    """Yield copies of code that no sweep refers to. Yield none if there are no sweeps or if a
+    sweep cannot be read, because such a sweep may refer to any copy."""
     named: set[str] = set()
     names = registry.sweep_names()
     for name in names:
@@ -155,8 +155,8 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
 
 
 def built_waste(before: float) -> Iterator[Waste]:
-    """Yield old environments that jobs built on this machine. Each job that uses an environment
-    updates its time."""
+    """Yield environments that jobs built on this machine and that no job has used since
+    `before`. Each job that uses an environment updates the environment's time."""
     for folder in (*_folders(paths.built(), depth=1), *_folders(paths.sources(), depth=1)):
         with contextlib.suppress(FileNotFoundError):
             used = _last_use(folder)
@@ -170,9 +170,9 @@ def _last_use(folder: str) -> float:
 
 
 def _remove_made(waste: Waste) -> None:
-    """Remove an environment that jobs built, unless a living job on this machine uses or rebuilds
-    it. Lock files stay, because a job may be waiting for them. A job that starts meanwhile finds
-    the whole folder or none."""
+    """Remove an environment that jobs built, unless a job on this machine is using or rebuilding
+    it. Lock files are kept, because a job may be waiting for them. A job that starts at the same
+    time finds the whole folder or none."""
     gone = f"{waste.path}{_GONE}{os.getpid()}"
     with contextlib.suppress(OSError), contextlib.ExitStack() as locks:
         for ending in ("use", "lock"):
@@ -184,8 +184,8 @@ def _remove_made(waste: Waste) -> None:
 
 
 def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
-    """Yield files of dead launchers. Launchers whose sweep folder is missing keep their files, and
-    are added to `away`."""
+    """Yield files of launchers that have ended. If the folder of the sweep is missing, the
+    launcher's file is kept and added to `away`."""
     from sweeper.launcher.environment_cleanup import unused_files
 
     def tell(path: str, folder: str) -> None:
@@ -216,8 +216,8 @@ def _logs_in_use(registry: Registry) -> set[str]:
 
 
 def _temporaries(root: str, before: float) -> Iterator[Waste]:
-    """Yield temporary files of dead writers on this machine, and files so old that their writer
-    must be dead."""
+    """Yield temporary files whose writer, a process on this machine, has ended, and temporary
+    files that are older than `before`. Files younger than an hour are left out."""
     if "://" in root:
         return
     for folder, _, names in os.walk(root):
@@ -258,14 +258,14 @@ def _superseded(run: RecordedRun) -> Iterator[Waste]:
 def _of_each(
     runs: Iterable[RecordedRun], find: Callable[[RecordedRun], Iterator[Waste]]
 ) -> Iterator[Waste]:
-    """Yield the results of `find` for each run; skip runs that cannot be read."""
+    """Yield the results of `find` for each run. Skip runs that cannot be read."""
     for run in runs:
         yield from run.readable(lambda run=run: list(find(run)), [])
 
 
 def _left_parts(run: RecordedRun) -> Iterator[Waste]:
-    """Yield partial files whose complete file exists, because the process that should have removed
-    them died."""
+    """Yield parts of files whose complete file exists. The process that should have removed the
+    parts was killed."""
     if not run.store.is_remote or run.state not in _OVER:
         return
     for folder in run.folders():
@@ -303,8 +303,8 @@ def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
 def _of_backends(
     leftovers: Sequence[Leftover], store: Store, folder: str, before: float
 ) -> Iterator[Waste]:
-    """Yield files that backends left of a sweep. Files on a remote store are yielded at any age,
-    since their age is unknown."""
+    """Yield files that backends have left behind for a sweep, if they are older than `before`.
+    Files on a remote store are always included, since their age is unknown."""
     sizes: dict[str, int] = {}
     paths = [path for leftover in leftovers for path in leftover.paths]
     if store.is_remote and any(path.startswith(folder) for path in paths):
@@ -331,7 +331,7 @@ def _in(store: Store, path: str, why: str, size: int) -> Waste:
 
 
 def _is_beyond_a_link(waste: Waste) -> bool:
-    """Return whether a file is behind a symbolic link in a sweep's folder. Such a file does not
+    """Return whether a symbolic link in a sweep's folder leads to the file. Such a file does not
     belong to the sweep, and is kept."""
     if waste.store is None or waste.store.is_remote:
         return False
@@ -345,7 +345,7 @@ def _is_beyond_a_link(waste: Waste) -> bool:
 
 
 def _spooled(before: float) -> tuple[list[Waste], list[dict[str, object]]]:
-    """Return the spools to remove, which are uploaded and were not used lately, and the spools with
+    """Return the spools to remove (uploaded, and not used since `before`), and the spools with
     files that are not uploaded yet."""
     from sweeper.worker.spool import abandoned, spools
 
@@ -363,7 +363,7 @@ def _spooled(before: float) -> tuple[list[Waste], list[dict[str, object]]]:
 
 
 def _folders(top: str, depth: int) -> list[str]:
-    """Return the folders at this depth below `top`."""
+    """Return the folders that are `depth` levels below `top`."""
     folders = [top]
     for _ in range(depth):
         inner: list[str] = []
@@ -386,19 +386,19 @@ def _size(top: str) -> int:
 
 
 def _newest(top: str) -> float:
-    """Return when any file below `top` was last changed or read."""
+    """Return the time when a file below `top` was last changed or read."""
     return max((max(s.st_mtime, s.st_atime, s.st_ctime) for s in _files(top)), default=0.0)
 
 
 def _touched(folder: str) -> float:
-    """Return when the spool of a sweep was last used. The folder `unsynced` counts too, because a
-    worker that starts has written no files yet."""
+    """Return the time when the spool of a sweep was last used. This includes the time of the
+    folder `unsynced`, because a worker that has just started has written no files."""
     return max(_newest(folder), os.stat(os.path.join(folder, "unsynced")).st_mtime)
 
 
 def _released(removed: Sequence[Waste]) -> list[Waste]:
-    """Call the `release` functions of the files to remove. Return the files to remove, except those
-    whose `release` failed."""
+    """Call the `release` functions of files before their removal. Return the files without those
+    for which `release` failed."""
     paths: dict[Callable[[Sequence[str]], None], list[str]] = {}
     for waste in removed:
         if waste.release is not None:

@@ -1,4 +1,4 @@
-"""`sweeper store sync`: uploads files of dead workers from this machine to the store."""
+"""`sweeper store sync`: uploads files that dead workers left on this machine to the store."""
 
 from argparse import ArgumentParser, Namespace
 
@@ -19,7 +19,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Upload the files of dead workers on this machine, of one sweep or of all."""
+    """Upload the files that dead workers left on this machine, for one sweep or for all sweeps."""
     from sweeper.worker import spool
 
     done: list[dict[str, object]] = []

@@ -63,7 +63,8 @@ def _add_delete(verb: ArgumentParser) -> None:
 
 
 def _delete(arguments: Namespace) -> int:
-    """Delete a sweep. Raises `UsageError` if confirmation is needed and there is no terminal."""
+    """Delete a sweep. Raises `UsageError` if the user does not confirm, or if there is no
+    terminal to ask."""
     sweep = arguments.sweep
     runs, size = size_of(sweep, root=arguments.root)
     what = f"{sweep}: {plural(runs, 'run that has', 'runs that have')} begun, {size / 1e6:,.1f} MB"

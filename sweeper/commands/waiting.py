@@ -1,5 +1,5 @@
-"""Shows a sweep during `launch --wait` and `retry --wait`, follows it until it ends, and reports
-the result. The view is a separate process, so it never delays the launcher."""
+"""`launch --wait` and `retry --wait`: show a sweep until it ends, and report the result. The
+live view is a separate process, so it never delays the launcher."""
 
 import os
 import signal
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 _LEAVE_SECONDS = 5.0
 _RESTORE = "\x1b[?1049l\x1b[?25h\x1b[?1000l\x1b[?1003l\x1b[?1006l\x1b[?1015l\x1b[?2004l\x1b[0m"
-"""Terminal codes that leave the alternate screen, show the cursor, and end mouse and paste
+"""Terminal codes that leave the alternate screen, show the cursor, and turn off mouse and paste
 reports."""
 
 
 @contextmanager
 def showing(sweep: str, root: str, *, plain: bool) -> Generator[Callable[[Summary], None]]:
-    """Show the sweep at `root` during the `with` block. Yields a function to call with each new
+    """Show a sweep during the block. Yield a function that the block calls with each new
     summary."""
     if plain or not is_screen():
         with showing_progress() as notify:
@@ -45,7 +45,7 @@ def showing(sweep: str, root: str, *, plain: bool) -> Generator[Callable[[Summar
 
 
 class _View:
-    """The process of the live view, and the status bar that replaces it when the view is closed."""
+    """The process of the live view. When the user closes the view, a status bar replaces it."""
 
     def __init__(self, sweep: str, root: str) -> None:
         guest = ("--guest", str(os.getpid()))
@@ -59,7 +59,8 @@ class _View:
         self._modes = termios.tcgetattr(sys.stdin)
 
     def notify(self, summary: Summary) -> None:
-        """Show a summary in the bar. The view reads the store itself."""
+        """Start the view at the first summary. Once the view is closed, show summaries in the
+        status bar."""
         self._last = summary
         if self._process is None:
             if summary.finished:
@@ -74,7 +75,7 @@ class _View:
             self._plain(summary)
 
     def _wait(self) -> None:
-        """Wait until the view is closed, and react to its exit code."""
+        """Wait until the view is closed, and react to the view's exit code."""
         assert self._process is not None  # noqa: S101 - it has just been started
         code = self._process.wait()
         if self._closing:
@@ -91,7 +92,7 @@ class _View:
             print(sanitize(line(self._last)), file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """End the view, and print the status of the sweep."""
+        """End the view, and print the last summary of the sweep."""
         self._closing = True
         self._bar.close()
         process, last = self._process, self._last
@@ -113,7 +114,7 @@ class _View:
             print(sanitize(f"held: {last.held}"), file=sys.stderr)
 
     def _restore(self) -> None:
-        """Restore the terminal if the view could not."""
+        """Restore the terminal's modes and screen after the view failed to do so."""
         with suppress(termios.error, OSError):
             termios.tcsetattr(sys.stdin, termios.TCSADRAIN, self._modes)
         raw(sys.stderr).write(_RESTORE)
@@ -121,8 +122,8 @@ class _View:
 
 
 def follow(plan: "Plan", root: str, *, plain: bool) -> int:
-    """Follow a sweep that another launcher drives until none of its runs is running. Return its
-    exit code, 130 if interrupted."""
+    """Follow a sweep that another launcher drives, until no job and no launcher is running.
+    Return the exit code of the sweep, or 130 if interrupted."""
     from sweeper.commands import watch
     from sweeper.results.waiting import wait
 
@@ -143,8 +144,8 @@ def follow(plan: "Plan", root: str, *, plain: bool) -> int:
 
 
 def tell_end(plan: "Plan", root: str, failed: int) -> None:
-    """Print what to do about failed runs, and the verdict if there is a metric and more than one
-    cell."""
+    """Print what to do about failed runs. If there is a metric and more than one cell, also
+    print the verdict."""
     tell_failed(plan.name, root, failed)
     judged = plan.metric is not None or any(stage.metric for stage in plan.stages)
     if not judged or len({run.cell for run in plan.runs}) < 2:
@@ -159,7 +160,7 @@ def tell_end(plan: "Plan", root: str, failed: int) -> None:
 
 
 def tell_failed(sweep: str, root: str, count: int) -> None:
-    """Print how to restart failed runs, because users expect a launch to restart them."""
+    """Print how to start failed runs again, because users may expect that a launch does so."""
     if count:
         logs = hint("logs", sweep, "--state", "failed", root=root)
         again = hint("retry", sweep, root=root)
@@ -167,7 +168,7 @@ def tell_failed(sweep: str, root: str, count: int) -> None:
 
 
 def tell_interrupted(sweep: str, root: str) -> int:
-    """Print what happens to the runs after the launcher in this process was interrupted. Return the
+    """Print what happens to the runs after this process's launcher was interrupted. Return the
     exit code."""
     from sweeper.sweep.folder import SweepFolder
 

@@ -1,5 +1,4 @@
-"""`sweeper watch`: opens the live view of a sweep, or prints lines if there is no terminal for
-it."""
+"""`sweeper watch`: opens the live view of a sweep, or prints lines if there is no terminal."""
 
 import os
 import sys
@@ -32,8 +31,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Show a sweep on the whole screen. Return 0 if the user closed the view; without a terminal,
-    return the exit code of `sweeper status`."""
+    """Show the live view of a sweep. Return 0 if the user closed the view. Without a terminal,
+    print lines, and return the exit code of `sweeper status`."""
     root = arguments.root or default_root()
     name = arguments.sweep or _newest(root)
     if arguments.plain or not is_screen():
@@ -60,8 +59,8 @@ def _lines(name: str, root: str, *, follow: bool = True) -> int:
 
 def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = False) -> int | None:
     """Show the sweep until the view is closed. Return the exit code, or None if a key closed the
-    view. `guest` is the process id of the `launch --wait` that shows the view. With `leaves`, the
-    view closes some time after the sweep has ended, and the exit code is 0."""
+    view. `guest` is the process id of the `launch --wait` that started the view. If `leaves` is
+    set, the view closes some time after the sweep has ended, and the exit code is 0."""
     from sweeper.tui.poller import Poller
 
     poller = Poller(SweepFolder.open(root, sweep))
@@ -76,7 +75,7 @@ def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = Fal
 
 
 def _draws_unicode(environment: Mapping[str, str]) -> bool:
-    """Return whether the terminal can show more than ASCII, according to its environment."""
+    """Return whether the terminal can show Unicode, according to the locale variables."""
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         if value := environment.get(name):
             return "utf-8" in value.lower() or "utf8" in value.lower()

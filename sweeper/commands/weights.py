@@ -83,14 +83,13 @@ def run(arguments: Namespace) -> int:
 
 
 def _made_of(record: Row, form: str) -> str:
-    """Return the line of a model card that identifies the checkpoint and the format of its
-    folder."""
+    """Return the line of a model card that identifies the checkpoint and the format."""
     return f"- checkpoint: {record.get('name')}, {record[weights.STATE]} ({form})"
 
 
 def _is_made(target: str, made_of: str) -> bool:
-    """Return whether an earlier command completed the folder, for example one whose push failed.
-    The model card is written last, and contains the line `made_of`."""
+    """Return whether an earlier command has completed the folder, for example a command whose
+    push failed. The model card is written last. It contains the line `made_of`."""
     try:
         with open(os.path.join(target, _CARD), encoding="utf-8") as file:
             return made_of in file.read().splitlines()
@@ -101,7 +100,8 @@ def _is_made(target: str, made_of: str) -> bool:
 def _make(
     registry: Registry, run: SweepRun, record: Row, arguments: Namespace, target: str, python: str
 ) -> None:
-    """Make the new folder `target`, with its model card. Raises `UsageError` if it exists."""
+    """Create the folder `target` with the weights and a model card. Raises `UsageError` if the
+    folder exists."""
     adapter = target if arguments.format == "adapter" else f"{target}.adapter"
     for path in (target, adapter):
         if os.path.lexists(path):
@@ -118,7 +118,7 @@ def _make(
 
 
 def _push(target: str, python: str, arguments: Namespace) -> None:
-    """Push the folder to the hub. Raises `EnvironmentFailure`."""
+    """Push the folder to the Hugging Face Hub. Raises `EnvironmentFailure`."""
     try:
         weights.by_cookbook(python, "push", os.environ, model_path=target, repo_id=arguments.push)
     except EnvironmentFailure as error:
@@ -127,7 +127,8 @@ def _push(target: str, python: str, arguments: Namespace) -> None:
 
 
 def _folder_of(registry: Registry, run: SweepRun, base_model: str) -> str:
-    """Return the folder of a base model of the local engine, or the model's name on the hub."""
+    """Return the folder of a base model if the local engine has it, else the model's name on the
+    hub."""
     if registry.sweep(run.sweep).plan.service != "local":
         return base_model
     from sweeper import paths
@@ -138,7 +139,8 @@ def _folder_of(registry: Registry, run: SweepRun, base_model: str) -> str:
 
 
 def _verdict(registry: Registry, run: SweepRun) -> Iterator[str]:
-    """Yield the report's lines about the run's cell; nothing for a sweep without a metric."""
+    """Yield lines about the rank of the run's cell and the verdict. Yield nothing for a sweep
+    without a metric."""
     from sweeper import analysis  # slow to load
 
     try:
@@ -157,7 +159,7 @@ def _verdict(registry: Registry, run: SweepRun) -> Iterator[str]:
 
 
 def _cost(run: SweepRun) -> Iterator[str]:
-    """Yield the line with the tokens of a run, and their price if known."""
+    """Yield a line with a run's tokens and their cost. Yield nothing if no tokens were counted."""
     from sweeper.money import prices
     from sweeper.money.costs import spent
 
@@ -169,7 +171,7 @@ def _cost(run: SweepRun) -> Iterator[str]:
 
 
 def _card(run: SweepRun, base_model: str, facts_of_sweep: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a model card, from what the sweep recorded."""
+    """Yield the lines of a model card, from the records of the sweep."""
     facts = run.record()
     yield "---"
     if base_model:
