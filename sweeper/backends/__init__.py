@@ -141,10 +141,11 @@ def open_places(
 ) -> dict[str, Backend]:
     """Open the backends of a plan and return them by the names of their places.
 
-    A place fails if it cannot be opened, or if `accept` raises `EnvironmentFailure` for it. By
-    default the failure is raised. If the plan lists its places, `some` returns each failed place as
-    `Away`. `quiet` does so only for places that do not answer, and raises `Unreachable` if no place
-    answers.
+    By default, and always if the plan does not list its places, a place that cannot be opened
+    raises its error. With `some` or `quiet`, a place also fails if `accept` raises
+    `EnvironmentFailure` for its backend. `some` returns each failed place as `Away`. `quiet`
+    returns only places that do not answer as `Away`, and raises other errors. It raises
+    `Unreachable` if no place answers.
     """
     backends: dict[str, Backend] = {}
     for place in launch.places:

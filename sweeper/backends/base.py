@@ -62,10 +62,10 @@ GONE = (JobState.ENDED, JobState.ABSENT)
 
 
 class JobStatus(NamedTuple):
-    """The status of a job. `code` (exit code) and `reason` are set only if the backend knows them;
-    tmux never does. `preempted`: the job ended because its machine was taken away or failed. `node`
-    is the job's current or last machine. `since` is when it began to wait or to stop, in UTC
-    (`2026-01-31T12:01:03Z`)."""
+    """The status of a job. `code` (exit code) and `reason` are set only if the backend knows
+    them; tmux never does. `preempted`: the job ended because its machine was taken away or
+    failed. `node` is the job's current or last machine. `since` is when the job began to wait or
+    to stop, in UTC (`2026-01-31T12:01:03Z`)."""
 
     state: JobState
     code: int | None = None
@@ -105,7 +105,8 @@ class Backend(ABC):
     def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
         """Ask the jobs to stop: send SIGTERM to the workers of running jobs and withdraw waiting
         jobs. Ignore unknown tokens. Return the tokens of jobs that cannot be stopped yet
-        (suspended, or about to start), or None. The caller repeats the call for these."""
+        (suspended, or about to start), or None if there are none. The caller repeats the call
+        for these."""
 
     @abstractmethod
     def logs(self, token: str) -> Iterator[str]:
@@ -129,8 +130,8 @@ class Backend(ABC):
         return None
 
     def location(self) -> Mapping[str, str]:
-        """Return fields that tell this queue from other queues of the same kind of backend, such as
-        `{"cluster": "a"}`. Their values never change."""
+        """Return fields that distinguish this queue from others of the same kind of backend,
+        such as `{"cluster": "a"}`. Their values never change."""
         return {}
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
@@ -236,16 +237,17 @@ class BackendType(NamedTuple):
 
     `open` takes the sweep's name, its folder (or URL) and the options. It raises
     `EnvironmentFailure` if the backend cannot be used. `section` declares the options. Users set
-    them in a grid (`launch.<name>`) and in a table of their configuration file. `doc` describes the
-    backend in one line. `by_run`: options may have `overrides` for some runs. `pins_gpus`: jobs can
-    have GPUs of their own, so options may have `gpus` and `per_gpu` of `launch`.
-    `records_defaults`: the defaults from the configuration file become part of the plan, by
-    `merge`. Otherwise the backend reads them when it is opened (`configuration.configured`).
-    `capabilities` and `checks` take the options of a plan; `capabilities` raises `UsageError` if
-    they are incomplete. `leftovers` takes a sweep's folder, the ids of its runs that are over, and
-    the ids of its runs that succeeded. `manifests` takes the arguments of `open` and the jobs,
-    grouped by submission. It returns a preview of each submission without querying the backend. It
-    is None for a backend that has no format of its own for jobs.
+    them in a grid (`launch.<name>`) and in a table of their configuration file. `doc` describes
+    the backend in one line. `by_run`: options may have `overrides` for some runs. `pins_gpus`:
+    jobs can have GPUs of their own, so options may have `gpus` and `per_gpu` of `launch`.
+    `records_defaults`: the defaults from the configuration file become part of the plan,
+    combined by `merge`. Otherwise the backend reads them when it is opened
+    (`configuration.configured`). `capabilities` and `checks` take the options of a plan;
+    `capabilities` raises `UsageError` if they are incomplete. `leftovers` takes a sweep's
+    folder, the ids of its runs that are over, and the ids of its runs that succeeded.
+    `manifests` takes the arguments of `open` and the jobs, grouped by submission. It returns a
+    preview of each submission without querying the backend. It is None for a backend that has no
+    format of its own for jobs.
     """
 
     name: str

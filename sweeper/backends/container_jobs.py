@@ -33,8 +33,8 @@ def image_option(doc: str) -> Option:
 
 
 def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
-    """Return the kind of an option that is a list of strings. Each must match `pattern`; messages
-    say that another string "is not a" `called`."""
+    """Return the kind of an option that is a list of strings. Each string must match `pattern`.
+    The message about a wrong string says that it "is not a" followed by `called`."""
 
     def wrong_with(text: str) -> str | None:
         return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is not a {called}"
@@ -56,8 +56,8 @@ def options_with_image(
     example: str = "IMAGE",
     other_key: str = "",
 ) -> T:
-    """Read options into the type `options`. Raises `UsageError` if they have no image, by the key
-    `image` or `other_key`."""
+    """Read options into the type `options`. Raises `UsageError` if neither `image` nor the key
+    that `other_key` names is set."""
     if plan_options.get("image") is None and plan_options.get(other_key) is None:
         other = f" (or {other_key})" if other_key else ""
         raise UsageError(

@@ -14,8 +14,8 @@ the name of a secret can look like a value."""
 
 def secrets_option(doc: str, reference: Matching, example: str) -> Option:
     """Return the option `secrets` of a backend. `reference` matches the platform's references to
-    secrets; `example` is one of them. Messages never repeat a text that does not match, since it
-    may be a secret's value."""
+    secrets; `example` is one of them. Messages never repeat a string that does not match, since
+    it may be a secret's value."""
     return Option(
         Names(
             "a mapping of variables to references, never to values",

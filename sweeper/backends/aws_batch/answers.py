@@ -9,7 +9,7 @@ Answer = Mapping[str, object]
 
 
 class EnvironmentOrder(TypedDict):
-    """A compute environment of a queue, by its ARN."""
+    """A compute environment of a queue, given by ARN."""
 
     computeEnvironment: str
 

@@ -27,8 +27,8 @@ _OTHER_SWEEP_SECONDS = 5.0, 60.0
 """Backoff of a submission while a job of another sweep is running: first and longest wait."""
 _DOUBT_SECONDS = 15.0
 """Seconds during which a listing may lack a job whose submission got no reply: Batch does not
-promise to list new jobs at once. These seconds also count from the start of this launcher, since an
-earlier launcher may have been killed before it got a reply."""
+promise to list new jobs immediately. These seconds also count from the start of this launcher,
+since an earlier launcher may have been killed before it got a reply."""
 
 
 class _Closed(EnvironmentFailure):

@@ -1,4 +1,4 @@
-"""Builds the requests to Batch. Many jobs that are submitted at once become one array job."""
+"""Builds the requests to Batch. Many jobs that are submitted together become one array job."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence

@@ -21,9 +21,10 @@ from sweeper.sweep.folder import attempt_of
 A_CALL = 100
 MOST_CALLS = 20
 _LIST_SECONDS = 10.0
-"""Seconds between two listings while any polled token was in no listing."""
+"""Seconds between two listings while some polled token is in no listing."""
 _RESTART_SECONDS = 120.0
-"""The same if every such token may be a restart of a live job. Batch does not list restarts."""
+"""Seconds between two listings if every such token may be a restart of a live job. Batch does
+not list restarts."""
 _WAITING = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING")
 _OVER = ("SUCCEEDED", "FAILED")
 _RANK = {
@@ -213,8 +214,8 @@ class Jobs:
         return self._ids[f"{run}-a{max(before)}"] if before else []
 
     def _merged(self, token: str, jobs: Sequence[str]) -> JobStatus:
-        """Merge the statuses of a token's jobs. If one job has not ended, its status counts; the
-        others are copies."""
+        """Return the status of a token that may have several jobs. A job that has not ended
+        takes precedence over ended ones."""
         submitted_ids = set(self._ids.get(token, ()))
         statuses: list[JobStatus] = []
         for job in jobs:
@@ -300,7 +301,7 @@ class Jobs:
             self._seen[job] = status_of(parent)
 
     def _count_restarts(self, jobs: Iterable[str]) -> None:
-        """Query how often each of these jobs that has ended was restarted."""
+        """Query how often Batch restarted these jobs, for those that have ended."""
         ended = (job for job in dict.fromkeys(jobs) if _ended(self._seen.get(job)))
         uncounted = [job for job in ended if job not in self._restarts]
         restarts = {job["jobId"]: _restarts(job) for job in self._describe(uncounted)}

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 _WHY_SECONDS = 10.0
 """Interval between queries for the reasons why jobs wait."""
 _MOST = 100
-"""The most jobs whose details are queried at once."""
+"""Maximum number of jobs whose details are queried together."""
 _ROOM_SECONDS = 5.0, 60.0
 """Backoff of a submission for which there was no room: first and longest wait."""
 _ALONE = 20
-"""The most missing experiments that are queried by name. If more are missing, all experiments are
-listed."""
+"""Maximum number of missing experiments that are queried by name. If more are missing, all
+experiments are listed."""
 _NEWEST: Mapping[str, object] = {"sort_order": "SORT_ORDER_DESCENDING", "created": {}}
 
 

@@ -1,5 +1,5 @@
-"""Calls Beaker by its official client, and turns errors into one-line messages. gRPC calls go to
-the client's stubs directly, with a timeout, since the client itself waits without limit."""
+"""Calls Beaker with its official client, and turns errors into one-line messages. gRPC calls go
+to the client's stubs directly, with a timeout, since the client itself waits without limit."""
 
 import functools
 import os
@@ -39,7 +39,7 @@ _HTTP = {
 
 
 class _How(TypedDict):
-    """Arguments of every call of a stub, besides its message."""
+    """Arguments of every call of a stub, besides the message."""
 
     timeout: float
     metadata: list[tuple[str, str]]

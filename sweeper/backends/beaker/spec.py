@@ -69,8 +69,8 @@ def _mounts(options: Options) -> list[dict[str, object]]:
 
 
 def _preemption(options: Options) -> dict[str, object]:
-    """Return the settings of preemption. Beaker does not accept `preemptible` together with the
-    other two settings."""
+    """Return the settings of preemption. Beaker does not accept `preemptible` together with
+    `minRuntime` and `autoResume`."""
     if options.preemptible is False:
         return {"preemptible": False}
     return {"minRuntime": _nanoseconds(options.min_runtime_s or 0), "autoResume": False}

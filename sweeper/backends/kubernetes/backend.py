@@ -105,8 +105,8 @@ def _stopping(job: Job, pod: Pod | None) -> JobStatus | None:
 
 
 def _waiting(job: Job, pod: Pod | None, whys: Mapping[str, str]) -> JobStatus | None:
-    """Return the status of a Job that waits, or None. The reason may be a refused pod, a queue, a
-    node, an image or a secret."""
+    """Return the status of a Job that waits; None if it does not wait. The reason may be a
+    refused pod, a queue, a node, an image or a secret."""
     meta, reason = job["metadata"], None
     if not pod:
         queue = (meta.get("labels") or {}).get("kueue.x-k8s.io/queue-name")
@@ -155,7 +155,8 @@ _WHY_SECONDS = 10.0
 _ROOM_SECONDS = 5.0, 60.0
 """Backoff of a submission that exceeded a quota: first and longest wait."""
 _ALONE = 20
-"""The most missing jobs that are queried by name. If more are missing, all jobs are listed."""
+"""Maximum number of missing jobs that are queried by name. If more are missing, all jobs are
+listed."""
 _EVENTS = Kind[Event]("/api/v1/namespaces/{}/events")
 _WORKLOADS = "/apis/kueue.x-k8s.io/{}/namespaces/{{}}/workloads"
 T = TypeVar("T", Job, Pod)

@@ -1,5 +1,5 @@
-"""Calls the API server by the official client, which finds the address and the credentials. Objects
-are plain mappings. Errors become one-line messages."""
+"""Calls the API server with the official client, which finds the address and the credentials.
+Objects are plain mappings. Errors become one-line messages."""
 
 import json
 import os

@@ -88,7 +88,8 @@ if TYPE_CHECKING:
 _ROOM_SECONDS = 5.0, 60.0
 """Backoff of a submission for which there was no room: first and longest wait."""
 _STOP_SECONDS = 2.0
-"""The most seconds that a call spends on stopping sandboxes. The rest follow in later calls."""
+"""Maximum number of seconds that a call spends on stopping sandboxes. Later calls stop the
+others."""
 _LINES = 10_000
 """How many of the last output lines of a job are shown."""
 _STOP = inspect.getsource(stop)
@@ -262,9 +263,9 @@ class ModalBackend(Backend):
             self._over[token] = how
 
     def _signal(self, token: str, seconds: float) -> bool:
-        """Send SIGTERM to the worker in a sandbox. Return True if the worker got the signal within
-        `seconds`, or if the sandbox has ended. The signal comes from a process in the sandbox,
-        since Modal's own termination kills everything at once."""
+        """Send SIGTERM to the worker in a sandbox. Return True if the worker got the signal
+        within `seconds`, or if the sandbox has ended. The signal comes from a process in the
+        sandbox, since Modal's own termination kills all processes immediately."""
         identity, python = self._ids[token], self._options.python
         argv = [python, "-P", "-c", _STOP, token, self._folder]
 

@@ -1,4 +1,4 @@
-"""Calls Modal by its official client, and turns errors into one-line messages. Calls run on an
+"""Calls Modal with its official client, and turns errors into one-line messages. Calls run on an
 event loop in a thread, so that a call can be abandoned."""
 
 import asyncio

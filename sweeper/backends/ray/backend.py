@@ -1,7 +1,7 @@
-"""Runs jobs on a Ray cluster, each as a detached actor that is named by the sweep's folder, the
-sweep's identity and the token. Ray lists actors until long after their end. This module does not
-import Ray: it calls `driver.py`, a process that is restarted when it has lost the connection to the
-head."""
+"""Runs jobs on a Ray cluster, each as a detached actor that is named after the sweep's folder,
+the sweep's identity and the token. Ray lists actors until long after their end. This module does
+not import Ray: it calls `driver.py`, a process that is restarted when it has lost the connection
+to the head."""
 
 import importlib.util
 import os

@@ -1,5 +1,6 @@
-"""Runs jobs on a Slurm cluster, by sbatch, squeue, scancel and scontrol. Jobs that are submitted
-together become an array. A job is identified by its comment (`tables.py`) and its token."""
+"""Runs jobs on a Slurm cluster with sbatch, squeue, scancel and scontrol. Jobs that are
+submitted together become an array. A job is identified by its comment (`tables.py`) and its
+token."""
 
 import re
 import signal
@@ -21,7 +22,7 @@ from sweeper.sweep.folder import attempt_of
 _ROOM_SECONDS = 30.0, 300.0
 """Backoff of sbatch after it had no room or did not answer: first and longest wait."""
 _LATER = re.compile("nodes are busy|Required node not available|eservation")
-"""Matches objections to a test submission that would only make a real job wait."""
+"""Matches Slurm's objections to a test submission that only mean that a real job would wait."""
 _OWN = ("--signal=", "--requeue", "--no-requeue")
 """Options that are not about a job's resources."""
 _OVER_MEMORY = re.compile("slurmstepd.*: error: .*memory limit")
@@ -146,8 +147,8 @@ class SlurmBackend(Backend):
             self._hand_in(group[start : start + size], options, room)
 
     def _hand_in(self, jobs: Sequence[JobSpec], options: Options, room: Backoff) -> None:
-        """Submit the jobs, in halves if there is no room for all at once. An array with a throttle
-        is not split, since the throttle would apply to each half."""
+        """Submit the jobs, in halves if there is no room for all of them together. An array with
+        a throttle is not split, since the throttle would apply to each half."""
         tokens = {job.token for job in jobs}
         try:
             self._submit(jobs, options)

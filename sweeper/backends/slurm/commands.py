@@ -27,8 +27,8 @@ _FORMAT = ",".join(f"{field}:|" for field in _FIELDS.split(","))
 _ACCOUNTED = "JobID,State,ExitCode,Comment"
 _COMMENT = re.compile(r"sweeper:([0-9a-f]{16}):([0-9a-f]{12}):([0-9a-f]+-a[0-9]+|array)")
 _PASSED_ON = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERVATION")
-"""Environment variables with the user's defaults that a command may have. Other variables would
-change the command's action or the format of its output."""
+"""Environment variables with the user's defaults, which Slurm's commands get. Other variables of
+Slurm would change what a command does or the format of its output."""
 _REACHING = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 """Environment variables that select the cluster. If the launcher runs in a Slurm job, other
 variables describe that job, and the submitted jobs would inherit them."""
@@ -274,7 +274,7 @@ class Slurm:
         return queue_of(self.call("squeue", *options), folder_hash)
 
     def accounted(self, folder_hash: str, days: int) -> list[Job]:
-        """Return the sweep's jobs of the last `days` in the accounting database."""
+        """Return the sweep's jobs of the last `days` days from the accounting database."""
         options = ("-X", "-n", "-P", "-D", "-S", f"now-{days}days", "-o", _ACCOUNTED)
         return accounted_of(self.call("sacct", *options), folder_hash)
 
@@ -342,7 +342,7 @@ def _compact(ids: Sequence[str]) -> list[str]:
 
 
 def _ranges(indices: Sequence[int]) -> list[str]:
-    """Return ranges of consecutive numbers, joined by commas into texts of limited length."""
+    """Return ranges of consecutive numbers, joined by commas into strings of limited length."""
     runs: list[list[int]] = []
     for number in indices:
         if runs and runs[-1][1] == number - 1:

@@ -114,7 +114,7 @@ class Tables:
         return self._tokens_by_table[table]
 
     def printed(self, job: Job) -> Iterator[str]:
-        """Yield the lines that a job printed, if its output is here."""
+        """Yield the lines that a job printed, if this machine can read its output file."""
         index = f".{job.task}" if job.token is None else ""
         path = os.path.join(self.place, f"{job.table}{index}.out")
         try:

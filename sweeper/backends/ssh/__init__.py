@@ -29,7 +29,7 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _capacity(host: Host, options: Mapping[str, object]) -> int:
-    """Return the most jobs at once on a host, limited by its slots and GPUs."""
+    """Return the largest number of parallel jobs on a host, limited by its slots and GPUs."""
     gpus, shared = options.get("gpus"), options.get("per_gpu", 1)
     if not isinstance(gpus, int) or not isinstance(shared, int) or host.gpus is None:
         return host.slots

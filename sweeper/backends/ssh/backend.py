@@ -41,8 +41,8 @@ class _Count(NamedTuple):
 
 
 class SshBackend(Backend):
-    """A backend (see `sweeper.backends.base.Backend`). `capacity` is the most jobs at once on each
-    host."""
+    """A backend (see `sweeper.backends.base.Backend`). `capacity` is the largest number of
+    parallel jobs on each host."""
 
     name = "ssh"
 

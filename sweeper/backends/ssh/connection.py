@@ -1,5 +1,5 @@
-"""Sends requests to hosts by the system's OpenSSH. One connection to each host stays open for a
-while, so that a request takes milliseconds."""
+"""Sends requests to hosts with the system's OpenSSH. One connection to each host stays open for
+a while, so that a request takes milliseconds."""
 
 import json
 import os

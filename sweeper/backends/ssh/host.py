@@ -57,8 +57,9 @@ class Host:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
 
     def state(self, path: str) -> int | str | None:
-        """Return the pid of the worker that the file `path` records if it lives, else `ended`, or
-        `lost` if the machine was restarted since. None if there is no record."""
+        """Return the state of the worker that the file `path` records: `lost` if the machine was
+        restarted since, else the worker's pid if it lives, else `ended`. None if there is no
+        record."""
         try:
             record: dict[str, Any] | None = json.loads(_text(path) or "null")
             if record is None:
@@ -130,7 +131,8 @@ class Host:
             raise OSError(message)
 
     def become(self, job: dict[str, Any], failing: int) -> None:
-        """Turn this process into the worker, with its output in the log."""
+        """Turn this process into the worker, with its output in the log. If that fails, write
+        the reason to the file descriptor `failing`."""
         path: str = job["cwd"]
         try:
             if job["makes"]:

@@ -18,8 +18,8 @@ _EXPECTED = "a list of hosts: NAME, or {host: NAME, slots: 4, gpus: 2}"
 
 
 class Host(NamedTuple):
-    """A machine. `slots` is the most jobs that it runs at once. `gpus` is the number of GPUs that
-    runs may use (None: as many as its slots need)."""
+    """A machine. `slots` is the largest number of jobs that it runs at the same time. `gpus` is
+    the number of GPUs that runs may use (None: as many as its slots need)."""
 
     host: str
     slots: int = 1

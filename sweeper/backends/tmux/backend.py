@@ -28,8 +28,8 @@ _LEAST_WIDTH, _LEAST_HEIGHT = 26, 5
 two panes; the next panes get another window."""
 
 MOST_ENDED = 50
-"""The most panes of ended jobs that stay open. The output of the others is in the logs of their
-runs."""
+"""Maximum number of panes of ended jobs that stay open. The output of the others is in the logs
+of their runs."""
 
 _OVER = re.compile("succeeded$|failed|cancelled$|preempted|lost|next attempt")
 """Matches the labels of panes whose jobs have ended."""
@@ -133,8 +133,9 @@ class TmuxBackend(Backend):
             self._server.source(lines)
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """Show the texts (see `sweeper.backends.base.Backend`), as options of the session and its
-        panes. tmux displays these options in its status line and its borders."""
+        """Show the sweep's status and its jobs' labels (see `sweeper.backends.base.Backend`):
+        they become options of the session and its panes. tmux displays these options in its
+        status line and its borders."""
         session = self._server.session(self._folder)
         if session is None:
             return
@@ -246,9 +247,9 @@ def _new_group(session: str, group_hash: str, name: str, jobs: Sequence[JobSpec]
 
 
 def _split(target: str, job: JobSpec) -> list[str]:
-    """Return the command line for another pane of a window. The new pane becomes the active one, so
-    that it gets its title. All steps are on one line, so that tmux skips the rest if there is no
-    room for the pane."""
+    """Return the command line for another pane of a window. The new pane becomes the active one,
+    so the next step gives the title to it. All steps are on one line, so that tmux skips the
+    rest if there is no room for the pane."""
     window = argument(target)
     steps = [
         f"split-window -t {window} {_program(job)}",

@@ -305,8 +305,8 @@ class TmuxServer:
         return panes
 
     def source(self, commands: Sequence[str]) -> None:
-        """Run any number of tmux commands in one call. After a failure the others still run, and
-        `Refusal` is raised."""
+        """Run any number of tmux commands in one call. If one fails, the commands after it still
+        run, and `Refusal` is raised."""
         try:
             with tempfile.NamedTemporaryFile("w", suffix=".tmux", encoding="utf-8") as file:
                 file.writelines(f"{command}\n" for command in commands)
