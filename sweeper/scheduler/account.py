@@ -1,6 +1,6 @@
-"""The record that the launchers of an account share: the learned limit of jobs at once, and the
-slots below it that each sweep holds. The record consists of numbered pages. Each page is made from
-the page before it and created exclusively. Only the newest page counts."""
+"""The record that the launchers of an account share: the learned limit on parallel jobs, and the
+number of slots (parallel jobs) that each sweep holds. The record consists of numbered pages.
+Each page is made from the page before it and created exclusively. Only the newest page counts."""
 
 import hashlib
 import math
@@ -40,8 +40,9 @@ _SECTION = Section(
 
 
 class Quota(NamedTuple):
-    """The quota settings in the user's configuration. `place` is the folder or store where quotas
-    are shared, `slots` the number of jobs that the service runs at once, if known."""
+    """The quota settings in the user's configuration. `place` is the folder or store where
+    quotas are shared, `slots` the number of jobs that the service runs at the same time, if
+    known."""
 
     place: str
     slots: int | None = None
@@ -150,7 +151,7 @@ class Load(NamedTuple):
 
 
 class Limiter:
-    """A learner of the limit of jobs at once, for one launcher. `clock` returns monotonic seconds.
+    """A learner of the limit on parallel jobs, for one launcher. `clock` returns monotonic seconds.
 
     When the service pauses recipes, the limit falls to the number of running jobs that are not
     paused, but not below half of the running jobs. When a job is rejected, the limit falls to half
@@ -164,8 +165,9 @@ class Limiter:
     congestion avoidance in computer networks", explain why several limiters converge to equal
     shares.)
 
-    Launchers may share the learned state. Each measures time by its own clock, from the moment when
-    it sees a change."""
+    Launchers may share the learned state. Each measures time by its own clock, from the moment
+    when it sees a change.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -379,9 +381,9 @@ class StoredRecord:
         return sorted(filter(None, map(_number, names)))
 
     def _newest(self, numbers: list[int]) -> Page:
-        """Return the newest readable page. It gets the number of the newest page, so that the next
-        page supersedes damaged ones. If no page is readable, the account starts anew: each launcher
-        adds itself again, and the limit is learned again."""
+        """Return the newest readable page. The result has the number of the newest page,
+        readable or not, so that the next page supersedes damaged ones. If no page is readable,
+        the account starts anew: each launcher adds itself again, and the limit is learned again."""
         for number in reversed(numbers):
             if number == self._page.number:
                 return self._page._replace(number=numbers[-1])

@@ -33,7 +33,8 @@ _SUM_SECONDS = 10.0
 """Seconds between two calculations of a sweep's usage."""
 _MOST_OUTCOMES = 10_000
 _REMOTE_LOOKS = 100
-"""The most outcomes that are read per calculation on a remote store, where each read is slow."""
+"""Maximum number of outcomes that a calculation reads from a remote store, where each read is
+slow."""
 
 Attempt = tuple[str, int]
 
@@ -53,7 +54,7 @@ class AttemptUsage:
         self._context = context
         self._run_table, self._heartbeats = run_table, heartbeats
         self.outcomes: dict[str, bytes] = {}
-        """The outcomes on a remote store that were read, by their paths."""
+        """The outcomes that were read from a remote store, by path."""
         self._seen: dict[Attempt, Used] = {}
         self._final: set[Attempt] = set()
         self._files: dict[Attempt, UsageFiles] = {}
@@ -296,9 +297,9 @@ class AccountBudget:
             self._mine = records
 
     def _recorded(self, now: Spent) -> SweepSpent:
-        """Return the usage that earlier launchers of this sweep recorded. Usage in the file of
-        version 0.1, or in the file of a folder from which this sweep was moved or copied, stays
-        there and is not recorded again."""
+        """Return the usage that earlier launchers of this sweep recorded. Some of it may be in
+        another file: that of version 0.1, or that of a folder from which this sweep was moved or
+        copied. It stays in that file and is not recorded again."""
         try:
             return read_as(self._store, self._path, daily_spending.read)._replace(
                 identity=self._identity
@@ -399,7 +400,8 @@ class Spending:
         return Spent(total(used.usage for used in usages), sum(used.seconds for used in usages))
 
     def _judge(self, limits: Budget, used: Spent, name: str, how: str) -> None:
-        """Record whether a limit is reached. A limit that stops runs takes precedence."""
+        """Record whether a limit is reached. A limit that stops runs takes precedence over one
+        that only starts no more runs."""
         why = self._over(limits, used, name)
         if why is None or self.is_over:
             return

@@ -117,9 +117,9 @@ class Racing(Stages):
         return Round(seeds, runs, ended, judged(self._plan), timestamp())
 
     def _next_runs(self, race: Race, alive: set[str], seeds: int) -> tuple[int, tuple[str, ...]]:
-        """Return the number of seeds that all cells in `alive` have after the next round, and the
-        runs that are missing. A cell that was not in earlier rounds also gets the seeds of those
-        rounds."""
+        """Return the number of seeds that all cells in `alive` have after the next round, and
+        the runs that must still start for that. A cell that was not in earlier rounds also gets
+        the seeds of those rounds."""
         counts = Counter(run.cell for run in self._planned())
         started = {run.id for run in self._planned()}
         while True:
@@ -166,9 +166,9 @@ _NAMES = ("pause", "parallel", "stop", "plan", "cancel")
 
 
 class Requests:
-    """The requests to a launcher, as of the last check. `stop`: a user wants the launcher to end.
-    `replanned`: the sweep has a new plan. `parallel`: the requested number of jobs at once.
-    `cancel`: a user has cancelled the whole sweep."""
+    """The requests to a launcher, as of the last check. `stop`: a user wants the launcher to
+    end. `replanned`: the sweep has a new plan. `parallel`: the requested number of parallel
+    jobs. `cancel`: a user has cancelled the whole sweep."""
 
     def __init__(self, context: Context) -> None:
         self._folder = context.folder
@@ -290,8 +290,8 @@ class Backlog:
         return held if held is not None and self.wanting() else None
 
     def left(self, unsubmitted: Collection[str]) -> int:
-        """Count the runs that this launcher still has to start or to look up: a backend may already
-        have their job. `unsubmitted` are runs whose opened attempt no backend has."""
+        """Count the runs that this launcher still has to start, or to look up because a backend
+        may already have their job. `unsubmitted` are runs whose opened attempt no backend has."""
         unknown = self._run_table.unacknowledged().keys()
         if not self._starting or (self.held is not None and self._requests.pause is None):
             return len(unknown - set(unsubmitted))

@@ -14,7 +14,8 @@ from sweeper.sweep.job import Engine, read_engine
 from sweeper.sweep.launcher import Service
 
 SILENT_SECONDS = 5.0
-"""Seconds without an answer before users are told. An engine may be too busy to answer at once."""
+"""Seconds without an answer before users are told. An engine may be too busy to answer
+immediately."""
 ORPHAN_SECONDS = 60.0
 """Seconds that an attempt has to end by itself after its engine moved to another address. Some
 attempts no longer need the engine. Many programs give up after half a minute. The SDK alone would
@@ -23,11 +24,11 @@ _ASK_SECONDS = 1.0
 
 
 class EngineWatch:
-    """The watch of a sweep's engine. It finds the engine by `find` and passes its address to later
-    attempts. `url` is the address at the launch.
+    """The watch of a sweep's engine. It finds the engine with `find` and passes the engine's
+    address to later attempts. `url` is the address at the launch.
 
-    `fixed`: the address was given at the launch and never changes. Perhaps only jobs can reach the
-    engine, so it counts as missing only if it has answered here before.
+    `fixed`: the address was given at the launch and never changes. Perhaps only jobs can reach
+    such an engine, so it counts as missing only if it has answered this launcher before.
     """
 
     def __init__(

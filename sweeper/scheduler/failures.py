@@ -194,8 +194,8 @@ class Outcomes:
         self._unread: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Begin a check of all runs. Attempts that turn out to have ended in this check ended after
-        the previous one."""
+        """Begin a check of all runs. Attempts that this check finds ended have ended after the
+        previous check."""
         self._looks = (self._looks[1], self._clock())
 
     def note(self, run: str, state: RunState, events: set[tuple[int, Event]]) -> bool:

@@ -79,7 +79,7 @@ class Scheduler:
 
     @property
     def outcomes(self) -> Mapping[str, bytes]:
-        """The outcomes on a remote store that were read, by their paths."""
+        """The outcomes that were read from a remote store, by path."""
         return self._parts.attempts.outcomes
 
     def run(self) -> Summary:

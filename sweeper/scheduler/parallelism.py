@@ -48,7 +48,8 @@ _NEVER = "never"
 
 class Jobs(NamedTuple):
     """The load of a sweep: `busy` jobs run, the service delays `paused` of them, and `wanted`
-    more could start now. At most `most` may run at once. `refused`: the service rejected a job."""
+    more could start now. At most `most` may run at the same time. `refused`: the service
+    rejected a job."""
 
     busy: int
     wanted: int
@@ -75,8 +76,8 @@ def name_of(root: str, sweep: str, identity: str = "") -> str:
 
 class Governor:
     """The part of a launcher that decides how many slots its sweep holds. `member` is the first
-    entry of the sweep in the record. `most` is how many jobs the service runs at once, if the user
-    knows it. With None, the launchers learn it."""
+    entry of the sweep in the record. `most` is the number of jobs that the service runs at the
+    same time, if the user knows it. With None, the launchers learn this number."""
 
     def __init__(
         self,
@@ -289,8 +290,8 @@ class Governor:
             abandoned.look()
 
     def _slots_needed(self, page: Page, gone: set[str]) -> dict[str, int]:
-        """Return the number of slots that each member without a launcher still needs, for members
-        that hold more."""
+        """Return, for each member without a launcher that holds more slots than it still needs,
+        the number that it needs."""
         jobs: dict[str, int] = {}
         for name in gone:
             member, abandoned = page.members[name], self._abandoned.get(name)
@@ -342,8 +343,8 @@ class _Abandoned:
         return sum(self._heartbeats.quiet(*attempt) <= LEASE_SECONDS for attempt in opened)
 
     def _another(self, folder: SweepFolder) -> int:
-        """Return 0 if another sweep has replaced this one. Raises `StoreError` if that is not
-        certain."""
+        """Return 0, the count of a sweep that another sweep in its folder has replaced. Raises
+        `StoreError` if the folder may be on another disk."""
         if folder.store.is_remote or self._is_here:
             return 0  # It replaced this sweep.
         raise StoreError(f"{folder.address} is another sweep")
@@ -368,15 +369,16 @@ def governor_of(context: Context, service: Service) -> Governor:
 
 
 class Lowered(NamedTuple):
-    """A limit below the requested number of jobs at once. `why` is a key of `labels.LOWERED`."""
+    """A limit below the requested number of parallel jobs. `why` is a key of `labels.LOWERED`."""
 
     limit: int
     why: str
 
 
 class Parallelism:
-    """The limits of one launcher. `most` is the number in the plan or in a later request. `needed`:
-    whether the launcher starts any runs; if not, it takes no slots."""
+    """The limits of one launcher. `most` is the largest number of parallel jobs, from the plan
+    or a later request. `needed`: whether the launcher starts any runs; if not, it takes no
+    slots."""
 
     def __init__(self, context: Context, service: Service, *, needed: bool) -> None:
         self._planned = self.most = context.plan.launch.max_parallel
@@ -401,7 +403,8 @@ class Parallelism:
         return min(self.here, self._slots)
 
     def ask(self, most: int | None) -> None:
-        """Set the number of jobs at once; None means the number in the plan."""
+        """Set the largest number of jobs that may run at the same time; None restores the plan's
+        number."""
         self.most = self._planned if most is None else most
 
     def look(

@@ -55,7 +55,7 @@ class Places:
         """Places that have room for fewer jobs than may run, as of the last check."""
         self._at: dict[tuple[str, int], str] = {}
         self.damaged: dict[str, str] = {}
-        """Damaged records of the places of runs, since this was last cleared."""
+        """For each run whose recorded place is damaged: the error, until it is cleared."""
         self._silent_since: dict[str, float] = {}  # when a place stopped answering
         self._refusals: dict[str, int] = {}  # how often in a row it refused jobs
         self._until: dict[str, float] = {}
@@ -116,9 +116,10 @@ class Places:
             raise Unreachable(str(error)) from error
 
     def look_where_nothing_is(self, place: str) -> None:
-        """Poll a place that has no running attempts, so that it forgets the jobs that have ended.
-        If the place did not answer last time, and has no jobs to look up, query it about some job,
-        to learn whether it answers again. Raises `Unreachable` if it does not answer."""
+        """Poll a place that has no running attempts, so that it forgets the jobs that have
+        ended. If the place did not answer last time, and has no jobs to look up, query it about
+        an arbitrary job, to learn whether it answers again. Raises `Unreachable` if it does not
+        answer."""
         try:
             self._put(place, lambda backend: backend.poll([]))
         except Unreachable:  # like a place that could not be opened
@@ -176,8 +177,8 @@ class Places:
         self._until[place] = self._clock() + min(most, first * 2.0 ** min(times, 9))
 
     def takes(self, place: str) -> bool:
-        """Return whether jobs may be submitted to a place now: it accepted the last one, or refused
-        it long ago."""
+        """Return whether jobs may be submitted to a place now: it accepted the last job, or
+        refused the last job long enough ago."""
         return place not in self._closed and self._clock() >= self._until.get(place, 0.0)
 
     def room(self, unsubmitted: Collection[str]) -> dict[str, int]:

@@ -44,11 +44,12 @@ class Summary(NamedTuple):
     launcher will still start.
 
     `unreachable` says what does not answer. `held` says why no runs are started, and `held_back`
-    counts the runs that therefore wait for another launch. `limit` is the number of jobs at once if
-    that is less than `max_parallel`, and `limit_by` the reason, a key of `labels.LOWERED`. `alarms`
-    are lines for people. `again` counts, by state, the runs to start that have run before. `waits`
-    says which runs depend on others that did not succeed. `ends` says why the launcher ends before
-    the sweep is over. `to_come` counts the runs of stages that are unknown until others have ended.
+    counts the runs that therefore wait for another launch. `limit` is the number of jobs that
+    may run at the same time, if that is less than `max_parallel`, and `limit_by` the reason, a
+    key of `labels.LOWERED`. `alarms` are lines for people. `again` counts, by state, the runs to
+    start that have run before. `waits` says which runs depend on others that did not succeed.
+    `ends` says why the launcher ends before the sweep is over. `to_come` counts the runs of
+    stages that are unknown until others have ended.
     """
 
     counts: Counter[State]

@@ -57,9 +57,9 @@ def _of_best_cell(
     missing: Collection[str],
     sign: float,
 ) -> tuple[tuple[str, float], ...]:
-    """Return all runs of the cell with the best mean. Cells with runs whose last record lacks the
-    metric come after complete cells. Cells in which a run lacks a value come last, unless failures
-    are ignored."""
+    """Return all runs of the cell with the best mean. Cells in which a run has no value at all
+    come last, unless `failed: drop` ignores such runs. Before them come cells in which a run has
+    a value, but not in its last record."""
     planned: dict[str, list[str]] = {}
     for run in choice.candidates:
         if run in runs:

@@ -227,7 +227,8 @@ class Submitter:
         each(folder.store, write, jobs)
 
     def _launch(self) -> dict[str, object]:
-        """Return the entry of an intent that names the launch of the attempt."""
+        """Return what an INTENT event records about its launch: `{"launch": id}`, or `{}` if the
+        plan has no id of a launch."""
         identity = launch_id(self._context.plan.provenance)
         return {} if identity is None else {"launch": identity}
 
@@ -253,6 +254,6 @@ class Submitter:
 
 
 def _requirements(plan: Plan) -> str | None:
-    """Return the file in the copy of the code with the requirements of a stage's recipe."""
+    """Return the path of the recipe's requirements file within the copy of the code, or None."""
     name = plan.launch.requirements
     return None if name is None or plan.carried is None else plan.carried.files.get(name)
