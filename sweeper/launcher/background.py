@@ -98,7 +98,7 @@ def launcher_log(folder: SweepFolder) -> str:
 
 _START_SECONDS = 60.0
 """Time limit for a detached launcher to take its sweep's lock. It is long because a busy machine
-starts programs slowly. A launcher that fails earlier is reported at once."""
+starts programs slowly. A launcher that fails earlier is reported immediately."""
 _FIRST_SECONDS = 3.0
 """Seconds that a detached launcher has for its first step, in which a backend may refuse the
 sweep."""
@@ -214,8 +214,8 @@ _OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_p
 
 def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> bool:
     """Give a plan to the running launcher, and wait until the launcher uses the plan. If the
-    launcher already has this plan, return at once. Returns False if the launcher ended instead.
-    Raises `AnotherLauncher` if the launcher cannot continue with the plan."""
+    launcher already has this plan, return immediately. Returns False if the launcher ended
+    instead. Raises `AnotherLauncher` if the launcher cannot continue with the plan."""
     try:
         before = folder.read_plan()
     except NotFound as error:  # Another launch is about to write the plan.

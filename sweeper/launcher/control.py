@@ -39,7 +39,7 @@ _STOP_SECONDS = 75.0
 minute for sbatch), and the worker ends."""
 _TAKE_OVER_SECONDS = 3.0
 _HELD_SECONDS = 15.0
-"""Seconds in which a launcher that starts no runs must notice the request to continue."""
+"""Seconds within which a held launcher must notice the request to continue."""
 
 
 def cancel(
@@ -298,8 +298,8 @@ def retry_runs(
 
 
 class RetryRequests(NamedTuple):
-    """Recorded requests to retry runs. `ready` is set if no launcher was running that could see
-    them."""
+    """Recorded requests to retry runs. `ready` is the checked sweep if runs will start again and
+    no launcher was running, else None."""
 
     done: list[Requested]
     ready: "Ready | None"
@@ -352,7 +352,8 @@ def take_up(
 ) -> bool:
     """Return whether a running launcher of the sweep sees the requests. If not, the caller must
     start a launcher. Tell the user if the code has changed, and what the call waits for. Raises
-    `EnvironmentFailure` if the launcher keeps starting no runs."""
+    `EnvironmentFailure` if the running launcher is held (starts no runs because of earlier
+    failures, for example) and stays held."""
     _tell_code(sweep, tell)
     return _taken_up(sweep.folder, tell, clock, sleep)
 
@@ -388,7 +389,8 @@ def _taken_up(
     """Return whether a running launcher will see the recorded requests. A launcher that is about
     to end may not read them. On a remote store, a dead launcher's lease lasts for a while, so
     only a heartbeat shows that the launcher is running. If a `cancel` holds the lock, wait until
-    it ends. Raises `EnvironmentFailure` if a launcher keeps starting no runs."""
+    it ends. Raises `EnvironmentFailure` if the running launcher is held, and is still held after
+    `_HELD_SECONDS`."""
     from sweeper.sweep.lock import is_alive, is_held
 
     began, is_told = clock(), False

@@ -59,8 +59,8 @@ def _environments(where: str) -> Iterator[_Environment]:
 
 
 def _old() -> Iterator[_Environment]:
-    """Yield the environment files that are at least an hour old. A file may only name the path
-    of the actual environment file, which is yielded instead."""
+    """Yield the environment files that are at least an hour old. If a file only has the path of
+    the actual environment file, the actual file is yielded instead, provided that it exists."""
     for environment in _environments(home()):
         place = environment.document.get(PLACE)
         if time.time() - environment.written < _YOUNG_SECONDS:

@@ -30,8 +30,8 @@ from sweeper.sweep.states import OPEN, RunState, State
 from sweeper.sweep.sweep_requests import asked_parallel, forget
 
 _SHORTEST = 8
-"""The shortest value of a secret that texts are searched for. Any text may contain a shorter one
-by chance."""
+"""Minimum length of a secret's value to search for. Any text may contain a shorter value by
+chance."""
 
 
 class Offer(NamedTuple):

@@ -204,8 +204,8 @@ def _is_part(before: Mapping[str, str], place: Mapping[str, str]) -> bool:
 
 
 def _backend_before(folder: SweepFolder, plan: Plan, before: Mapping[str, str]) -> Backend:
-    """Open the backend that the sweep was submitted to. Raises `EnvironmentFailure` if its name
-    refers to another place on this machine."""
+    """Open the backend that the sweep was submitted to. Raises `EnvironmentFailure` if, on this
+    machine, the backend's name leads to another place than the one in `before`."""
     name = before["backend"]
     backend = open_backend(name, folder.name, folder.address, options_of(plan.launch, name))
     if not _is_part(before, place_of(backend)):
@@ -220,8 +220,8 @@ def _find(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> Mapping[str, str]:
-    """Ask a backend which of the jobs it has. Repeat this until the backend is certain of its
-    answer."""
+    """Ask a backend which of these jobs it has. While the backend does not answer, or is not
+    certain yet, ask again, for at most `_ANSWER_SECONDS`."""
     deadline = clock() + _ANSWER_SECONDS
     while True:
         try:

@@ -60,8 +60,8 @@ class LaunchPreview(NamedTuple):
     """A plan, and the effect of its launch on each run of the sweep at `folder`. `retired`
     counts the recorded runs that the grid no longer has; `dropped` counts the finished runs that
     this launch would retire. `estimate` is the expected usage of the runs that start, if it can
-    be estimated. For a race, `estimate` is an upper limit, and `least` leaves out runs that only
-    later rounds may start."""
+    be estimated. For a race, `estimate` is an upper limit, and `least` is the estimate without
+    the runs that only later rounds may start."""
 
     plan: Plan
     folder: SweepFolder
