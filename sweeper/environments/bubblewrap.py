@@ -31,7 +31,7 @@ class Watched:
         self._most_files, self._just_ended = limits.files, False
 
     def why(self) -> Ended:
-        """Return the limit because of which the processes were last ended, and clear it."""
+        """Return the limit that the processes exceeded when they were last ended, and clear it."""
         reason, self._ended = self._ended, ""
         return reason
 
@@ -153,7 +153,7 @@ _spawner = ThreadPoolExecutor(1, "environments")
 
 
 def missing() -> str | None:
-    """Return why such environments are not possible on this machine, or None."""
+    """Return why bubblewrap cannot make environments on this machine; None if it can."""
     for program in ("bwrap", "setpriv", "unshare", "nice"):
         if shutil.which(program) is None:
             packages = {"bwrap": "bubblewrap", "nice": "coreutils"}
@@ -193,8 +193,8 @@ _WITH_US = ("--user", "--map-current-user", "--pid", "--fork", "--kill-child=KIL
 
 
 def _start(over_root: Sequence[str] = ()) -> list[str]:
-    """Return the beginning of the command that starts an environment. The programs in it are looked
-    up on our own PATH, since the command runs with a fixed one."""
+    """Return the beginning of the command that starts an environment. The programs in it are
+    looked up on our own PATH, since the command runs with a fixed PATH."""
     bwrap, nice, setpriv, unshare = (
         shutil.which(name) or name for name in ("bwrap", "nice", "setpriv", "unshare")
     )
@@ -206,7 +206,7 @@ def _start(over_root: Sequence[str] = ()) -> list[str]:
 
 
 class Bubblewrap(InShell):
-    """An environment by bubblewrap. See `Environment`."""
+    """An environment made by bubblewrap. See `Environment`."""
 
     root = ""
 

@@ -24,7 +24,7 @@ _locks_lock = threading.Lock()
 
 
 def missing(command: str) -> str | None:
-    """Return why such environments are not possible on this machine, or None."""
+    """Return why `command` (podman or docker) cannot be used on this machine; None if it can."""
     if shutil.which(command) is None:
         return f"{command} is not installed (Debian: apt-get install {_package(command)})"
     try:

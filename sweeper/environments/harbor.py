@@ -36,7 +36,7 @@ exit $s
 
 
 def missing(which: str) -> str | None:
-    """Return why such environments are not possible in this interpreter, or None."""
+    """Return why this interpreter cannot open environments of the type `which`; None if it can."""
     if importlib.util.find_spec("harbor") is None:
         return (
             "the package harbor is not in this interpreter (pip install harbor, Python 3.12 or "

@@ -17,7 +17,7 @@ from sweeper.environments.base import Died, Ended, Limits, Result
 
 _WORD = 12
 _SHELLS = 64
-"""The most shells in one environment."""
+"""Maximum number of shells in one environment."""
 _PIECE = 1 << 18
 _PATIENCE = (0.5, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds to wait after each signal to the supervisor."""
@@ -128,7 +128,7 @@ class Output:
         del self._tail[: len(self._tail) - self._most_tail]
 
     def result(self, code: int | None, ended: Ended = "") -> Result:
-        """Return the result of the command, with its output as far as it was kept."""
+        """Return the result of the command, with the part of its output that was kept."""
         if len(self._tail) > self._most_tail:
             self._cut()
         data = bytes(self._head + self._tail)
@@ -136,9 +136,9 @@ class Output:
 
 
 class Shell:
-    """The controller of a new environment's supervisor, the child `process`. `end_all` signals the
-    supervisor to end all other processes. `why` returns the limit because of which they were ended,
-    if any. `root` is the prefix of the environment's paths."""
+    """The controller of a new environment's supervisor, the child `process`. `end_all` signals
+    the supervisor to end all other processes. `why` returns the limit that they exceeded, if
+    they were ended for that. `root` is the prefix of the environment's paths."""
 
     def __init__(
         self,

@@ -296,9 +296,9 @@ class Matching(NamedTuple):
 
 
 class Names:
-    """A mapping of names to strings. Messages call it `what`. `reserved` are prefixes of sweeper's
-    own names. A value that does not match `values` may be a secret, so messages do not repeat it.
-    Without `values`, an integer is read as its digits."""
+    """A mapping of names to strings. `what` describes a correct mapping in messages. `reserved`
+    are prefixes of sweeper's own names. A value that does not match `values` may be a secret, so
+    messages do not repeat it. Without `values`, an integer is read as its digits."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ class Spent(NamedTuple):
 
 def spent(run: RecordedRun, prices: Prices) -> Spent:
     """Return the usage and cost of all attempts of a run. A step that was repeated counts each
-    time, because it was paid each time."""
+    time, because it was paid for each time."""
     days = tuple(run.used(attempt) for attempt in range(1, run.attempts + 1))
     usage = total(used.usage for used in days)
     if usage.models:

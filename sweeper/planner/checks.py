@@ -1,6 +1,6 @@
-"""Checks a grid's runs. The recipe checks each configuration, in the interpreter that will run it.
-Other checks compare the runs with each other, and check the launch settings. Cells are named
-before, because messages use their names."""
+"""Checks a grid's runs. The recipe checks each configuration, in the interpreter that will run
+it. Other checks compare the runs with each other, and check the launch settings. Cells are named
+before the checks, because messages use their names."""
 
 import itertools
 import os

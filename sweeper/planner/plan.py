@@ -27,10 +27,11 @@ def plan(
 ) -> Plan:
     """Make the plan of a grid, given as a file's path or as a mapping.
 
-    A path may be the address of a file in a store. `overrides` are written as on the command line
-    (`["max_steps=5", "~lr"]`, or one string), or are a mapping in which a list sets an axis.
-    Without `validate`, the recipe is not imported. Names and ids stay the same, but a stage is
-    refused if only its recipe knows the fields that continue from its parents. Raises `GridError`.
+    A path may be the address of a file in a store. `overrides` are written as on the command
+    line (`["max_steps=5", "~lr"]`, or one string), or are a mapping in which a list sets an
+    axis. Without `validate`, the recipe is not imported. Names and ids stay the same, but a
+    stage is refused if only its recipe knows the fields with which it continues from its
+    parents. Raises `GridError`.
     """
     problems = Problems()
     grid = read_grid(_fetched(source), overrides or (), problems)
@@ -130,8 +131,8 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
     value that is the recipe's default, such as `lora_rank: 8` where the key was missing before.
 
     A run's id is made from the values that the grid gives, so these are new runs, which train
-    again. They are not the same runs, since the default may have been another when the recorded
-    runs trained.
+    again. They are not the same runs, since the default may have been different when the
+    recorded runs trained.
     """
     if plan.stages or recorded.stages:
         names = [stage.name for stage in plan.stages if recorded.stage(stage.name)]

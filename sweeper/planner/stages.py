@@ -100,7 +100,8 @@ class _Planning:
         return (run for done in self.done.values() if not done.grid.takings for run in done.runs)
 
     def _add(self, stage: StageGrid) -> None:
-        """Plan one stage. The stages that it takes from are planned already. Raises `GridError`."""
+        """Plan one stage. The stages whose runs it takes must be planned already. Raises
+        `GridError`."""
         if stage.takings and not stage.references:
             stage = self._with_default_references(stage)
         expanded, baseline = expand_with_baseline(stage.grid, self.problems)
@@ -396,8 +397,8 @@ class _Planning:
 
 
 def _was_not_inspected(recipe: Recipe) -> bool:
-    """Return whether a recipe's fields are unknown because it was not inspected. A command has no
-    fields."""
+    """Return whether a recipe's fields are unknown because it was not inspected. False for a
+    command, which has no fields."""
     return recipe.kind != "command" and not recipe.takes
 
 
@@ -411,7 +412,7 @@ def baseline_of(
     grid: Grid, expanded: Expanded, runs: Sequence[Run], cell: int | None
 ) -> Baseline | None:
     """Return the baseline with which the grid's best cell is compared, or None. `cell` is the
-    number of the baseline's cell, if it is one."""
+    number of the baseline's cell, if the baseline is a cell of the grid."""
     if grid.baseline is None:
         return None
     if grid.baseline.sweep is not None:

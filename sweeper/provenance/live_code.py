@@ -11,9 +11,9 @@ SOURCES = (".py", ".sh", ".bash", ".R", ".jl", ".pl", ".lua", ".js")
 _MOST_FOLDERS = 2_000
 _MOST_FILES = 2_000
 _MOST_BYTES = 1_000_000
-"""Limits of a search below a folder, which may be a home folder, and of the size of a file. If one
-of the first two limits is exceeded, only files directly in the folder count. Only the first bytes
-of a larger file are hashed."""
+"""Limits of a search below a folder, which may be a home folder, and of the size of a file. If
+there are more folders or files, only files directly in the folder count. Of a larger file, only
+the first `_MOST_BYTES` are hashed."""
 
 
 def program(recipes: Iterable[Recipe], results: str | None) -> str | None:
@@ -69,8 +69,8 @@ def _source(cwd: str, word: str) -> str | None:
 
 
 def _below(top: str, results: str | None) -> list[str]:
-    """Return the Python modules in a folder and below, or only those in the folder itself if it has
-    too many files."""
+    """Return the Python modules in a folder and below, or only those in the folder itself if
+    there are too many files or folders below it."""
     remaining = [_MOST_FOLDERS]
     paths: list[str] = []
     for path in _walk(top, results, remaining):

@@ -122,8 +122,8 @@ class Redactor:
         return (fresh.feed(data) + fresh.end()).decode("utf-8", "surrogateescape")
 
     def _open(self, data: bytes) -> int:
-        """Return the first position where a secret may begin that continues after the end of
-        `data`. Return the length of `data` if there is none."""
+        """Return the first position in `data` where a secret may begin whose rest is still to
+        come. Return the length of `data` if there is none."""
         first = len(data)
         for needle in self._needles:
             at = max(0, len(data) - len(needle) + 1)

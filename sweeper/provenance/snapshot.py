@@ -127,8 +127,8 @@ def results_in(store: Store, root: str, sweep: str) -> list[str]:
 
 def extract(store: Store, snapshot: Snapshot, home: str) -> str:
     """Extract a job's snapshot on this machine, unless that was done before. Return the folder. If
-    several processes call this at once, only the first one extracts. This process holds the folder
-    until it ends, so that `gc` does not remove it. Raises `StoreError`.
+    several processes call this at the same time, only the first one extracts. This process holds
+    the folder until it ends, so that `gc` does not remove it. Raises `StoreError`.
 
     The recipe's own folder is `os.path.join(<returned folder>, snapshot.cwd)`.
     """

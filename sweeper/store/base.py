@@ -96,7 +96,7 @@ class Store(Protocol):
 
 @runtime_checkable
 class FarStore(Store, Protocol):
-    """A remote store, which can read many files at once, because single requests are slow."""
+    """A remote store. Single requests are slow, so `read_many` reads many files in parallel."""
 
     def children(self) -> Iterator[Entry]:
         """Return the files directly in the root, and its folders, whose paths end with `/`."""
@@ -109,8 +109,8 @@ class FarStore(Store, Protocol):
 
 
 def each(store: Store, action: Callable[[S], T], over: Iterable[S]) -> list[T]:
-    """Call `action` for each element of `over`, and return the results in order. On a remote store,
-    several calls run at once. An error is raised only after all calls have finished."""
+    """Call `action` for each element of `over`, and return the results in order. On a remote
+    store, several calls run in parallel. An error is raised only after all calls have finished."""
     chosen = list(over)
     if store.at_once < 2 or len(chosen) < 2:
         return [action(item) for item in chosen]

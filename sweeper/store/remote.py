@@ -33,8 +33,9 @@ class _Listed(TypedDict, total=False):
 
 class _Kind(NamedTuple):
     """A filesystem of fsspec that can create files exclusively: its package and options. `whole`
-    are options for reading a file with one request; without them, it would request the size first.
-    `prefixed`: its `find` can list the keys with a prefix, which always takes one request."""
+    are options for reading a file with one request; without them, the filesystem would request
+    the size first. `prefixed`: the filesystem's `find` can list the keys with a prefix in one
+    request."""
 
     package: str
     options: dict[str, object]

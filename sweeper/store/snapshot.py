@@ -18,12 +18,12 @@ _LARGEST = 1 << 20
 _AHEAD = 64 << 20
 """Maximum number of bytes that are read ahead and not used yet."""
 _WINDOW = 256
-"""Maximum number of files that are read at once."""
+"""Maximum number of files that are read in parallel."""
 _GROWTH = 4
 """Factor by which the number of files grows from one round of reading ahead to the next. The first
 round reads one file, since the caller may not need any other."""
 _LISTINGS = 8
-"""Maximum number of sweeps that are listed at once."""
+"""Maximum number of sweeps that are listed in parallel."""
 
 
 class Contents(Protocol):
@@ -117,7 +117,7 @@ class Snapshot:
             return self._listings[top]
 
     def expect(self, tops: Iterable[str]) -> None:
-        """List these sweeps in groups, as soon as one of them is read."""
+        """Announce the sweeps that will be read. The first read of one of them lists several."""
         with self._lock:
             self._expected = deque(tops)
 

@@ -102,8 +102,8 @@ def try_task(task: Task, open_one: Callable[[Task], Environment]) -> tuple[Tried
 def _attempt(
     task: Task, open_one: Callable[[Task], Environment], lines: list[str], *, done: bool
 ) -> float | None:
-    """Run the solution, or do nothing, and return the reward. If the verifier gives no reward, add
-    a line with the reason to `lines` and return None."""
+    """Return the reward of the solution, or, with `done=False`, of doing nothing. If the
+    verifier gives no reward, add a line with the reason to `lines` and return None."""
     place = open_one(task)
     judged: list[Judged] = []
     try:

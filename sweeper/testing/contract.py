@@ -80,13 +80,14 @@ class Site:
 
     Jobs must be able to use `folder`. `opener` opens the backend for a sweep and its folder, if
     `open_backend` is not enough. `resources` are the resources of each job. `parallel` jobs can run
-    at once; the test of many jobs runs `many` in total. `python` is the jobs' interpreter. Waits
-    last at most `seconds`. `knows_codes`: the backend reports the exit codes of jobs.
+    at the same time; the test of many jobs runs `many` in total. `python` is the jobs' interpreter.
+    Waits last at most `seconds`. `knows_codes`: the backend reports the exit codes of jobs.
 
     The next fields return context managers that cause an event and undo it at exit. `hold`: jobs
-    with the returned resources stay pending. `silence`: the platform does not answer. `preempt` and
-    `lose_node` take the machine of the job with this native id away, the first like a spot market,
-    the second like a power cut. The platform must not restart a job with the resources `fragile`.
+    with the returned resources stay pending. `silence`: the platform does not answer. `preempt`
+    and `lose_node` take the machine of the job with this native id away, the first like a spot
+    market, the second like a power cut. The platform must not restart a job with the resources
+    `fragile`.
     """
 
     name: str

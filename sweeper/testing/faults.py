@@ -49,10 +49,10 @@ def _raise_killed() -> NoReturn:
 class Faults:
     """The choice of the calls that fail, and how.
 
-    `chosen` maps a call's number to its fault, or is a function of the number and the call's name
-    (`"store.create s/state/..."`, `"backend.find"`) that returns the fault or None. `kill` ends the
-    caller. By default it raises `Killed`; a test with real processes may send SIGKILL instead.
-    `calls` lists all calls so far, and `struck` the calls that failed.
+    `chosen` maps a call's number to its fault, or is a function of the number and the call's
+    name (`"store.create s/state/..."`, `"backend.find"`) that returns the fault or None. `kill`
+    ends the caller. By default it raises `Killed`; a test with real processes may send SIGKILL
+    instead. `calls` lists all previous calls, and `struck` those that failed.
     """
 
     def __init__(

@@ -198,7 +198,8 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
 
 
 def _tagged(arguments: list[str]) -> tuple[bool, str] | None:
-    """Return whether one of the tags is `log`, and the tagged value; None for an empty call."""
+    """For the arguments of `tag(...)`, return whether one of the tags is `log`, and the tagged
+    value. None without arguments."""
     return (any(part == "log" for part in arguments[:-1]), arguments[-1]) if arguments else None
 
 
