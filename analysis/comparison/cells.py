@@ -23,6 +23,7 @@ from sweeper.analysis.statistics.seeds import (
     summarise,
     summarise_chosen,
 )
+from sweeper.common.json_values import is_number
 from sweeper.results.cells import Scale, choose_scale, mean, merit, off_scale, on_scale
 
 
@@ -64,7 +65,7 @@ class Cell:
         spelled = {text: number for text in parts if (number := _spelled(text)) is not None}
         return {
             key: next(
-                (t for t, n in spelled.items() if _is_number(value) and math.isclose(n, value)),
+                (t for t, n in spelled.items() if is_number(value) and math.isclose(n, value)),
                 labels.brief(value),
             )
             for key, value in self.settings.items()
@@ -108,10 +109,6 @@ def _spelled(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)

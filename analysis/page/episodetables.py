@@ -28,7 +28,7 @@ def _of_split(episodes: Episodes, named: Mapping[str, dict[str, Any]]) -> dict[s
     rewards = [one.reward for task in episodes.tasks for one in task.cells.values()]
     low, high = min(0.0, *rewards), max(1.0, *rewards)
     details = [
-        _detail(task, named[cell]["name"], figures)
+        {"task": task.task, "cell": named[cell]["name"], **_figures(figures)}
         for task in episodes.tasks
         for cell, figures in task.cells.items()
     ]
@@ -126,7 +126,3 @@ def _task(
         "p": labels.NONE if one.p is None else labels.p_value(one.p),
         "apart": one.apart,
     }
-
-
-def _detail(task: TaskEpisodes, name: str, figures: Figures) -> dict[str, Any]:
-    return {"task": task.task, "cell": name, **_figures(figures)}

@@ -63,7 +63,7 @@ def own_keys(
     labels = [key for key in keys if key not in out and is_label(key)]
     groups = same_but(configs, {*out, *labels})
     out |= {key for key in labels if all(_names_runs(key, group) for group in groups)}
-    differing = {key for key in keys if len({_text(config.get(key)) for config in configs}) > 1}
+    differing = {key for key in keys if len({as_text(config.get(key)) for config in configs}) > 1}
     doubtful: list[str] = []
     if len(same_but(configs, out)) == len(configs) > 1:
         doubtful = [
@@ -83,14 +83,14 @@ def same_but(
     """Return the configurations in groups. In a group, they differ only in the keys `without`."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for config in configs:
-        same = _text({key: value for key, value in config.items() if key not in without})
+        same = as_text({key: value for key, value in config.items() if key not in without})
         groups.setdefault(same, []).append(config)
     return list(groups.values())
 
 
 def _names_runs(key: str, group: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a label is different for each run of a group, or equal for all of them."""
-    return len({_text(config.get(key)) for config in group}) in (1, len(group))
+    return len({as_text(config.get(key)) for config in group}) in (1, len(group))
 
 
 def _is_seed(key: str, configs: Sequence[Mapping[str, Any]]) -> bool:
@@ -103,5 +103,6 @@ def _last(key: str) -> str:
     return key.rpartition(".")[2].lower().replace("-", "_")
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Return a value as JSON that is equal for equal values."""
     return json.dumps(value, sort_keys=True, default=str)

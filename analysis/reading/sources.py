@@ -1,7 +1,6 @@
 """Finds the runs of a report: in sweeps, or in any folder with runs."""
 
 import hashlib
-import json
 import os
 import re
 from collections import Counter
@@ -10,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from sweeper.analysis import labels
-from sweeper.analysis.reading.run_keys import NO_KEYS, OwnKeys, is_place, own_keys
+from sweeper.analysis.reading.run_keys import NO_KEYS, OwnKeys, as_text, is_place, own_keys
 from sweeper.common.atomic import atomic_write
 from sweeper.errors import NotFound, StoreError, UsageError
 from sweeper.results.marks import marked
@@ -254,17 +253,12 @@ def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> l
     """Return the name of each run's cell: the run's name if all configurations differ, else the
     settings that differ."""
     same = [
-        json.dumps(config, sort_keys=True, default=str) if config else name
-        for name, config in zip(names, configs, strict=True)
+        as_text(config) if config else name for name, config in zip(names, configs, strict=True)
     ]
     if len(set(same)) == len(same):
         return list(names)
     keys = dict.fromkeys(key for config in configs for key in config)
-    varied = [
-        key
-        for key in keys
-        if len({json.dumps(config.get(key), sort_keys=True, default=str) for config in configs}) > 1
-    ]
+    varied = [key for key in keys if len({as_text(config.get(key)) for config in configs}) > 1]
     texts = [
         ",".join(f"{key}={labels.setting(config[key])}" for key in varied if key in config)
         for config in configs
@@ -330,7 +324,7 @@ class Confirmed(NamedTuple):
 def _place(placed: Placed, seed_field: str) -> str:
     """Return the configuration of a run without its seed, as a text."""
     config = {key: value for key, value in placed.config.items() if key != seed_field}
-    return json.dumps(config, sort_keys=True, default=str)
+    return as_text(config)
 
 
 def confirmation(sources: Sequence[Source]) -> Confirmed | None:

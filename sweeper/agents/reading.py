@@ -192,10 +192,9 @@ class Reading:
             matches.reverse()
         else:
             sign = -1.0 if order == "best" else 1.0
-            rewards = {
-                id(rollout): as_float(rollout.numbers.get("total_reward")) for rollout in matches
-            }
-            matches.sort(key=lambda rollout: sign * (rewards[id(rollout)] or 0.0))
+            matches.sort(
+                key=lambda rollout: sign * (as_float(rollout.numbers.get("total_reward")) or 0.0)
+            )
         chosen = page(matches, number, size)
         shown = [
             {

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sweeper.alarms.history import OF_SAMPLER, Evidence, History, deviation, median
 from sweeper.metrics.rows import are_missing, as_number, describe
-from sweeper.sweep.labels import plural
+from sweeper.sweep.labels import first_of, plural
 
 Thresholds = Mapping[str, float]
 
@@ -448,9 +448,8 @@ def _not_recorded(wanted: str, history: History) -> str:
             unlike = "; the command has no {log_path}, so sweeper cannot find its metrics"
         return f"no {wanted!r} was recorded, and no other metric{unlike}"
     near = get_close_matches(wanted, recorded, n=1)
-    shown = [*near, *(key for key in recorded if key not in near)][:_KEYS]
-    more = f" and {len(recorded) - len(shown)} more" if len(recorded) > len(shown) else ""
-    return f"no {wanted!r} was recorded; recorded: {', '.join(shown)}{more}{unlike}"
+    ordered = [*near, *(key for key in recorded if key not in near)]
+    return f"no {wanted!r} was recorded; recorded: {first_of(ordered, _KEYS)}{unlike}"
 
 
 def _disk(history: History, thresholds: Mapping[str, float]) -> Evidence | None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from sweeper.errors import EnvironmentFailure, SweeperError
 from sweeper.results.service_models import Model, offered, smallest
 from sweeper.results.service_requests import Service, of_service
+from sweeper.sweep.labels import first_of
 from sweeper.terminal import print_json, say, warn
 from sweeper.worker.service_errors import meaning
 
@@ -72,8 +73,7 @@ def _steps(arguments: Namespace, models: list[Model]) -> Iterator[Step]:
     begun = time.monotonic()
     models += offered(service, _ANSWER_SECONDS)
     names = [model.model_name for model in models]
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    yield _step("models", begun, f"{len(names)}: {', '.join(names[:_SHOWN])}{more}")
+    yield _step("models", begun, f"{len(names)}: {first_of(names, _SHOWN)}")
     if plan is not None:
         from sweeper.launcher.preflight import models_of
 

@@ -138,12 +138,12 @@ def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
     """Stop the engine. If sweeps use it, ask for confirmation on a terminal; elsewhere, raise
     EngineError."""
     if users and not force:
-        more = f" and {len(users) - _NAMED} more" if len(users) > _NAMED else ""
-        named = f"{', '.join(users[:_NAMED])}{more}"
+        from sweeper.sweep.labels import first_of
+
         several = len(users) > 1
         what = (
             f"{len(users)} sweep{'s' * several} in progress use{'s' * (not several)} the engine: "
-            f"{named}"
+            f"{first_of(users, _NAMED)}"
         )
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             raise EngineError(f"{what}; to stop it anyway, use `sweeper engine stop --force`")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from sweeper.fields.kinds import Shape, whole, wrong
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field
-from sweeper.grid.blocks import VALUES, Setting, read_settings
+from sweeper.grid.blocks import VALUES, Setting, exactly, read_settings
 from sweeper.sweep.names import STAGE_NAME, SWEEP_NAME
 
 _SWEEP = f"{SWEEP_NAME}(/{STAGE_NAME})?"
@@ -15,18 +15,8 @@ _CELL: dict[str, object] = {**VALUES, "type": "object"}
 _SCHEMA: dict[str, object] = {
     "anyOf": [
         {"const": "base"},
-        {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["cell"],
-            "properties": {"cell": _CELL},
-        },
-        {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["sweep"],
-            "properties": {"sweep": {"type": "string", "pattern": whole(_SWEEP)}},
-        },
+        exactly(cell=_CELL),
+        exactly(sweep={"type": "string", "pattern": whole(_SWEEP)}),
     ]
 }
 

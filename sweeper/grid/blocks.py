@@ -20,20 +20,23 @@ VALUES: dict[str, object] = {"type": ["object", "null"], "propertyNames": NAMES}
 AXIS: dict[str, object] = {"anyOf": [{"type": "array", "minItems": 1, "uniqueItems": True}, RANGE]}
 AXES: dict[str, object] = {**VALUES, "additionalProperties": AXIS}
 _ZIPPED: dict[str, object] = {"anyOf": [{"type": "array", "minItems": 1}, RANGE]}
+NONEMPTY: dict[str, object] = {"type": "object", "propertyNames": NAMES, "minProperties": 1}
 ZIP: dict[str, object] = {
     "type": ["array", "null"],
-    "items": {
-        "type": "object",
-        "propertyNames": NAMES,
-        "minProperties": 1,
-        "additionalProperties": _ZIPPED,
-    },
+    "items": {**NONEMPTY, "additionalProperties": _ZIPPED},
 }
-ENTRIES: dict[str, object] = {
-    "type": ["array", "null"],
-    "items": {"type": "object", "propertyNames": NAMES, "minProperties": 1},
-}
+ENTRIES: dict[str, object] = {"type": ["array", "null"], "items": NONEMPTY}
 """JSON Schemas of the sections."""
+
+
+def exactly(**properties: object) -> dict[str, object]:
+    """Return the JSON Schema of a mapping that has all of these keys and no others."""
+    return {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(properties),
+        "properties": properties,
+    }
 
 
 class Setting(NamedTuple):

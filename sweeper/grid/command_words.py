@@ -1,10 +1,22 @@
-"""Checks the words of commands in a grid, which have placeholders in braces."""
+"""Checks the words in lists of a grid: words of a fixed set, and words of commands, which have
+placeholders in braces."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sweeper.fields.kinds import Item, nearest
 from sweeper.recipe.command_template import HOLE
+
+
+def one_of(known: Collection[str]) -> Item:
+    """Return the check for a word that must be one of `known`."""
+
+    def wrong(word: str) -> str | None:
+        if word in known:
+            return None
+        return f"{word[:60]!r} is not one of {', '.join(known)}{nearest(word, known)}"
+
+    return Item({"enum": list(known)}, wrong)
 
 
 def word_with(holes: Sequence[str]) -> Item:

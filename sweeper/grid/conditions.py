@@ -8,7 +8,7 @@ from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Section
 from sweeper.grid.blocks import (
     AXES,
-    NAMES,
+    NONEMPTY,
     VALUES,
     ZIP,
     Block,
@@ -116,12 +116,7 @@ def check_whens(whens: tuple[When, ...], blocks: tuple[Block, ...], problems: Pr
 
 
 _NEEDS = "an if: keys and values of the cells"
-_IF: dict[str, object] = {
-    "type": "object",
-    "propertyNames": NAMES,
-    "minProperties": 1,
-    "additionalProperties": {"not": {"type": "array", "maxItems": 0}},
-}
+_IF = {**NONEMPTY, "additionalProperties": {"not": {"type": "array", "maxItems": 0}}}
 _GIVES = ("base", "grid", "zip", "random")
 _ENTRY = Section(
     Field(

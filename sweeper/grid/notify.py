@@ -7,10 +7,10 @@ from typing import Any
 
 from sweeper.errors import EnvironmentFailure
 from sweeper.fields import config_file
-from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts, nearest, whole
+from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts, whole
 from sweeper.fields.nodes import Node, Problems
 from sweeper.fields.sections import Field, Nested, Reading, Section
-from sweeper.grid.command_words import word_with
+from sweeper.grid.command_words import one_of, word_with
 from sweeper.sweep.notify import KINDS, Email, Notify, variables_of
 from sweeper.sweep.plan import Plan
 
@@ -20,14 +20,6 @@ HOLES = ("sweep", "kind", "message", "root")
 _NAME = r"\$[A-Za-z_][A-Za-z0-9_]*"
 _ADDRESS = r"[^\s@<>,]+@[^\s@<>,]+"
 _WAYS = ("command", "webhook", "slack", "email")
-
-
-def _wrong_with_kind(kind: str) -> str | None:
-    return (
-        None
-        if kind in KINDS
-        else f"{kind[:60]!r} is not one of {', '.join(KINDS)}{nearest(kind, KINDS)}"
-    )
 
 
 def _wrong_with_address(text: str) -> str | None:
@@ -74,7 +66,7 @@ _SECTION = Section(
     Field(
         "on",
         Texts(
-            Item({"enum": list(KINDS)}, _wrong_with_kind),
+            one_of(KINDS),
             unique=True,
             example="a list of end, alarm, budget",
         ),

@@ -12,7 +12,7 @@ from sweeper.common.json_values import is_number
 from sweeper.fields.kinds import Integer, Shape, hint
 from sweeper.fields.nodes import Node, Place, Problems, kind
 from sweeper.fields.sections import Field, Section, or_null
-from sweeper.grid.blocks import AXIS, DRAWN, NAMES, Block, Setting, fields, read_axis
+from sweeper.grid.blocks import AXIS, DRAWN, NONEMPTY, Block, Setting, fields, read_axis
 from sweeper.grid.naming import canonical
 
 MAX_SAMPLES = 20_000
@@ -123,12 +123,7 @@ _DRAWN: dict[str, object] = {
         "choice": {"description": "One of the values."} | AXIS,
     },
 }
-_AXES: dict[str, object] = {
-    "type": "object",
-    "propertyNames": NAMES,
-    "minProperties": 1,
-    "additionalProperties": or_null(_DRAWN),
-}
+_AXES = {**NONEMPTY, "additionalProperties": or_null(_DRAWN)}
 SECTION = Section(
     Field("samples", Integer(1, MAX_SAMPLES), "How many cells to draw.", examples=(20,)),
     Field(

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from sweeper.fields.kinds import wrong
 from sweeper.fields.nodes import Node, Place, Problems
+from sweeper.grid.blocks import exactly
 from sweeper.sweep.stage_inputs import Source, Take
 
 _MOST = 1000
@@ -13,28 +14,13 @@ _HOW = "best, best-cell, each, {top: 3} or a run's name"
 _TAKE: dict[str, object] = {
     "anyOf": [
         {"type": "string", "minLength": 1},
-        {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["top"],
-            "properties": {"top": {"type": "integer", "minimum": 1, "maximum": _MOST}},
-        },
+        exactly(top={"type": "integer", "minimum": 1, "maximum": _MOST}),
     ]
 }
 _SOURCE: dict[str, list[dict[str, object]]] = {
     "anyOf": [
-        {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["stage", "take"],
-            "properties": {"stage": {"type": "string"}, "take": _TAKE},
-        },
-        {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["base"],
-            "properties": {"base": {"const": True}},
-        },
+        exactly(stage={"type": "string"}, take=_TAKE),
+        exactly(base={"const": True}),
         {
             "type": "object",
             "minProperties": 1,

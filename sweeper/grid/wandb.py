@@ -4,9 +4,10 @@ of all trackers that runs log to. `sweeper.sweep.tracking` makes the runs' varia
 import re
 from collections.abc import Mapping, Sequence
 
-from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts, nearest
+from sweeper.fields.kinds import Choice, Item, Shape, Text, Texts
 from sweeper.fields.nodes import Node, Place, Problems
 from sweeper.fields.sections import Field, Section
+from sweeper.grid.command_words import one_of
 from sweeper.sweep.launch_settings import Launch
 from sweeper.sweep.plan import Wandb
 from sweeper.sweep.tracking import NAMES, PACKAGES, SECTION
@@ -16,13 +17,6 @@ _TAG = r"(?=.*\S)[^,\x00-\x1f]{1,64}"
 
 def _wrong_with_tag(tag: str) -> str | None:
     return None if re.fullmatch(_TAG, tag) else "1 to 64 characters each, no comma"
-
-
-def _wrong_with_tracker(tracker: str) -> str | None:
-    trackers = ", ".join(PACKAGES)
-    if tracker in PACKAGES:
-        return None
-    return f"{tracker[:60]!r} is not one of {trackers}{nearest(tracker, PACKAGES)}"
 
 
 _SECTION = Section(
@@ -67,7 +61,7 @@ WANDB = Field(
 TRACK = Field(
     "track",
     Texts(
-        Item({"enum": list(PACKAGES)}, _wrong_with_tracker),
+        one_of(PACKAGES),
         least=1,
         unique=True,
         example=f"a list of {', '.join(PACKAGES)}",

@@ -135,9 +135,7 @@ def inspect(
     }
     env = with_log_path(process.env, os.path.join(folder, "log_path"))
     answer = _ask(interpreter, folder, request, {**os.environ, **env})
-    if "error" in answer:
-        kind, message = answer["error"]
-        raise RecipeError(kind, _explain(kind, source, message, interpreter))
+    _refuse_error(answer, source, interpreter)
     recipe = _read_recipe(answer, source, interpreter, filled)
     lacks = [Problem(*lack, lacking=True) for lack in answer.get("lacks", ())]
     problems = [*(Problem(*problem) for problem in answer.get("problems", ())), *lacks]
@@ -169,9 +167,7 @@ def examples(
         request["checkpoint"] = checkpoint
     with_folder = with_log_path(env, os.path.join(recipe.cwd, "log_path"))
     answer = _ask(recipe.python, recipe.cwd, request, {**os.environ, **with_folder}, SHOW_SECONDS)
-    if "error" in answer:
-        kind, message = answer["error"]
-        raise RecipeError(kind, _explain(kind, recipe.reference, message, recipe.python))
+    _refuse_error(answer, recipe.reference, recipe.python)
     for _, key, message in answer.get("problems", ()):
         raise RecipeError("recipe", f"{key}: {message}" if key else message)
     return answer.get("examples")
@@ -313,10 +309,15 @@ def _ask(
         ) from None
 
 
-def _explain(kind: str, reference: str, message: str, python: str) -> str:
+def _refuse_error(answer: "Answer", reference: str, python: str) -> None:
+    """Raise `RecipeError` if the answer is an error."""
+    if "error" not in answer:
+        return
+    kind, message = answer["error"]
     if kind == "import":
-        return (
+        raise RecipeError(
+            kind,
             f"recipe {reference!r} cannot be imported by {python}: {message}"
-            " (--no-validate plans without it)"
+            " (--no-validate plans without it)",
         )
-    return f"recipe {reference!r}: {message}"
+    raise RecipeError(kind, f"recipe {reference!r}: {message}")
