@@ -161,10 +161,19 @@ def _cells(
 
     rows: list[dict[str, Any]] = []
     for name in order:
-        row = {"cell": name, **summaries[name]._asdict(), "values": list(values[name])}
-        row |= {field: getattr(compared.get(name), field, None) for field in _COMPARED}
-        rows.append(row)
-    return pandas.DataFrame(rows, columns=["cell", *Summary._fields, *_COMPARED, "values"])
+        comparison = compared.get(name)
+        rows.append(
+            {
+                "cell": name,
+                **summaries[name]._asdict(),
+                "difference": None if comparison is None else comparison.difference,
+                "p": None if comparison is None else comparison.p,
+                "told_apart": None if comparison is None else comparison.told_apart,
+                "values": list(values[name]),
+            }
+        )
+    columns = ["cell", *Summary._fields, "difference", "p", "told_apart", "values"]
+    return pandas.DataFrame(rows, columns=columns)
 
 
 def _pairs(
@@ -187,12 +196,16 @@ def _pairs(
     return pandas.DataFrame(rows, columns=["a", "b", *fields])
 
 
-_COMPARED = ("difference", "p", "told_apart")
-_FIELDS = {"difference": "value", "low": "low", "high": "high", "p": "p"}
+_FIELDS = ("difference", "low", "high", "p")
 
 
 def _prefixed(prefix: str, estimate: Estimate | None) -> dict[str, float | None]:
-    return {f"{prefix}{name}": getattr(estimate, of, None) for name, of in _FIELDS.items()}
+    values = (
+        (None,) * 4
+        if estimate is None
+        else (estimate.value, estimate.low, estimate.high, estimate.p)
+    )
+    return {f"{prefix}{name}": value for name, value in zip(_FIELDS, values, strict=True)}
 
 
 def _by_seed(rows: Sequence[tuple[int | None, float]], scale: Scale) -> dict[int, float]:

@@ -361,8 +361,14 @@ def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
 def _of_sweep(run: RunData, sweep: str) -> RunData:
     """Assign a run to a cell of its sweep, so that cells of different sweeps stay separate."""
     key = "sweep" if "sweep" not in run.config else "the sweep"
-    names = {field: f"{sweep}/{getattr(run, field)}" for field in ("id", "name", "cell")}
-    return replace(run, **names, config={key: sweep, **run.config}, sweep=sweep)
+    return replace(
+        run,
+        id=f"{sweep}/{run.id}",
+        name=f"{sweep}/{run.name}",
+        cell=f"{sweep}/{run.cell}",
+        config={key: sweep, **run.config},
+        sweep=sweep,
+    )
 
 
 def _read(

@@ -35,9 +35,18 @@ def run(arguments: Namespace) -> int:
     )
     cells = best_cells.cells[: arguments.limit or None]
     if arguments.json:
-        names = ("sweep", "metric", "goal", "at", "label", "leaders", "differences")
-        facts = {name: getattr(best_cells, name) for name in names}
-        return print_json_answer({"schema": 1, **facts, "cells": cells}, registry.problems)
+        document = {
+            "schema": 1,
+            "sweep": best_cells.sweep,
+            "metric": best_cells.metric,
+            "goal": best_cells.goal,
+            "at": best_cells.at,
+            "label": best_cells.label,
+            "leaders": best_cells.leaders,
+            "differences": best_cells.differences,
+            "cells": cells,
+        }
+        return print_json_answer(document, registry.problems)
     rows = [(row["cell"], row["mean"], _interval(row), row["n"], _place(row, best_cells.leaders))
             for row in cells]  # fmt: skip
     print_table(("cell", best_cells.metric, "95 % interval", "runs", ""), rows)

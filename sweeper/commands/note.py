@@ -46,8 +46,14 @@ def run(arguments: Namespace) -> int:
     """Add the given note, tags or star, then print all notes, tags and stars."""
     subject = find_subject(arguments.target, arguments.root)
     text = _text(arguments, subject.name)
-    given = {key: getattr(arguments, key) for key in ("root", "tag", "untag", "star")}
-    marks = note(arguments.target, text, **given)
+    marks = note(
+        arguments.target,
+        text,
+        root=arguments.root,
+        tag=arguments.tag,
+        untag=arguments.untag,
+        star=arguments.star,
+    )
     if arguments.json:
         about = {"sweep": subject.sweep, "run": subject.run, "name": subject.name}
         return print_json({"schema": 1, **about, **marks.record()})
