@@ -74,7 +74,7 @@ def retry(
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
     """Start runs of a sweep again: the selected `runs`, or the runs in one of the states
-    `state`. Without both, start all failed runs again. `where` filters them.
+    `state`. If neither is given, start all failed runs again. `where` filters them.
     `state=["succeeded"]` trains finished runs again from the start. The running launcher starts
     them, or a new detached one; use `wait` to wait for them. Raises as `launch` does, and
     `UsageError` for a selected run that has succeeded, unless `state` names that state."""

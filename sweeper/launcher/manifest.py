@@ -334,10 +334,10 @@ def _shown(value: object) -> str:
 def _service_environment(
     service: str, engine_url: str | None, key: str, grids: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the environment variables for the model `service`: its address and `key` for the
-    tinker SDK, and for the local engine also the tokenizers of its models for `transformers`.
-    `grids` has the variables that the grid sets; a `HF_HOME` in it is respected. Raises
-    `EngineError`."""
+    """Return the environment variables with which runs use the local engine: its address and
+    `key` for the tinker SDK, and the tokenizers of its models for `transformers`. Empty for
+    another `service`. `grids` has the variables that the grid sets; a `HF_HOME` in it is
+    respected. Raises `EngineError`."""
     if service == "local" and engine_url is not None:
         variables = hub_environment(environ={**os.environ, **grids})
         return {"TINKER_BASE_URL": engine_url, "TINKER_API_KEY": key, **variables}

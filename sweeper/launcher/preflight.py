@@ -194,9 +194,9 @@ def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], Non
 
 
 def service_warnings(plan: Plan) -> list[str]:
-    """Return warnings about the model service of a plan: there is no key for it, or it lacks a
-    model. Starts no engine. Raises `GridError` for models that the service lacks, unless the
-    grid says `check_models: false`."""
+    """Return warnings about the model service of a plan: it lacks a model, or the recipe needs a
+    service and none is set up. Starts no engine. Raises `GridError` for models that the service
+    lacks, unless the grid says `check_models: false`."""
     if plan.service == "tinker":
         return missing_at_service(plan)
     if not capabilities_together(plan.launch).here:

@@ -73,8 +73,8 @@ class LaunchPreview(NamedTuple):
 
 
 def survey(planned: Plan, store: Store) -> LaunchPreview:
-    """Compare a plan with the store. Add warnings to the plan that depend on the sweep's
-    records."""
+    """Compare a plan with the store. Add to the plan the warnings that depend on the store, the
+    user's configuration or the model service."""
     folder = SweepFolder(store, planned.name)
     planned = folder.with_chosen(planned)
     events: Events = {}

@@ -30,7 +30,7 @@ class Context:
 
     @cached_property
     def listed(self) -> ListedOnce:
-        """The listing of the files of ended attempts, shared by the parts that follow them."""
+        """The listing of ended attempts' files, which several parts of the scheduler share."""
         return ListedOnce(self.store)
 
     @cached_property

@@ -237,7 +237,7 @@ class Stages:
         self._runs, self._stages = waits(self._plan, self._fate, seen)
 
     def _progress(self) -> tuple[object, ...]:
-        """Return the state that a round may change."""
+        """Return the parts of the state that a round of `look` may change."""
         choices = tuple(choice.key for choice in self._plan.choices)
         return len(self._plan.runs), choices, len(self._lacking), len(self._away)
 

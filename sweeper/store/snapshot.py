@@ -117,7 +117,7 @@ class Snapshot:
             return self._listings[top]
 
     def expect(self, tops: Iterable[str]) -> None:
-        """Announce the sweeps that will be read. The first read of one of them lists several."""
+        """Announce the sweeps that will be read, so that they are listed in groups."""
         with self._lock:
             self._expected = deque(tops)
 

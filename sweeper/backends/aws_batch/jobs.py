@@ -207,8 +207,8 @@ class Jobs:
         return self._describe(list(dict.fromkeys(reversed(jobs))))
 
     def _older(self, token: str) -> list[str]:
-        """Return the jobs of the run's latest earlier attempt that has jobs. The attempt of the
-        token may be a restart of one of these jobs."""
+        """Return the jobs of an earlier attempt of the run: the latest attempt that has jobs.
+        The token's attempt may be a restart of one of these jobs."""
         run, attempt = attempt_of(token)
         before = [number for number in self._newest.get(run, ()) if number < attempt]
         return self._ids[f"{run}-a{max(before)}"] if before else []

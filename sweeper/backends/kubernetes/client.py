@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple, Generic[T]):
-    """A kind of objects and its path, where `{}` stands for the namespace."""
+    """A kind of object and its path, where `{}` stands for the namespace."""
 
     path: str
 

@@ -37,8 +37,8 @@ _POD_SCHEMA = {
 
 
 def _pod(node: Node, where: str, problems: Problems) -> dict[str, object] | None:
-    """Read more fields of a pod's spec. Only fields that sweeper sets are refused here; the API
-    server checks the others."""
+    """Read additional fields of a pod's spec. Only fields that sweeper sets are refused here;
+    the API server checks the others."""
     values, inside = plain(node), node.entries
     if inside is None:
         wrong(node, where, "a mapping, as the spec of a pod in Kubernetes", problems)
@@ -73,8 +73,8 @@ _NONE: Mapping[str, Never] = MappingProxyType({})
 
 
 class Options(NamedTuple):
-    """Options of Kubernetes jobs. `secrets` maps variables to `secret/key`. `pod` has more fields
-    of a pod's spec."""
+    """Options of Kubernetes jobs. `secrets` maps variables to `secret/key`. `pod` has additional
+    fields of a pod's spec."""
 
     image: Annotated[
         str | None,

@@ -159,8 +159,8 @@ def queue_of(text: str, folder_hash: str) -> list[Job]:
 
 
 def accounted_of(text: str, folder_hash: str) -> list[Job]:
-    """Parse the output of sacct in the same way. sacct prints a line for each start of a job,
-    oldest first."""
+    """Parse the output of sacct as `queue_of` parses that of squeue. sacct prints a line for
+    each start of a job, oldest first."""
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
         fields = line.split("|", 3)

@@ -77,7 +77,7 @@ class Connection:
         raise self._unreachable(why)
 
     def _unreachable(self, why: str) -> Unreachable:
-        """Start the backoff for a host that has not answered. Return its error."""
+        """Start the backoff for a host that has not answered. Return the error to raise."""
         error = Unreachable(f"ssh {self.host}: {why}")
         self._backoff.failed(error)
         return error

@@ -336,8 +336,8 @@ def _unreachable(error: Exception) -> Unreachable:
 
 
 def _folder_hash(folder: str) -> str:
-    """Return the hash of a folder that identifies its session. The path itself would not do,
-    because tmux shows only characters of its locale."""
+    """Return a hash of a folder, by which the folder's session is found. The path itself would
+    not do, because tmux shows only characters of its locale."""
     return hashlib.sha256(folder.encode()).hexdigest()
 
 
