@@ -344,7 +344,10 @@ def counts(groups: Sequence[Sequence[Ended]]) -> dict[str, float]:
     end, and mean durations."""
     every = [ended for group in groups for ended in group]
     played = [ended.played for ended in every if ended.played is not None]
-    summaries = [float(sum("summary" in t.metrics for t in p.rollout.turns)) for p in played]
+    summaries = [
+        float(sum("summary" in turn.metrics for turn in episode.rollout.turns))
+        for episode in played
+    ]
     metrics: dict[str, float] = {
         "env/all/environment_failures": sum(ended.failures for ended in every),
         "env/all/episodes_lost": len(every) - len(played),

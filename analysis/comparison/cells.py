@@ -78,8 +78,11 @@ class Cell:
 
     def by_seed(self, scale: Scale) -> dict[int, float]:
         """Return a dict from seed to value on `scale`, for the runs that count and have a seed."""
-        runs = [r for r in self.runs if r.counts]
-        by_seed = {r.seed: r.value for r in runs if r.seed is not None and r.value is not None}
+        by_seed = {
+            run.seed: run.value
+            for run in self.runs
+            if run.counts and run.seed is not None and run.value is not None
+        }
         return dict(zip(by_seed, on_scale(list(by_seed.values()), scale), strict=True))
 
     def best_run(self, sign: float) -> RunData | None:
@@ -182,7 +185,8 @@ class Ranking:
     @cached_property
     def tied(self) -> tuple[Cell, ...]:
         """Cells that cannot be distinguished from the best, including equal cells."""
-        names = {c.name for c in self.others if (f := self._of(c)) is not None and not f.told_apart}
+        compared = [(cell.name, self._of(cell)) for cell in self.others]
+        names = {name for name, one in compared if one is not None and not one.told_apart}
         names |= {cell.name for cell in self.equal}
         return tuple(cell for cell in self.others if cell.name in names)
 

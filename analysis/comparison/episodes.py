@@ -103,7 +103,8 @@ class _Played(NamedTuple):
 def by_episodes(data: SweepData, ranking: Ranking) -> list[Episodes]:
     """Return the episodes of each split, training splits first. The list is empty for a sweep
     without episodes."""
-    splits = {r.split for run in data.runs for r in run.rollouts if r.episode is not None}
+    rollouts = [rollout for run in data.runs for rollout in run.rollouts]
+    splits = {rollout.split for rollout in rollouts if rollout.episode is not None}
     in_order = sorted(splits, key=lambda split: (split != "train", split))
     return [_of_split(split, ranking) for split in in_order]
 

@@ -178,9 +178,14 @@ class _Pen:
                 **_smoothed(y, self._even(shown)),
             },
         }
-        diverged = [(i, run) for i, cell, _ in parts for run in cell.runs if self.key in run.curves]
-        crosses = [_cross(run, self.key, MUTED, {"cell": i, "tone": -1}) for i, run in diverged]
-        return [trace, *[one for of_run in crosses for one in of_run][:_CROSSES]]
+        crosses = [
+            cross
+            for position, cell, _ in parts
+            for run in cell.runs
+            if self.key in run.curves
+            for cross in _cross(run, self.key, MUTED, {"cell": position, "tone": -1})
+        ]
+        return [trace, *crosses[:_CROSSES]]
 
     def _even(self, shown: Sequence[tuple[Series, Any]]) -> list[list[float | None]]:
         """Return the drawn points of smoothed series, joined, for each window."""

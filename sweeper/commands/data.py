@@ -98,7 +98,7 @@ def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | Non
             lacking = str(error)
         else:
             shown = [] if answer is None else answer["examples"]
-            if chosen and answer is not None and not any("samples" in e for e in shown):
+            if chosen and answer is not None and not any("samples" in example for example in shown):
                 message = f"the recipe {recipe.reference} cannot show samples of a checkpoint"
                 raise UsageError(message)
             return answer

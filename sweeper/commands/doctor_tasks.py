@@ -89,8 +89,8 @@ def _print(checked: Checked, notes: list[str]) -> None:
         warn(note)
     if checked.tried:
         rows = [
-            (t.task.name, len(t.task.steps), _shown(t.solved), _shown(t.empty))
-            for t in checked.tried
+            (trial.task.name, len(trial.task.steps), _shown(trial.solved), _shown(trial.empty))
+            for trial in checked.tried
         ]
         print_table(("task", "steps", "solution earns", "nothing earns"), rows)
     mistakes = plural(len(checked.mistakes), "mistake")
