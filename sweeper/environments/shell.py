@@ -308,8 +308,9 @@ class Shell:
 
 
 def last_error(process: "subprocess.Popen[bytes] | None") -> str:
-    """Return the last line that a process has written to standard error so far. Does not wait for
-    the end of the pipe, since the process's children may hold it open."""
+    """Return the last line that a process has written to standard error; `it did not start` if
+    there is none. Does not wait for the end of the pipe, since the process's children may hold
+    it open."""
     if process is None or process.stderr is None:
         return "it did not start"
     os.set_blocking(process.stderr.fileno(), False)

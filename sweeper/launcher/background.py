@@ -214,7 +214,7 @@ _OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_p
 
 def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> bool:
     """Give a plan to the running launcher, and wait until the launcher uses the plan. If the
-    launcher already has this plan, return immediately. Returns False if the launcher ended
+    launcher already has this plan, return True immediately. Returns False if the launcher ended
     instead. Raises `AnotherLauncher` if the launcher cannot continue with the plan."""
     try:
         before = folder.read_plan()

@@ -122,7 +122,8 @@ def launch(  # noqa: PLR0913  (the options of the command)
     `LaunchRequest`. With `drop`, finished runs that the grid no longer has leave the sweep.
     Raises `GridError` for a grid that cannot run, `UsageError` for another user's sweep (see
     `launch_plan`) and for finished runs that would be dropped, `EnvironmentFailure` if something
-    that the launch needs is missing, and `AnotherLauncher` if the sweep already has a launcher.
+    that the launch needs is missing, and `AnotherLauncher` if the sweep has a running launcher
+    that cannot continue with this plan.
     """
     from sweeper.planner.plan import plan
 

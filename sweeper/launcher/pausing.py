@@ -96,8 +96,8 @@ def stop(
     sleep: Callable[[float], None] = time.sleep,
 ) -> Steered:
     """Stop the launcher of a sweep, and wait until it has ended. Running runs continue. No new
-    runs start until the next launch. Raises `NotFound`, `StoreError`, and `EnvironmentFailure`
-    if the launcher does not end."""
+    runs start until a launcher is started again. Raises `NotFound`, `StoreError`, and
+    `EnvironmentFailure` if the launcher does not end."""
     folder = _existing(sweep, root)
     if not _has_launcher(folder):
         return Steered(sweep, False, changed=False)

@@ -102,10 +102,10 @@ class Estimate(NamedTuple):
     """The estimated usage of a launch. Of the `wanted` runs that would start, `runs` have an
     estimate: `by_recipe` of these from the recipe, and the others from `examples` earlier runs.
 
-    `least` and `most` are the dollars if each run costs as much as its cheapest or most expensive
-    example (None if every run has only one). `hours` is the wall-clock time with `abreast` runs at
-    a time (None if an estimate is from the recipe). `prices` has the dates of the prices, for
-    display.
+    `least` and `most` are the dollars if each run costs as much as its cheapest or most
+    expensive example (None if every run has only one example, or a model has no price). `hours`
+    is the wall-clock time with `abreast` runs at a time (None if an estimate is from the
+    recipe). `prices` has the dates of the prices, for display.
     """
 
     runs: int

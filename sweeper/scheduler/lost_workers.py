@@ -75,8 +75,8 @@ class LostWorkers:
         return observations
 
     def _is_over(self, run: str, attempt: int, status: JobStatus, stopped: bool) -> bool:
-        """Record the outcome of an attempt if its worker certainly will not do so. `stopped`: it
-        was asked to stop. Return whether it was recorded."""
+        """Record the outcome of an attempt if its worker certainly will not do so. `stopped`:
+        its job was asked to stop. Return whether the attempt is over."""
         view, quiet = self._run_table.views[run], self._heartbeats.quiet(run, attempt)
         if view.cancel and status.state in GONE:
             # A worker checks for a cancellation before it claims its attempt, so no worker will
@@ -151,9 +151,9 @@ class LostWorkers:
 
 
 class _KernelKills:
-    """The jobs that the kernel killed because memory was full. A job counts if it ended when the
-    kernel killed a process of our control group, which usually contains the jobs of this
-    machine."""
+    """The jobs that the kernel killed because memory was full. A job counts if it ended by
+    SIGKILL when the kernel killed a process of our control group, which usually contains the
+    jobs of this machine."""
 
     def __init__(self) -> None:
         self._counter = MemoryKills()
