@@ -132,7 +132,7 @@ MUTATIONS = [
         "sweeper/worker/child.py",
         "            os.killpg(groups[-1], signal.SIGKILL)\n",
         "            pass\n",
-        WORKERS + "test_a_recipe_that_was_orphaned_goes_within_a_moment",
+        "tests/e2e/test_worker.py::test_a_worker_that_is_killed_takes_its_recipe_with_it",
     ),
     Mutation(
         "torn lines are handed on",

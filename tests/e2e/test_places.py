@@ -2,6 +2,7 @@
 
 import os
 import random
+import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -118,6 +119,28 @@ def test_tmux_and_slurm_while_launchers_are_killed_and_jobs_taken(
     sweep.judge(resumes=True)
     assert set(sweep.places_of("toys").values()) == {"tmux", "slurm"}
     assert len(sweep.done()) <= 8 * 16 + 4  # each went on where it was
+
+
+def test_a_place_that_is_away_for_longer_than_a_lease(sweep: Sweep, cluster: Any) -> None:
+    """Its jobs continue, and the other place takes the rest."""
+    away = sweep.wrap("squeue", 'echo "Unable to contact slurm controller" >&2; exit 1')
+    places = [{"slurm": {"max_parallel": 2}}, {"tmux": {"max_parallel": 2}}]
+    sweep.write(7, 6, 1.0, places, mode="holds-2")
+    launcher = sweep.launch()
+    _until(lambda: len({run for run, _, _ in sweep.done()}) == 4)
+    at_slurm = [run for run, place in sweep.where().items() if place == "slurm"]
+    away.touch()
+    _until(lambda: "Unable to contact" in sweep.unreachable())
+    sweep.kill(launcher)
+    launcher = sweep.launch()
+    time.sleep(16)  # longer than the lease
+    sweep.go_on()
+    _until(lambda: len({run for run, _, _ in sweep.done()}) > 4)
+    _until(lambda: all((run, 1, 5) in sweep.done() for run in at_slurm))
+    away.unlink()
+    sweep.end(launcher)
+    sweep.judge(once=True)
+    assert Counter(sweep.where().values())["tmux"] > 2
 
 
 def test_where_things_are_known_to_cancel_and_logs(sweep: Sweep, cluster: Any) -> None:
