@@ -115,7 +115,7 @@ def add_arguments(verb: ArgumentParser) -> None:
     output.add_argument(
         "--export",
         metavar="FILE",
-        help="write all chosen samples as JSON lines, one per step (-: standard output)",
+        help="write all chosen samples as JSON, a line for each turn (-: standard output)",
     )
     output.add_argument(
         "--otlp", metavar="URL", help="send them to an OpenTelemetry collector (http://HOST:4318)"
