@@ -292,8 +292,8 @@ class Scheduler:
         return [*missing, *parts.places.damaged.values()]
 
     def _poll_jobs(self, try_call: TryCall) -> bool:
-        """Poll the places for the running jobs, and find lost workers (`lost_workers.py`). Return
-        whether any place answered."""
+        """Poll the places for the running jobs, and find lost workers (`lost_workers.py`).
+        Return whether any place answered or has no running jobs."""
         parts = self._parts
         if parts.places.several:
             parts.withdrawals.finish()

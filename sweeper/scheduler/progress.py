@@ -87,8 +87,8 @@ def line(summary: Summary) -> str:
 
 
 def exit_code(summary: Summary) -> int:
-    """Return the exit code of a sweep, as `sweeper status` does: 0 if all runs succeeded, 4 while
-    some have not ended or are held back, 3 if all are over and some failed."""
+    """Return the exit code of a sweep, as `sweeper status` does: 0 if all runs succeeded, 4
+    while some have not ended or are held back, 3 if all are over and some did not succeed."""
     if not summary.finished or summary.held_back:
         return 4
     return 0 if summary.counts[State.SUCCEEDED] == summary.counts.total() else 3

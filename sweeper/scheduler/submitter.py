@@ -69,8 +69,9 @@ def worker_argv(
     carried: Carried | None = None,
 ) -> list[str]:
     """Return the command line of a job. `env_file`, the file with the runs' environment on this
-    machine, is passed on if the store is remote, since workers may need it to reach the store.
-    `carried` is what a job needs if it shares no files with this machine."""
+    machine, is passed on if the store is remote and jobs can read the file, since workers may
+    need it to reach the store. `carried` is what a job needs if it shares no files with this
+    machine."""
     return worker_command(
         folder.address,
         token,
