@@ -11,11 +11,11 @@ To write a verb, see CONTRIBUTING.md. Helpers for verbs:
     errors.py               errors to raise: `UsageError`, `NotFound`, `EnvironmentFailure`
     sweep/hint.py           `hint("ls", name, root=root)`: a command in a message
 
-Methods of a registry: `choose` returns the runs that arguments select. `handles` returns the
-runs of a sweep, and `all_handles` returns all runs, including plain folders. `sweep_records`
-returns a row for each sweep that is not archived. A run of a sweep (`SweepRun` in
-`results/sweeps.py`) has `events`, `times` and `outcome`. The `state` of a run is a `State`, or
-`NoState.UNKNOWN` for the folder of another program.
+Methods of a registry: `choose` returns the runs that arguments select. `handles` returns the runs
+of a sweep or of plain folders, and `all_handles` also returns retired runs. `sweep_records` returns
+a row for each sweep that is not archived. A run of a sweep (`SweepRun` in `results/sweeps.py`) has
+`events`, `times` and `outcome`. The `state` of a run is a `State`, or `NoState.UNKNOWN` for the
+folder of another program.
 """
 
 import importlib
@@ -49,10 +49,10 @@ _BY_HEADING: "dict[str, dict[str, tuple[str, ...]]]" = {
     },
     "steer": {
         "pause": ("start no more runs of a sweep for now", "quickstart --runs", "steer"),
-        "resume": ("continue a paused sweep, or one without a launcher", "quickstart", "steer"),
+        "resume": ("continue a paused sweep, or a sweep without a launcher", "quickstart", "steer"),
         "parallel": ("change how many jobs of a sweep run at once", "quickstart 8", "steer"),
         "cancel": ("stop runs for good", "quickstart 'lr=3e-2*'", "steer"),
-        "retry": ("start failed runs again, or finished ones", "quickstart", "steer"),
+        "retry": ("start failed or finished runs again", "quickstart", "steer"),
         "stop": ("end the launcher of a sweep; its runs continue", "quickstart", "steer"),
     },
     "read": {
@@ -64,7 +64,7 @@ _BY_HEADING: "dict[str, dict[str, tuple[str, ...]]]" = {
             "quickstart/lr=8e-3,rank=4 quickstart/lr=8e-3,rank=16",
         ),
         "analyze": (
-            "write the report of a sweep: what won, and whether that is real",
+            "write the report of a sweep: what won, and whether to believe it",
             "quickstart",
         ),
         "sql": (
@@ -87,7 +87,7 @@ _BY_HEADING: "dict[str, dict[str, tuple[str, ...]]]" = {
         ),
         "chat": ("talk with the weights of a run, or of a sweep's best run", "quickstart", "chat"),
         "endpoint": (
-            "serve such weights to programs by an API like OpenAI's",
+            "serve the weights of a run to programs, over an API like OpenAI's",
             "quickstart --port 8000",
             "chat",
         ),
@@ -106,7 +106,7 @@ _BY_HEADING: "dict[str, dict[str, tuple[str, ...]]]" = {
         "store sync": ("upload files that dead workers left on this machine", ""),
     },
     "set up": {
-        "doctor": ("check that everything a sweep needs is there", ""),
+        "doctor": ("check that this machine has everything that a sweep needs", ""),
         "doctor tasks": ("check terminal tasks for mistakes", "tasks/"),
         "doctor notify": ("send the notifications of a sweep, or test them", "quickstart --test"),
         "engine": ("start, inspect or stop the local Tinker-compatible service", "status"),
@@ -130,7 +130,7 @@ _BY_HEADING: "dict[str, dict[str, tuple[str, ...]]]" = {
             "agent_start",
         ),
         "agent prompts": ("list or print task prompts for agents", "gsm8k", "agent_start"),
-        "agent transcript": ("list started agents, or print what one did", "", "agent_start"),
+        "agent transcript": ("list started agents, or print what an agent did", "", "agent_start"),
     },
 }
 """The verbs under their headings in `sweeper --help`. An entry has a description and the

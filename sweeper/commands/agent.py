@@ -32,7 +32,7 @@ def _add_mcp(verb: ArgumentParser) -> None:
         "--budget",
         metavar="KEY=VALUE,...",
         help="limit on everything that agents launch in this root: runs, tokens, usd, hours, such "
-        "as runs=50,usd=20 (default: agents launch nothing)",
+        "as runs=50,usd=20 (default: agents may launch nothing)",
     )
     shared.group(verb, "how to serve").add_argument(
         "--http",

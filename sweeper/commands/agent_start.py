@@ -57,7 +57,7 @@ def _add_start(verb: ArgumentParser) -> None:
     )
     place = shared.group(verb, "the sandbox")
     place.add_argument(
-        "--in", dest="place", choices=PLACES, default=PLACES[0], help="its kind (podman)"
+        "--in", dest="place", choices=PLACES, default=PLACES[0], help="the kind of sandbox (podman)"
     )
     place.add_argument(
         "--image", help="the container image; for podman also a folder with a Linux file system"
@@ -78,7 +78,7 @@ def _add_allowance(verb: ArgumentParser) -> None:
         default="",
         metavar="KEY=VALUE,...",
         help="limit on everything that agents launch in this root, as for `agent mcp` (default: "
-        "agents launch nothing)",
+        "agents may launch nothing)",
     )
     allowed.add_argument(
         "--hours", type=float, default=8.0, help="the agent ends after this many hours (8)"
@@ -87,7 +87,7 @@ def _add_allowance(verb: ArgumentParser) -> None:
         "--restarts",
         type=int,
         default=2,
-        help="how many times the agent is started again after a failure (2)",
+        help="how often the agent is started again after a failure (2)",
     )
     allowed.add_argument(
         "--secret",
@@ -112,7 +112,7 @@ def _request(arguments: Namespace, store: Store) -> session.Start:
         stem = os.path.splitext(os.path.basename(arguments.prompt))[0]
         name = f"{shorten(stem, _LONGEST_NAME)}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
     if not is_sweep_name(name):
-        raise UsageError(f"--name {name}: write letters, digits, '.', '_' and '-'")
+        raise UsageError(f"--name {name}: use letters, digits, '.', '_' and '-'")
     place = (arguments.place, arguments.image, arguments.network, arguments.memory)
     sandbox = Sandbox(*place, arguments.hours, secrets.token_hex(6))
     sandbox.require()
@@ -166,7 +166,7 @@ def _check(start: session.Start) -> int:
     ):
         say(f"{title:<9}{text}")
     if checked.code:
-        raise EnvironmentFailure("the sandbox lacks something: see `check`")
+        raise EnvironmentFailure("the check in the sandbox failed: see the line `check`")
     return 0
 
 

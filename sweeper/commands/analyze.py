@@ -60,7 +60,7 @@ def _add_output_arguments(verb: ArgumentParser) -> None:
         metavar="KEY",
         action="append",
         default=[],
-        help="a configuration key that does not count as a setting; repeatable",
+        help="a configuration key to ignore; repeatable",
     )
     folders.add_argument(
         "--seed",
@@ -74,8 +74,8 @@ def _add_output_arguments(verb: ArgumentParser) -> None:
     report.add_argument(
         "--notes",
         metavar="FOLDER",
-        help="write the facts to SWEEP.md in this folder, for you to add to, and judge the "
-        "criterion in its plan.md (default: notes/, if it exists)",
+        help="write the results to SWEEP.md in this folder, where you can add notes, and check the "
+        "criterion in the folder's plan.md (default: notes/, if it exists)",
     )
     report.add_argument(
         "--prices", help="dollars per million tokens: train=0.4,sample=0.8,prefill=0.1"
@@ -88,8 +88,8 @@ class _OneSetting(shared.Once):
     """The action of `--by`, which may be given only once."""
 
     refusal = (
-        "--by is given once, not as {first} and as {second}: write --by {first},{second} to "
-        "compare within each combination, or one report for each, with --out"
+        "--by may be given only once: use --by {first},{second} to compare within each "
+        "combination, or write one report for each setting, with --out"
     )
 
 

@@ -161,7 +161,9 @@ def launch_options(verb: ArgumentParser) -> _ArgumentGroup:
     """Add options that override a grid's launch settings. Return their group."""
     launch = group(verb, LAUNCH)
     launch.add_argument("--backend", help="where jobs execute (default: the grid's, else tmux)")
-    launch.add_argument("--max-parallel", type=int, metavar="N", help="most jobs at once")
+    launch.add_argument(
+        "--max-parallel", type=int, metavar="N", help="largest number of jobs at once"
+    )
     launch.add_argument(
         "--budget",
         metavar="KEY=VALUE,...",
@@ -174,8 +176,8 @@ def wait(verb: ArgumentParser) -> None:
     """Add `--trust`, and the options that concern waiting for launched runs."""
     trust(verb)
     waiting = group(verb, "waiting")
-    flag(waiting, "--wait", "run the launcher here, until all runs have ended")
-    flag(waiting, "--plain", "with --wait: print lines, not the live view")
+    flag(waiting, "--wait", "run the launcher in this terminal until all runs have ended")
+    flag(waiting, "--plain", "with --wait: print lines instead of the live view")
     waiting.add_argument(
         "-v",
         "--verbose",
@@ -220,10 +222,10 @@ def judge(verb: ArgumentParser, title: str = COMPARE) -> None:
     compare.add_argument(
         "--goal",
         choices=["minimize", "maximize"],
-        help="which values are better (default: the grid's, or by the metric's name)",
+        help="which values are better (default: the grid's goal, or by the metric's name)",
     )
     compare.add_argument(
         "--at",
-        help="which value of a run counts: last, best, mean_of_last=5 or auto (default: the "
-        "grid's)",
+        help="which value of a run is compared: last, best, mean_of_last=5 or auto (default: "
+        "the grid's)",
     )

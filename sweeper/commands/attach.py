@@ -44,7 +44,7 @@ def go(root: str, name: str, why_none: Callable[[], str] = str) -> NoReturn:
     server.check()
     session = server.session(f"{root}/{name}")
     if session is None:
-        raise NotFound(f"{why_none()}; `{hint('watch', name, root=root)}` shows it")
+        raise NotFound(f"{why_none()}; `{hint('watch', name, root=root)}` shows the sweep")
     if not sys.stdout.isatty():
         raise UsageError("attach needs a terminal")
     sys.stdout.flush()
@@ -55,6 +55,6 @@ def go(root: str, name: str, why_none: Callable[[], str] = str) -> NoReturn:
     else:
         command += ["attach", "-t", session]
         if environment.pop("TMUX", None):  # tmux refuses to nest if TMUX is set, but nesting works
-            keys = "press the prefix twice for the inner one (C-b C-b d detaches it)"
+            keys = "press the prefix twice for the inner tmux (C-b C-b d detaches it)"
             command += [";", "display-message", "-d", "4000", f"tmux inside tmux: {keys}"]
     os.execvpe(command[0], command, environment)

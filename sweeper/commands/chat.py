@@ -35,7 +35,7 @@ def _add_endpoint(verb: ArgumentParser) -> None:
     shared.weights(verb)
     _add_sampling(verb)
     where = shared.group(verb, "where to serve")
-    where.add_argument("--port", type=int, default=0, help="the port (default: any free one)")
+    where.add_argument("--port", type=int, default=0, help="the port (default: any free port)")
     where.add_argument(
         "--host",
         default="127.0.0.1",

@@ -40,7 +40,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         default="",
         metavar="best,final",
         help="with --delete or --ttl: keep each run's best checkpoint (by the metric) or its "
-        "final one",
+        "final checkpoint",
     )
     shared.flag(delete, "--yes", "do not ask")
     shared.root(verb)

@@ -70,7 +70,7 @@ def _sides(arguments: Namespace) -> list[Checkpoint]:
     models = {side.model for side in checkpoints if side.model}
     model: str | None = arguments.model or (models.pop() if len(models) == 1 else None)
     if any(side.address is None for side in checkpoints) and model is None:
-        raise UsageError("base: name the base model with --model")
+        raise UsageError("base: give the base model with --model")
     counts: dict[str, int] = {}
     sides: list[Checkpoint] = []
     for side in checkpoints:
@@ -290,7 +290,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         "--temperature", type=float, default=0.0, metavar="T", help="sampling temperature (0)"
     )
     sampling.add_argument(
-        "--max-tokens", type=int, default=64, metavar="N", help="most tokens in an answer (64)"
+        "--max-tokens", type=int, default=64, metavar="N", help="longest answer in tokens (64)"
     )
     shared.roots(verb)
     shared.json(verb)

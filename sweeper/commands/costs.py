@@ -42,7 +42,7 @@ def show(
     """Print the counted and the billed usage of each run or cell, the totals, and an explanation
     of the difference."""
     if arguments.by not in ("run", "cell"):
-        raise UsageError("--billing goes with --by run or --by cell")
+        raise UsageError("--billing needs --by run or --by cell")
     if len(registry.roots) > 1:
         raise UsageError("--billing takes one --root")
     times = [time for run, _ in costs for time in (run.times["started"], run.times["ended"])]
@@ -123,7 +123,7 @@ def run(arguments: Namespace) -> int:
     if arguments.prices:
         return _show_prices(arguments)
     if arguments.refresh or arguments.reset:
-        raise UsageError("--refresh and --reset go with --prices")
+        raise UsageError("--refresh and --reset need --prices")
     table = prices.load()
     registry = open_registry(arguments, snapshot=True)
     runs = chosen(registry, arguments, archived=True)
@@ -207,7 +207,7 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
     without = sum(spending.counted == "nothing" for _, spending in costs)
     lines: list[str] = []
     if without < len(costs):
-        lines += ["", f"dollars at {whole.amount.basis}; `sweeper costs --prices` shows them"]
+        lines += ["", f"dollars at {whole.amount.basis}; `sweeper costs --prices` shows the prices"]
     if whole.amount.unpriced:
         lines.append(f"no price known for {', '.join(whole.amount.unpriced)}")
     if whole.usage.unknown:
@@ -216,7 +216,7 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
         which = f"{without} of {len(costs)} runs" if without < len(costs) else "these runs"
         lines.append(f"{which} have no meter and recorded no tokens: their usage is unknown")
     if any(spending.counted == "metrics" for _, spending in costs):
-        lines.append("some runs have no meter: for them, the tokens that they recorded are shown")
+        lines.append("for runs without a meter, the tokens that they recorded are shown")
     return lines
 
 
@@ -227,8 +227,8 @@ def _add_prices(verb: ArgumentParser) -> None:
     table.add_argument(
         "--refresh",
         metavar="FILE|URL",
-        help="use this table from now on, in the format of Tinker's models.json; newer prices of "
-        "the package still win",
+        help="use this table from now on, in the format of Tinker's models.json; newer prices in "
+        "the package take precedence",
     )
     shared.flag(table, "--reset", "use the package's own table again")
 
@@ -240,7 +240,7 @@ def _show_prices(arguments: Namespace) -> int:
     if arguments.runs:
         raise UsageError(
             f"--prices shows the prices of all models, not those of {arguments.runs[0]}: leave out "
-            "the name, or leave out --prices to see what it cost"
+            "the name, or leave out --prices to see the costs of runs"
         )
     if arguments.reset:
         _forget()
@@ -263,7 +263,7 @@ def _show_prices(arguments: Namespace) -> int:
     print(f"\ndollars per million tokens; source: {loaded.source}")
     if loaded.storage_gb_month is not None:
         print(f"checkpoints: {loaded.storage_gb_month:g} dollars per GB and month")
-    print(f"{loaded.path}; the price of models not in the table is unknown")
+    print(f"{loaded.path}; prices of models that are not in the table are unknown")
     return 0
 
 

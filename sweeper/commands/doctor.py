@@ -168,7 +168,7 @@ def _packages() -> str:
                 wrong.append(f"{requirement.name} {installed}{why}: `pip install '{wanted}'`")
     if wrong:
         raise LookupError("; ".join(wrong))
-    return f"{checked} of the versions that sweeper is tested with"
+    return f"{checked} packages, all in supported versions"
 
 
 def _store(root: str) -> str:
@@ -311,9 +311,9 @@ def add_arguments(verb: ArgumentParser) -> None:
         nargs="?",
         const="auto",
         choices=("auto", "tinker", "local"),
-        help="test the model service: measure its delay, list its models, train a step and sample "
-        "on the smallest (auto: the grid's service, else tinker if there is a key, else the "
-        "engine)",
+        help="test the model service: measure its response time, list its models, train one step "
+        "of the smallest model and sample (auto: the grid's service, else tinker if there is a "
+        "key, else the engine)",
     )
     check.add_argument(
         "--timeout",

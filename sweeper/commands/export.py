@@ -69,8 +69,8 @@ def add_arguments(verb: ArgumentParser) -> None:
     shared.flag(
         what,
         "--raw",
-        "write texts to CSV as recorded, for programs (default: an apostrophe precedes each "
-        "text that a spreadsheet would evaluate)",
+        "write strings to CSV unchanged, for programs (default: an apostrophe is put before "
+        "each string that a spreadsheet would evaluate)",
     )
     what.add_argument(
         "--out",

@@ -54,7 +54,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         table,
         "--code",
         "also show the code that each run executed, and when it was launched (default: only "
-        "if runs of a sweep differ in it)",
+        "if runs of a sweep executed different code)",
     )
     table.add_argument(
         "--sort",
@@ -172,7 +172,7 @@ def _ordered(
         if key == "value":
             goals = {(m["name"], m.get("goal", "minimize")) for r in runs if (m := r.metric)}
             if len(goals) > 1:
-                raise UsageError("--sort value: these runs are judged by different metrics")
+                raise UsageError("--sort value: these runs have different metrics")
             sign *= -1 if goals and next(iter(goals))[1] == "maximize" else 1
         texts = sorted({v for view in views if isinstance(v := view.get(key), str)})
         ranks = {text: rank for rank, text in enumerate(texts)}
@@ -211,8 +211,8 @@ def _retired(runs: list[RecordedRun]) -> list[str]:
     ours = [run for run in runs if isinstance(run, SweepRun)]
     counts = {(run.root, run.sweep): run.retired_ones for run in ours}
     return [
-        f"{name}: {plural(count, 'run')} launched before and no longer in the grid: "
-        f"`{hint('ls', name, '--where', 'retired = true', root=root)}`"
+        f"{name}: {plural(count, 'run')} launched before and no longer in the grid; "
+        f"`{hint('ls', name, '--where', 'retired = true', root=root)}` lists them"
         for (root, name), count in counts.items()
         if count
     ]

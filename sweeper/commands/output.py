@@ -54,7 +54,7 @@ def agreeing(arguments: Namespace) -> "Agree":
     """Return a function that shows the commands of a plan and asks whether to execute them. The
     function does not ask if `--trust` is given (the answer is yes) or if there is no terminal
     (no)."""
-    return _asking(arguments.trust, "execute that with your environment?")
+    return _asking(arguments.trust, "execute this with your environment?")
 
 
 def dropping(arguments: Namespace) -> "Agree":

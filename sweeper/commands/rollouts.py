@@ -229,7 +229,7 @@ def _print_page(page: Sequence[_Match], names: Mapping[int, str]) -> None:
     print_table(columns, rows)
     if page and not any(texts):
         print(
-            "\nno text: neither the turns nor a transcript contain any (tinker-cookbook writes no "
+            "\nno text: neither the turns nor a transcript contain text (tinker-cookbook writes no "
             "transcript in asynchronous training)"
         )
     if any(match.transcript.whose == "order" for match in page):
@@ -413,7 +413,7 @@ def show_against(
             [*(_short(mine[key]) for key in shown), _short(theirs["text"])] for mine, theirs in page
         ]
         print_table(columns, lines)
-    print(f"\n{len(page)} of {len(pairs)} such items ({shared} items are common to both runs)")
+    print(f"\n{len(page)} of {len(pairs)} items ({shared} items are common to both runs)")
     return tell_problems(registry.problems)
 
 

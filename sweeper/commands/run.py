@@ -30,7 +30,7 @@ def add_arguments(verb: ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="key=value",
-        help="settings before the --: launch.retries=2, seeds=3 (as {seed} in the command)",
+        help="settings, before the --: launch.retries=2, seeds=3 ({seed} in the command)",
     )
     what.add_argument(
         "--each",

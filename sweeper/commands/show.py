@@ -71,7 +71,7 @@ class _Document(TypedDict):
 def add_arguments(verb: ArgumentParser) -> None:
     """Declare the arguments of `sweeper show`."""
     shared.group(verb, "which run").add_argument(
-        "run", metavar="RUN", help="a run: sweep/name, the beginning of it, or an id"
+        "run", metavar="RUN", help="a run: sweep/run, the beginning of its name, or an id"
     )
     shared.roots(verb)
     shared.json(verb)

@@ -78,7 +78,7 @@ def _add_parallel(verb: ArgumentParser) -> None:
         "jobs",
         metavar="JOBS",
         type=int,
-        help="most jobs at once, until the sweep is launched again",
+        help="largest number of jobs at once, until the sweep is launched again",
     )
     shared.root(verb)
     shared.json(verb)
@@ -89,7 +89,7 @@ def _parallel(arguments: Namespace) -> int:
     done = pausing.parallel(arguments.sweep, arguments.jobs, root=arguments.root)
     if arguments.json:
         return print_steered(done, jobs=arguments.jobs)
-    when = "" if done.launcher else "; no launcher is running, so it applies to the next one"
+    when = "" if done.launcher else "; no launcher is running: the next launcher uses this limit"
     say(f"{done.sweep}: at most {arguments.jobs} at once{when}")
     return 0
 
@@ -198,7 +198,7 @@ def _tell_none(sweep: Sweep) -> None:
     warn("no run has failed; to retry cancelled runs, name them or use --state cancelled")
     if waiting and not read_status(sweep).launcher:
         again = hint("resume", sweep.name, root=sweep.root)
-        warn(f"{plural(waiting, 'run')} not started yet: `{again}` starts the rest")
+        warn(f"{plural(waiting, 'run')} not started yet: `{again}` starts them")
 
 
 def _add_stop(verb: ArgumentParser) -> None:

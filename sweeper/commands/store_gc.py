@@ -104,7 +104,7 @@ def run(arguments: Namespace) -> int:
     for place in away:
         warn(
             f"{place['path']}: kept, because its runs' folder {place['folder']} is missing or "
-            "cannot be read: remove it if the runs are gone"
+            "cannot be read: remove this file if the runs are gone"
         )
     for spool in unsynced:
         warn(

@@ -110,7 +110,7 @@ def test_the_meter_agrees_with_the_service(
     assert len(billed["costs"]) == 2
     assert billed["total"]["billed"]["train"] == recorded["train"]
     output = shell.run("costs", "whole", "--billing", "--by", "day", code=2)
-    assert "--billing goes with --by run or --by cell" in output
+    assert "--billing needs --by run or --by cell" in output
 
 
 BUDGET = """

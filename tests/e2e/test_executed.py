@@ -369,7 +369,7 @@ def test_failed_runs_are_still_listed_after_their_command_was_fixed(checkout: Pr
     checkout.launch()
     listed = checkout.complete("ls", "g").stdout
     where = "retired = true"
-    assert f"1 run launched before and no longer in the grid: `sweeper ls g --where '{where}'`" in (
+    assert f"1 run launched before and no longer in the grid; `sweeper ls g --where '{where}'`" in (
         listed
     )
     assert "failed" in checkout.complete("ls", "g", "--where", where).stdout

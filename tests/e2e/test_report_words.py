@@ -103,7 +103,9 @@ def test_by_takes_one_setting_and_never_silently_the_last(
     with pytest.raises(SystemExit) as stopped:
         main([*words, "--by", "learning_rate"])
     assert stopped.value.code == 2
-    assert "--by is given once, not as lora_rank and as learning_rate" in capsys.readouterr().err
+    assert (
+        "--by may be given only once: use --by lora_rank,learning_rate" in capsys.readouterr().err
+    )
 
 
 def test_values_of_blocks_keep_their_types_in_json(tmp_path: Path):

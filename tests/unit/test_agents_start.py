@@ -133,7 +133,7 @@ WRONG: list[tuple[list[str], int, str]] = [
     (["--budget", "dollars=1"], 2, "--budget dollars=1"),
     (["--hours", "0"], 2, "--hours must be above 0"),
     (["--restarts", "-1"], 2, "--restarts 0 or more"),
-    (["--name", "a/b"], 2, "--name a/b: write letters"),
+    (["--name", "a/b"], 2, "--name a/b: use letters"),
     (["--secret", "NO_SUCH"], 6, "--secret NO_SUCH is not set"),
     (["--secret", "SHORT"], 2, "it cannot be masked in the transcript"),
 ]  # fmt: skip
