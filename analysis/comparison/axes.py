@@ -146,7 +146,9 @@ def _axis(key: str, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Axi
         order, texts = {}, list(values)
     blocks = _blocks(key, values)
     matched = bool(blocks)
-    groups = {t: [c for c in values[t] if not matched or rest(c, key) in blocks] for t in texts}
+    groups = {
+        text: [c for c in values[text] if not matched or rest(c, key) in blocks] for text in texts
+    }
     levels = tuple(_level(key, t, order.get(t), groups[t], ranking) for t in texts)
     ranked = sorted(range(len(levels)), key=lambda i: sign * levels[i].mean)
     best, worst = ranked[0], ranked[-1]

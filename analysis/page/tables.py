@@ -43,7 +43,11 @@ def common(study: Study) -> str:
     configs = [dict(dotted(run.config)) for run in study.data.runs[:RUNS]]
     first = configs[0] if configs else {}
     shared = {key: value for key, value in first.items() if key not in study.ranking.keys}
-    alike = {k: v for k, v in shared.items() if all(own.get(k, own) == v for own in configs)}
+    alike = {
+        key: value
+        for key, value in shared.items()
+        if all(own.get(key, own) == value for own in configs)
+    }
     return filter_pairs("", alike)
 
 
