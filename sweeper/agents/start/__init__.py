@@ -1,2 +1,2 @@
-"""Starts the command line of an agent in a sandbox, with sweeper's tools, a budget and the
-skills."""
+"""`sweeper agent start`: starts a coding agent's program in a sandbox, with sweeper's tools, a
+budget and the skills."""

@@ -1,6 +1,6 @@
-"""Connects an agent's MCP client to sweeper: copies standard input and output to the socket next
-to this file. `--check PROGRAM FILE...` tests the connection, and looks for the program and the
-files."""
+"""Connects an agent's MCP client to sweeper. This program copies standard input to the socket
+next to this file, and the answers to standard output. `--check PROGRAM FILE...` tests the
+connection, and checks that the program and the files exist."""
 
 # Uses only the standard library of any Python 3, because the agent's sandbox executes a copy.
 import json
@@ -15,14 +15,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def connect() -> socket.socket:
-    """Return a connection to sweeper."""
+    """Connect to sweeper's socket."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.connect(os.path.join(HERE, "mcp.sock"))
     return connection
 
 
 def copy() -> None:
-    """Copy until the client closes standard input and sweeper has answered."""
+    """Copy in both directions until sweeper closes the connection."""
     connection = connect()
 
     def send() -> None:
@@ -43,7 +43,7 @@ def copy() -> None:
 
 
 def tools() -> "list[str]":
-    """Return the names of sweeper's tools, as an MCP client gets them."""
+    """Return the names of the tools that sweeper offers to an MCP client."""
     with connect() as connection, connection.makefile("rw", encoding="utf-8") as stream:
 
         def ask(number: int, method: str, **params: object) -> "dict[str, Any]":
@@ -64,7 +64,7 @@ def tools() -> "list[str]":
 
 
 def check(program: str, files: "list[str]") -> int:
-    """Print what the agent would find. Return 1 if something is missing."""
+    """Print the tools, the current folder and what is missing. Return 1 if something is missing."""
     missing = [path for path in files if not os.path.isfile(path)]
     if shutil.which(program) is None:
         missing.append(program)

@@ -1,5 +1,5 @@
-"""The command lines of agents: how each gets the model, the prompt (on standard input) and the
-configuration of MCP servers, and which secrets it needs."""
+"""The command lines of agents. They pass the model and the configuration of MCP servers to the
+agent's program, which reads the prompt from standard input."""
 
 import json
 import shlex
@@ -9,17 +9,19 @@ from typing import NamedTuple
 from sweeper.errors import UsageError
 
 _TOOL_SECONDS = 330
-"""Seconds, longer than any call of a tool takes."""
+"""The timeout for a call of a tool, in seconds. Longer than any call takes."""
 _START_SECONDS = 120
-"""Seconds, longer than sweeper's tools take to start on a busy machine."""
+"""The timeout for the start of sweeper's tools, in seconds. Longer than the start takes on a
+busy machine."""
 _LOCAL_TOOLS = "Read,Glob,Grep,Edit,Write,Skill,WebSearch"
-"""Claude Code's own tools without a sandbox: none that executes commands. `Bash` could execute
-commands in the agent's folder that the user has not allowed by name."""
+"""The tools of Claude Code that are allowed without a sandbox. None of them executes commands:
+`Bash` could execute commands that the user has not allowed by name."""
 
 
 class Setting(NamedTuple):
-    """The values from which a command line is made. `bridge` is the command of the MCP server;
-    `mcp` and `prompt` are files. `isolated`: the agent may do anything within its sandbox."""
+    """The values from which a command line is made. `bridge` is the command of the MCP server.
+    `mcp` and `prompt` are paths of files. `isolated`: the agent is in a sandbox, where it may do
+    anything."""
 
     model: str
     bridge: Sequence[str]
@@ -29,8 +31,9 @@ class Setting(NamedTuple):
 
 
 class Cli(NamedTuple):
-    """An agent's command line. The agent needs one of the `secrets`, if there are any, and gets the
-    variables in `passed_on` that are set."""
+    """An agent's program and its command line. `secrets` names environment variables, at least
+    one of which the agent needs. The agent also gets the variables `env`, and those in
+    `passed_on` that are set."""
 
     name: str
     argv: Callable[[Setting], list[str]]
@@ -39,7 +42,7 @@ class Cli(NamedTuple):
     passed_on: tuple[str, ...] = ()
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the agent's variables without secrets."""
+        """Return the agent's environment variables, except secrets."""
         return {**self.env, **{name: environ[name] for name in self.passed_on if name in environ}}
 
 
@@ -94,8 +97,8 @@ CLIS = {
 
 
 def find_cli(text: str) -> Cli:
-    """Return the built-in command line with this name, or else the command line of a command with
-    `{model}`, `{prompt}` and `{mcp}`. Raises `UsageError`."""
+    """Return the built-in command line with the name `text`, or else the command line that
+    `text` describes with `{model}`, `{prompt}` and `{mcp}`. Raises `UsageError`."""
     if text in CLIS:
         return CLIS[text]
     try:

@@ -1,6 +1,6 @@
-"""The socket by which an agent in a sandbox reaches sweeper's tools. Each connection gets a server
-outside the sandbox, so the agent reaches the budget and the store only through tools. The user runs
-the grids that it launches."""
+"""The socket through which an agent in a sandbox reaches sweeper's tools. Each connection gets a
+server outside the sandbox, so the agent reaches the budget and the store only through tools.
+Grids that the agent launches run outside the sandbox, as this user."""
 
 import os
 import socket
@@ -11,12 +11,13 @@ from contextlib import suppress
 
 SOCKET = "mcp.sock"
 _MOST = 4
-"""The most servers at the same time."""
+"""The largest number of servers at the same time."""
 _END_SECONDS = 10.0
 
 
 class Connections:
-    """Accepts connections on a socket in `folder`, and starts `command` for each."""
+    """Accepts connections on a socket in `folder`, and starts the server `command` for each
+    connection."""
 
     def __init__(
         self, folder: str, command: Sequence[str], env: Mapping[str, str], cwd: str
@@ -51,7 +52,8 @@ class Connections:
         )
 
     def close(self) -> None:
-        """Accept no more, and end the servers. The sweeps that they launched continue."""
+        """Accept no more connections, and end the servers. Sweeps that the agent has launched
+        continue."""
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # this wakes `accept`
         self._listener.close()

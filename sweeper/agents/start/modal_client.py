@@ -1,5 +1,5 @@
-"""Runs an agent in a Modal sandbox, as a separate program with the agent's output and exit code.
-`start.json` in the private folder describes the start (places.py)."""
+"""A program that runs an agent in a Modal sandbox, and has the agent's output and exit code.
+`start.json` in the private folder says what to start (places.py)."""
 
 import asyncio
 import json
@@ -32,13 +32,13 @@ open(alive, "w").close()
 while time.time() - os.path.getmtime(alive) < 60:
     time.sleep(1)
 """
-"""The main command of the sandbox. It ends, and the sandbox with it, when nothing has arrived for a
-minute, for example because this program was killed."""
+"""The main command of the sandbox. It ends if nothing has arrived for a minute, for example
+because this program was killed. The sandbox ends with its main command."""
 
 
 class Start(NamedTuple):
-    """The contents of `start.json`. `base` is a folder in the sandbox, `work` the agent's folder on
-    this machine. `env` has no secrets; `secrets` are names of variables."""
+    """The contents of `start.json`. `base` is a folder in the sandbox, and `work` is the agent's
+    folder on this machine. `env` has no secrets. `secrets` are names of environment variables."""
 
     argv: list[str]
     env: dict[str, str]
@@ -52,7 +52,7 @@ class Start(NamedTuple):
 
 
 class _Session:
-    """The exchange of frames with one agent."""
+    """The exchange of frames with the relay of one agent (relay.py)."""
 
     def __init__(self, start: Start, private: str, process: Any) -> None:
         self._start, self._private, self._process = start, private, process
@@ -73,7 +73,7 @@ class _Session:
             os.write(1, self._work.notices.pop(0))
 
     async def run(self) -> int:
-        """Start the agent, and follow it. Return its exit code."""
+        """Start the agent, and wait until it ends. Return the agent's exit code."""
         for name in sorted(os.listdir(self._private)):
             path = os.path.join(self._private, name)
             if os.path.isfile(path) and name != START:
@@ -110,7 +110,7 @@ class _Session:
             await self._send(frame("alive"))
 
     async def _take(self, message: dict[str, Any], data: bytes) -> int | None:
-        """Execute a frame. Return the agent's exit code if it has ended."""
+        """Handle a frame. Return the agent's exit code if the agent has ended, else None."""
         kind, number = message["kind"], message.get("id", 0)
         if kind == "exit":
             return int(message["code"])
@@ -145,8 +145,8 @@ class _Session:
 
 
 def run(private: str) -> int:
-    """Create the sandbox, run the agent in it, and end the sandbox. Return the agent's exit code.
-    Raises `SweeperError`."""
+    """Run the agent in a new sandbox, and end the sandbox. Return the agent's exit code. Raises
+    `SweeperError`."""
     with open(os.path.join(private, START), encoding="utf-8") as file:
         start = Start(**json.load(file))
     modal = official()
@@ -190,7 +190,7 @@ def run(private: str) -> int:
 
 
 def main() -> int:
-    """Run the agent that the folder in the first argument describes."""
+    """Run the agent that is described in the folder `sys.argv[1]`."""
     try:
         return run(sys.argv[1])
     except SweeperError as error:

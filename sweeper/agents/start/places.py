@@ -25,14 +25,16 @@ _PASSED_ON = (
 _END_SECONDS = 30.0
 _MOST_HOURS = 24
 _LONGEST_PATH = 90
-"""The most bytes of a socket's folder: Linux allows 108 including the file name."""
+"""The largest length of the path of a socket's folder, in bytes. Linux allows 108 for the whole
+path."""
 _FILES = 65_536
 
 
 class Sandbox(NamedTuple):
-    """A place where agents work. `image` is an image, or for podman also a folder with a Linux file
-    system; `network` and `memory` (in MiB) limit containers. At Modal, `hours` limits the sandbox,
-    and `token` is the name of its folder."""
+    """The settings of a sandbox for an agent. `kind` is one of `PLACES`. `image` is a container
+    image or, for podman, also a folder with a Linux file system. `network` is podman's option,
+    and `memory` is a limit in MiB. At Modal, `hours` is the time limit of the sandbox, and
+    `token` is part of the name of its folder."""
 
     kind: str
     image: str | None = None
@@ -43,21 +45,21 @@ class Sandbox(NamedTuple):
 
     @property
     def isolated(self) -> bool:
-        """Whether the agent sees nothing of this machine except its folder."""
+        """Whether the agent has access to nothing on this machine except the agent's folder."""
         return self.kind != "local"
 
     @property
     def python(self) -> str:
-        """The Python interpreter that runs the bridge."""
+        """The Python interpreter that runs bridge.py."""
         return "python3" if self.isolated else sys.executable
 
     def work(self, folder: str) -> str:
-        """Return the agent's folder as the agent sees it."""
+        """Return the path in the sandbox of the agent's folder `folder`."""
         places = {"podman": "/work", "modal": f"{self._base}/work"}
         return places.get(self.kind, folder)
 
     def private(self, folder: str) -> str:
-        """Return the private folder as the agent sees it."""
+        """Return the path in the sandbox of the private folder `folder`."""
         places = {"podman": "/sweeper", "modal": f"{self._base}/private"}
         return places.get(self.kind, folder)
 
@@ -66,8 +68,8 @@ class Sandbox(NamedTuple):
         return f"/tmp/sweeper-agent-{self.token}"  # noqa: S108 - in the sandbox, which is only the agent's
 
     def require(self) -> None:
-        """Raise `UsageError` for options that the place does not support, `EnvironmentFailure` if
-        this machine lacks something."""
+        """Raise `UsageError` for options that this kind of sandbox does not support, and
+        `EnvironmentFailure` if this machine lacks required software."""
         options = [
             name for name in ("image", "network", "memory") if getattr(self, name) is not None
         ]
@@ -94,13 +96,14 @@ class Sandbox(NamedTuple):
 
 
 def _mount(source: str, target: str) -> str:
-    """Return a folder as the value of podman's `--mount`, in CSV."""
+    """Return the value of podman's option `--mount`, in CSV."""
     return 'type=bind,"src={}",dst={}'.format(source.replace('"', '""'), target)
 
 
 class Room:
-    """A sandbox with one command, and a private folder for the command's files. When this process
-    ends, for any reason, everything in the sandbox is killed, and the folder is removed."""
+    """A sandbox for one command, with a private folder for files that the command needs. When
+    this process ends, for any reason, all processes in the sandbox are killed, and the private
+    folder is removed."""
 
     def __init__(self, sandbox: Sandbox, work: str) -> None:
         self._sandbox, self._work = sandbox, work
@@ -123,14 +126,14 @@ class Room:
 
     @property
     def seen(self) -> str:
-        """The folder with the command's files, as the agent sees it."""
+        """The path in the sandbox of the private folder."""
         return self._sandbox.private(self.folder)
 
     def start(
         self, argv: Sequence[str], env: Mapping[str, str], secrets: Mapping[str, str], stdin: int
     ) -> "subprocess.Popen[bytes]":
-        """Start the command, and return its process, whose `stdout` has the output and the errors.
-        Raises `EnvironmentFailure`."""
+        """Start a command in the sandbox, and return its process. The process's `stdout` also
+        has the standard error of the command. Raises `EnvironmentFailure`."""
         if self._sandbox.kind == "modal":
             command = self._modal(argv, env, list(secrets))
             environment = {**os.environ, **secrets, ROOT: self._private}
@@ -198,7 +201,7 @@ class Room:
         return [sys.executable, "-P", "-m", "sweeper.agents.start.modal_client", self.folder]
 
     def close(self) -> None:
-        """End the command and all its processes, and remove the private folder."""
+        """End all processes of the command, and remove the private folder."""
         process, self._process = self._process, None
         if process is not None:
             if self._sandbox.kind == "modal":
@@ -223,8 +226,9 @@ class Room:
         shutil.rmtree(self._private, ignore_errors=True)
 
     def _removal(self) -> list[str]:
-        """Return the command that ends the container. This user may not be allowed to send signals
-        to the container's user."""
+        """Return the command that removes the container ([] if there is none). A signal may not
+        be enough: this user may lack the permission to send signals to the container's
+        processes."""
         if self._sandbox.kind != "podman":
             return []
         return ["podman", "rm", "-f", "-i", "-t", "0", self._container]

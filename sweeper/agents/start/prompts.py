@@ -1,4 +1,4 @@
-"""The built-in task prompts, and the instructions that every agent gets in addition to its task."""
+"""The built-in task prompts, and the instructions that every agent gets in addition to a task."""
 
 import os
 from importlib import resources
@@ -35,14 +35,15 @@ is done.
 
 
 def prompt_names() -> list[str]:
-    """Return the names of the built-in prompts; `template` is a template for new prompts."""
+    """Return the names of the built-in prompts. One of them is `template`, a template for new
+    prompts."""
     folder = resources.files("sweeper.agents.start").joinpath("prompts")
     names = [entry.name.removesuffix(".md") for entry in folder.iterdir()]
     return sorted(names, key=lambda name: (name != "template", name))
 
 
 def shipped_prompt(name: str) -> str:
-    """Return a built-in prompt. Raises `UsageError`."""
+    """Return the text of a built-in prompt. Raises `UsageError`."""
     names = prompt_names()
     if name not in names:
         raise UsageError(f"no prompt {name!r}: choose from {', '.join(names)}")
@@ -51,7 +52,8 @@ def shipped_prompt(name: str) -> str:
 
 
 def task_of(source: str) -> str:
-    """Return the task in a file, or the built-in prompt of that name. Raises `UsageError`."""
+    """Return the task in the file `source`, or the built-in prompt with this name. Raises
+    `UsageError`."""
     if not os.path.exists(source):
         if os.sep in source or "." in source:
             raise UsageError(f"--prompt {source}: no such file")
@@ -69,11 +71,11 @@ def task_of(source: str) -> str:
 
 
 def whole_prompt(task: str, work: str, hours: float, budget: str) -> str:
-    """Return the prompt of an agent's first start."""
+    """Return the whole prompt for the first start of an agent."""
     allowed = budget or "nothing (no --budget was given): only plan and read"
     return task.rstrip() + "\n" + _ABOUT.format(work=work, hours=hours, budget=allowed)
 
 
 def again(prompt: str, work: str, number: int, why: str) -> str:
-    """Return the prompt of a restart."""
+    """Return the prompt for a restart. `why` is the reason why the agent ended."""
     return prompt + _AGAIN.format(work=work, number=number, why=why)

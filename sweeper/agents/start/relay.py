@@ -1,5 +1,6 @@
-"""Runs an agent in a sandbox that is connected only by standard input and output. Frames, one JSON
-object per line, carry its files, its output and its connections to sweeper's tools."""
+"""Runs an agent in a sandbox whose only connection is standard input and output. Frames (one
+JSON object per line) carry the agent's files, its output, and its connections to sweeper's
+tools."""
 
 # Uses only the standard library of any Python 3, because the sandbox executes its text. The other
 # side is modal_client.py, which also uses `Folder` and `Frames`.
@@ -17,24 +18,26 @@ import time
 from typing import IO, Any
 
 LARGEST = 10_000_000
-"""The most bytes of a file that is copied."""
+"""The largest size of a file that is copied, in bytes."""
 _SKIPPED = (".git", "__pycache__", "node_modules", ".venv", "sweeps")
 _EVERY_SECONDS = 10.0
 
 
 class Folder:
-    """A folder that both sides copy. `changed` yields the files that this side has written."""
+    """A folder that exists on both sides. Files that one side writes are copied to the other
+    side."""
 
     def __init__(self, top: str) -> None:
         self.top = os.path.realpath(top)
         self._stamps: dict[str, tuple[int, int]] = {}
         self._skipped: set[str] = set()
         self.notices: list[bytes] = []
-        """Messages about files that are not copied, once each. The reader removes them."""
+        """New messages about files that are not copied. Callers remove the messages that they
+        have shown."""
         self._lock = threading.Lock()
 
     def changed(self) -> "list[tuple[str, bytes]]":
-        """Return the files that were written here since the last call."""
+        """Return (path, content) of the files that this side has written since the last call."""
         files: list[tuple[str, bytes]] = []
         with self._lock:
             for at, folders, names in os.walk(self.top):
@@ -74,7 +77,7 @@ class Folder:
         return status.st_mtime_ns, status.st_size
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file of the other side, unless it is outside the folder."""
+        """Write a file that the other side has sent, unless its path leads out of the folder."""
         path = os.path.realpath(os.path.join(self.top, name))
         if not path.startswith(self.top + os.sep) or os.path.isdir(path):
             return
@@ -91,19 +94,19 @@ class Folder:
 
 
 def frame(kind: str, data: bytes = b"", **more: Any) -> bytes:
-    """Return a frame as a line."""
+    """Encode a frame as a line."""
     packed = {"data": base64.b64encode(data).decode()} if data else {}
     return json.dumps({"kind": kind, **packed, **more}).encode() + b"\n"
 
 
 def unpack(line: bytes) -> "tuple[dict[str, Any], bytes]":
-    """Parse a line into a frame and its data."""
+    """Decode a line, and return the frame and the data in it."""
     message = json.loads(line)
     return message, base64.b64decode(message.get("data", ""))
 
 
 class Relay:
-    """The side of the exchange in the sandbox."""
+    """The side of the exchange that runs in the sandbox."""
 
     def __init__(self, base: str, output: "IO[bytes]") -> None:
         self.base, self._output = base, output
@@ -117,7 +120,7 @@ class Relay:
         self._agent: subprocess.Popen[bytes] | None = None
 
     def send(self, line: bytes) -> None:
-        """Write a frame."""
+        """Send an encoded frame."""
         with self._lock:
             self._output.write(line)
             self._output.flush()
@@ -131,7 +134,7 @@ class Relay:
             self.send(frame("out", notices.pop(0)))
 
     def take(self, message: "dict[str, Any]", data: bytes) -> None:
-        """Execute a frame."""
+        """Handle a frame from the other side."""
         with open(os.path.join(self.base, "alive"), "w"):
             pass
         if message["kind"] == "put":
@@ -217,7 +220,7 @@ class Relay:
             connection.close()
 
     def end(self) -> None:
-        """End the agent."""
+        """Kill the agent if it is running."""
         if self._agent is not None and self._agent.poll() is None:
             os.killpg(self._agent.pid, signal.SIGKILL)
 

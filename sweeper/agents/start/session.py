@@ -1,5 +1,5 @@
-"""Starts an agent in its sandbox, follows it until its end or its time limit, restarts it if it
-fails, and records its output."""
+"""Runs an agent in a sandbox until the agent ends or its time is over. A failed agent is
+restarted. The agent's output is recorded."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from sweeper.store.documents import timestamp
 from sweeper.sweep.sweep_requests import user
 
 SKILL_FOLDERS = (".claude/skills", ".agents/skills")
-"""Where Claude Code and Codex look for skills in the folder that they work in."""
+"""The folders in an agent's working directory where Claude Code and Codex look for skills."""
 _BRIDGE, _MCP, _PROMPT = "bridge.py", "mcp.json", "prompt.md"
 _PIECE = 65_536
 _POLL_SECONDS = 1.0
@@ -35,8 +35,9 @@ _CHECK_SECONDS = 120.0
 
 
 class Start(NamedTuple):
-    """A request to start an agent. `budget` is the text of `--budget`, `secrets` has values by
-    name, `hours` is the time limit, and `restarts` the most restarts after failures."""
+    """A request to start an agent. `budget` is the value of `--budget`, `secrets` is {name:
+    value}, `hours` is the time limit, and `restarts` is the largest number of restarts after
+    failures."""
 
     name: str
     model: str
@@ -52,8 +53,8 @@ class Start(NamedTuple):
 
 
 class Check(NamedTuple):
-    """The result of a check: the agent's command line and whole prompt, and the output and exit
-    code of the check in the sandbox."""
+    """The result of a check: the agent's command line and prompt, and the output and exit code
+    of the command that checked the sandbox."""
 
     argv: list[str]
     prompt: str
@@ -62,9 +63,9 @@ class Check(NamedTuple):
 
 
 def secrets_of(cli: Cli, more: Sequence[str], *, required: bool) -> dict[str, str]:
-    """Return the secrets that an agent gets, from the environment. `required` is true if the agent
-    has no other way to log in. Raises `EnvironmentFailure` for missing secrets, `UsageError` for
-    values that cannot be masked."""
+    """Return {name: value} of the secrets that an agent gets. The values come from the
+    environment. `required`: the agent cannot log in without a secret. Raises
+    `EnvironmentFailure` for missing secrets, and `UsageError` for values that cannot be masked."""
     names = [name for name in cli.secrets if os.environ.get(name)]
     if required and cli.secrets and not names:
         raise EnvironmentFailure(f"{cli.name} needs a key: export {' or '.join(cli.secrets)}")
@@ -83,7 +84,8 @@ def secrets_of(cli: Cli, more: Sequence[str], *, required: bool) -> dict[str, st
 
 
 def prepare(folder: str) -> list[str]:
-    """Make the agent's folder, with the skills in it. Return warnings. Raises `UsageError`."""
+    """Create the agent's folder, and install the skills there. Return warnings. Raises
+    `UsageError`."""
     warnings: list[str] = []
     for place in SKILL_FOLDERS:
         for name in skill.SKILLS:
@@ -98,7 +100,8 @@ def prepare(folder: str) -> list[str]:
 
 
 def _holds(path: str, text: str) -> bool:
-    """Return whether a regular file has this text. An agent may have put anything there."""
+    """Return whether `path` is a regular file with this text. An agent may have put anything at
+    the path."""
     if not os.path.isfile(path) or os.path.getsize(path) > len(text.encode()):
         return False
     with open(path, encoding="utf-8", errors="replace") as file:
@@ -107,7 +110,7 @@ def _holds(path: str, text: str) -> bool:
 
 @contextmanager
 def prepared_room(start: Start, prompt: str) -> Generator[tuple[Room, Setting]]:
-    """Set up a sandbox with everything that the agent needs, and end it afterwards."""
+    """Yield a sandbox with everything that the agent needs. The sandbox ends with the block."""
     room = Room(start.sandbox, start.folder)
     connections = None
     try:
@@ -135,8 +138,8 @@ def prepared_room(start: Start, prompt: str) -> Generator[tuple[Room, Setting]]:
 
 
 def check(start: Start) -> Check:
-    """Prepare everything, start the sandbox, and look in it for the agent's program, the skills and
-    sweeper's tools. The agent is not started. Raises `EnvironmentFailure`."""
+    """Start the sandbox, and check that it has the agent's program, the skills and sweeper's
+    tools. The agent is not started. Raises `EnvironmentFailure`."""
     prompt, work = _first_prompt(start), start.sandbox.work(start.folder)
     skills = [f"{work}/{place}/{name}/SKILL.md" for place in SKILL_FOLDERS for name in skill.SKILLS]
     with Interrupts(), prepared_room(start, prompt) as (room, setting):
@@ -160,9 +163,9 @@ def _first_prompt(start: Start) -> str:
 
 
 def run(start: Start, store: Store, notify: Callable[[Session], None]) -> Session:
-    """Start an agent, follow it until it ends, and return its record. `notify` is called before
-    each start. SIGTERM and SIGHUP stop the agent like Ctrl-C; sweeps that it has launched continue.
-    Raises `SweeperError`."""
+    """Start an agent, wait until it ends, and return the agent's record. `notify` is called
+    before each start. SIGTERM and SIGHUP stop the agent as Ctrl-C does. Sweeps that the agent
+    has launched continue. Raises `SweeperError`."""
     secrets = secret_values(os.environ, list(start.secrets))
     session = Session(
         name=start.name,
@@ -196,7 +199,8 @@ def run(start: Start, store: Store, notify: Callable[[Session], None]) -> Sessio
 
 
 def _state(start: Start, starts: int, code: int | None) -> str:
-    """Return the state after a start that ended with this exit code (None if the time was up)."""
+    """Return the agent's state after a start that ended with this exit code (None: the time is
+    over)."""
     if code is None:
         return "out of time"
     if code == 0:
@@ -214,8 +218,8 @@ def _end(transcript: Transcript, session: Session) -> Session:
 def _follow(
     start: Start, number: int, why: str, transcript: Transcript, deadline: float
 ) -> int | None:
-    """Start the agent once, and record its output. Return its exit code; None if the time was
-    up."""
+    """Start the agent once, and record its output. Return the agent's exit code, or None if the
+    time is over."""
     prompt = _first_prompt(start)
     if number > 1:
         prompt = prompts.again(prompt, start.sandbox.work(start.folder), number, why)
@@ -257,7 +261,7 @@ def _record(
 
 
 def _code(process: "subprocess.Popen[bytes]", deadline: float) -> int | None:
-    """Return the exit code of an agent that has closed its output; None if the time was up."""
+    """Return the exit code of an agent that has closed its output, or None if the time is over."""
     try:
         return process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:

@@ -1,5 +1,5 @@
-"""The record of an agent in the store, `.agents-sessions/<name>/`: its start, its prompt, and its
-output, without secrets."""
+"""The record of an agent in the store (`.agents-sessions/<name>/`): its start, its prompt and
+its output, without secrets."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +21,8 @@ _EVERY_SECONDS = 1.0
 
 
 class Session(NamedTuple):
-    """An agent's record. `state` is `running`, `finished`, `failed`, `out of time` or `stopped`. If
-    sweeper was killed, it stays `running`."""
+    """The record of an agent. `state` is `running`, `finished`, `failed`, `out of time` or
+    `stopped`. If sweeper is killed, the state remains `running`."""
 
     name: str
     agent: str
@@ -40,13 +40,13 @@ class Session(NamedTuple):
     ended: str | None = None
 
     def document(self) -> dict[str, object]:
-        """Return the session as stored in JSON."""
+        """Return the JSON document of the session."""
         return {"schema": SCHEMA, **self._asdict()}
 
 
 class Transcript:
-    """Writes an agent's output in parts, at most once a second, so that a kill loses at most a
-    second of it."""
+    """Writes an agent's output to the store, about once a second. If this process is killed,
+    about a second of output is lost."""
 
     def __init__(self, store: Store, name: str, secrets: Sequence[str]) -> None:
         self._store, self._folder = store, f"{_FOLDER}/{name}"
@@ -55,7 +55,7 @@ class Transcript:
         self._written = time.monotonic()
 
     def create(self, session: Session, prompt: str) -> None:
-        """Begin the record. Raises `UsageError` if the name is in use."""
+        """Create the record of an agent. Raises `UsageError` if the agent's name is in use."""
         try:
             self._store.create(f"{self._folder}/session.json", encode(session.document()))
         except AlreadyExists:
@@ -66,22 +66,23 @@ class Transcript:
         self._store.replace(f"{self._folder}/prompt.md", text.encode("utf-8", "replace"))
 
     def update(self, session: Session) -> None:
-        """Record the state of the session."""
+        """Write the session's current state to the store."""
         path = f"{self._folder}/session.json"
         self._insist(lambda: self._store.replace(path, encode(session.document())))
 
     def add(self, data: bytes) -> None:
-        """Add output. It may end in the middle of a secret, so the end is held back."""
+        """Add output. The end of the output may be the beginning of a secret, so it is written
+        later."""
         self._append(self._redactor.feed(data))
 
     def end_output(self) -> None:
-        """End the output of one start."""
+        """Write the rest of the output of one start."""
         self._append(self._redactor.end())
         self._redactor = Redactor(self._secrets)
         self._insist(lambda: self.flush(now=True))
 
     def _insist(self, action: Callable[[], None]) -> None:
-        """Retry a write for some time. If the store fails for longer, the agent still continues."""
+        """Write to the store, and retry for some time. If all tries fail, warn and continue."""
         try:
             retried(action, delays(1.0, 8.0, 5), lambda error: isinstance(error, StoreError))
         except StoreError as error:
@@ -97,8 +98,8 @@ class Transcript:
                 self._number += 1
 
     def flush(self, *, now: bool = False) -> None:
-        """Write new output, unless the last write was less than a second ago. Raises `StoreError`
-        only with `now`."""
+        """Write new output if the last write was a second ago or `now` is set. Raises
+        `StoreError` only if `now` is set."""
         if not self._new or (not now and time.monotonic() - self._written < _EVERY_SECONDS):
             return
         self._written = time.monotonic()
@@ -115,14 +116,14 @@ class Transcript:
 
 
 def read_sessions(store: Store) -> list[Session]:
-    """Return the agents of a root, oldest first. Raises `StoreError`."""
+    """Return the records of all agents of a root, oldest first. Raises `StoreError`."""
     paths = [path for path in store.names(_FOLDER) if path.endswith("/session.json")]
     sessions = [read_as(store, path, _session) for path in paths]
     return sorted(sessions, key=lambda session: (session.begun, session.name))
 
 
 def read_session(store: Store, name: str) -> Session:
-    """Return the agent of that name. Raises `NotFound`."""
+    """Return the record of an agent. Raises `NotFound`."""
     try:
         return read_as(store, f"{_FOLDER}/{name}/session.json", _session)
     except NotFound:
@@ -134,11 +135,11 @@ def _session(document: object, place: str) -> Session:
 
 
 def read_output(store: Store, name: str) -> Iterator[bytes]:
-    """Yield an agent's output in parts. Raises `StoreError`."""
+    """Yield the parts of an agent's recorded output. Raises `StoreError`."""
     for path in sorted(store.names(f"{_FOLDER}/{name}/transcript")):
         yield store.read(path)
 
 
 def read_prompt(store: Store, name: str) -> str:
-    """Return the prompt that an agent got. Raises `NotFound`."""
+    """Return the recorded prompt of an agent. Raises `NotFound`."""
     return store.read(f"{_FOLDER}/{name}/prompt.md").decode(errors="replace")
