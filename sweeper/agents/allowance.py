@@ -126,8 +126,8 @@ def retract(store: Store, entry: Entry) -> None:
 
 
 def entries(store: Store) -> list[Entry]:
-    """Return all recorded launches, oldest first. Raises `StoreError`, also for a damaged entry:
-    it is then unknown what is left of the allowance."""
+    """Return all recorded launches, oldest first. Raises `StoreError`, also for a damaged entry,
+    since the rest of the allowance is then unknown."""
     recorded: list[Entry] = []
     for path in sorted(store.names(_FOLDER)):
 
@@ -144,9 +144,9 @@ def entries(store: Store) -> list[Entry]:
 
 
 def of_sweep(store: Store, recorded: Sequence[Entry], sweep: str) -> list[Entry]:
-    """Return those entries of `recorded` that launched the present sweep of this name. Launches
-    of removed sweeps with the same name are left out. The list is empty if there is no such
-    sweep. Raises `StoreError`."""
+    """Return the entries of `recorded` that launched the existing sweep with this name. Launches
+    of removed sweeps with the same name are left out. The list is empty if no sweep has this
+    name. Raises `StoreError`."""
     folder = SweepFolder(store, sweep)
     if not store.exists(folder.plan):
         return []
@@ -185,8 +185,8 @@ def used(store: Store, recorded: Sequence[Entry]) -> Used:
 
 
 def _spent(folder: SweepFolder) -> tuple[dict[str, float | None], bool]:
-    """Return a sweep's tokens, dollars (None if a price is unknown) and hours so far, and
-    whether the sweep is finished."""
+    """Return the tokens, dollars (None if a price is unknown) and hours that a sweep has used,
+    and whether the sweep is finished."""
     from sweeper.money import prices
     from sweeper.money.costs import spent, together
     from sweeper.results.status import read_status

@@ -17,7 +17,8 @@ _ENDINGS = (".yaml", ".yml")
 
 
 class Recorded(NamedTuple):
-    """A run that has already succeeded in another sweep: its id, the sweep, and its name there."""
+    """A run that has already succeeded in another sweep: the run's id, the sweep, and the run's
+    name in that sweep."""
 
     run: str
     sweep: str

@@ -105,7 +105,7 @@ class Sessions:
 
     def open(self, spec: Spec, limits: Mapping[str, float]) -> Session:
         """Start a session within the allowance, or return the existing session with this name
-        and seed. If a session was stopped because its budget was used up, it continues with the
+        and seed. A session that was stopped because its budget was used up continues with the
         additional amounts in `limits`. Raises `UsageError`, and the errors of `launch`."""
         if _NAME.fullmatch(spec.name) is None:
             raise UsageError(f"{spec.name!r} is not a valid name: use a-z, digits, '.', '_', '-'")
@@ -177,9 +177,9 @@ class Sessions:
         return self._store.local_path(path) or path
 
     def address(self, checkpoint: str, session_run: RecordedRun | None = None) -> str:
-        """Return the address of the weights that `checkpoint` names: an address
-        (`tinker://...`), the name of a checkpoint of `session_run`, or a run (sweep/run), which
-        stands for its last checkpoint. Raises `NotFound`, `UsageError`."""
+        """Return the address of weights. `checkpoint` is an address (`tinker://...`), the name
+        of a checkpoint of `session_run`, or a run (sweep/run), which stands for the run's last
+        checkpoint. Raises `NotFound`, `UsageError`."""
         if checkpoint.startswith("tinker://"):
             return checkpoint
         if session_run is not None and "/" not in checkpoint:

@@ -271,8 +271,8 @@ class Training:
     async def finish(
         self, ctx: Client, session: SessionName, seconds: Seconds = 120.0, busy_seconds: Busy = 10.0
     ) -> dict[str, object]:
-        """End a session. It evaluates its model a last time and saves the checkpoint `final`.
-        Then ask for the `verdict` on its sweep, and `note` what you conclude."""
+        """End a session. The session evaluates the model a last time and saves the checkpoint
+        `final`. Then ask for the `verdict` on its sweep, and `note` what you conclude."""
         return await self._do(ctx, session, {"kind": "finish"}, seconds, busy_seconds)
 
     async def session(
@@ -345,7 +345,8 @@ class Training:
         busy_seconds: float,
         only: Kind | None = None,
     ) -> dict[str, object]:
-        """Wait until no other order is being executed, create an order, and wait for its result."""
+        """Wait until no other order is being executed. Then create the order, and wait for the
+        result."""
         live = await asyncio.to_thread(self._sessions.find, session)
         if only is not None and live.kind != only:
             raise UsageError(f"{live.name} is a session of {live.kind}: use train_{live.kind}_step")

@@ -60,8 +60,8 @@ class Workspace:
         return allowance.used(self.store, allowance.entries(self.store)).left(self.limits)
 
     def require_ours(self, sweep: str) -> None:
-        """Raise `UsageError` if no agent has launched the sweep, and `NotFound` if it does not
-        exist."""
+        """Raise `UsageError` if no agent has launched the sweep, and `NotFound` if there is no
+        such sweep."""
         if not allowance.of_sweep(self.store, allowance.entries(self.store), sweep):
             self.registry.sweep(sweep)
             raise UsageError(
@@ -88,9 +88,9 @@ class Workspace:
             return set()
 
     def launch(self, preview: GridPreview, requested: Mapping[str, float]) -> dict[str, float]:
-        """Launch a previewed grid. `requested` has limits on its tokens, dollars and hours.
-        Return what is left of the allowance. Raises `UsageError` if the launch exceeds the
-        allowance, and the errors of `launch`."""
+        """Launch a previewed grid. `requested` has limits on the launch in tokens, dollars and
+        hours. Return what is left of the allowance. Raises `UsageError` if the launch exceeds
+        the allowance, and the errors of `launch`."""
         plan = preview.launch.plan
         if not self.limits.allows_any:
             raise UsageError(
@@ -187,8 +187,8 @@ class Workspace:
                 raise
 
     def _require_room(self, sweep: str, left: Mapping[str, float]) -> None:
-        """Raise `UsageError` if a finished sweep, once it is resumed, could use more than
-        `left`, which is what is left of the allowance."""
+        """Raise `UsageError` if resuming a finished sweep could use more than `left`, the
+        amounts that are left of the allowance."""
         recorded = allowance.of_sweep(self.store, allowance.entries(self.store), sweep)
         now = allowance.used(self.store, recorded)._asdict()
         for name in left.keys() - {"runs"}:

@@ -140,7 +140,8 @@ such as `sweep archive`, are listed in the help of the first word."""
 
 
 class Entry:
-    """A verb's heading and description in the help, a working example command, and its file."""
+    """A verb: the heading and the description in the help, a working example command, and the
+    verb's file."""
 
     def __init__(
         self, name: str, heading: str, summary: str, arguments: str, file: str = ""

@@ -26,8 +26,8 @@ class Checkpoint(NamedTuple):
 
 
 def checkpoint_named(arguments: Namespace, name: str) -> Checkpoint:
-    """Find a checkpoint. `name` is its address, or the name or the folder of a run, which stands
-    for the run's last checkpoint. Raises `NotFound`."""
+    """Find a checkpoint. `name` is the address of a checkpoint, or the name or folder of a run,
+    which stands for the run's last checkpoint. Raises `NotFound`."""
     if name.startswith("tinker://"):
         return Checkpoint(name, None, name)
     if os.path.isfile(os.path.join(name, "checkpoints.jsonl")):

@@ -80,8 +80,8 @@ def run(arguments: Namespace) -> int:
 
 def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | None":
     """Return the examples of a run, with sampled answers if there is a checkpoint. If the
-    checkpoint cannot be sampled, raise the error if `--checkpoint` names it, else leave the
-    answers out. Return None if the recipe cannot show examples."""
+    checkpoint cannot be sampled, raise the error if the user chose the checkpoint with
+    `--checkpoint`, else leave the answers out. Return None if the recipe cannot show examples."""
     recipe, count = plan.of(planned.stage).recipe, arguments.examples
     environment, chosen = _environment(plan), arguments.checkpoint
     name = chosen if chosen or _is_grid(arguments.of) else arguments.of

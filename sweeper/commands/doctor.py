@@ -88,7 +88,7 @@ def examine(root: str, backend: str | None = None, grid: str | None = None) -> l
 
 def trial_request(name: str, grid: str | None) -> "TrialRequest":
     """Return what runs of a grid would request from the backend `name`. `grid` is the grid's
-    path. If it is None, use the options of the configuration file."""
+    path, or None to use the options of the configuration file."""
     from sweeper.commands.doctor_try import TrialRequest
 
     backend = backend_type(name)

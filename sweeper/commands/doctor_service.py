@@ -29,7 +29,7 @@ _TOKENS = 16
 
 
 class Step(NamedTuple):
-    """One check: its name, its duration in seconds, and its result."""
+    """A finished check: name, duration in seconds, and result."""
 
     name: str
     seconds: float
@@ -108,8 +108,8 @@ def _step(name: str, begun: float, found: str) -> Step:
 
 
 def _trained(service: Service, model: str, seconds: float) -> Iterator[Step]:
-    """Train a model for one step, and sample from it. Each operation may take `seconds`. Raises
-    `EnvironmentFailure`."""
+    """Train a model for one step, and sample from the trained model. Each operation may take
+    `seconds`. Raises `EnvironmentFailure`."""
     import tinker
 
     name = "sweeper doctor"

@@ -147,8 +147,8 @@ def _marks(record: "_Record") -> str:
 
 
 def _print_notes(runs: list[RecordedRun]) -> None:
-    """Print notes below the table: runs that are not listed, sweeps without seeds, and how the
-    values differ from those in a report."""
+    """Print notes below the table: about runs that are not listed, about sweeps without seeds,
+    and about values that a report computes differently."""
     for sentence in _retired(runs):
         say(sentence)
     unseeded = (run.sweep for run in runs if isinstance(run, SweepRun) and run.unseeded)
@@ -204,8 +204,8 @@ def _executed_otherwise(runs: list[RecordedRun]) -> list[str]:
 
 
 def _retired(runs: list[RecordedRun]) -> list[str]:
-    """Return sentences about runs that are no longer in the grid of their sweep, with the
-    command that lists them. Return [] if such runs are listed already."""
+    """Return a sentence for each sweep with runs that are no longer in the grid. The sentence
+    has the command that lists these runs. Return [] if such runs are listed already."""
     if any(run.retired for run in runs):
         return []
     ours = [run for run in runs if isinstance(run, SweepRun)]

@@ -148,8 +148,8 @@ def _count(row: _Row, column: str) -> Counter[str]:
 
 
 def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
-    """Return (column, run) for each run. The column is the run's stage, or its sweep if there
-    are no stages. If there are several sweeps, the sweep precedes the stage."""
+    """Return (column, run) for each run. The column is the run's stage, or the run's sweep if
+    there are no stages. If there are several sweeps, the sweep's name precedes the stage."""
     several = len({(run.root, run.sweep) for run in runs}) > 1
     roots = len({run.root for run in runs}) > 1
     placed: list[tuple[str, RecordedRun]] = []

@@ -1,4 +1,4 @@
-"""The parser of the command line: its construction from the verbs, its help, its error messages."""
+"""The parser of the command line, which is built from the verbs, with help and error messages."""
 
 import functools
 import os
@@ -74,7 +74,8 @@ def parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
 def _add(
     add: Callable[..., argparse.ArgumentParser], name: str, whole: str
 ) -> argparse.ArgumentParser:
-    """Add the parser of the verb `whole`, without arguments. `name` is its last word."""
+    """Add the parser of the verb `whole`, without arguments. `name` is the last word of the
+    verb."""
     entry = VERBS[whole]
     verb = add(
         name,

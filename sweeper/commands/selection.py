@@ -79,7 +79,8 @@ def _sweeps(registry: Registry) -> list[Sweep]:
 
 def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
     """Return the sweep (or None) and the names of runs in a verb's arguments. If an optional
-    sweep follows options, argparse takes it for the name of a run; this is corrected."""
+    sweep follows options, argparse mistakes the sweep for the name of a run. This function
+    corrects the mistake."""
     if arguments.sweep is None and arguments.runs:
         return arguments.runs[0], arguments.runs[1:]
     return arguments.sweep, arguments.runs

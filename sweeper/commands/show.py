@@ -78,7 +78,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Print the configuration of a run, its attempts, results and files."""
+    """Print a run's configuration, attempts, results and files."""
     registry = open_registry(arguments, snapshot=True)
     run = registry.run(arguments.run)
     ((of_run, of_sweep),) = marks_by_run([run])

@@ -47,7 +47,7 @@ class RunStatus(TypedDict):
 
 
 class _Screen(io.StringIO):
-    """A stream that collects output for a terminal, so that it can be written in one call,
+    """A stream that collects output for a terminal. The output is then written in one call,
     without flicker."""
 
     def isatty(self) -> bool:

@@ -121,8 +121,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _caches(before: float) -> Iterator[Waste]:
-    """Yield caches that were not used since `before`. Caches of missing roots are kept as long
-    as others, since their disk may only be unmounted."""
+    """Yield caches that were not used since `before`. If a root is missing, its cache is not
+    removed earlier, since the disk of the root may only be unmounted."""
     for folder in _folders(paths.cache(), depth=2):
         if _newest(folder) < before:
             yield Waste(folder, "cache not used lately", _size(folder))
@@ -397,7 +397,7 @@ def _touched(folder: str) -> float:
 
 
 def _released(removed: Sequence[Waste]) -> list[Waste]:
-    """Call the `release` functions of files before their removal. Return the files without those
+    """Call the `release` functions of files that will be removed. Return all files except those
     for which `release` failed."""
     paths: dict[Callable[[Sequence[str]], None], list[str]] = {}
     for waste in removed:

@@ -1,5 +1,5 @@
 """`launch --wait` and `retry --wait`: show a sweep until it ends, and report the result. The
-live view is a separate process, so it never delays the launcher."""
+live view is a separate process, which never delays the launcher."""
 
 import os
 import signal

@@ -26,8 +26,8 @@ class Threshold(NamedTuple):
 
 class Rule(NamedTuple):
     """An alarm rule: the fault that it detects, its thresholds and its advice. A rule with
-    `missing_steps` raises an alarm when steps are missing. It is off in interactive sessions,
-    which make no steps between requests."""
+    `missing_steps` raises an alarm when steps are missing. Such a rule is off in interactive
+    sessions, which make no steps between requests."""
 
     meaning: str
     thresholds: Mapping[str, Threshold]

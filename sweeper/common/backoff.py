@@ -47,10 +47,10 @@ def retried(
     note: Callable[[Exception, float], None] | None = None,
     sleep: Callable[[float], None] | None = None,
 ) -> T:
-    """Return the result of `action`. If it raises an error for which `passing` returns True, try
-    again after the next wait of `waits`, or after the seconds that `at_least` returns for the
-    error if these are more. Other errors, and the error after the last wait, are raised. `note`
-    is called before each wait, with the error and the seconds to wait."""
+    """Return the result of `action`. After an error for which `passing` returns True, wait and
+    try again. The wait is the next item of `waits`, but at least `at_least(error)` seconds.
+    Other errors, and the error after the last wait, are raised. `note` is called before each
+    wait, with the error and the seconds to wait."""
     for wait in waits:
         try:
             return action()
@@ -79,7 +79,7 @@ class Backoff:
         self._failure: Unreachable | None = None
 
     def check(self) -> None:
-        """Raise the last failure again if the wait after it has not ended."""
+        """Raise the last failure again if the wait after the failure has not ended."""
         if self._failure is not None and self._clock() < self._until:
             # Otherwise the traceback would grow with every call.
             raise self._failure.with_traceback(None)

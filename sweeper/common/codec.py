@@ -113,7 +113,8 @@ Time = Annotated[str, Check(_is_time, "a time such as 2026-01-31T12:00:00Z")]
 
 
 class Wrong(Exception):
-    """A value in a document is not as `expected`. `path` is its position, innermost part first."""
+    """A value in a document is not as `expected`. `path` is the position of the value, innermost
+    part first."""
 
     def __init__(self, expected: str, value: object, path: str = "", *, missing: bool = False):
         super().__init__(expected)
@@ -127,8 +128,8 @@ class Wrong(Exception):
 
 
 def read(kind: type[T], document: object, place: str, inside: str = "") -> T:
-    """Check and convert `document` to `kind`. For messages, `place` is its file, and `inside`
-    its path in this file. Raises `Damaged`."""
+    """Check and convert `document` to `kind`. For messages, `place` is the document's file, and
+    `inside` the document's path in this file. Raises `Damaged`."""
     try:
         return cast(T, _reader(kind)(document))
     except Wrong as error:
@@ -359,8 +360,8 @@ def _object(value: Any) -> dict[str, Any]:
 
 @cache
 def _record(kind: type[Any]) -> Read:
-    """Return the function that reads an object as `kind`. It examines the types of the fields at
-    its first call, since a worker reads few kinds."""
+    """Return the function that reads an object as `kind`. The types of the fields are examined
+    at the first call, since a worker reads few kinds."""
 
     def read_record(value: Any) -> Any:
         document = _object(value)

@@ -45,9 +45,9 @@ def outlive(process: "subprocess.Popen[bytes]") -> None:
 
 
 class Daemon:
-    """A client of a daemon, which starts it if needed. The daemon's socket and lock are in
-    `folder`, which only this user can enter, and are named after `name`. The daemon runs `argv`
-    with `environment`."""
+    """A client of a daemon, which starts the daemon if needed. The daemon's socket and lock are
+    in `folder`, which only this user can enter, and are named after `name`. The daemon runs
+    `argv` with `environment`."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Daemon:
 
     @contextmanager
     def _short_path(self) -> Generator[str]:
-        """Yield a short path of the socket, through a descriptor of its folder. The path of a
+        """Yield a short path of the socket, through a descriptor of the folder. The path of a
         socket is limited to 107 bytes."""
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

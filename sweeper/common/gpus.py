@@ -1,5 +1,5 @@
-"""Division of this machine's GPUs among runs. A run holds file locks on its GPUs as long as any
-of its processes lives, so a killed run releases its GPUs. Workers load this module, so it
+"""Division of this machine's GPUs among runs. A run's file locks on GPUs last as long as any
+process of the run lives, so a killed run releases the GPUs. Workers load this module, so it
 imports only the standard library."""
 
 import fcntl

@@ -40,8 +40,7 @@ def sanitize_lines(text: str) -> str:
 
 
 def sanitize_json(text: str) -> str:
-    """Escape U+007F in the output of `json.dumps`, the only control character that it does not
-    escape."""
+    """Escape U+007F, the only control character that `json.dumps` does not escape."""
     return text.replace("\x7f", "\\u007f")
 
 
@@ -105,6 +104,6 @@ def _open_missing_streams() -> None:
 
 
 def raw(stream: TextIO) -> TextIO:
-    """Return the stream inside a `Writer`. Code that writes its own terminal commands uses it,
-    and sanitizes all other text itself."""
+    """Return the stream inside a `Writer`, for code that writes terminal commands. Such code
+    must sanitize all other text itself."""
     return stream.below if isinstance(stream, Writer) else stream

@@ -1,5 +1,5 @@
-"""Command lines that start sweeper's own programs. They exclude the current folder from the
-module path (`-P`), since it may contain a `json.py` or a `sweeper/`."""
+"""Command lines that start sweeper's own programs. `-P` excludes the current folder from the
+module path, since that folder may contain a `json.py` or a `sweeper/`."""
 
 import os
 import sys

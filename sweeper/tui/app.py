@@ -60,8 +60,8 @@ def _counted(done: Sequence[Requested]) -> str:
 
 
 class Pane(NamedTuple):
-    """A run's tmux pane: the ids of its session, its window and itself, and the name of the tmux
-    server's socket."""
+    """A run's tmux pane: the ids of the session, the window and the pane, and the name of the
+    tmux server's socket."""
 
     session: str
     window: str

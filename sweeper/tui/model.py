@@ -175,9 +175,9 @@ def total_steps(config: Mapping[str, object], defaults: Mapping[str, object]) ->
 def remaining(
     fraction: float | None, seen: tuple[float, float] | None, since: float | None, now: float
 ) -> float | None:
-    """Estimate the seconds until a run ends, from its completed `fraction`. `seen` is an earlier
-    observation (time, fraction), and `since` is the time when the run began; `seen` is
-    preferred. Return None if both are missing or too recent."""
+    """Estimate the seconds until a run ends, from the completed `fraction`. `seen` is an earlier
+    observation (time, fraction). `since` is the time when the run began, which is used if `seen`
+    is missing or too recent. Return None if the speed is unknown."""
     if fraction is None or not 0.0 < fraction < 1.0:
         return None if fraction is None or fraction <= 0.0 else 0.0
     if seen is not None and fraction > seen[1] and now - seen[0] >= 5.0:

@@ -1,5 +1,5 @@
-"""The poller, which makes a `SweepView` of a sweep and reads only what has changed. It reads
-only the store, so it works on any machine that can reach the store."""
+"""The poller, which makes a `SweepView` of a sweep. A poll reads only what has changed, and only
+from the store, so the view works on any machine that can reach the store."""
 
 import math
 import os
@@ -190,8 +190,8 @@ class Poller:
         return ""
 
     def _replanned(self, launcher: object) -> bool:
-        """Read the plan on a remote store again if the launcher has changed, and return whether
-        it has. A stamp of the plan would take a request in each poll."""
+        """If the launcher has changed, read the plan on a remote store again. Return whether the
+        plan was read. A stamp of the plan would take a request in each poll."""
         if self._plan_stamp == launcher:
             return False
         if self._view is None:

@@ -197,8 +197,8 @@ def heading(view: SweepView, shown: Table, sort: str) -> Line:
 
 
 def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
-    """Render a line of the list. `inside` is the heading above the run. The run's name is shown
-    without it. The line with the cursor (`cursor`) begins with `>` and is highlighted."""
+    """Render a line of the list. `inside` is the heading above the run, which is left out of the
+    run's name. The line with the cursor (`cursor`) begins with `>` and is highlighted."""
     columns, glyphs = shown.columns, shown.glyphs
     alarmed = any(run.alarms for run in item.runs) if isinstance(item, Group) else item.alarms
     mark = ">" if cursor else "!" if alarmed else " "

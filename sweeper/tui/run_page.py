@@ -153,8 +153,8 @@ class PageReader:
         return _Metrics(run)
 
     def _follow(self, runs: Sequence[SweepRun]) -> None:
-        """Follow those of the runs that are running. They share one follower, because each poll
-        of a follower lists files, which is slow on a remote store."""
+        """Follow the runs that are running, all with one follower: each poll of a follower lists
+        files, which is slow on a remote store."""
         at_work = {run.id: run for run in runs if run.state in OPEN}
         if at_work.keys() != self._followed:
             follower = Follower([*at_work.values()])

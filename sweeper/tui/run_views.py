@@ -127,7 +127,8 @@ def past_points(run: SweepRun, key: str, memory: Folder) -> Iterable[Point]:
 
 @functools.lru_cache(maxsize=2)
 def _tables(root: str, memory: Folder) -> "Tabulator":
-    """Return the reader of a root's metrics. It is kept, so that its cache is opened only once."""
+    """Return the reader of a root's metrics. The reader is cached, because opening the root's
+    cache takes time."""
     from sweeper.results.metrics_reader import Tabulator
     from sweeper.results.problems import Problems
 
@@ -180,7 +181,7 @@ class Timing:
 
 def sweep_left(view: SweepView, took: Sequence[float]) -> float | None:
     """Estimate the seconds until a sweep ends. `took` has the durations of succeeded runs.
-    Return None if no launcher is running, or if it starts no more runs."""
+    Return None if there is no launcher that will start the remaining runs."""
     if not view.launcher or view.held:
         return None
     at_work = [run.eta for run in view.runs if run.state in ("running", "submitted")]

@@ -25,8 +25,8 @@ class Action(NamedTuple):
 
 
 def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
-    """Return the action for those runs that can be cancelled or retried. If there are none,
-    return a message. The question calls the runs `of`."""
+    """Return the action for the runs that can be cancelled or retried. If there are none, return
+    a message. `of` is the name of all runs in the question."""
     cancel = kind == "cancel"
     verb = "cancel" if cancel else "start again"
     chosen = [run.id for run in runs if (run.state not in _OVER if cancel else run.state in _AGAIN)]
@@ -88,7 +88,8 @@ class ScreenModel:
 
     @property
     def chosen(self) -> tuple[Sequence[RunView], str]:
-        """The run or the group with the cursor: its runs, and its name for messages."""
+        """The runs in the line with the cursor (a run or a group), and the name of this line for
+        messages."""
         item = self.item
         if isinstance(item, Group):
             return item.runs, sanitize(item.title)

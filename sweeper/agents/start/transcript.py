@@ -71,7 +71,7 @@ class Transcript:
         self._insist(lambda: self._store.replace(path, encode(session.document())))
 
     def add(self, data: bytes) -> None:
-        """Add output. The end of the output may be the beginning of a secret, so it is written
+        """Add output. The end may be the beginning of a secret, so the last bytes are written
         later."""
         self._append(self._redactor.feed(data))
 
