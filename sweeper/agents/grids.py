@@ -71,7 +71,7 @@ def grid_names(folder: str) -> list[str]:
 def names_below(folder: str, endings: tuple[str, ...]) -> list[str]:
     names: list[str] = []
     for top, folders, files in os.walk(folder):
-        folders[:] = sorted(f for f in folders if not f.startswith(".") and f != "sweeps")
+        folders[:] = sorted(name for name in folders if name[0] != "." and name != "sweeps")
         for file in sorted(files):
             if file.endswith(endings) and len(names) < _MOST_GRIDS:
                 names.append(os.path.relpath(os.path.join(top, file), folder))

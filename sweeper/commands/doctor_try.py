@@ -326,5 +326,5 @@ def _names(archive: bytes, cwd: str) -> set[str]:
     """Return the names of the files and folders in the folder `cwd` of an archive of the code."""
     top = "" if cwd == "." or os.path.isabs(cwd) else f"{cwd}/"
     with tarfile.open(fileobj=io.BytesIO(gzip.decompress(archive))) as tar:
-        below = (n.removeprefix(top) for n in tar.getnames() if n.startswith(top))
+        below = (name.removeprefix(top) for name in tar.getnames() if name.startswith(top))
         return {name.partition("/")[0] for name in below}

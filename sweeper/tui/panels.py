@@ -144,7 +144,7 @@ def _in_a_line(
     numbers = [number for _, number in points]
     latest = fit(value(numbers[-1]), 10, right=True)
     if log:
-        numbers = [math.log10(n) if 0 < n < math.inf else math.nan for n in numbers]
+        numbers = [math.log10(y) if 0 < y < math.inf else math.nan for y in numbers]
     curve = sparkline(numbers, max(8, width - len(name) - 12), glyphs)
     return [(f"{name} ", style), (latest, ""), (f" {curve}", "info")]
 
