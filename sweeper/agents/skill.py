@@ -24,7 +24,7 @@ ARC = """\
 
 
 def skill_text(name: str = NAME) -> str:
-    """Return a skill's text."""
+    """Return the text of the skill `name`."""
     return _text(SKILLS[name])
 
 

@@ -200,7 +200,7 @@ class Training:
         busy_seconds: Busy = 10.0,
     ) -> dict[str, object]:
         """Train an SFT session for some steps. If the steps take longer than `seconds`, the
-        answer has `done: false` and the training continues. Get its result later with `session`."""
+        answer has `done: false` and the training continues. Get the result later with `session`."""
         order = {"kind": "train", "steps": steps, "data": _plain(data)}
         return await self._do(ctx, session, order, seconds, busy_seconds, only="sft")
 

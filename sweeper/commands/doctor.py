@@ -50,7 +50,8 @@ _KNOWN_BAD = {
 
 
 class CheckResult(NamedTuple):
-    """The result of one check. If `needed` is false, the check may fail."""
+    """The result of one check. If `needed` is false, a failed check does not make `sweeper
+    doctor` fail."""
 
     name: str
     good: bool

@@ -107,7 +107,7 @@ class _Reader:
 
     @property
     def problems(self) -> Problems:
-        """The errors while reading."""
+        """The errors that occurred while reading."""
         return self._registry.problems
 
     def print_all(self) -> None:

@@ -126,8 +126,8 @@ def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
 
 
 class Change:
-    """The changes since the last poll: (run, earlier status or None, new status) for each
-    changed run, and sentences about the sweep."""
+    """The changes since the last poll. `runs` has (run, earlier status, new status) for each
+    changed run; the earlier status is None for a new run. `sentences` are about the sweep."""
 
     def __init__(self) -> None:
         self.runs: list[tuple[str, RunStatus | None, RunStatus]] = []

@@ -55,7 +55,7 @@ def _add_resume(verb: ArgumentParser) -> None:
 
 
 def _resume(arguments: Namespace) -> int:
-    """Request that a paused sweep continues, and start a launcher if none is running."""
+    """Continue a paused sweep. Start a launcher if none is running."""
     from sweeper.commands.output import agreeing
 
     name = arguments.sweep or only(open_registry(arguments, snapshot=True))
@@ -209,7 +209,7 @@ def _add_stop(verb: ArgumentParser) -> None:
 
 
 def _stop(arguments: Namespace) -> int:
-    """Request that the launcher ends, and wait until it has ended."""
+    """Ask the launcher to end, and wait until it has ended."""
     name = arguments.sweep or only(open_registry(arguments, snapshot=True), at_work=True)
     done = pausing.stop(name, root=arguments.root, tell=warn)
     if arguments.json:

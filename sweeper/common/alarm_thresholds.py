@@ -210,11 +210,10 @@ RULES: dict[str, Rule] = {
 
 
 def resolve(given: Mapping[str, Mapping[str, float] | None] | None = None) -> Limits:
-    """Return the thresholds to use: the defaults, overridden by `given`, a grid's thresholds as
-    in `sweep.json` ({rule: thresholds}, or {rule: None} for a rule that is off). Rules and
-    thresholds that only a newer version knows are ignored. A value of an older version that is
-    above the current maximum is lowered to the maximum: a rule over more steps than are kept
-    would never raise an alarm."""
+    """Return the thresholds to use: the defaults, overridden by `given`, which has a grid's
+    thresholds as in `sweep.json` (None turns a rule off). Rules and thresholds that only a newer
+    version knows are ignored. A value of an older version that is above the current maximum is
+    lowered to the maximum: a rule over more steps than are kept would never raise an alarm."""
     limits: Limits = {}
     for name, rule in RULES.items():
         changed = (given or {}).get(name, {})

@@ -68,7 +68,7 @@ class _Metrics:
         return self._curves
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Add new rows."""
+        """Add the metrics in new rows."""
         self._changed = True
         for row in rows:
             step = as_step(row.get("step"))

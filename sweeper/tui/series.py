@@ -36,7 +36,7 @@ class Series:
         self.reached = reached
 
     def add(self, rows: Iterable[Mapping[str, object]]) -> None:
-        """Add new rows."""
+        """Add new rows of the run's metrics file."""
         self.version += 1
         for row in rows:
             self.reached = self.reached.after(row)
