@@ -214,7 +214,7 @@ class Training:
         busy_seconds: Busy = 10.0,
     ) -> dict[str, object]:
         """Train a GRPO session for some steps: sample, grade, learn. If the steps take longer
-        than `seconds`, the answer has `done: false` and the training continues. Get its result
+        than `seconds`, the answer has `done: false` and the training continues. Get the result
         later with `session`. Read `rollouts` of the session before you believe its reward."""
         order = {"kind": "train", "steps": steps, "data": _plain(data)}
         return await self._do(ctx, session, order, seconds, busy_seconds, only="grpo")
