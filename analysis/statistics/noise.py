@@ -407,8 +407,9 @@ def _each(own: Mapping[str, Sequence[float]], rule: NoiseRule, p: float | None) 
 
 def _least(groups: Sequence[Sequence[float]], unit: float, variances: Floats) -> float:
     """Return the value that replaces a variance of 0. A metric with discrete values, such as a
-    fraction of questions, may give equal values by chance. Its true variance is then not 0, but
-    at most that of a difference of a single step."""
+    fraction of questions, may give equal values by chance. The true variance is then not 0. It
+    is replaced by the variance of rounding to the smallest distance between two of the values
+    (distance**2 / 12) or, if that is larger, by 1e-5 of the median positive variance."""
     values = np.unique(np.concatenate([np.asarray(g, dtype=float) for g in groups]) / unit)
     steps = np.diff(values)
     step = float(steps.min()) if len(steps) else 0.0

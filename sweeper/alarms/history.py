@@ -118,14 +118,14 @@ class Vitals(NamedTuple):
     unknown.
 
     `quiet` is the time since the last step, without pauses; `longest` is the longest of the last
-    steps. `others` is the longest time to the first step of any attempt of the sweep; after the
-    attempt's own first step, `others` is the time to that step. `is_command`: the recipe is a
-    command without a step yet, and may never record one. `lacks_folder`: neither the command nor
-    its environment contains `{log_path}`. `paused` says why the service has paused the attempt,
-    `paused_s` for how long. `beat_quiet` is the time since the last heartbeat, `lease` the time
-    after which a worker counts as lost. `disk_free`, `memory_free` and `memory_total` are the
-    bytes of the worker's machine, `host`. `failed` is set only after a failure, and `metric`
-    (the grid's metric) only after a success.
+    steps. `others` is the time that an attempt may need until its first step: this attempt's own
+    time if it has made a step, else the longest time of all attempts of the sweep. `is_command`:
+    the recipe is a command without a step yet, and may never record one. `lacks_folder`: neither
+    the command nor its environment contains `{log_path}`. `paused` says why the service has
+    paused the attempt, `paused_s` for how long. `beat_quiet` is the time since the last
+    heartbeat, `lease` the time after which a worker counts as lost. `disk_free`, `memory_free`
+    and `memory_total` are the bytes of the worker's machine, `host`. `failed` is set only after
+    a failure, and `metric` (the grid's metric) only after a success.
     """
 
     quiet: float = 0.0

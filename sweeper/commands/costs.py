@@ -263,7 +263,7 @@ def _show_prices(arguments: Namespace) -> int:
     print(f"\ndollars per million tokens; source: {loaded.source}")
     if loaded.storage_gb_month is not None:
         print(f"checkpoints: {loaded.storage_gb_month:g} dollars per GB and month")
-    print(f"{loaded.path}; prices of models that are not in the table are unknown")
+    print(f"price table: {loaded.path} (models that are not in it have no known price)")
     return 0
 
 

@@ -126,8 +126,9 @@ class Checker(typing.Generic[Made]):
                 index += 1
 
     def _fields(self, shape: list[str]) -> list[_Field]:
-        """Return the fields that the keys in `shape` and `filled` belong to. A field is its name,
-        its keys, and the positions of their values in a row."""
+        """Return the fields that the keys in `shape` and `filled` belong to. A field has its
+        name, the keys of `shape` that belong to it, and the index of each key's value in a row
+        of configurations."""
         fields: dict[str, dict[str, int]] = {}
         for place, key in enumerate([*self.filled, *shape], start=1 - len(self.filled)):
             below = fields.setdefault(key.partition(".")[0], {})

@@ -297,7 +297,7 @@ class _Parser:
 
     def _values(self) -> tuple[Scalar, ...]:
         if not self._took("("):
-            raise self._wrong("expected values in brackets after `in`")
+            raise self._wrong("expected values in parentheses after `in`, as in `in (1, 2)`")
         values = [self._value()]
         while self._took(","):
             values.append(self._value())

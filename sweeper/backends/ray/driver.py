@@ -154,8 +154,9 @@ class Cluster:
         return not_yet
 
     def forget(self, names: Sequence[str]) -> None:
-        """Wait for the actors of these jobs to end, and remove the stored ends. Ray's table keeps
-        the actors until it is full."""
+        """Wait (for a limited time) until the actors of these jobs are dead, and delete the exit
+        codes and last output that they stored in Ray's key/value store. Ray's table keeps dead
+        actors until it is full."""
         until = time.monotonic() + _STOP_SECONDS
         jobs = self.poll(names)
         while any("end" in about and about["state"] != "DEAD" for about in jobs.values()):
