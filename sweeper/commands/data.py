@@ -132,7 +132,7 @@ def _planned(arguments: Namespace) -> tuple[Plan, Run]:
     run = open_registry(arguments, snapshot=True).run(arguments.of)
     if not isinstance(run, SweepRun):
         raise UsageError(
-            f"{run.sweep}/{run.name}: cannot show its examples, since no sweep started this run and "
+            f"{run.sweep}/{run.name}: cannot show its examples: no sweep started this run and "
             "recorded its recipe"
         )
     from sweeper.launcher.trust import require

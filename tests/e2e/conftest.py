@@ -20,7 +20,7 @@ from sweeper.results.step_times import StepTimes, of_rows
 # fmt: off
 _LONGEST = (
     "readme", "launch", "steering", "report_pages", "logs", "grid_language", "mcp", "recipe_rl",
-    "engine_sdk", "recipe_sft", "init", "pipeline", "csv_metrics", "fork_client",
+    "engine_sdk", "recipe_sft", "init", "pipeline", "data", "fork_client",
     "engine_lifecycle", "worker_trouble", "notify", "bootstrap_run", "engine_calls", "tui_app",
 )
 """Files of `make test` that take longest: begun last, they would run alone while the other
@@ -29,6 +29,7 @@ _SLOW = (
     "elsewhere", "remote", "aws_batch", "slurm", "watch",
     "bare_jobs", "quickstart_elsewhere", "doctor_try", "places_elsewhere", "costs", "executed",
     "places", "somebody_elses_sweep", "alarms", "recipe_terminal", "recipe_wandb", "sessions",
+    "recipe_eval", "weights", "report_blocks",
     "recipe_reward", "report_browser", "own_programs", "recipe_distill", "report_commands",
     "outside", "grpo_grid", "recipe_dpo", "surroundings", "windows", "report_files",
     "recipe_wandb_online", "matrix", "terminal_killed", "skill", "engine_limits", "fuzz",
@@ -36,7 +37,7 @@ _SLOW = (
     "registry_processes", "recipe_isolated", "recipe_ref_checked", "export_wandb",
     "ray", "image", "worker_elsewhere", "harbor", "slurm_accounting", "cookbook",
     "cookbook_readers", "cookbook_weights", "agent_start", "containers", "gpus", "debug",
-    "doctor_service", "ssh", "dotenv",
+    "doctor_service", "ssh", "dotenv", "csv_metrics",
 )
 """Files that only `make test-all` runs, the longest first: other backends than `local` and tmux,
 which the contract tests cover too; containers, browsers, S3; long kills; other recipes."""
