@@ -21,13 +21,14 @@ def serve(
     home: str | None = None,
     settings: Settings = Settings(),  # noqa: B008 -- a tuple
 ) -> None:
-    """Serve until SIGTERM or SIGINT. SIGHUP is ignored.
+    """Run an engine in this process until SIGTERM or SIGINT. SIGHUP is ignored.
 
-    If `port` is 0, use the port of the home's last engine if it is free, else any free port. If the
-    settings have no token, use $SWEEPER_ENGINE_TOKEN, else the home's token (`access_token`), which
-    the first start creates. Raises EngineError if another engine serves the home, if the address is
-    not available, if the engine listens beyond loopback with only the home's token, if a limit is
-    invalid, or if a model cannot be read.
+    If `port` is 0, use the port of the home's last engine if that port is free, else any free
+    port. If the settings have no token, use $SWEEPER_ENGINE_TOKEN, else the home's token
+    (`access_token`), which the first start creates. Raises EngineError if another engine serves
+    the home, if the address is not available, if a token or a limit is invalid, or if a model
+    cannot be read. Also raises EngineError if other machines can reach `host` and neither of the
+    first two tokens is set.
     """
     settings.limits.check()
     settings = settings._replace(token=token_for(settings.token, host))
@@ -135,8 +136,8 @@ def _start(host: str, port: int, home: str | None, settings: lifecycle.Settings)
 
 
 def _stop(home: str | None, users: Sequence[str], *, force: bool) -> None:
-    """Stop the engine. If sweeps use it, ask for confirmation on a terminal; elsewhere, raise
-    EngineError."""
+    """Stop the engine. If sweeps (`users`) use it and `force` is False, ask for confirmation
+    first; without a terminal, raise EngineError."""
     if users and not force:
         from sweeper.sweep.labels import first_of
 

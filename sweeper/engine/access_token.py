@@ -33,8 +33,8 @@ def read(home: str | None = None) -> str | None:
 
 
 def keep(home: str, token: str) -> None:
-    """Store the access token of the engine in `home`, readable only by this user. The caller holds
-    the home's lock."""
+    """Store the access token of the engine in `home`, readable only by this user. The caller
+    must hold the home's lock."""
     atomic_write(path(home), f"{token}\n".encode("ascii"), mode=0o600)
 
 

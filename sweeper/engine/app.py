@@ -34,9 +34,9 @@ JSON_BYTES = 16 * 2**20
 OTHER_BYTES = 64 * 2**20
 """Maximum size of any other body in bytes. The SDK sends batches in parts of 5,000,000 bytes."""
 _DRAINED = 8
-"""A body that is too large is read and discarded, but only up to this multiple of its limit. Then
-the connection is closed. A client whose connection is closed while it sends cannot read the error,
-and sends the body again."""
+"""A body that is too large is read to its end and discarded before the client gets the error. A
+client whose connection is closed while it sends would not see the error, and would send the body
+again. Reading stops at this multiple of the limit."""
 _HEAD_BYTES = 4096
 """Number of bytes kept from the beginning of a body that is too large. The SDK puts the training
 client's name there."""
@@ -59,9 +59,9 @@ def local_names(address: str) -> frozenset[str]:
 
 
 class Front:
-    """A middleware that checks each request before the application gets it. `token` is required for
-    all requests except `OPEN` and those below `OPEN_BELOW` (None: no token). `names` are the
-    accepted host names (None: any)."""
+    """A middleware that checks each request before the application gets it. A request needs
+    `token`, unless `token` is None, or its path is `OPEN` or begins with `OPEN_BELOW`. `names`
+    are the accepted host names; None accepts any."""
 
     def __init__(
         self, app: ASGIApp, token: str | None, names: Collection[str] | None = None
@@ -119,7 +119,7 @@ def _refused(status: int, detail: str) -> Response:
 
 
 def _bounded(receive: Receive, limit: int) -> Receive:
-    """Wrap `receive` so that it raises an error (413) after more than `limit` bytes."""
+    """Wrap `receive` so that it raises `TooLarge` for a body of more than `limit` bytes."""
     size, head = 0, b""
 
     async def bounded() -> Message:
@@ -180,8 +180,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def _nonfinite_as_text(value: object) -> object:
-    """Replace NaN and infinities by strings, which the SDK's models read as numbers. JSON has no
-    NaN or infinity, and the SDK's parser rejects the bare words."""
+    """Replace NaN and infinities with strings, which the SDK's models read as numbers. JSON has
+    no NaN or infinity, and the SDK's parser rejects the bare words."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
@@ -254,8 +254,8 @@ def _try_again(name: str, paused: Paused | None) -> Response:
 
 
 class _Api:
-    """Handlers that do more than call the service, and the checks before every handler: simulated
-    failures and the rate limit."""
+    """The handlers that do more than call the service. `guard` adds simulated failures, the rate
+    limit and the handling of errors to a handler."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -263,8 +263,8 @@ class _Api:
         self._failures = Failures(service.limits.fail_rate, service.limits.seed)
 
     def guard(self, name: str, handler: Handler) -> Handler:
-        """Return a handler that checks the request, calls `handler`, and turns errors into
-        responses."""
+        """Return a handler that calls `handler`, and turns errors into responses. If simulated
+        limits apply to the request `name`, it may answer with a failure or a 429 instead."""
 
         async def guarded(request: Request) -> Response:
             if name in _CAN_FAIL and self._failures.next():
@@ -344,8 +344,8 @@ class _Api:
         return handler
 
     async def retrieve(self, request: Request) -> Response:
-        """Respond with the result of a promise. If there is no result after `POLL_SECONDS`, respond
-        that the client should try again."""
+        """Respond with the result of a promise. If there is no result after `POLL_SECONDS`
+        (`PAUSED_SECONDS` for a paused request), tell the client to try again."""
         service = self._service
         name = (await _body(request))["request_id"]
         future = service.promises.get(name)
@@ -369,7 +369,7 @@ class _Api:
         return _reply(reply)
 
     async def forward_backward(self, request: Request) -> Response:
-        """Queue a pass over a batch of data in protobuf."""
+        """Queue a pass over the data of a protobuf request."""
         if "protobuf" not in request.headers.get("content-type", ""):
             raise RequestError("forward_backward needs protobuf: use the tinker SDK 0.38")
         if request.headers.get("content-encoding"):
@@ -386,7 +386,7 @@ class _Api:
         return _reply(reply)
 
     async def sample(self, request: Request) -> Response:
-        """Draw sequences."""
+        """Queue a request for samples."""
         # A client that sends this header waits and retries by itself.
         may_refuse = request.headers.get("x-tinker-sampling-backpressure") == "1"
         try:

@@ -1,5 +1,6 @@
-"""Type names for the engine's arrays. Docstrings give shapes: B sequences, T positions, N = B*T
-rows, d hidden size, H heads, KV key/value heads, h head size, f MLP width, V tokens."""
+"""Type names for the engine's arrays. Docstrings give shapes: B sequences, T positions, L some
+of these positions, N = B*T rows, M some of these rows, K target tokens per row, d hidden size, H
+heads, KV key/value heads, G = H / KV, h head size, f MLP width, V tokens in the vocabulary."""
 
 from typing import TypeAlias
 

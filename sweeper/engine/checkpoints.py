@@ -51,8 +51,8 @@ class Place(NamedTuple):
 
 class Checkpoint(NamedTuple):
     """The contents of a checkpoint. `moments` is None for weights without an optimizer.
-    `run_metadata` and `user_metadata` are the client's metadata of the training run and of the
-    checkpoint."""
+    `run_metadata` and `user_metadata` are the metadata that the client gave to the training run
+    and to the checkpoint."""
 
     base: str
     config: LoraConfig
@@ -68,8 +68,8 @@ def _is_file_name(name: str) -> bool:
 
 class Document(NamedTuple):
     """The `.json` document of a checkpoint. `data` is the name of the file with the arrays, and
-    `size` the size of this file in bytes. `created` and `expires` are in Unix seconds. `steps` is
-    the number of optimizer steps (None without an optimizer)."""
+    `size` is the size of that file in bytes. `created` and `expires` are in Unix seconds.
+    `steps` is the number of optimizer steps; None if the checkpoint has no optimizer."""
 
     data: Annotated[str, Check(_is_file_name, "the name of a file in the same folder")]
     base: str
@@ -159,8 +159,8 @@ class Vault:
         overwrite: bool = False,
         ttl_seconds: int | None = None,
     ) -> None:
-        """Write a checkpoint. Raises RequestError if `place` is invalid, or if it exists and
-        `overwrite` is False."""
+        """Write a checkpoint. Raises RequestError if `place` is invalid, or if the checkpoint
+        exists and `overwrite` is False."""
         parse(str(place))
         target, folder = self._document_path(place), self._folder(place.run, place.kind)
         os.makedirs(folder, exist_ok=True)
@@ -329,7 +329,7 @@ class Vault:
 
 
 def _running() -> float:
-    """Return the seconds since the machine was started, including those in which it sleeps."""
+    """Return the seconds since the machine was started, including the time that it was asleep."""
     boot = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if boot is None else time.clock_gettime(boot)
 

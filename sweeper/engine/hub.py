@@ -1,6 +1,6 @@
-"""Makes tokenizers available to `transformers` by model name, without a network. They are in a
-cache with the layout of the Hugging Face hub's cache. `view` makes a folder of links to the
-repositories in this cache and in the user's own."""
+"""Makes tokenizers available to `transformers` by model name, without a network. The tokenizers
+are in a cache with the layout of the Hugging Face hub's cache. `view` makes a folder of links to
+the repositories in this cache and in the user's own cache."""
 
 # <hub>/models--ORG--NAME/refs/main                  the revision
 # <hub>/models--ORG--NAME/snapshots/<revision>/      tokenizer.json, config.json and others
@@ -43,8 +43,8 @@ def _revision(contents: dict[str, bytes]) -> str:
 
 
 def place(hub: str, name: str, directory: str) -> str:
-    """Add the tokenizer in `directory` to the cache `hub` under a model's name. Return the folder
-    of its snapshot.
+    """Add the tokenizer in `directory` to the cache `hub`, as the tokenizer of the model `name`.
+    Return the folder of the snapshot.
 
     The revision is a hash of the contents, so a snapshot never changes. The reference to the
     revision is replaced atomically.
@@ -117,7 +117,7 @@ def _link(path: str, link: str) -> None:
 
 def _held(cache: str) -> dict[str, str]:
     """Return the repositories in a cache as {folder name: path}. Empty if the cache does not
-    exist."""
+    exist or cannot be read."""
     try:
         names = os.listdir(cache)
     except (FileNotFoundError, NotADirectoryError, PermissionError):

@@ -81,7 +81,7 @@ class Settings(NamedTuple):
 
 
 def command(home: str | None = None, port: int = 0, settings: Settings = Settings()) -> list[str]:  # noqa: B008 -- a tuple
-    """Return the argv that serves a home in the foreground, with this interpreter.
+    """Return the argv that runs a home's engine in the foreground, with this Python interpreter.
 
     The argv does not contain the token, because other users can read an argv. Pass the token in
     $SWEEPER_ENGINE_TOKEN.
@@ -112,8 +112,8 @@ def hub_environment(
 
 
 def client_key(home: str | None = None) -> str:
-    """Return the API key for clients on this machine: the token of the home's engine, or a
-    placeholder that satisfies the SDK if the engine needs none."""
+    """Return the API key for clients on this machine: the token of the home's engine, else
+    $SWEEPER_ENGINE_TOKEN, else a placeholder that satisfies the SDK."""
     return access_token.read(home) or os.environ.get(TOKEN) or "tml-local"
 
 
@@ -135,8 +135,8 @@ def loopback(host: str) -> bool:
 
 def token_for(setting: str | None, host: str) -> str | None:
     """Return the token of an engine at `host`: `setting`, else $SWEEPER_ENGINE_TOKEN, else None
-    (the engine then uses the home's token). Raises `EngineError` if the token has an invalid form,
-    or if other machines can reach `host` and there is no token."""
+    (the engine then uses the home's token). Raises `EngineError` if the token has an invalid
+    form, or if it is None and other machines can reach `host`."""
     token = setting or os.environ.get(TOKEN) or None
     if token is None and not loopback(host):
         raise EngineError(
@@ -174,8 +174,8 @@ def _ask(
 
 
 def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo | None:
-    """Return the engine that serves a home; None if no engine answers within `timeout` seconds,
-    even if a record of an engine exists."""
+    """Return the engine that serves a home. None if no engine is recorded, or if the recorded
+    engine does not answer within `timeout` seconds."""
     import secrets
 
     path = os.path.abspath(home or paths.home())
@@ -221,8 +221,8 @@ def _counted(line: Mapping[str, object]) -> str:
 
 
 def describe(info: EngineInfo, token: str | None = None, most: float = 10) -> list[str]:
-    """Return lines for a terminal: the engine's address, and the usage of its newest sessions, at
-    most `most` of them."""
+    """Return lines for a terminal: the engine's address, its total usage, and the usage of its
+    newest sessions. `most` is the maximum number of sessions."""
     lines = [f"{info.url}, pid {info.pid}, since {info.started}"]
     report = meter(info, token)
     if report is None:

@@ -14,11 +14,11 @@ from sweeper.errors import EngineError
 
 
 class Limits(NamedTuple):
-    """The limits of a service. None and 0 mean no limit. `max_sessions` limits the sessions with
-    training clients, `max_concurrent_samples` the samples that are drawn at the same time in all
-    sessions, and `rate_limit` the requests per second. `latency` is the minimum response time in
-    seconds. `fail_rate` is the fraction of requests that fail with a 500, and `seed` determines
-    which ones."""
+    """The limits of a service. The defaults mean no limit. `max_sessions` limits the sessions
+    with training clients, `max_concurrent_samples` the samples that are drawn at the same time
+    in all sessions, and `rate_limit` the requests per second. `latency` is the minimum response
+    time in seconds. `fail_rate` is the fraction of requests that fail with a 500, and `seed`
+    determines which requests fail."""
 
     max_sessions: int | None = None
     max_concurrent_samples: int | None = None
@@ -69,16 +69,17 @@ def limits_of(arguments: argparse.Namespace) -> Limits:
 
 
 class Paused(NamedTuple):
-    """The reason why a request waits, in the protocol's terms: a `queue_state` and its text."""
+    """The reason why a request waits, in the protocol's terms: a `queue_state` and a
+    `queue_state_reason`."""
 
     state: str
     reason: str
 
 
 class Gate:
-    """A gate that admits at most `limit` keys at the same time (None: any number). Other keys wait
-    in order. Each key comes with a function, which is called when the key is admitted: immediately,
-    or later by the thread that makes room."""
+    """A gate that admits at most `limit` keys at the same time (None: any number). Other keys
+    wait, in the order of their arrival. Each key comes with a function, which is called when the
+    key is admitted: immediately, or later by the thread that makes room."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
@@ -96,7 +97,7 @@ class Gate:
             return set(self._inside)
 
     def waiting(self) -> list[str]:
-        """Return the waiting keys in order."""
+        """Return the waiting keys, in the order of their arrival."""
         with self._lock:
             return list(self._waiting)
 
@@ -134,8 +135,8 @@ class Gate:
 
 
 class Bucket:
-    """A token bucket that gains `rate` tokens per second. Its capacity is the tokens of one second,
-    but at least one token."""
+    """A token bucket that gains `rate` tokens per second. Its capacity is `rate` tokens, but at
+    least one. None means no limit."""
 
     def __init__(self, rate: float | None, now: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._now = rate, now

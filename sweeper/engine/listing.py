@@ -14,7 +14,7 @@ from sweeper.engine.service import Body, Service
 from sweeper.engine.state import RunSummary, Session
 
 OWNER = "local"
-"""The name of the owner and of the project of everything on the engine."""
+"""The name of the only owner and of the only project on the engine."""
 
 CHECKPOINT = "training_runs/{run}/checkpoints/{checkpoint:path}"
 """The route of a checkpoint, below `/api/v1/`."""
@@ -24,7 +24,7 @@ Params = Mapping[str, str]
 
 
 def time_of(seconds: float) -> str:
-    """Format Unix seconds as a time of the protocol."""
+    """Format Unix seconds in the protocol's format for times, ISO 8601."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
@@ -96,7 +96,8 @@ def capabilities(service: Service, _path: Params, _query: Params) -> Body:
 
 
 def training_runs(service: Service, _path: Params, query: Params) -> Body:
-    """List the training runs, newest first."""
+    """List the training runs: those of open sessions, newest first; then removed runs, latest
+    removal first; then earlier runs that have checkpoints, by id."""
     names, cursor = _page(_names(service), query)
     return {"training_runs": [_training_run(service, name) for name in names], "cursor": cursor}
 
@@ -196,7 +197,8 @@ def meter(service: Service, _path: Params, _query: Params) -> Body:
 
 
 def billing(service: Service, _path: Params, query: Params) -> Body:
-    """Return the tokens used by hour, session, model and kind. There are no costs."""
+    """Return the number of billed tokens for each hour, session, model and kind. Costs are left
+    empty."""
     begin, end = (_hour_of(query, key) for key in ("starting_on", "ending_before"))
     if not begin < end <= begin + HOURS * 3600:
         raise RequestError("ending_before must be after starting_on, by at most 14 days")

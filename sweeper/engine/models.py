@@ -59,7 +59,7 @@ class Model:
 
 
 def published_names() -> dict[str, str]:
-    """Map the engine's short name of each array in a layer to the published name: `q` ->
+    """Return the published name of each array in a layer, by the engine's short name: `q` ->
     `self_attn.q_proj`."""
     return {short: name for name, short in _LAYER.items()}
 

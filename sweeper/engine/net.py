@@ -54,7 +54,8 @@ class Rotation(NamedTuple):
     sin: Floats
 
     def at(self, place: slice) -> "Rotation":
-        """Return the rotation of L positions, with shape L x 1 x (h / 2), for all heads."""
+        """Return the rotation of the L positions in `place`, with shape L x 1 x (h / 2), for all
+        heads."""
         return Rotation(self.cos[place, None, :], self.sin[place, None, :])
 
 
@@ -172,10 +173,10 @@ def _attend(
     q: Floats, k: Floats, v: Floats, mask: Floats, groups: int
 ) -> tuple[Floats, Floats | None]:
     """Compute causal attention of B x KV x (G T) x h queries. Return the output, and the attention
-    weights or None.
+    weights (None for a long sequence).
 
-    The weights of a long sequence do not fit in memory. They are computed for some positions at a
-    time, and again in the backward pass.
+    The attention weights of a long sequence do not fit in memory. They are computed for a few
+    positions at a time, and are computed again in the backward pass.
     """
     if k.shape[2] <= LONG:
         weights = attention_weights(q, k, mask, groups)
@@ -247,8 +248,8 @@ def log_softmax(scores: Floats) -> Floats:
 
 
 class HeadTape(NamedTuple):
-    """The values that the gradient of the logprobs needs: the rows used, their norm, and their
-    probabilities."""
+    """The values that the gradient of the logprobs needs: the used rows before and after the
+    norm, their target tokens, and their probabilities."""
 
     rows: Ints
     targets: Ints
@@ -287,7 +288,8 @@ def _head_grad(
     wanted: frozenset[str],
     grads: Arrays,
 ) -> Floats:
-    """Compute dL/dx of the last layer's output (N x d) from dL/dlogprob (M x K)."""
+    """Compute dL/dx of the last layer's output (N x d) from dL/dlogprob (M x K). If `head` is
+    wanted, also add its gradient to `grads`."""
     dscores = tape.p * -dlogprobs.sum(-1, keepdims=True)
     index = np.arange(len(dscores))
     for column in range(dlogprobs.shape[1]):

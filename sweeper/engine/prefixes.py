@@ -75,7 +75,7 @@ class Prefixes:
         last: Floats,
     ) -> CachedBlock:
         """Cache the block of the tokens `part`, which follows the block `above` (None: it is the
-        first block). Return the block that is in the cache."""
+        first block). Return the new block, or the equal block that was cached before."""
         with self._lock:
             key = owner, above.number if above else _ROOT, part
             block = self._blocks.get(key)

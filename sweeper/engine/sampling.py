@@ -1,4 +1,4 @@
-"""Generation with a key/value cache: n sequences of one prompt at a time."""
+"""Generation with a key/value cache. A call draws n sequences that continue one prompt."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -162,8 +162,8 @@ def _extend(
 
 
 def _truncated(probabilities: Floats, params: Params) -> Floats:
-    """Set the probabilities that top-k and top-p exclude to zero. Tokens as likely as the k-th
-    likeliest token stay."""
+    """Set the probabilities of tokens that top-k or top-p exclude to zero. Top-k also keeps
+    tokens that are as likely as the k-th likeliest token."""
     if 0 < params.top_k < probabilities.shape[-1]:
         border = np.partition(probabilities, -params.top_k, -1)[:, -params.top_k, None]
         probabilities = np.where(probabilities < border, 0.0, probabilities)
@@ -193,9 +193,9 @@ def likeliest(logprobs: Floats, k: int) -> tuple[Ints, Floats]:
 def _draw(
     scores: Floats, params: Params, uniform: Floats
 ) -> tuple[Ints, Floats, tuple[Ints, Floats] | None]:
-    """Draw a token for each row of n x V logits, by inverse transform sampling. Return the tokens,
-    their logprobs at the temperature, and the likeliest tokens if requested. `uniform` has one
-    number per row, so rows are independent."""
+    """Draw a token for each row of n x V logits, by inverse transform sampling. Return the
+    tokens, their logprobs at the temperature, and the likeliest tokens if requested. `uniform`
+    has a random number for each row, so rows are independent."""
     if not np.isfinite(scores).all():
         raise RequestError("the model's logits are not finite: its training has diverged")
     if params.temperature <= 0:

@@ -68,8 +68,8 @@ class Promises:
         return len(self._open) + len(self._fetched)
 
     def create(self, name: str) -> Future[Reply] | None:
-        """Create a promise. Return None if `name` exists, because the client has sent the request
-        twice."""
+        """Create a promise. Return None if `name` exists already: then the client has sent the
+        request twice."""
         with self._lock:
             if name in self._open or name in self._fetched:
                 return None
@@ -124,8 +124,7 @@ class Promises:
 
 
 _OLDEST = 8
-"""One in this many requests that a sampler's lane takes is its oldest. The others are its
-newest."""
+"""A sampler's lane takes its newest request, but its oldest request every eighth time."""
 
 
 class _Job(NamedTuple):
@@ -134,8 +133,8 @@ class _Job(NamedTuple):
 
 
 class Lane:
-    """A queue of requests. If `ordered`, they run one at a time by sequence number, from 1.
-    Otherwise the newest request is taken first."""
+    """A queue of requests. If `ordered`, they run one at a time, in the order of their sequence
+    numbers, which begin at 1. Otherwise the newest request is usually taken first (`_OLDEST`)."""
 
     def __init__(self, *, ordered: bool) -> None:
         self._ordered, self._taken = ordered, 0
@@ -199,9 +198,9 @@ class Scheduler:
             lane.queue.append(due)
 
     def pass_over(self, lane: Lane, seconds: float) -> None:
-        """Skip a missing sequence number that requests have waited for longer than `seconds`. The
-        waiting requests fail, and the lane continues with the number after them. Otherwise the
-        requests of a client that lost one request would wait for ever."""
+        """Skip a missing sequence number if later requests have waited for its request for at
+        least `seconds`. The waiting requests fail, and the lane continues with the number after
+        theirs. Without this, a client that lost one request would wait forever."""
         with self._condition:
             if not lane.early or time.monotonic() - lane.early_since < seconds:
                 return
@@ -347,7 +346,7 @@ class Admission:
         fail(waiting, "the session has ended")
 
     def keep(self, sessions: Collection[str]) -> None:
-        """Free the seats of all sessions that are not in `sessions`. Waiting requests continue to
-        wait."""
+        """Free the seats of all sessions that are not in `sessions`. Waiting sessions get these
+        seats."""
         for session in self.seats.inside() - set(sessions):
             self.seats.leave(session)

@@ -37,7 +37,8 @@ _MISSING_SECONDS = 600.0
 
 
 def _owner(name: str, kind: str) -> str:
-    """Return the id of the session, which is part of the id of a run or a sampler."""
+    """Return the id of the session that a run or a sampler belongs to. The id `name` begins with
+    the session's id."""
     return name.rpartition(f":{kind}:")[0]
 
 
@@ -108,8 +109,8 @@ class Service:
         return {"request_id": name, "model_id": run.id}
 
     def refuse(self, body: Body, message: str) -> None:
-        """If a rejected request has a sequence number, release the number. The SDK has counted it,
-        so later requests would wait for it for ever."""
+        """If a rejected request has a sequence number, release the number. The SDK does not use
+        a number twice, so later requests would wait for it forever."""
         name, sequence = body.get("model_id"), body.get("seq_id")
         if not isinstance(name, str) or not isinstance(sequence, int):
             return
@@ -373,8 +374,8 @@ class Service:
         return {"type": "join_sampling_session", "client_counter": next(self._clients)}
 
     def sample(self, body: Body, *, may_refuse: bool = False) -> Body:
-        """Draw sequences. If too many are being drawn, the request waits. If `may_refuse`, raise
-        Busy instead."""
+        """Draw sequences. If too many samples are being drawn, the request waits, or raises Busy
+        if `may_refuse` is True."""
         if not body.get("sampling_session_id"):
             raise RequestError("sampling needs a sampling session: use a SamplingClient")
         sampler = self.registry.sampler(body["sampling_session_id"])

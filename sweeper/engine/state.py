@@ -118,7 +118,8 @@ class Run:
 
 
 class Sampler(NamedTuple):
-    """The source of a sampling client: a snapshot, and the path that it was loaded from, if any."""
+    """The weights of a sampling client. `path` is the checkpoint that they were loaded from;
+    None for a base model, or for a snapshot of a training client."""
 
     id: str
     adapter: Adapter
@@ -128,9 +129,9 @@ class Sampler(NamedTuple):
 
 @dataclass
 class Session:
-    """A session of the SDK, which is one client process. `started` is in Unix seconds. `status` is
-    the protocol's description of the session's end; None while it is open, or if the end was not
-    reported."""
+    """A session of the SDK, which is one client process. `started` is in Unix seconds. `status`
+    is the protocol's description of the session's end; None while the session is open, or if its
+    client did not report the end."""
 
     id: str
     tags: list[str]
@@ -144,14 +145,14 @@ class Session:
 
 
 class Registry:
-    """All sessions, training clients and samplers by id. Thread-safe. Drops samplers beyond the
-    limit."""
+    """All sessions, training clients and samplers by id. Thread-safe. A session keeps at most
+    `SAMPLERS` samplers."""
 
     def __init__(
         self, spill: str, on_drop: Callable[[Lane], None], on_idle: Callable[[Adapter], None]
     ) -> None:
-        """`on_drop` is called with the lane of a removed training client or sampler, `on_idle` with
-        the adapter of a sampler that leaves the memory."""
+        """`on_drop` is called with the lane of a removed training client or sampler, `on_idle`
+        with the adapter of a sampler that is moved to disk or removed."""
         self._lock = threading.Lock()
         self._spill, self._on_drop, self._on_idle = spill, on_drop, on_idle
         shutil.rmtree(spill, ignore_errors=True)  # left by an engine that crashed
@@ -216,8 +217,8 @@ class Registry:
             return list(self._runs.values())[::-1]
 
     def add_sampler(self, session: str, sampler: Sampler) -> None:
-        """Add a sampler. If there are too many, the least recently used samplers are moved to disk,
-        then dropped."""
+        """Add a sampler. If its session has too many, the least recently used samplers are moved
+        to disk, and later dropped."""
         with self._lock:
             if session not in self._sessions:
                 raise Unknown(f"there is no session {session}")
@@ -282,7 +283,8 @@ class Registry:
         shutil.rmtree(os.path.join(self._spill, name), ignore_errors=True)
 
     def idle_sessions(self, seconds: float) -> list[str]:
-        """Return the sessions whose clients have sent nothing for `seconds`."""
+        """Return the ids of the sessions whose clients have sent nothing for more than
+        `seconds`."""
         now = time.monotonic()
         return [session.id for session in self.sessions() if now - session.last_heard > seconds]
 

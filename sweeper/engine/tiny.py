@@ -120,8 +120,8 @@ def weights() -> Arrays:
 
 
 def vocabulary() -> dict[str, int]:
-    """Return the token id of each byte, by the byte's printable symbol in GPT-2's table. Ids follow
-    the code points of the symbols."""
+    """Return the token id of each byte, by the byte's printable symbol in GPT-2's table. The
+    order of the ids is the order of the symbols' code points."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in set(printable)]
     symbols = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(len(hidden))]

@@ -53,8 +53,8 @@ class PassRequest(NamedTuple):
 
 
 def parse(body: bytes) -> "pb.ForwardBackwardRequest":
-    """Parse a request without its data, which `decode_pass` unpacks. Raises RequestError if it is
-    invalid."""
+    """Parse a request, but do not unpack its data (`decode_pass` does that). Raises RequestError
+    if the request is invalid."""
     message = pb.ForwardBackwardRequest()
     try:
         message.ParseFromString(body)
