@@ -141,10 +141,10 @@ def open_places(
 ) -> dict[str, Backend]:
     """Open the backends of a plan and return them by the names of their places.
 
-    By default, and always if the plan does not list its places, a place that cannot be opened
-    raises its error. With `some` or `quiet`, a place also fails if `accept` raises
+    By default, the error of a place that cannot be opened is raised. `some` and `quiet` apply
+    only to a plan that lists its places. With them, a place also fails if `accept` raises
     `EnvironmentFailure` for its backend. `some` returns each failed place as `Away`. `quiet`
-    returns only places that do not answer as `Away`, and raises other errors. It raises
+    does this only for places that do not answer, and raises other errors. It raises
     `Unreachable` if no place answers.
     """
     backends: dict[str, Backend] = {}
@@ -173,9 +173,9 @@ def open_places(
 
 
 class Away(Backend):
-    """A place that could not be opened. `why` is the reason. A call tries to open the place again
-    if enough time has passed since the last try. Until the place is open, calls raise
-    `Unreachable`."""
+    """A place that could not be opened. `why` is the reason. Calls try to open it again, at most
+    every `_AGAIN_SECONDS`, and raise `Unreachable` until that succeeds. `room` and `location` do
+    not try: until then they return None and no fields."""
 
     def __init__(
         self,
@@ -241,8 +241,8 @@ def capabilities_at(launch: Launch, place: str) -> Capabilities:
 
 
 def capabilities_together(launch: Launch) -> Capabilities:
-    """Return the capabilities that a plan's jobs have at all of its places. `restarts` is taken
-    from the first place that has a value."""
+    """Return the capabilities that a plan's jobs have at every place of the plan. `restarts`
+    comes from the first place whose backend may restart jobs, `credentials` from all places."""
     capabilities = [capabilities_at(launch, place) for place in launch.places]
     if len(capabilities) == 1:
         return capabilities[0]

@@ -118,20 +118,21 @@ class Backend(ABC):
         del resources
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Remove the backend's records of these jobs, except jobs that have not ended. The jobs are
-        not queried again."""
+        """Remove the backend's records of those jobs that have ended. The launcher does not
+        query them again."""
         del tokens
 
     def room(self, resources: Mapping[str, object] | None = None) -> int | None:
-        """Return how many more jobs can start now, or None if the backend has a queue. The launcher
-        submits no more than that. With `resources`, return how many more jobs with these resources
-        can start."""
+        """Return how many more jobs can start now. The launcher submits no more than that. None
+        means that the backend accepts any number, as a queue does. With `resources`, return how
+        many more jobs with these resources can start."""
         del resources
         return None
 
     def location(self) -> Mapping[str, str]:
-        """Return fields that distinguish this queue from others of the same kind of backend,
-        such as `{"cluster": "a"}`. Their values never change."""
+        """Return fields, such as `{"cluster": "a"}`, that distinguish the place where these jobs
+        run from other places of the same kind of backend. The fields of a place must never
+        change."""
         return {}
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
@@ -239,15 +240,15 @@ class BackendType(NamedTuple):
     `EnvironmentFailure` if the backend cannot be used. `section` declares the options. Users set
     them in a grid (`launch.<name>`) and in a table of their configuration file. `doc` describes
     the backend in one line. `by_run`: options may have `overrides` for some runs. `pins_gpus`:
-    jobs can have GPUs of their own, so options may have `gpus` and `per_gpu` of `launch`.
-    `records_defaults`: the defaults from the configuration file become part of the plan,
-    combined by `merge`. Otherwise the backend reads them when it is opened
+    jobs can have GPUs of their own, so the options may contain `gpus` and `per_gpu`, which users
+    set in `launch` itself. `records_defaults`: the defaults from the configuration file become
+    part of the plan, combined by `merge`. Otherwise the backend reads them when it is opened
     (`configuration.configured`). `capabilities` and `checks` take the options of a plan;
     `capabilities` raises `UsageError` if they are incomplete. `leftovers` takes a sweep's
     folder, the ids of its runs that are over, and the ids of its runs that succeeded.
     `manifests` takes the arguments of `open` and the jobs, grouped by submission. It returns a
-    preview of each submission without querying the backend. It is None for a backend that has no
-    format of its own for jobs.
+    preview of each submission without querying the backend. `manifests` is None if the backend
+    has no format of its own for jobs.
     """
 
     name: str

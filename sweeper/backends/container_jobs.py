@@ -34,7 +34,8 @@ def image_option(doc: str) -> Option:
 
 def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
     """Return the kind of an option that is a list of strings. Each string must match `pattern`.
-    The message about a wrong string says that it "is not a" followed by `called`."""
+    `called` describes such a string: the message about a wrong one says that it "is not a
+    `called`"."""
 
     def wrong_with(text: str) -> str | None:
         return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is not a {called}"

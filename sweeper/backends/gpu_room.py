@@ -36,8 +36,9 @@ class GpuRoom:
         self._submitted += [time.monotonic()] * len(with_gpus)
 
     def look(self, resources: Mapping[str, object] | None = None) -> int | None:
-        """Return how many more jobs with these resources can start; None without a limit. Raises
-        `Unreachable` if the devices cannot be listed now."""
+        """Return how many more jobs can start with these resources (None: with the backend's
+        options). Return None if there is no limit. Raises `Unreachable` if the devices cannot be
+        listed now."""
         gpus = self._of(self._options if resources is None else resources)
         if gpus is None:
             return None

@@ -19,9 +19,9 @@ _AGAIN_SECONDS = 2.0, 30.0
 
 
 class Helper:
-    """A process that executes `module`. It starts at the first request and is ended if an answer is
-    missing. `platform` is the platform's name, `opening` the content of the first request, and
-    `seconds` the timeout of an answer."""
+    """A process that executes `module`. A request starts it if it does not run. It is killed if
+    it does not answer. `platform` is the platform's name, `opening` the content of the first
+    request, and `seconds` the timeout of an answer."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Helper:
         self._rest = b""
 
     def ask(self, do: str, **about: object) -> object:
-        """Send a request and return its answer, decoded from JSON. Raises `Unreachable` if there is
-        no answer, and `EnvironmentFailure` for a permanent refusal."""
+        """Send a request and return its answer, decoded from JSON. Raises `EnvironmentFailure`
+        if the request is refused, and `Unreachable` for any other failure."""
         if self._process is None:
             self._backoff.check()
             self._start()
@@ -91,7 +91,7 @@ class Helper:
         raise Unreachable(f"{self._platform}: {answer['silent']}")
 
     def _exchange(self, line: bytes) -> bytes:
-        """Send a request and return the answer. Raises `OSError`."""
+        """Send a request and return the answer. Raises `OSError` if there is none."""
         process = self._process
         assert process and process.stdin and process.stdout  # noqa: S101 - it was started
         process.stdin.write(line)

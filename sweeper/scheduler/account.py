@@ -64,7 +64,8 @@ def quota_settings() -> Quota:
 
 
 def handed_on() -> dict[str, str]:
-    """Return the environment variables that pass these settings to a launcher started from here."""
+    """Return the environment variables that pass the quota settings to a launcher that this
+    process starts."""
     variables = {name: os.environ[name] for name in (PLACE, _CONFIG) if os.environ.get(name)}
     return {name: _absolute(value, os.getcwd()) for name, value in variables.items()}
 
@@ -92,7 +93,7 @@ def check_place(plan: Plan) -> None:
 
 
 def _source() -> str:
-    """Return the name of the setting for the place of quotas, for messages."""
+    """Say, for messages, which setting determines the place of quotas."""
     if os.environ.get(PLACE):
         return f"${PLACE}"
     return f"quota.place in {config_file.file()}, or else in sweeper's home"

@@ -39,7 +39,7 @@ from sweeper.sweep.states import State
 
 
 class _Results(NamedTuple):
-    """The values of each cell, and the cells with a diverged run."""
+    """The values of each cell without a diverged run, and the cells with one."""
 
     values: dict[str, list[float]]
     diverged: set[str]
@@ -282,7 +282,8 @@ class Backlog:
 
     @property
     def held(self) -> str | None:
-        """The reason why no runs are started; None if nothing prevents it or no runs are left."""
+        """The reason why no runs are started, or None. If no runs are left to start, a pause and
+        a reached budget are no reason."""
         spent = None if self._spending is None else self._spending.reached
         if self._policy.held is not None:
             return self._policy.held
@@ -385,7 +386,8 @@ class Components:
 
 
 def _service(context: Context, *, needed: bool) -> Service:
-    """Read which service the runs use. A launcher that starts no runs does not need to know it."""
+    """Read which service the runs use. If this is not `needed`, because no runs are started, an
+    unreadable record counts as empty."""
     try:
         return context.folder.read_service()
     except (NotFound, StoreError):

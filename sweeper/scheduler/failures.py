@@ -90,8 +90,8 @@ class Failure(NamedTuple):
 
 
 class CircuitBreaker:
-    """The ends of the first runs of a launch, and of their first attempts. None stands for an end
-    that is not a failure."""
+    """Notes the attempts and the runs of a launch that end first, to detect that all fail with
+    the same error. None stands for an end that is not a failure."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Failure | None] = {}
@@ -118,8 +118,8 @@ class CircuitBreaker:
         return self._attempts.keys()
 
     def tripped(self, runs: int) -> Failure | None:
-        """Return the common failure once enough of the sweep's `runs` runs have ended with it, else
-        None."""
+        """Return the failure that the first runs to end have in common, or None. `NEEDED` runs
+        must have ended, or all `runs` runs of a smaller sweep."""
         return None if len(self._runs) < min(NEEDED, runs) else _common(self._runs.values())
 
     def reset(self) -> None:
@@ -267,8 +267,8 @@ class Outcomes:
         return Failed(failure.reason, failure.line)
 
     def _passed(self, outcome: Outcome, most: float) -> float:
-        """Return how many seconds of a delay have passed since the time in the outcome, at most
-        `most`. A time in the future counts as now."""
+        """Return how many seconds have passed since the time in the outcome, at most `most`. A
+        time that is in the future or cannot be read counts as now."""
         text = outcome.ended or outcome.time
         with suppress(ValueError, TypeError, OverflowError):
             ended = calendar.timegm(time.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ"))

@@ -55,9 +55,9 @@ class LostWorkers:
     def look(
         self, statuses: Mapping[str, JobStatus], stopping: Collection[str]
     ) -> dict[str, Observation]:
-        """Judge the running jobs by the statuses from their backends. `stopping` are jobs that were
-        asked to stop. Both are keyed by token. Return observations of runs that are neither over
-        nor healthy. Raises `StoreError`."""
+        """Judge the running jobs by the statuses from their backends. `stopping` are jobs that
+        were asked to stop. Both name a job by its token. Return observations of runs that are
+        neither over nor healthy. Raises `StoreError`."""
         self._kernel.look(statuses)
         if any(status.state in GONE for status in statuses.values()):
             # A worker records its outcome before it exits. So only an outcome that is missing after

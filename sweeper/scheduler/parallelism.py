@@ -75,9 +75,9 @@ def name_of(root: str, sweep: str, identity: str = "") -> str:
 
 
 class Governor:
-    """The part of a launcher that decides how many slots its sweep holds. `member` is the first
-    entry of the sweep in the record. `most` is the number of jobs that the service runs at the
-    same time, if the user knows it. With None, the launchers learn this number."""
+    """The part of a launcher that decides how many slots its sweep holds. `member` is the entry
+    with which the sweep joins the record. `most` is the number of jobs that the service runs at
+    the same time, if the user knows it. With None, the launchers learn this number."""
 
     def __init__(
         self,
@@ -390,7 +390,7 @@ class Parallelism:
 
     @property
     def here(self) -> int:
-        """The number of jobs that this launcher would run without the quota."""
+        """The largest number of jobs that could run at the same time if there were no quota."""
         return (
             self.most
             if self._machine_limit.limit is None

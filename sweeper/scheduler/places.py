@@ -117,9 +117,9 @@ class Places:
 
     def look_where_nothing_is(self, place: str) -> None:
         """Poll a place that has no running attempts, so that it forgets the jobs that have
-        ended. If the place did not answer last time, and has no jobs to look up, query it about
-        an arbitrary job, to learn whether it answers again. Raises `Unreachable` if it does not
-        answer."""
+        ended. If it did not answer the last query and has no jobs to look up, query it about an
+        arbitrary job, to learn whether it answers again. (A sweep's only place is not queried in
+        this way.) Raises `Unreachable` if it does not answer."""
         try:
             self._put(place, lambda backend: backend.poll([]))
         except Unreachable:  # like a place that could not be opened
@@ -201,8 +201,8 @@ class Places:
         return rooms
 
     def room_for(self, launch: Launch) -> int | None:
-        """Return how many more jobs with these settings can start now, or None if these settings
-        have no limit."""
+        """Return how many more jobs with the settings of `launch` can start now at the places
+        that answer, or None if one of these places has no limit."""
         rooms: list[int] = []
         for place, backend in self.backends.items():
             with suppress(Unreachable):
@@ -268,9 +268,9 @@ class Withdrawals:
         self._starting = starting
 
     def look(self, place: str, runs: Iterable[str], unsubmitted: set[str]) -> list[str]:
-        """Withdraw the opened attempts of these runs if their place keeps them waiting and another
-        has room. Remove them from `unsubmitted`, the runs whose opened attempts are not running.
-        Return the runs that stay."""
+        """If `place` keeps the opened attempts of these runs waiting, withdraw as many of them
+        as other places have room for. Remove their runs from `unsubmitted`, the runs whose
+        opened attempts no backend has. Return the runs that stay."""
         runs = list(runs)
         room = self._places.room(unsubmitted)
         elsewhere = sum(room.values()) - room[place]

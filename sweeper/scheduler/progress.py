@@ -87,16 +87,16 @@ def line(summary: Summary) -> str:
 
 
 def exit_code(summary: Summary) -> int:
-    """Return the exit code of a sweep, as `sweeper status` does: 0 if all runs succeeded, 4
-    while some have not ended or are held back, 3 if all are over and some did not succeed."""
+    """Return the exit code that `sweeper status` has for a sweep: 4 while some runs have not
+    ended or are held back, else 0 if all runs succeeded, else 3."""
     if not summary.finished or summary.held_back:
         return 4
     return 0 if summary.counts[State.SUCCEEDED] == summary.counts.total() else 3
 
 
 def printer(stream: TextIO) -> Callable[[Summary], None]:
-    """Return a function that prints a line for a summary. Prints the reason for a hold, and each
-    alarm, only once."""
+    """Return a function that prints a line for a summary. The function prints each alarm, and
+    each reason for a hold or a wait, only once."""
     printed: set[str] = set()
 
     def tell(summary: Summary) -> None:

@@ -89,7 +89,7 @@ class LogConfiguration(TypedDict, total=False):
 
 
 class Container(TypedDict, total=False):
-    """The container of a job, or of an earlier attempt."""
+    """The container of a job, or of an earlier start of a job."""
 
     containerInstanceArn: str
     exitCode: int

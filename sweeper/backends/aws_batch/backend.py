@@ -27,8 +27,8 @@ _OTHER_SWEEP_SECONDS = 5.0, 60.0
 """Backoff of a submission while a job of another sweep is running: first and longest wait."""
 _DOUBT_SECONDS = 15.0
 """Seconds during which a listing may lack a job whose submission got no reply: Batch does not
-promise to list new jobs immediately. These seconds also count from the start of this launcher,
-since an earlier launcher may have been killed before it got a reply."""
+promise to list new jobs immediately. The same number of seconds applies after the start of this
+launcher, since an earlier launcher may have been killed before it got a reply."""
 
 
 class _Closed(EnvironmentFailure):
@@ -212,8 +212,8 @@ class AwsBatchBackend(Backend):
                 yield from self._stream(group, stream)
 
     def _stream(self, group: str, stream: str) -> Iterator[str]:
-        """Yield the lines of a log stream. The last page repeats the token of the page before
-        it."""
+        """Yield the lines of a log stream. The last page is recognized because its page token is
+        that of the page before it."""
         token: dict[str, str] = {}
         while True:
             answer = self.aws.call(

@@ -1,5 +1,5 @@
-"""Tracks the jobs of a sweep at AWS Batch with few calls: at most 20 per poll, for up to 100 jobs
-each."""
+"""Tracks the jobs of a sweep at AWS Batch with few calls, each about up to 100 jobs. A poll
+queries every job that has no status yet. It queries other unfinished jobs only up to a limit."""
 
 # Jobs beyond that limit keep the status of their last query. At worst, a job that has ended still
 # counts as unfinished. While the numbers of an array's children in each state are unchanged, only
@@ -23,8 +23,8 @@ MOST_CALLS = 20
 _LIST_SECONDS = 10.0
 """Seconds between two listings while some polled token is in no listing."""
 _RESTART_SECONDS = 120.0
-"""Seconds between two listings if every such token may be a restart of a live job. Batch does
-not list restarts."""
+"""Seconds between two listings if each token that is in no listing may be a restart of a live
+job. Batch does not list restarts."""
 _WAITING = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING")
 _OVER = ("SUCCEEDED", "FAILED")
 _RANK = {
@@ -92,8 +92,8 @@ class Jobs:
         self._due: dict[str, None] = {}  # ids to describe, in order
 
     def add(self, job: str, tokens: Sequence[str], *, array: bool) -> None:
-        """Add the job of one token, or an array with one child for each token, in the same
-        order."""
+        """Record the job with the id `job`. An array has one child for each of `tokens`, in this
+        order. Any other job has one token."""
         if array:
             self._sizes[job] = len(tokens)
         for index, token in enumerate(tokens):
@@ -160,7 +160,9 @@ class Jobs:
         return any(not _ended(self._seen.get(job)) for job in self._older(token))
 
     def ids(self, tokens: Sequence[str]) -> dict[str, str]:
-        """Return token -> id, for tokens that have a job or may be a restart of a live job."""
+        """Return token -> id of its job. A token without a job gets the id of a live job of an
+        earlier attempt, which Batch may have restarted as this attempt. Other tokens are left
+        out."""
         older = {token: self._older(token) for token in tokens if token not in self._ids}
         self._look([job for jobs in older.values() for job in jobs])
         ids = {token: self._ids[token][0] for token in tokens if token in self._ids}
@@ -235,7 +237,8 @@ class Jobs:
         )
 
     def _look(self, jobs: Sequence[str]) -> None:
-        """Query jobs that have not ended, within the limit on calls."""
+        """Query those of `jobs` that have not ended. If they are too many, later calls query the
+        others, but every job without a status is queried now."""
         pending = [job for job in dict.fromkeys(jobs) if not _ended(self._seen.get(job))]
         children: dict[str, list[str]] = {}
         for job in pending:
@@ -301,7 +304,7 @@ class Jobs:
             self._seen[job] = status_of(parent)
 
     def _count_restarts(self, jobs: Iterable[str]) -> None:
-        """Query how often Batch restarted these jobs, for those that have ended."""
+        """Query how often Batch restarted those of `jobs` that have ended."""
         ended = (job for job in dict.fromkeys(jobs) if _ended(self._seen.get(job)))
         uncounted = [job for job in ended if job not in self._restarts]
         restarts = {job["jobId"]: _restarts(job) for job in self._describe(uncounted)}

@@ -72,8 +72,8 @@ class Names:
 
     def anothers(self, name: str) -> str | None:
         """Return the token of the job called `name` if an earlier sweep in the same folder
-        submitted it, else None. Return an empty string for an array, whose table was removed
-        with that sweep."""
+        submitted it, else None. For an array of that sweep, return an empty string, since its
+        table was removed with the sweep."""
         identity, rest = self._parts(name)
         if not identity or identity == self.identity.current():
             return None

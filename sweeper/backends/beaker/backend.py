@@ -31,8 +31,8 @@ _NEWEST: Mapping[str, object] = {"sort_order": "SORT_ORDER_DESCENDING", "created
 
 
 class Detail(NamedTuple):
-    """The newest job of an experiment, or None if it has no job yet. `at` is the monotonic time of
-    the query, and `status` the status of the experiment at that time."""
+    """`job` is the newest job of an experiment, or None if it has no job yet. `at` is the
+    monotonic time of the query, and `status` the status of the experiment at that time."""
 
     status: str
     at: float

@@ -32,7 +32,8 @@ def word(message: "Message", field: str) -> str:
 
 
 def is_over(job: "Job | None") -> bool:
-    """Return whether a job has no processes any more. None is a job that was never created."""
+    """Return whether a job has no processes any more. True for None, a job that was never
+    created."""
     return job is None or job.status.HasField("finalized") or job.status.HasField("exited")
 
 

@@ -21,8 +21,8 @@ from sweeper.errors import NoRoom, Unreachable
 class LocalBackend(Backend):
     """A backend (see `sweeper.backends.base.Backend`).
 
-    Every call first reaps children that have ended. A child's exit code is kept as long as `poll`
-    is called with its token.
+    Every call first reaps children that have ended. A call of `poll` drops the exit codes of
+    ended children whose tokens it was not given.
     """
 
     name = "local"

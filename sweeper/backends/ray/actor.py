@@ -14,7 +14,7 @@ from contextlib import suppress
 from importlib import import_module
 
 ENDS = b"sweeper"
-"""The namespace in Ray's key-value store for the ends of workers."""
+"""The namespace, in Ray's key-value store, of the workers' exit codes and last output."""
 _LINES = 50
 _GIVEN = (
     *("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"),
@@ -33,8 +33,8 @@ _TIED = (
 
 
 class Job:
-    """The actor of one job. Its name is the job's name in Ray. The end of the worker is stored
-    under `key`."""
+    """The actor of one job. Its name is the job's name in Ray. The exit code and the last output
+    of the worker are stored under `key`."""
 
     def __init__(self, key: str, argv: Sequence[str], cwd: str, secrets: Mapping[str, str]) -> None:
         ray = import_module("ray")
@@ -100,7 +100,8 @@ class Job:
 
 
 def _environment(secrets: Mapping[str, str]) -> dict[str, str]:
-    """Return the worker's environment: the node's variables except Ray's, and the secrets."""
+    """Return the worker's environment: the node's variables except those that begin with RAY_,
+    the secrets, and instructions for the recipe's environment."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {name: resolved(name, where) for name, where in secrets.items()}
     names = [name for name in (*_GIVEN, *secrets) if name in environment]

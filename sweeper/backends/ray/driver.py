@@ -23,7 +23,7 @@ _PENDING = ("DEPENDENCIES_UNREADY", "PENDING_CREATION")
 
 
 class _Address(TypedDict):
-    """The current or last place of an actor."""
+    """The current or last node of an actor."""
 
     NodeID: str
 

@@ -52,7 +52,8 @@ class Death(TypedDict, total=False):
 
 class About(TypedDict):
     """The state of a job. `state` is Ray's state of its actor, `node` its current or last node,
-    `end` the end of its worker, and `death` the reason why the actor is gone."""
+    `end` the exit code and last output of its worker, and `death` the reason why the actor is
+    gone."""
 
     state: str
     node: NotRequired[str | None]

@@ -69,11 +69,11 @@ class SlurmBackend(Backend):
         return {"cluster": self._slurm.configuration().get("ClusterName", "")}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """Submit jobs; those with the same resources become arrays. Skip a token that already has a
-        job: Slurm restarted the job of an earlier attempt, or sbatch accepted the job but did not
-        answer. If Slurm has no room for some jobs, submit the others and raise `Unreachable`. A
-        backoff then delays further jobs with the rejected resources. If sbatch does not answer, a
-        backoff delays all jobs."""
+        """Submit jobs; those with the same resources become arrays. Skip a token that already
+        has a job, because Slurm restarted the job of an earlier attempt, or because sbatch
+        submitted the job although its answer did not arrive. If Slurm has no room for some jobs,
+        submit the others and raise `Unreachable`. A backoff then delays further jobs with the
+        rejected resources. If sbatch does not answer, a backoff delays all jobs."""
         self._backoff.check()
         existing = self._existing([job.token for job in jobs])
         groups = alike(job for job in jobs if job.token not in existing)
@@ -199,8 +199,9 @@ class SlurmBackend(Backend):
         )
 
     def _existing(self, tokens: Sequence[str]) -> set[str]:
-        """Return the tokens that need no submission because they already have a job: one that Slurm
-        restarted and that has not ended, or one that sbatch accepted without an answer."""
+        """Return the tokens that need no submission because they already have a job: one that
+        Slurm restarted and that has not ended, or one that sbatch submitted although its answer
+        did not arrive."""
         doubted = self._doubted & set(tokens)
         again = {token for token in tokens if attempt_of(token)[1] > 1}
         if not doubted and not again:

@@ -52,9 +52,10 @@ def main(path: str) -> int:
 
 
 def environment(ours: dict[str, str]) -> dict[str, str]:
-    """Return the worker's environment: the variables of this job, and instructions for the recipe's
-    environment. The recipe gets the environment of `sweeper launch`, but some variables from this
-    job: those that Slurm sets, and those that `setup` has changed. SWEEPER_KEEP names them."""
+    """Return the worker's environment: the variables of this job, and instructions for the
+    recipe's environment. The recipe gets the environment of `sweeper launch`, except for the
+    variables that Slurm sets and those that `setup` has changed. It gets these from this job;
+    SWEEPER_KEEP names them."""
     from_job = {name for name in ours if name.startswith(_GIVEN)}
     before = ours.get("SWEEPER_BEFORE")
     if before is not None:
@@ -73,8 +74,8 @@ def environment(ours: dict[str, str]) -> dict[str, str]:
 
 
 def requeue(folder: str, token: str) -> None:
-    """Requeue the job for the next attempt, unless a launcher has already started that attempt. If
-    Slurm refuses, a launcher resubmits."""
+    """Requeue the job for the next attempt, unless a launcher has already started that attempt.
+    If Slurm refuses, a launcher submits the next attempt."""
     run, _, first = token.rpartition("-a")
     attempt = int(first) + int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     if os.path.exists(os.path.join(folder, "state", run, f"{attempt + 1}.intent.json")):

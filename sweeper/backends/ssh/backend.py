@@ -171,8 +171,9 @@ class SshBackend(Backend):
         return [str(token) for token in list_of(answer.get("left"))]
 
     def _look(self, tokens: Sequence[str], *, every: bool) -> dict[str, dict[str, object]]:
-        """Return the states of the tokens by host. With `every`, raise `Unreachable` if a host does
-        not answer. Otherwise leave such hosts out, and raise only if none answers."""
+        """Return the states of the tokens by host. With `every`, raise the error of a host that
+        does not answer or refuses. Otherwise leave such hosts out, and raise only if no host is
+        left."""
         answers = self._each(
             _by_host(self._recorded(tokens)),
             lambda host, mine: self._ask(host, "look", tokens=list(mine)),
@@ -264,9 +265,9 @@ class SshBackend(Backend):
 def leftovers(
     folder: str, well: Set[str], open_backend: Callable[[str, str, Mapping[str, object]], Backend]
 ) -> Iterator[Leftover]:
-    """Yield the files in a sweep's folder that record the host of a job, for the runs `well`, which
-    succeeded. Before such a file is removed, the host is told to forget the job. If the host does
-    not answer, the file stays."""
+    """Yield the files in a sweep's folder that record the hosts of jobs, but only for jobs of
+    the runs `well`, which succeeded. Before such a file is removed, the host is told to forget
+    the job. If the host does not answer, the file stays."""
     root, _, name = folder.rpartition("/")
     # Few sweeps have such files, so look for them without loading the store's client.
     sweep = SweepFolder(open_shared(root), name)

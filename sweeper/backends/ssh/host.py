@@ -58,8 +58,8 @@ class Host:
 
     def state(self, path: str) -> int | str | None:
         """Return the state of the worker that the file `path` records: `lost` if the machine was
-        restarted since, else the worker's pid if it lives, else `ended`. None if there is no
-        record."""
+        restarted since, else the worker's pid if it lives, else `ended`. A damaged record counts
+        as `ended`. None if there is no record."""
         try:
             record: dict[str, Any] | None = json.loads(_text(path) or "null")
             if record is None:
@@ -179,7 +179,8 @@ class Host:
             return ""
 
     def forget(self, tokens: list[str]) -> None:
-        """Remove the records of jobs that have ended, and the folder if it is empty then."""
+        """Remove the records and logs of those of `tokens` whose jobs have ended. Then remove
+        the sweep's folder if it is empty."""
         with open(os.path.join(self.top, "lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for token, state in self.look(tokens).items():
