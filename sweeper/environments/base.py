@@ -96,7 +96,7 @@ class Environment(Protocol):
 
     def put(self, files: Mapping[str, bytes], seconds: float = 60.0) -> None:
         """Write files by path, and create their folders. Files that start with `#!` become
-        executable. Raises OSError on failure (no space left)."""
+        executable. Raises OSError on failure, for example if no space is left."""
         ...
 
     def get(self, path: str, most: int = 1 << 20, seconds: float = 10.0) -> bytes | None:

@@ -17,8 +17,8 @@ from sweeper.fields.nodes import (
 
 
 def from_python(value: object, path: str, problems: Problems) -> Node:
-    """Return Python data as nodes. The place of a node is its path of keys (`base.lr`). Tuples are
-    read as lists, and numbers of other libraries with their method `item`."""
+    """Return Python data as nodes. The place of a node is its path of keys (`base.lr`). Tuples
+    are read as lists, and numbers of other libraries are converted by their method `item`."""
     try:
         return _FromPython(problems).node(value, path, 0)
     except Stop:

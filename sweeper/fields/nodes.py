@@ -173,7 +173,8 @@ def read_yaml(
 ) -> Node | None:
     """Read the single document of `text`. Return None if it is empty or unreadable.
 
-    With `fixed` every node gets that place instead of its own (text from the command line).
+    With `fixed`, as for text from the command line, every node gets this place instead of its
+    own.
     """
     reader = _Reader(source, problems, fixed)
     size = len(text.encode("utf-8", "surrogatepass"))

@@ -107,9 +107,9 @@ _ENDS = (0, 3, 4)
 
 
 def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = False) -> None:
-    """Start a launcher that outlives this process, and wait until the launcher has begun its
-    work. Raises `EnvironmentFailure` if the launcher failed or gave up, and `StoreError` if it
-    did not start."""
+    """Start a launcher that outlives this process. Wait until the launcher has done its first
+    step, or has held the sweep's lock for `_FIRST_SECONDS`. Raises `EnvironmentFailure` if the
+    launcher failed or gave up, and `StoreError` if it has not taken the lock in time."""
     before = published(folder)
     command = [sys.executable, "-P", "-m", "sweeper.launcher.launching", folder.address]
     command += ["--smoke"] if smoke else []
@@ -185,8 +185,8 @@ def start_with_log(command: Sequence[str], where: str) -> Callable[[], object]:
 
 
 def published(folder: SweepFolder) -> object:
-    """Return the status document that the last launcher published. A new launcher publishes a
-    new document."""
+    """Return the status document that the last launcher published, or None if there is none. A
+    new launcher publishes a new document."""
     with suppress(NotFound):
         return folder.store.read(folder.observations)
     return None

@@ -92,10 +92,10 @@ def cancel_runs(
     tell: Callable[[str], None] = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Requested]:
-    """Cancel runs (given by ids), and wait until none of them is running. Set `whole` if they
-    are all runs of the sweep: then later stages do not start either, until a launch or a retry.
-    Raises `EnvironmentFailure` if some are still running after their `grace`; the requests stay
-    on record."""
+    """Cancel the runs with these ids, and wait until none of them is running. Set `whole` if
+    they are all runs of the sweep: then later stages do not start either, until a launch or a
+    retry. Raises `EnvironmentFailure` if some are still running after their `grace`; the
+    requests stay on record."""
     folder.read_plan()  # Its error lists the existing sweeps.
     with changing(folder):
         return _cancel_runs(folder, runs, whole, tell, sleep)
@@ -149,7 +149,7 @@ def _cancel_runs(
 
 
 def _tell_damaged(folder: SweepFolder, tell: Callable[[str], None]) -> None:
-    """Report that the record of the last launch is damaged. It is not needed to stop runs."""
+    """Tell the user if the record of the last launch is damaged. Runs can be stopped without it."""
     try:
         folder.read_service()
     except Damaged as error:
@@ -217,8 +217,8 @@ def _refuse_addresses(plan: Plan, folder: str) -> None:
 
 
 def _forget_environment(folder: SweepFolder) -> None:
-    """Remove the environment file of the sweep's runs if no run is running or left to start, and
-    the backend starts none of them again."""
+    """Remove the environment file of the sweep's runs, unless a run is running or left to start,
+    or the backend may start one again by itself."""
     from sweeper.launcher import environment_cleanup
     from sweeper.sweep import environment_file
 
@@ -286,7 +286,7 @@ def retry_runs(
     succeeded: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Request another attempt of each of the runs (given by ids). Runs that succeeded are left
+    """Request another attempt of each run with one of these ids. Runs that succeeded are left
     out unless `succeeded` is set. The running launcher starts the attempts; if there is none, a
     new detached launcher does. Raises as `launch` does."""
     from sweeper.launcher.launching import resume

@@ -175,9 +175,9 @@ def remove_unneeded_environment(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Wait until each job that was started from this machine has sent a heartbeat or has ended,
-    and then remove this machine's environment file of the sweep. The file stays if a new
-    launcher runs on this machine, or if another launch wrote it: `mark` identifies this launch
-    (see `mark_of`)."""
+    and then remove this machine's environment file of the sweep. The file stays if this takes
+    longer than `_WAIT_SECONDS`, if a new launcher runs on this machine, or if another launch
+    wrote the file: `mark` identifies this launch (see `mark_of`)."""
     path = env_file(folder.address)
     deadline = clock() + _WAIT_SECONDS
     while mark is not None and mark_of(path) == mark:

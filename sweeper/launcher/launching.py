@@ -208,7 +208,7 @@ def _check_account(plan: Plan) -> None:
 
 
 def _tell_joined(folder: SweepFolder, tell: Callable[[str], None], *, smoke: bool) -> None:
-    """Tell the user which options of this launch the running launcher ignores."""
+    """Tell the user if the running launcher starts no runs now, or ignores `smoke`."""
     held = folder.read_observations().held
     if held is not None:
         tell(f"the running launcher starts no runs now: {held}")
@@ -257,9 +257,10 @@ def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
 def _open(
     folder: SweepFolder, plan: Plan, tell: Callable[[str], None]
 ) -> tuple[dict[str, Backend], Located]:
-    """Open the backends of a plan to launch. Returns them, and the locations to record. If one
-    of several backends does not answer, tell the user; the launcher tries it again later. Raises
-    `EnvironmentFailure` if a backend cannot be used or none answers."""
+    """Open the backends of a plan to launch. Returns them, and the locations that the last
+    launch recorded. If one of several backends does not answer, tell the user; the launcher
+    tries it again later. Raises `EnvironmentFailure` if a backend cannot be used or none
+    answers."""
     opened = open_places(plan.launch, plan.name, folder.address, quiet=True)
     for place, backend in opened.items():
         if isinstance(backend, Away):
@@ -275,9 +276,9 @@ def _places_on_record(folder: SweepFolder) -> Located:
 
 
 def _open_again(folder: SweepFolder, plan: Plan) -> tuple[dict[str, Backend], Located]:
-    """Open the backends of a sweep that was launched before. Returns them, and the locations to
-    record. The launcher tries backends that do not answer again later. Raises
-    `EnvironmentFailure` if none answers."""
+    """Open the backends of a sweep that was launched before. Returns them, and the locations
+    that the last launch recorded. If a backend does not answer, the launcher tries it again
+    later. Raises `EnvironmentFailure` if none answers."""
     before = _places_on_record(folder)
     accept = partial(refuse_another, before)
     opened = open_places(plan.launch, folder.name, folder.address, some=True, accept=accept)

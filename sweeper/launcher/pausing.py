@@ -147,7 +147,7 @@ def _start_launcher(
     *,
     goes_on: bool = False,
 ) -> Steered:
-    """Check that a launcher can do its work, and start it. `goes_on` ends a pause first."""
+    """Check that a launcher can do its work, and start it. With `goes_on`, end a pause first."""
     from sweeper.launcher import launching
     from sweeper.launcher.trust import refuse
 

@@ -186,9 +186,9 @@ class Tree:
         return sorted(name for name in names if not name.startswith(sweeps) and self._ours(name))
 
     def _ours(self, name: str) -> bool:
-        """Return whether a file belongs to the code of the checkout. Results in a store inside the
-        checkout do not, nor files in `__pycache__`, nor files below a symbolic link to a folder
-        (which git does not follow either)."""
+        """Return whether a file belongs to the code of the checkout. Three kinds of files do
+        not: results in a store inside the checkout, files in `__pycache__`, and files below a
+        symbolic link to a folder, which git does not follow either."""
         if not LEFT_OUT.isdisjoint(name.split("/")):
             return False
         folder = os.path.dirname(name)

@@ -28,9 +28,9 @@ sys.path[:] = [path for path in sys.path if path]
 import base64, zlib
 exec(zlib.decompress(base64.b64decode("%s")))
 """
-"""The first code of a job, which every Python version can parse. The other code is compressed and
-encoded, because AWS Batch limits the description of a job to 8 KB, and Kubernetes interprets `$`.
-The working folder is removed from the path, since its modules belong to the recipe."""
+"""The first code of a job, which every Python version can parse. The other code is compressed
+and encoded, because AWS Batch limits the description of a job to 8 KB, and Kubernetes interprets
+`$`. The working folder is removed from `sys.path`, since its modules belong to the recipe."""
 
 
 def carry(folder: SweepFolder, plan: Plan, code: snapshot.CodeCopy) -> Carried | None:

@@ -11,9 +11,9 @@ SOURCES = (".py", ".sh", ".bash", ".R", ".jl", ".pl", ".lua", ".js")
 _MOST_FOLDERS = 2_000
 _MOST_FILES = 2_000
 _MOST_BYTES = 1_000_000
-"""Limits of a search below a folder, which may be a home folder, and of the size of a file. If
-there are more folders or files, only files directly in the folder count. Of a larger file, only
-the first `_MOST_BYTES` are hashed."""
+"""The limits of a search for source files: folders, files, and bytes of each file. If there are
+more folders or files below a folder (it may be a home folder), only the files directly in it
+count. Of a larger file, only the first `_MOST_BYTES` are hashed."""
 
 
 def program(recipes: Iterable[Recipe], results: str | None) -> str | None:

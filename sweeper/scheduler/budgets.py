@@ -323,8 +323,8 @@ class AccountBudget:
         return fresh._replace(created=self._created, counted=counted)
 
     def _read(self) -> None:
-        """Read the files of other sweeps, each separately. Raises `StoreError` if one cannot be
-        read."""
+        """Read the files of other sweeps. Raises `StoreError` if any of them cannot be read, but
+        only after it has read all others."""
         listed = {entry.path: entry.stamp for entry in self._store.list(self._folder)}
         listed.pop(self._path, None)
         self._others = {path: entry for path, entry in self._others.items() if path in listed}

@@ -247,12 +247,12 @@ class Scheduler:
         )
 
     def _reconcile(self) -> list[str]:
-        """Do everything that needs the backends. Return a line for each query that a backend did
-        not answer.
+        """Do everything that needs the backends. Return a line for each query without an answer,
+        and for each record that cannot be read.
 
-        An unanswered query says nothing about any job, and is repeated in the next round. No run is
-        started at a place while the state of its running jobs is unknown. A job that cannot be
-        stopped, found or submitted delays no other job and no other place.
+        An unanswered query says nothing about any job, and is repeated in the next round. No run
+        is started at a place while the state of its running jobs is unknown. A job that cannot
+        be stopped, found or submitted delays no other job and no other place.
         """
         parts = self._parts
         missing: list[str] = []

@@ -257,8 +257,8 @@ class Governor:
         return Allowance(slots, share, why if limit < jobs.most else "shared")
 
     def _gone(self, page: Page) -> set[str]:
-        """Return the members without a launcher, judged by the process on this machine or by
-        heartbeats from other machines."""
+        """Return the members without a launcher. On this machine the launcher's process is
+        checked, on other machines its heartbeats."""
         now, stamps = self._clock(), self._record.stamps()
         gone: set[str] = set()
         for name, member in page.members.items():

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 def choose(
     choice: Choice, runs: Mapping[str, RecordedRun], succeeded: Collection[str]
 ) -> tuple[tuple[str, float], ...]:
-    """Return the chosen runs, best first, each with its value. Among equal values the first in the
-    plan wins. Runs without a finite value are left out. Runs whose last record lacks the metric
-    come after all others, since they may have diverged. Empty if no run has a value."""
+    """Return the chosen runs, each with its value. Runs without a finite value are left out;
+    empty if no run has one. `best` and `top` take the best runs, best first; among equal values
+    the first in the plan wins. Runs whose last record lacks the metric come after all others,
+    since they may have diverged. For `best-cell` see `_of_best_cell`."""
     metric = choice.metric._asdict()
     values: dict[str, float] = {}
     missing: set[str] = set()

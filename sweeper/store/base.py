@@ -75,8 +75,8 @@ class Store(Protocol):
         ...
 
     def folders_with(self, name: str) -> Iterator[str]:
-        """Return the folders directly below the root that contain a file called `name`. Folders
-        that cannot be checked are included (no permission, or a link to an unmounted disk)."""
+        """Return the folders directly below the root that contain a file called `name`. A folder
+        that cannot be checked (no permission, or a link to an unmounted disk) is included."""
         ...
 
     def upload(self, path: str, source: str) -> None:

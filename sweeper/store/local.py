@@ -48,9 +48,9 @@ class LocalStore:
         return full
 
     def _for_writing(self, path: str, *, itself: bool = False) -> str:
-        """Return the local path of a file to write or remove. Refuses symbolic links to folders
-        within a sweep's folder, but the sweep's folder itself may be a link. With `itself`, the
-        file must not be a link either."""
+        """Return the local path of a file to write or remove. Raises `StoreError` if a folder
+        between the sweep's folder and the file is a symbolic link; the sweep's folder itself may
+        be one. With `itself`, the file must not be a link either."""
         full = self._full(path)
         sweep, _, inside = full[len(self.root) + 1 :].partition(os.sep)
         if inside:
@@ -58,8 +58,8 @@ class LocalStore:
         return full
 
     def _see_root(self) -> None:
-        """Raise `StoreError` if the root existed before and is now missing or empty: its disk was
-        probably unmounted. The root is not created a second time."""
+        """Raise `StoreError` if the root existed before and is now missing or empty: its disk
+        was probably unmounted. A write must not create the root a second time."""
         # Read first: another thread may create the root after `stat` missed it.
         before = self._inode
         try:

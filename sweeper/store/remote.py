@@ -85,7 +85,7 @@ _BUSY = ("SlowDown", "503", "ServiceUnavailable", "RequestLimitExceeded", "429")
 _BEYOND = ("InvalidRange", "416")
 """Codes for a read that begins at or after the end of a file."""
 _PAUSES = (0.5, 1.0, 2.0)
-"""Seconds to wait before each new attempt to read files that a busy store refused."""
+"""Seconds to wait before each repetition of reads that a busy store refused."""
 _memory = threading.RLock()
 """Serializes access to fsspec's memory filesystem. Its create is a check followed by a write, and
 the readers of a file share one position."""

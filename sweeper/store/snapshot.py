@@ -122,8 +122,8 @@ class Snapshot:
             self._expected = deque(tops)
 
     def _add(self, top: str) -> None:
-        """List a sweep, together with the next expected ones. Each call lists twice as many sweeps
-        as the last one, at most `_LISTINGS`."""
+        """List a sweep, together with the next expected ones. Each call for an expected sweep
+        lists up to twice as many sweeps as the one before, at most `_LISTINGS`."""
         batch = {top: None}
         if top in self._expected:
             while self._expected and len(batch) < self._listed_at_once:

@@ -83,11 +83,12 @@ class Site:
     at the same time; the test of many jobs runs `many` in total. `python` is the jobs' interpreter.
     Waits last at most `seconds`. `knows_codes`: the backend reports the exit codes of jobs.
 
-    The next fields return context managers that cause an event and undo it at exit. `hold`: jobs
-    with the returned resources stay pending. `silence`: the platform does not answer. `preempt`
-    and `lose_node` take the machine of the job with this native id away, the first like a spot
-    market, the second like a power cut. The platform must not restart a job with the resources
-    `fragile`.
+    `hold`, `silence`, `preempt` and `lose_node` are functions that return a context manager: it
+    causes an event, and undoes it at exit. `hold`: jobs with the resources that the context
+    manager yields stay pending. `silence`: the platform does not answer. `preempt` and
+    `lose_node` get the backend's id of a job and take the job's machine away, the first like a
+    spot market, the second like a power cut. The platform must not restart a job with the
+    resources `fragile`.
     """
 
     name: str
@@ -229,7 +230,8 @@ class BackendContract:
             assert cwd == str(site.place())
 
     def test_what_is_forgotten(self, site: Site) -> None:
-        """Forgotten jobs that have ended are absent or ended; running jobs continue."""
+        """A forgotten job that had ended is reported as absent or ended. A forgotten job that
+        was running continues."""
         backend, over, going = site.open(), "acacacacacac-a1", "acacacacacad-a1"
         backend.submit([site.job(over), site.job(going)])
         site.await_start(over, going)
