@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import sqlite3
 
 TOKENS = ("prompt_tokens", "sampled_tokens", "logprobs")
-"""The fields of a step that come from captures. Their meaning is the same in every source."""
+"""The fields of a step that come from captures. Databases and exported files have the same
+fields."""
 
 _DATABASE, _LINES = "capture/capture.sqlite", "capture/sample.jsonl"
 _PLACE = ("iteration", "split", "group_idx", "traj_idx", "purpose")
@@ -29,12 +30,13 @@ _QUERY = f"SELECT {', '.join(_COLUMNS)} FROM wire_rows ORDER BY cursor"  # noqa:
 _LENGTH = "stop/max_tokens"
 
 _Sequence = Mapping[str, object]
-"""One sampled sequence, with the keys `_COLUMNS` and the reason why it stopped."""
+"""One sampled sequence: the values of `_COLUMNS`, and the reason why the sampling stopped."""
 
 
 def captured(run: RecordedRun) -> list[Found]:
-    """Return the trajectories that a run captured, in order. If several attempts captured an
-    iteration, only those of the latest attempt are returned."""
+    """Return the trajectories that a run captured, sorted by iteration and split. If several
+    attempts captured the same split of an iteration, only the latest attempt's trajectories are
+    returned."""
     latest: dict[tuple[int, str], list[Found]] = {}
     for attempt, folder in enumerate(run.folders(), start=1):
         by_iteration: dict[tuple[int, str], list[Found]] = {}
@@ -50,9 +52,10 @@ def captured(run: RecordedRun) -> list[Found]:
 
 
 def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Found]:
-    """Return the rollouts with the captured tokens in their steps, then the captured trajectories
-    that match no rollout. A rollout matches by iteration, group, trajectory and number of steps,
-    and by its split if a split was captured."""
+    """Return the rollouts with the captured tokens in their steps, then the captured
+    trajectories that match no rollout. A captured trajectory matches a rollout with the same
+    iteration, group, trajectory and number of steps, and with the same split, if its split was
+    captured."""
     by_place: dict[tuple[object, ...], list[Found]] = {}
     for capture in captures:
         place = capture.numbers.get("iteration"), *capture.place
@@ -153,8 +156,8 @@ def _of_record(record: Mapping[str, object]) -> Iterator[_Sequence]:
 
 def _records(rows: Iterable[_Sequence]) -> Iterator[dict[str, object]]:
     """Yield a rollout summary for each trajectory. Its turns are the sequences with the same
-    iteration, split, group and trajectory. Without a group number, each call is a group; without a
-    trajectory number, each sequence is a trajectory."""
+    iteration, split, group and trajectory. Without a group number, each sampling call is a
+    group. Without a trajectory number, each sequence is a trajectory."""
     trajectories: dict[tuple[object, ...], list[_Sequence]] = {}
     groups: dict[object, int] = {}
     sizes: dict[tuple[object, ...], int] = {}
@@ -180,8 +183,8 @@ def _plain(value: object) -> int | float | str | None:
 
 
 def _step(turn: _Sequence) -> dict[str, object]:
-    """Return a turn as the step of a rollout summary. For display, its tokens are also a string in
-    `logs`."""
+    """Return a turn as a step of a rollout summary. For display, `logs` has its tokens as a
+    string too."""
     lists = {key: list_of(turn.get(key)) for key in TOKENS if is_list(turn.get(key))}
     metrics: dict[str, object] = {}
     logprobs = [value for value in lists.get("logprobs", []) if is_number(value)]

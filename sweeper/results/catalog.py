@@ -92,7 +92,8 @@ class Catalog:
         return (sweep if root is None else f"{root.rstrip('/')}/{sweep}"), rest
 
     def _placed(self, name: str) -> tuple[list[Store], str]:
-        """Split the root off a name. Return the stores that may contain the name, and the rest."""
+        """Split a name into its root and the remaining name. Return the stores that may contain
+        it, and the remaining name."""
         root, rest = split_root(name, self.roots)
         return [store for store in self._stores if root in (None, store.root)], rest
 
@@ -236,9 +237,9 @@ class Catalog:
         archived: bool = False,
     ) -> list[RecordedRun]:
         """Return the runs that match one of the selectors (see `results.selectors`), have one of
-        the states, and meet the condition. Without selectors, all runs except those of archived
-        sweeps match. Raises `NotFound` for a selector without a match. `dropped` includes retired
-        runs, `archived` runs of archived sweeps."""
+        the states, and meet the condition. Without selectors, all runs match except those of
+        archived sweeps; with `archived`, these match too. With `dropped`, retired runs are
+        included. Raises `NotFound` for a selector without a match."""
         sweeps = {self.split(selector)[0] for selector in selectors}
         if sweeps and all(self.has_sweep(name) for name in sweeps):
             runs = self.handles_of(sorted(sweeps))

@@ -107,5 +107,5 @@ def exp(value: float) -> float:
 
 
 def comparable(values: Sequence[float]) -> bool:
-    """Return whether a cell has at least two different values, which comparisons need."""
+    """Return whether a cell has values that differ: without them its noise is unknown."""
     return len(values) > 1 and min(values) != max(values)

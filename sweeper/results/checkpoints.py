@@ -25,8 +25,9 @@ def may_expire(record: Mapping[str, object]) -> bool:
 
 
 def when_expired(record: Mapping[str, object], ended: str | None) -> datetime | None:
-    """Return the time at which a checkpoint is certainly deleted, according to its record; None if
-    unknown. The checkpoint was saved before `ended`, the time when its run ended."""
+    """Return the latest time at which the service deletes a checkpoint, according to its record;
+    None if unknown. A lifetime in seconds is counted from `ended`, the time when the run ended,
+    since a record has no time of saving."""
     for key in _ENDS[1:]:
         moment = _moment(record.get(key))
         if moment is not None:

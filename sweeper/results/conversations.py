@@ -113,9 +113,9 @@ def _apart(group: Record, records: Sequence[Record]) -> list[Transcript]:
 
 
 def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
-    """Divide a group by sections that have the trajectory's number in their heading ("Completion
-    2"). Each trajectory also gets the conversations before the first of these sections. None if the
-    group has no such sections."""
+    """Divide a group by sections with numbered headings ("Completion 2"). Each trajectory also
+    gets the messages before the first of these sections. None unless the numbers are 0 to `size`
+    - 1."""
     families: dict[str, dict[int, dict[str, object]]] = {}
     for section in _all_sections(group):
         matched = _NUMBERED.match(_heading(section))
@@ -136,7 +136,8 @@ def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
 
 def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> list[Transcript]:
     """Assign a block to each trajectory: a block with a text that the trajectory logged, else a
-    block with the trajectory's reward. If several blocks match and differ, assign them in order."""
+    block with the trajectory's reward. If several blocks have this reward, assign them in order.
+    If the rewards do not fit, assign all remaining blocks in order."""
     spoken = [[texts for part in block for texts in messages_of(part)] for block in blocks]
     unassigned = dict.fromkeys(range(len(blocks)))
     sure: dict[int, int] = {}
@@ -189,7 +190,7 @@ def _all_sections(node: object) -> Iterator[dict[str, object]]:
 
 
 def _rows(node: object) -> Iterator[tuple[str, str]]:
-    """Yield the rows with two cells of all tables inside a node, without table heads."""
+    """Yield the table rows inside a node that have two cells. Skips table heads."""
     if table_of(node).get("tag") == "tr":
         cells = [_text(child).strip() for child in _children(node)]
         if len(cells) == 2 and cells != ["key", "value"]:

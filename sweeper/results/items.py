@@ -31,9 +31,10 @@ _NUMBERS = re.compile(r"(\d+)")
 
 
 class ItemFile(NamedTuple):
-    """A file with answers. `kind` is "items", "store" or "summaries"; `task` is the topic in its
-    path, or "". `order` sorts files from earlier to later evaluations, if their paths show the
-    time. `note` is the path of a file in the folder above that may have the time, or ""."""
+    """A file with answers. `kind` is "items", "store" or "summaries"; `task` is the task that
+    the path names, or "". `order` sorts files from earlier to later evaluations, if their paths
+    show the time. `note` is the path of the `metadata.json` that may have the time of the
+    evaluation, or ""."""
 
     kind: str
     task: str
@@ -52,10 +53,10 @@ ITEM_COLUMNS = (
 
 
 class Answered(NamedTuple):
-    """A run's answers to a task at the last evaluation. `scores` (means), `answers` (numbers of
-    answers), `prompts` and `clusters` are by item; the last two only have what was recorded.
-    `errors` counts answers that ended in an error, which score 0. `training` means that the run
-    trained on these questions."""
+    """A run's answers to a task at the last evaluation. Four fields map each item to a value: to
+    its mean score (`scores`), its number of answers (`answers`), its prompt and its cluster.
+    Prompts and clusters that were not recorded are left out. `errors` counts answers that ended
+    in an error, which score 0. `training` means that the run trained on these questions."""
 
     task: str
     scores: Mapping[str, float]
@@ -145,8 +146,8 @@ def parse_answers(data: bytes, file: ItemFile) -> list["Answer"]:
 
 
 def _latest(run: RecordedRun, files: Sequence[ItemFile]) -> list[ItemFile]:
-    """Return the file of the last evaluation of each task. Evaluations are ordered by their
-    recorded start, else by the numbers in their paths."""
+    """Return the file of the last evaluation, for each task and kind of file. Evaluations are
+    ordered by their recorded start, else by the numbers in their paths."""
     tasks: dict[tuple[str, str], list[ItemFile]] = {}
     for file in files:
         tasks.setdefault((file.kind, file.task), []).append(file)
@@ -171,9 +172,9 @@ def _read(run: RecordedRun, path: str) -> bytes:
 
 
 def item_rows(answers: Sequence["Answer"], kind: str) -> Iterator[AnswerRow]:
-    """Yield the answers of a file as dicts, one row per sample. Samples without a number continue
-    the numbers of their item. A score is None if the answer was not judged, and a step is None if
-    the format has no steps."""
+    """Yield the answers of a file as dicts, one row per sample. A sample without a number gets
+    the number of samples of its item that come before it. A score is None if the answer was not
+    judged, and a step is None if the format has no steps."""
     counts: dict[tuple[str, str], int] = {}
     for answer in answers:
         place = answer.task, answer.item

@@ -73,9 +73,9 @@ def _paths(value: object) -> Iterator[str]:
 
 
 def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
-    """Return the addresses of checkpoints and the ids of runs that other runs may need. Both are
-    taken from the configurations of `runs`. Ids of parents, and of runs from which a later stage
-    may start, are included."""
+    """Return the addresses of checkpoints and the ids of runs that other runs may need. These
+    are the addresses in the configurations of `runs`, the runs to whose folders a configuration
+    refers, parents, and runs from which a later stage may start."""
     addresses: set[str] = set()
     texts: list[str] = []
     parents: set[str] = set()
@@ -106,9 +106,10 @@ def spared(
     everything: Sequence[RecordedRun],
     keep: Collection[str],
 ) -> dict[str, str]:
-    """Return {path: reason} for the checkpoints in `chosen` that must not be deleted. Such a
-    checkpoint is still needed by a run, is named in a configuration, or is the best or final
-    checkpoint of a run (if `keep` contains `best` or `final`)."""
+    """Return {path: reason} for the checkpoints in `chosen` that must not be deleted. A
+    checkpoint must be kept if its run is outside sweeps or not finished, or if another run
+    refers to the checkpoint or may start from its run. With `best` or `final` in `keep`, that
+    checkpoint of each run is kept too."""
     addresses, runs = referred(everything)
     mine: dict[int, set[str]] = {}
     reasons: dict[str, str] = {}
@@ -136,8 +137,8 @@ def _best_and_final(run: RecordedRun, keep: Collection[str]) -> Iterator[str]:
 
 
 def best_record(run: RecordedRun, records: Sequence[Row]) -> Row:
-    """Return the record of the checkpoint at whose step the run's metric was best. If that is
-    unknown, return the last record."""
+    """Return the record of the best checkpoint. Each checkpoint is judged by the metric's last
+    value up to the checkpoint's step. If no checkpoint has a value, return the last record."""
     metric: Mapping[str, str] = run.metric or {}
     values = [
         (step, value)
@@ -165,8 +166,8 @@ def delete(service: Service, checkpoint: Kept) -> bool:
 
 
 def expire(service: Service, checkpoint: Kept, seconds: int | None) -> bool:
-    """Let the service delete a checkpoint after `seconds` seconds, or never (None). Return whether
-    the checkpoint existed. Raises `EnvironmentFailure`."""
+    """Tell the service to delete a checkpoint after `seconds` seconds, or to keep it (None).
+    Return whether the checkpoint existed. Raises `EnvironmentFailure`."""
     body: dict[str, object] = {"ttl_seconds": seconds}
     try:
         service.ask(f"{_address(checkpoint.path)}/ttl", "checkpoint", method="PUT", body=body)

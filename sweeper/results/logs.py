@@ -34,9 +34,9 @@ def files_of(run: RecordedRun) -> tuple[str, str]:
 
 
 class Tail:
-    """A follower of a run's output, from the log of one attempt to that of the next. It begins with
-    the newest attempt that printed something. `read` returns new lines; `finish` returns an
-    unfinished last line when the log has ended."""
+    """A follower of a run's output. It begins with the newest attempt that printed something;
+    `next` continues with the next attempt's log. `read` returns new lines. When a log has ended,
+    `finish` returns its last line if the line has no line end."""
 
     def __init__(self, run: RecordedRun, files: Files) -> None:
         self.run = run
@@ -116,7 +116,7 @@ class Tail:
         self._rest = rest
 
     def stands(self, seconds: float) -> bool:
-        """Return whether no line was added for this many seconds."""
+        """Return whether `read` has found nothing new in the last `seconds` seconds."""
         return time.monotonic() - self._grew > seconds
 
     def finish(self) -> Iterator[Line]:

@@ -13,8 +13,8 @@ from sweeper.results.runs import RecordedRun
 
 
 class News(NamedTuple):
-    """New rows of one run, as written: rows of one step are not merged. `again` means that the file
-    was replaced or a new attempt began, and `rows` are all rows of this file."""
+    """New rows of one run, as written: rows of one step are not merged. If the file was replaced
+    or a new attempt began, `again` is True and `rows` are all rows of the file."""
 
     run: RecordedRun
     rows: list[Row]
@@ -61,7 +61,8 @@ class Follower:
 
     def poll(self) -> list[News]:
         """Read the rows recorded since the last call, or since this object was made. Unreadable
-        files are tried again at the next call. Raises `StoreError` if no file could be read."""
+        files are tried again at the next call. If there are no new rows, the first error is
+        raised: a `StoreError` or an `OSError`."""
         news: list[News] = []
         trouble: StoreError | OSError | None = None
         for place, files in self._each():

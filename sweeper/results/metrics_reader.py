@@ -106,13 +106,13 @@ class Tabulator:
         return Judged(float(steps[row]) if stepped else None, value, missing_at_end(merged, key))
 
     def curve(self, run: RecordedRun, key: str) -> tuple[Floats, Floats]:
-        """Return the steps and values of the rows by which a run is judged under `key`. The steps
-        are ABSENT if no row has one. Raises `StoreError`."""
+        """Return the steps and values of the rows by which a run is judged if its metric is
+        `key`. The steps are ABSENT if no row has one. Raises `StoreError`."""
         return _counting(merge_columns(self._attempts(run, [key])), key)
 
     def _last(self, run: RecordedRun, key: str) -> Judged | None:
-        """Return the last point without parsing the file. None if the file is cached or small, or
-        if its end does not show the last point."""
+        """Return the last value of `key` without parsing the whole file. None if the file is
+        cached, small or in parts, or if its end does not show this value."""
         for path in reversed(run.metrics_paths()):
             source = run.files.source(path)
             if source is None:
@@ -255,7 +255,7 @@ def _skipped(columns: Columns) -> list[str]:
 
 
 def _unlike(run: RecordedRun) -> str:
-    """Describe the lines at the beginning of the newest file that are not rows."""
+    """Describe the malformed lines at the beginning of the newest metrics file."""
     for path in reversed(run.metrics_paths()):
         source = run.files.source(path)
         if source is None:

@@ -28,7 +28,8 @@ class Problems(list[str]):
             self.append(line)
 
     def unreadable(self, error: StoreError | NotFound) -> None:
-        """Add an error. Raise it instead if it shows that a remote store does not answer."""
+        """Add an error about a whole file or sweep. From the `_MOST_UNREAD`th error on, also
+        raise it if it is about a remote store."""
         line = str(error)
         if line not in self:
             self.append(line)

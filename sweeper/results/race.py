@@ -12,25 +12,27 @@ from typing import NamedTuple
 from sweeper.results.cells import center, choose_scale, on_scale, unit_of
 
 _BOUND, _SHAPE = 2.25, 0.25
-"""The bound at the last look at the data, and the exponent by which the bound falls from look to
-look, as seeds are added."""
+"""After a round with `seeds` of at most `most` seeds, a difference is significant if it exceeds
+`_BOUND * (most / seeds) ** _SHAPE` standard errors."""
 _DIFFERENT = 0.03
 """The level of the test for different variances."""
 _NOISIER = 1.75
-"""If the best cell's variance is this many times that of the other cells, its lead must also be
-significant with its own noise."""
+"""If the best cell's variance is more than this many times that of the other cells, its lead
+must also be significant with its own noise."""
 _FEW = 4
 """With fewer repeated cells than this, each cell is judged by its own noise, as in the report."""
 _MANY = 12
 """With at least this many repeated cells, variances are shrunk toward the common one, as in the
 report."""
 _WELCH = 2 / 3
-"""Welch's test gets at most this share of the degrees of freedom of two cells, as in the report."""
+"""Welch's test uses at most this fraction of the degrees of freedom that two cells have
+together, as in the report."""
 _MOST_DF = 500
 
 
 def next_round(seeds: int, most: int) -> int:
-    """Return the number of seeds after the next round: a quarter more."""
+    """Return the number of seeds after the next round: a quarter more, rounded down, but at
+    least one more and at most `most`."""
     return min(most, seeds + max(1, seeds // 4))
 
 
@@ -46,9 +48,9 @@ def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) 
     `cells` have the finite values of their runs; with `sign` 1, smaller is better. None if the
     noise is unknown, because each cell has one value or only equal values.
 
-    The best cell wins if it leads every other in a two-sided test. Otherwise cells are dropped if
-    they are behind the best in a test that allows for the number of cells. The tests are at least
-    as strict as those of a report, so a report names the same winner.
+    The best cell wins if it leads every other cell in a two-sided test. Otherwise cells are
+    dropped if they are behind the best in a test that allows for the number of cells. The tests
+    are at least as strict as those of a report, so a report names the same winner.
     """
     scale = choose_scale(cells.values())
     scaled = {name: on_scale(values, scale) for name, values in cells.items() if values}
@@ -77,9 +79,10 @@ class _Mean(NamedTuple):
 
 
 def _means(cells: Mapping[str, Sequence[float]], sign: float) -> dict[str, _Mean] | None:
-    """Return the means of cells, scaled so that squares do not overflow. From `_FEW` cells on,
-    cells share their noise unless Bartlett's test finds that it differs. None if all variances are
-    0."""
+    """Return the means of cells, scaled so that squares do not overflow. Each cell has its own
+    variance if fewer than `_FEW` cells are repeated, or if Bartlett's test finds different
+    variances. Otherwise all cells share one variance; with `_MANY` repeated cells, variances are
+    shrunk toward a common one. None if all variances are 0."""
     unit = unit_of(value for values in cells.values() for value in values) or 1.0
     means = {name: _mean(values, sign, unit) for name, values in cells.items()}
     repeated = [mean for mean in means.values() if mean.df]
@@ -96,7 +99,8 @@ def _means(cells: Mapping[str, Sequence[float]], sign: float) -> dict[str, _Mean
 
 
 def _drawn(mean: _Mean, prior: float, weight: float, total: int) -> _Mean:
-    """Shrink a variance toward the common one, which counts as `weight` degrees of freedom."""
+    """Shrink a cell's variance toward the common variance `prior`, which counts as `weight`
+    degrees of freedom. The result has at most `total` degrees of freedom."""
     if math.isinf(weight):
         return mean._replace(variance=prior, df=total, cell_variance=mean.variance)
     variance = (weight * prior + mean.df * mean.variance) / (weight + mean.df)
@@ -166,8 +170,8 @@ def _student(t: float, df: float) -> float:
 
 def _doubt(means: Mapping[str, _Mean], best: str, other: str) -> float:
     """Return the p value of the best cell's lead over `other`, computed with the best cell's own
-    noise. Return 0 unless this noise is much larger than that of the other cells. A noisier cell
-    leads more often by chance."""
+    noise: a noisier cell leads more often by chance. Return 0 unless cells share their noise and
+    the best cell's own variance is more than `_NOISIER` times that of the other cells."""
     mean = means[best]
     if mean.cell_variance is None or mean.n < 2:
         return 0.0

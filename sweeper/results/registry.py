@@ -160,11 +160,12 @@ class Registry(Catalog):
         """Return every row of every run's merged history: `run sweep root step`, then one column
         per key.
 
-        `runs` is None for all, a DataFrame of `runs()`, a reference (see `run`), or several
-        references. With `keys`, the result has only these columns, in that order, and only rows
-        with one of them. A key named like one of the first columns becomes `metric.<key>`. Numbers
-        are float64. Steps are int64 if all are integers; rows without a step have NaN. A key with
-        values other than numbers (strings, booleans, integers beyond 2**53) is a column of objects.
+        `runs` is a DataFrame of `runs()`, a reference (see `run`), several references, or None
+        for all runs except those of archived sweeps. With `keys`, the result has only these
+        metrics, in that order, and only rows with one of them. A key called `run`, `sweep` or
+        `root` becomes `metric.<key>`. Numbers are float64. Steps are int64 if all are integers;
+        rows without a step have NaN. A key with values other than numbers (strings, booleans,
+        integers beyond 2**53) is a column of objects.
         """
         from sweeper.metrics.tables.frames import numbers_frame
         from sweeper.results.metrics_reader import metric_column
@@ -176,7 +177,7 @@ class Registry(Catalog):
         return numbers_frame(parts, first, metric_column, whole=["step"])
 
     def _warn_of_missing_roots(self) -> None:
-        """Warn of local roots that do not exist, because the result is only an empty table."""
+        """Warn of local roots that do not exist: an empty table does not show that."""
         for store in self._stores:
             top = store.local_path("")
             if top is not None and not os.path.isdir(top):
@@ -222,9 +223,9 @@ class Registry(Catalog):
         self, runs: "Runs" = None, iteration: int | None = None, keys: Sequence[str] | None = None
     ) -> "pandas.DataFrame":
         """Return one row per trajectory: `run sweep root name split tags`, then
-        `tables.rollouts.COLUMNS`, then the trajectory's metrics. `iteration` -1 is each run's last
-        iteration, -2 the one before; None means all. With `keys`, the result has only these columns
-        of numbers. Tokens are counted over all turns; rewards are as recorded."""
+        `tables.rollouts.COLUMNS`, then the trajectory's metrics. `iteration` -1 is each run's
+        last iteration, -2 the one before; None means all. `keys` restricts the columns of
+        numbers to these. Tokens are counted over all turns; rewards are as recorded."""
         from sweeper.metrics.rollout_files import COLUMNS, LABELS
         from sweeper.metrics.tables.frames import numbers_frame
         from sweeper.sweep.run_record import RUN_KEY
@@ -238,12 +239,13 @@ class Registry(Catalog):
 
     def sql(self, query: str, runs: "Runs" = None) -> "pandas.DataFrame":
         """Return the result of one SELECT over the tables `runs`, `metrics`, `rollouts`,
-        `checkpoints`, `items` and `scores`. Each table has the columns of the method with its name.
+        `checkpoints`, `items` and `scores`. Each table has the same columns as the DataFrame that
+        the method of that name returns.
 
-        The query cannot read or change anything else. In `metrics`, NULL means no value, and NaN is
-        a recorded value; if a key has numbers and other values, the other values are in
-        `<key>.text`. `runs` restricts the runs, as for `metrics`. Warns of a join that mixes runs
-        of several sweeps. Raises `UsageError` for an invalid query.
+        The query cannot read or change anything else. In `metrics`, NULL means no value, and NaN
+        is a recorded value; if a key has numbers and other values, the other values are in
+        `<key>.text`. `runs` restricts the runs, as for `metrics`. Warns of a join that mixes
+        runs of several sweeps. Raises `UsageError` for an invalid query.
         """
         return self._ask(query, runs, frame=True)
 
@@ -351,6 +353,6 @@ def _flat(record: "RunRecord") -> dict[str, object]:
 
 
 def save(runs: Iterable[RecordedRun]) -> None:
-    """Cache the results of these runs."""
+    """Write what was read of these runs to the cache."""
     for index in {id(run.index): run.index for run in runs}.values():
         index.save()

@@ -40,8 +40,9 @@ class Words:
         self._latest: tuple[str, dict[Place, Transcript]] = ("", {})
 
     def of(self, rollout: Found) -> Transcript:
-        """Return the conversation of a trajectory. If there is none, or it is uncertain and the
-        turns logged answers, return the messages that the turns logged."""
+        """Return the conversation of a trajectory from the transcript. Return the messages that
+        the turns logged instead if the transcript has none, or if the match is uncertain and the
+        logged messages contain answers."""
         if self._latest[0] != rollout.file.path:
             self._latest = (rollout.file.path, self._words_of(rollout.file))
         words = self._latest[1].get(rollout.place)
@@ -83,8 +84,7 @@ def _index(value: object) -> Index:
 
 
 def read(run: RecordedRun, files: list[SummaryFile]) -> tuple[list[Found], int]:
-    """Read the trajectories in some of a run's files. Also return the number of unreadable
-    lines."""
+    """Read the trajectories in these files of a run. Also return the number of unreadable lines."""
     rollouts: list[Found] = []
     skipped = 0
     for file in files:

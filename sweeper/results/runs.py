@@ -146,7 +146,7 @@ class RecordedRun(ABC):
         return NOTHING
 
     def used(self, attempt: int) -> Used:
-        """Return the counted usage of an attempt."""
+        """Return the usage of an attempt."""
         del attempt
         return Used()
 
@@ -284,7 +284,7 @@ class RecordedRun(ABC):
         return merge_checkpoints(parse(self.read(path)) for path in paths)
 
     def read(self, path: str) -> bytes:
-        """Read a file of the store, or its parts; empty if it does not exist."""
+        """Read a file of the store, which may be stored in parts; empty if it does not exist."""
         try:
             return self.store.read(path)
         except NotFound:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from sweeper.results.runs import RecordedRun
 
 LAST = "last"
-"""The name of a checkpoint if only its step is known."""
+"""The name of a checkpoint without a recorded name or step."""
 _RESULT, _TRAJECTORIES = "result.json", "trajectories.jsonl"
 _KEY = re.compile(r"(?:.*/)?eval/(.+)/score")
 _ITEMS = ("num_items", "num_examples")
 _PARENT = "parent_path"
 _OF_EVAL = "items"
-"""The name of records of the recipe `eval`, which saves no weights. `_PARENT` is the key for the
-address of the evaluated weights."""
+"""The name in the checkpoint records of the recipe `eval`, which saves no weights. Their key
+`_PARENT` has the address of the evaluated weights."""
 
 
 class Score(NamedTuple):
@@ -42,7 +42,8 @@ class Score(NamedTuple):
 
     @property
     def place(self) -> tuple[int, float, str]:
-        """The sort key of the checkpoint: the base model first, then known steps, then names."""
+        """The sort key of the checkpoint: first the base model, then checkpoints with a known
+        step (by step), then all others (by name)."""
         if self.step is not None:
             return 1, self.step, self.checkpoint
         return (0 if self.checkpoint == BASE else 2), 0.0, self.checkpoint
@@ -73,9 +74,9 @@ def item_keys(key: str) -> list[str]:
 
 
 def scores_of(run: "RecordedRun", points: Sequence[Point], paths: Iterable[str]) -> list[Score]:
-    """Return the scores of a run's checkpoints: the `points` that it recorded as metrics, and the
-    evaluations stored among `paths`. A stored score replaces a recorded score of the same
-    checkpoint, and a later evaluation an earlier one."""
+    """Return the scores of a run's checkpoints: the `points` that it recorded as metrics, and
+    the evaluations stored among `paths`. For the same checkpoint and suite, a stored score
+    replaces a recorded one, and a later evaluation replaces an earlier one."""
     if run.evaluation is not None:  # the metrics repeat the stored evaluation
         points = []
     listed = set(paths)
@@ -205,8 +206,8 @@ class Series(NamedTuple):
 
 
 def series_of(scores: Iterable[tuple["RecordedRun", list[Score]]]) -> list[Series]:
-    """Return the series of runs. Each evaluation in an EvalStore is a run; evaluations of the same
-    model form one series."""
+    """Return one series for each training run, and one for each model in an EvalStore. There,
+    each evaluation is a run, and all evaluations of a model form its series."""
     groups: dict[tuple[str, ...], Series] = {}
     for run, of_run in scores:
         facts = run.evaluation

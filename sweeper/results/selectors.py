@@ -16,7 +16,7 @@ Run = TypeVar("Run", bound=RecordedRun)
 
 _ID_DIGITS = 6
 _VALUE = r"(?<==)([-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)(?=[,*]|\Z)"
-"""Matches a number that is a whole value in a name, or the whole part of a value before a `*`."""
+"""Matches a number after `=` in a name or selector, up to a comma, a `*` or the end."""
 
 
 def pick(
@@ -56,8 +56,7 @@ def pick(
 
 
 def current(runs: Iterable[Run]) -> list[Run]:
-    """Return the runs that are in the grid, and runs no longer in the grid that are still
-    running."""
+    """Return the runs that are in the grid, and retired runs that may still be running."""
     return [run for run in runs if not run.retired or run.state in OPEN]
 
 
@@ -82,8 +81,8 @@ def check_states(states: Sequence[str] | None) -> None:
 def named(
     runs: Sequence[RecordedRun], selector: str, *, dropped: bool = False
 ) -> list[RecordedRun]:
-    """Return the runs that match one selector. `dropped` includes runs that are no longer in the
-    grid, even if runs in the grid match."""
+    """Return the runs that match one selector. Runs that are no longer in the grid are returned
+    if no other run matches, or if `dropped` is set."""
     selected = _named(runs, selector)
     return selected if dropped else current(selected) or selected
 

@@ -91,12 +91,13 @@ def hosted(environ: Mapping[str, str] = os.environ) -> Service:
 
 def of_sweeps(sweeps: "Sequence[Sweep]") -> Service:
     """Return the service that the runs of `sweeps` use. Raises `UsageError` if they use several
-    services or none, and `EnvironmentFailure` if the service cannot be reached."""
+    services or none, and `EnvironmentFailure` if there is no API key or no running engine."""
     return of_service(", ".join(sorted({sweep.plan.service for sweep in sweeps})))
 
 
 def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
-    """Return the service called `name`, `tinker` or `local`. Raises the errors of `of_sweeps`."""
+    """Return the service called `name`: `tinker` or `local`. Raises `UsageError` for any other
+    name, and `EnvironmentFailure` if there is no API key or no running engine."""
     if name == "tinker":
         return hosted(environ)
     if name != "local":

@@ -30,13 +30,14 @@ class Status(NamedTuple):
 
     `counts`: the number of runs in each state. `at_work`: a job or a launcher is running.
     `finished`: nothing is running, and no run is left to start. `launcher`: a launcher is running.
-    `held`: the reason why the last launcher started no more runs. `waits`: runs whose parents did
-    not succeed, one line per reason. `usage`: the usage of the runs, as a launcher last computed
-    it. `to_come`: the number of runs of each stage that are not known yet.
+    `held`: the reason why the last launcher started no more runs. `waits`: for each reason why runs
+    cannot start without a user's action, one line. `usage`: the usage of the runs, as a launcher
+    last computed it. `to_come`: for each stage, the number of runs that are not known yet.
+    `observed`: for each run (by id), what its launcher has observed, or which runs it waits for.
 
-    The launcher publishes these only while it is running: its observations of runs (`observed`: id
-    -> text), the system that does not answer (`unreachable`), and the number of jobs that run at
-    the same time, if it is below the requested number (`limit`, with the reason `limit_why`).
+    Without a running launcher, these are None: the system that does not answer (`unreachable`),
+    and the launcher's limit on jobs, if it is below the requested limit (`limit`, with the
+    reason `limit_why`).
     """
 
     sweep: str
@@ -177,8 +178,8 @@ def _observations(sweep: "Sweep") -> Observations:
 
 
 def check_service(sweep: "Sweep") -> None:
-    """Report an error if the record of the last launch is damaged, since the status does not show
-    that. A store that does not answer is ignored."""
+    """Report an error if `service.json`, the record of the last launch, is damaged, since the
+    status does not show that. Other errors are ignored."""
 
     try:
         sweep.folder.read_service()

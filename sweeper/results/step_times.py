@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sweeper.metrics.rows import as_float
 
 CLOCKS = ("time/total", "time/step", "time/step:total", "step_time")
-"""Metrics with the seconds of a whole step. The first recorded metric counts."""
+"""Metrics with the seconds of a whole step. The first one that a run has recorded is used."""
 _TIMELINES = {
     "timing_gantt": "Gantt chart",
     "trace_events.jsonl": "trace",

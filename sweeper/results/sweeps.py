@@ -82,7 +82,7 @@ class Sweep:
 
     @functools.cached_property
     def unseeded(self) -> bool:
-        """Whether replicates run without a seed."""
+        """Whether the seed is only a number that distinguishes runs within their cell."""
         return self.plan.unseeded
 
     @property
@@ -113,8 +113,7 @@ class Sweep:
         )
 
     def is_finished(self, run: str, stage: str | None, *, retired: bool) -> bool:
-        """Return whether a run is finished (`states.is_finished`). The result is cached for each
-        set of events."""
+        """Return whether a run is finished (`states.is_finished`)."""
         events = self.events.get(run, _NO_EVENTS)
         key = id(events), stage, retired
         finished = self._finished.get(key)
@@ -246,7 +245,7 @@ class SweepRun(RecordedRun):
 
     @functools.cached_property
     def _ending(self) -> _Ending:
-        """The end of the run, cached as long as its event files are unchanged."""
+        """The outcome of the run, cached as long as its event files are unchanged."""
         ends = sorted(
             (attempt, event)
             for attempt, event in self._sweep.events.get(self.id, ())

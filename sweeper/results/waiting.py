@@ -12,7 +12,7 @@ from sweeper.results.sweeps import Sweep
 from sweeper.store.opening import default_root
 
 _SECONDS = 1.0
-"""Seconds between two polls, and at least between a failed poll and the next."""
+"""The default pause between two polls, in seconds, and the shortest pause after a failed poll."""
 SHARE = 20
 """The pause after a slow poll is this many times its duration."""
 

@@ -22,8 +22,8 @@ _SECONDS = 3600
 _TOOL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cookbook_weights.py")
 STATE = "state_path"
 SAMPLER = "sampler_path"
-"""Keys of a record for the address of weights to continue training from, and of weights to sample
-from."""
+"""`STATE` is the key in a checkpoint's record for the address from which training can continue,
+`SAMPLER` the key for the address from which a model can be sampled."""
 
 
 class Adapter(NamedTuple):
@@ -34,9 +34,9 @@ class Adapter(NamedTuple):
 
 
 def choose(run: RecordedRun, which: str, *keys: str) -> Row:
-    """Return the record of a run's checkpoint: `final`, `best` by the metric, or a checkpoint's
-    name. Only records with an address under one of `keys` (default: `STATE`) are considered. Raises
-    `NotFound`."""
+    """Return the record of a run's checkpoint. `which` is `final`, `best` (by the metric) or the
+    name of a checkpoint. Only records with an address under one of `keys` (default: `STATE`) are
+    considered. Raises `NotFound`."""
     keys = keys or (STATE,)
     records = [r for r in run.checkpoint_records() if any(r.get(key) for key in keys)]
     name = f"{run.sweep}/{run.name}"
@@ -125,8 +125,8 @@ def _base_model(folder: str) -> str:
 
 
 def find_cookbook(python: str | None) -> str:
-    """Return the interpreter `python`; None means this interpreter, which must have
-    tinker-cookbook. Raises `UsageError`."""
+    """Return the path of the interpreter `python`, or of this interpreter (None). Raises
+    `UsageError` if there is no such interpreter, or if this interpreter lacks tinker-cookbook."""
     from sweeper.recipe.reference import find_python
 
     if python is not None:

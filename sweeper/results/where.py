@@ -180,7 +180,7 @@ def keyed(record: Mapping[str, object]) -> dict[str, object]:
 
 
 class _Token(NamedTuple):
-    """A token. `kind` is "op", "sign" (a bracket or a comma), "text" (quoted) or "word"."""
+    """A token. `kind` is "op", "sign" (a parenthesis or a comma), "text" (quoted) or "word"."""
 
     kind: str
     text: str
