@@ -93,7 +93,7 @@ class AlarmActions:
             self._due.append(alarm)
 
     def recover(self, alarms: Sequence[Alarm]) -> None:
-        """Queue the actions that an earlier launcher has not finished."""
+        """Queue the actions of alarms for which no launcher has recorded the actions yet."""
         self._due.extend(
             [
                 alarm
@@ -116,8 +116,8 @@ class AlarmActions:
             self._due.popleft()
 
     def finish(self) -> None:
-        """Carry out the remaining actions, and wait for their commands until their time limit.
-        Raises `StoreError`."""
+        """Carry out the remaining actions and wait for their commands, for at most
+        `_LAST_SECONDS`. Raises `StoreError`."""
         deadline = self._clock() + _LAST_SECONDS
         self.look()
         while (self._commands or self._due) and self._clock() < deadline:
@@ -127,8 +127,8 @@ class AlarmActions:
             self.look()
 
     def _stopped(self, alarm: Alarm) -> bool:
-        """Request to stop the next few of the runs that an alarm stops. Return False while some
-        of its runs remain."""
+        """Request to stop the next few runs, if the alarm's actions stop runs. Return whether no
+        more runs are to be stopped."""
         if "stop run" not in alarm.actions and "stop sweep" not in alarm.actions:
             return True
         if self._stopping is None:

@@ -137,8 +137,8 @@ def _by_command(
 
 def _within(seconds: float, action: Callable[[], None]) -> None:
     """Call `action`, and raise `Undelivered` if it takes longer than `seconds`. A socket's
-    timeout is not enough: it applies to each read, so a server that sends a byte now and then
-    never reaches it."""
+    timeout is not enough: it applies to each read, so a server could delay the end forever by
+    sending a byte now and then."""
     errors: list[BaseException] = []
 
     def act() -> None:

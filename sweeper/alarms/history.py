@@ -56,9 +56,9 @@ ROLES: dict[str, tuple[tuple[str, ...], str]] = {
     "truncated": ((), r"truncat\w*[/_](?:ratio|rate|frac\w*|share)$|(?:length|s)/clip\w*_ratio$"),
 }
 """The usual keys of each role, the likeliest first, and a pattern for other keys. Some roles are
-fractions of groups: `mixed` have different rewards, `same` have equal rewards, `good` are all
-right, `bad` are all wrong. Others are fractions of answers: `truncated` were cut off, `failed`
-could not be judged."""
+fractions of groups: those with different rewards (`mixed`), with equal rewards (`same`), with
+only right answers (`good`), with only wrong answers (`bad`). Others are fractions of answers:
+those that were cut off (`truncated`), and those that could not be judged (`failed`)."""
 
 _NOT_TRAINING = re.compile(r"(?:^|[/_])(?:test|eval|val|valid|validation|dev)(?:[/_]|$)")
 _NEGATED = re.compile(r"(?:^|[/_])(?:anti|minus|neg|negated|negative|non|not)[/_]")
@@ -293,8 +293,8 @@ class History:
 
     @property
     def solved(self) -> bool:
-        """Return whether little is left to learn: at least half of the groups are all right, or
-        the reward is close to its maximum, 1."""
+        """Return whether little is left to learn: in at least half of the groups all answers are
+        right, or the reward is close to its maximum, 1."""
         good = self.series.get("good")
         if good is not None and (rewards := good.over(_SMOOTH)) and sum(rewards) / _SMOOTH >= 0.5:
             return True

@@ -41,8 +41,7 @@ def notifier(
 
 class Notifier:
     """The part of a launcher that sends notifications about one sweep. `start` starts a command
-    as a separate process. It returns a function that returns whether the command is still
-    running."""
+    as a separate process, and returns a function that says whether the command is still running."""
 
     def __init__(
         self,
@@ -82,7 +81,7 @@ class Notifier:
 
     def look(self, reached: str | None) -> None:
         """Record new messages, and send them. `reached` says which limit of the budget is
-        reached (None: no limit)."""
+        reached (None: none of them)."""
         if reached is not None and "budget" in self._notify.on:
             limits = self._budget
             what = "" if limits is None else json.dumps(limits.document(), sort_keys=True)

@@ -28,7 +28,7 @@ _OF_FUNCTION = "reward_failed"
 _FALLEN = 0.1
 """A loss must have fallen by this fraction of its start to count as learning."""
 _FEW = 3
-"""After this many values, null is taken for NaN. With fewer values, the key may only be recorded
+"""After fewer values than this, null is not taken for NaN, because the key may only be recorded
 rarely."""
 _NEAR_ZERO = 0.1
 """A loss below this fraction of its start counts as near zero."""
@@ -237,8 +237,8 @@ def _no_signal(history: History, thresholds: Thresholds) -> Evidence | None:
 
 
 def _all_alike(history: History, steps: float) -> str:
-    """Describe the shares of groups whose answers were all wrong or all right. A model learns
-    nothing from these groups."""
+    """Describe in which fraction of the groups all answers were wrong, and in which all were
+    right. A model learns nothing from these groups."""
     answers: list[str] = []
     for role, what in (("bad", "all wrong"), ("good", "all right")):
         series = history.series.get(role)
@@ -371,8 +371,9 @@ def judge_clock(
 
 
 def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
-    """Return evidence if a run makes no progress. Runs that the service has paused and runs
-    without heartbeats are excluded, because other rules detect them."""
+    """Return evidence if a run makes no progress. Other rules detect runs that the service has
+    paused, and runs whose heartbeats have stopped. A command may record no steps at all, so it
+    is not judged before the first step of any attempt."""
     vitals = history.vitals
     if vitals.paused is not None or vitals.beat_quiet > max(vitals.lease, 30.0):
         return None

@@ -23,8 +23,8 @@ _ERROR = re.compile(r'\{"error": ("(?:[^"\\]|\\.)*")')
 _LONGEST = 300
 _CUT = ("stop/max_tokens", "max_tokens_reached")
 _GOOD = 0.5
-"""A group with at least this reward counts as all right, as in tinker-cookbook's
-`frac_all_good`."""
+"""If all answers of a group have the same reward, they count as right if it is at least this, as
+in tinker-cookbook's `frac_all_good`."""
 
 
 def path_of(folder: str, step: float) -> str:
@@ -149,9 +149,9 @@ class Seen(NamedTuple):
 
 class Criteria(NamedTuple):
     """The plan's criteria for attempts. `limits` has the thresholds of each active rule. `lease`
-    is in seconds. `sync_s` is how many seconds late metrics may reach the store. `is_command`:
-    all recipes are commands. `lacks_folder`: these do not get the folder of their run. `metric`:
-    the metric of a sweep without stages."""
+    is in seconds. `sync_s` is the longest delay, in seconds, until metrics reach the store.
+    `is_command`: all recipes are commands. `lacks_folder`: these commands do not get the folder
+    of their run. `metric`: the metric of a sweep without stages."""
 
     limits: Limits
     lease: float

@@ -34,7 +34,7 @@ class _Part(NamedTuple):
         return [*self.base, *(key for block in self.blocks for key in block.axes), *drawn]
 
     def without(self, key: str) -> "_Part":
-        """Return the part, but remove `key` and the keys below it."""
+        """Return the part without `key` and the keys below it."""
         return _Part(_cut(self.base, key), _without(self.blocks, key), _undrawn(self.random, key))
 
 
@@ -80,8 +80,8 @@ def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
 
 def _put(entries: dict[str, tuple[Place, Node]], key: str, change: Override) -> None:
     """Set a key. `launch.slurm.mem=8G` sets one key of the nested section `slurm`.
-    `launch.backend=slurm` replaces `backends`, but keeps slurm's options in it;
-    `launch.backends=...` replaces `backend`."""
+    `launch.backend=slurm` replaces `backends`, but keeps the options that `backends` has for
+    slurm. `launch.backends=...` replaces `backend`."""
     first, _, rest = key.partition(".")
     if not rest:
         if key == "backend" and "backends" in entries:
@@ -271,7 +271,7 @@ def _cut(entries: Mapping[str, _Given], key: str) -> dict[str, _Given]:
 
 
 def _without(blocks: tuple[Block, ...], key: str) -> tuple[Block, ...]:
-    """Return the blocks, but remove the axis `key` and the axes below it."""
+    """Return the blocks without the axis `key` and the axes below it."""
     return tuple(Block(axes) for axes in (_cut(block.axes, key) for block in blocks) if axes)
 
 

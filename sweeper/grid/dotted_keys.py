@@ -80,7 +80,7 @@ class Taken:
         self._above: dict[str, str] = {}
 
     def add(self, key: str) -> str | None:
-        """Add a key. Return an earlier key that clashes with it, if any."""
+        """Add a key. Return an earlier key that clashes with it, or None."""
         above = _above(key)
         clash = key if key in self._keys else self._above.get(key)
         clash = clash or next((k for k in above if k in self._keys), None)

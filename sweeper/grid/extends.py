@@ -215,8 +215,8 @@ def _merge_base(under: Node, over: Node) -> Node:
 
 
 def _without(below: Entries, values: set[str], axes: set[str], above: Entries) -> Entries:
-    """Return the sections of a grid without the keys that the grid `above` sets. `values` are
-    the keys in the `base` of `above`, and `axes` are its axes."""
+    """Return the sections of the grid `below` without the keys that the grid `above` sets.
+    `values` are the keys in the `base` of `above`, and `axes` are its axes."""
     remaining = dict(below)
     taken, given = Reach(values | axes), Reach(values)
 

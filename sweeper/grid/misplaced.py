@@ -7,7 +7,8 @@ from sweeper.grid.sampling import SECTION as RANDOM
 
 _SECTIONS = {"launch": LAUNCH, "metric": METRIC, "budget": BUDGET, "random": RANDOM}
 _SHARED = ("name", "seed")
-"""Fields of these sections whose names have another meaning elsewhere."""
+"""Fields of sections that are not searched for, because their names have another meaning
+elsewhere."""
 
 
 def belongs(key: str) -> str:

@@ -83,8 +83,8 @@ def _hash(text: str, digits: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number in the shorter notation of `0.0001` and `1e-4`. If their lengths are
-    similar, use the notation without exponent."""
+    """Return a number with an exponent (`1e-4`) if that is shorter than without (`0.0001`). From
+    1 on, it must be shorter by more than two characters."""
     digits = repr(value)
     if "e" in digits:
         mantissa, exponent = digits.split("e")
@@ -182,7 +182,7 @@ def short_form(field: str) -> str:
 def key_labels(keys: Sequence[str], taken: str = "seed") -> dict[str, str]:
     """Map keys to their short forms: the last dotted part, in its customary abbreviation. The
     whole key is used if another key has the same short form, or if the short form equals
-    `taken`, the word for replicates. The key `taken` itself stays as it is."""
+    `taken`, the label of the seed. The key `taken` itself stays as it is."""
     short: dict[str, str] = {}
     for key in keys:
         short[key] = _clip(short_form(key.rpartition(".")[2]))

@@ -168,8 +168,8 @@ def _stage(node: StageNode, grid: Grid, above: Reading, changes: Sequence[Overri
 def _own_launch(
     node: StageNode, changes: Sequence[Override], whole: Grid, problems: Problems
 ) -> tuple[StageLaunch, list[Override]]:
-    """Read a stage's own `launch`, changed by the command line. Return it, and the changes of
-    other sections."""
+    """Read a stage's own `launch`, changed by the command line. Return the section, and the
+    changes that belong to other sections."""
     entries = {} if node.launch is None else {"launch": (node.launch.place, node.launch)}
     top, others = apply_to_launch(Node(entries, node.place), list(changes), problems)
     section = (top.entries or {}).get("launch")

@@ -44,7 +44,7 @@ def refers(value: object) -> bool:
 
 
 def named(value: object) -> Iterator[str]:
-    """Yield the keys that the references in a value name."""
+    """Yield the keys to which the references in a value refer."""
     if isinstance(value, str):
         for match in _TOKEN.finditer(value):
             yield from _keys_of(match.group(1) or "")

@@ -56,9 +56,9 @@ def _fields(
     needed: bool = True,
     section: str = "",
 ) -> Iterator[Field]:
-    """Yield all fields except `ours`. Fields of nested configs have dotted keys. A required
-    field of a nested config is required if that config is required (`needed`), or if another
-    field of `section` is set."""
+    """Yield all fields except `ours`. Fields of nested configs have dotted keys. `needed` says
+    whether the config with these fields is required itself; if it is not, none of its fields is.
+    `section` is the key of the nearest optional config that has required fields."""
     for name, about in takes.items():
         key = f"{above}{name}"
         if key in ours:

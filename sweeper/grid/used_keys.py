@@ -9,8 +9,8 @@ from sweeper.recipe.command_template import placeholders
 
 
 def used_keys(grid: Grid) -> set[str]:
-    """Return the keys whose values the command uses, directly or through references, or that
-    affect runs in another way: conditions, and the text of their windows."""
+    """Return the keys whose values have an effect, directly or through references: keys in the
+    command, in conditions and in `launch.window`."""
     try:
         used = {*placeholders(grid.command or ()), *placeholders([grid.launch.window or ""])}
     except RecipeError:

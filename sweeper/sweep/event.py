@@ -21,14 +21,14 @@ class Outcome(NamedTuple):
 
     Every event has the `time` when it was written (`2026-01-31T12:01:03Z`). The worker ran from
     `started` to `ended`, for `wall_s` seconds. `code` is the recipe's exit code; if a signal
-    ended the recipe, `signal` is its name instead. `reason` is one word, `detail` a sentence.
-    `nonce` distinguishes claims, `submitted` is the attempt whose job made the claim. `place` is
-    the backend to which the attempt is submitted (only in an intent). `launch` is the id of the
-    launch whose code and packages the attempt ran; if the code was not copied, `program` is the
-    digest of its source files. `gpus` are the attempt's devices (`0,1`). `usage` is what the
-    recipe used of its service, and `sessions` are the ids of its sessions there. All pauses
-    together took `paused_s` seconds; `pauses` lists the longest in the order in which they
-    began.
+    ended the recipe, `signal` is its name instead. `reason` is one word, `detail` a sentence. In
+    a claim, `nonce` is a random value, and `submitted` is the attempt whose job made the claim.
+    `place` is the backend to which the attempt is submitted (only in an intent). `launch` is the
+    id of the launch whose code and packages the attempt ran; if the code was not copied,
+    `program` is the digest of its source files. `gpus` are the attempt's devices (`0,1`).
+    `usage` is what the recipe used of its service, and `sessions` are the ids of its sessions
+    there. All pauses together took `paused_s` seconds; `pauses` lists the longest in the order
+    in which they began.
     """
 
     time: Sparse[Time | None] = None

@@ -83,8 +83,8 @@ class SweepFolder:
         return f"{self.name}/code/{name}"
 
     def launch(self, identity: str) -> str:
-        """Return the path of a launch's record, which never changes. The record says where the
-        code that the launch's attempts run comes from."""
+        """Return the path of a launch's record, which never changes. The record says from where
+        the launch's attempts get their code."""
         return self.code(f"{identity}.launch.json")
 
     def chosen(self, stage: str, key: str) -> str:
@@ -142,8 +142,8 @@ class SweepFolder:
         return f"{self.attempt(run, attempt)}/stdout.log"
 
     def with_metrics_in(self, folder: str | None) -> "SweepFolder":
-        """Return this sweep's folder with `inner` for `folder`, the grid's `launch.metrics_dir`:
-        "run" for `{log_path}/run`, "" for None."""
+        """Return this sweep's folder with the `inner` that the grid's `launch.metrics_dir`
+        (`folder`) means: "run" for `{log_path}/run`, "" for None."""
         inner = folder.removeprefix(_LOG_PATH).strip("/") if folder else ""
         return SweepFolder(self.store, self.name, inner)
 
@@ -305,8 +305,9 @@ class SweepFolder:
             return NOTHING
 
     def place_of(self, run: str, attempt: int) -> str | None:
-        """Read the backend of an attempt from its intent. If the intent names no backend, use
-        the attempt before. Return None if no intent names a backend. Raises `StoreError`."""
+        """Read the backend of an attempt from its intent. If the intent names no backend, read
+        the intents of earlier attempts, the latest first. Return None if no intent names a
+        backend. Raises `StoreError`."""
         for number in range(attempt, 0, -1):
             with suppress(NotFound):
                 place = self.read_event(run, number, Event.INTENT).place
@@ -332,8 +333,8 @@ class SweepFolder:
 
     def read_observations(self) -> "Observations":
         """Read the observations that the launcher last published. Some of them are valid only
-        while the launcher is running. A pause that was requested or ended later is taken into
-        account."""
+        while the launcher is running. If a user has paused or continued the sweep since then,
+        the result shows that."""
         from sweeper.store.documents import read_as
         from sweeper.sweep import launcher
 

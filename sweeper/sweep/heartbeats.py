@@ -39,7 +39,7 @@ NO_HEARTBEAT = Heartbeat()
 
 
 _DOUBT_SECONDS = 15.0
-"""Seconds without a new heartbeat after which `Beat.older` counts: a few times the interval of
+"""Seconds without a new heartbeat after which `Beat.older` is used: a few times the interval of
 heartbeats."""
 
 Attempt = tuple[str, int]

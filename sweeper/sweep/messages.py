@@ -113,8 +113,9 @@ def _outcome(folder: SweepFolder, key: str, way: str, number: int) -> Try:
 
 
 def _is_sending(folder: SweepFolder, key: str, way: str, number: int) -> bool:
-    """Return whether the sender of a try without a result may still be running. A process on
-    another machine is assumed to run for at most `_LONGEST_TRY`."""
+    """Return whether the sender of a try without a result may still be running. It counts as
+    ended `_LONGEST_TRY` after the try began, or earlier if this machine can tell that its
+    process has ended."""
 
     def read(document: object, place: str) -> bool:
         begun = codec.read(_Begun, document, place)

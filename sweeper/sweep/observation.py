@@ -8,7 +8,8 @@ from sweeper.common.codec import Parse, Sparse, value_of, written
 
 
 class Kind(StrEnum):
-    """Kinds of observations: first of running attempts, then of runs that are not started yet."""
+    """Kinds of observations: first those of running attempts, then those of runs that are not
+    started yet."""
 
     QUEUED = "queued"  # The backend has the job but has not started it.
     STALE = "stale"  # no heartbeat for longer than `launch.lease`

@@ -187,7 +187,7 @@ class Extended(NamedTuple):
 
 
 def _has_path(provenance: Mapping[str, object]) -> bool:
-    """Return whether the diff against the commit has a path, or there is no diff."""
+    """Return whether the provenance has no diff against the commit, or a diff with a path."""
     match provenance.get("diff"):
         case None | {"path": str()}:
             return True

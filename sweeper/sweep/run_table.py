@@ -75,8 +75,9 @@ class RunTable:
     def read(self) -> None:
         """Read all events again. Views change only if there are new events.
 
-        Events are never removed. If some are missing, somebody is deleting the sweep, and its runs
-        must not count as new. Raises `NotFound` if the plan is gone too, else `StoreError`.
+        Events are never removed. If some are missing, somebody is deleting the sweep, and its
+        runs must not count as new: this then raises `NotFound` if the plan is gone too, else
+        `StoreError`.
         """
         where = self._folder.address
         removed = f"{where} was removed while its launcher was running, so the launcher ends"

@@ -84,9 +84,9 @@ def is_settled(paths: Iterable[str]) -> bool:
 
 
 def _is_over(attempts: dict[int, set[Event]]) -> bool:
-    """Return whether the workers of all attempts of a run have ended. If no worker has claimed
-    an attempt, its job may still start. If the last attempt was preempted, its backend may
-    restart the job."""
+    """Return whether the workers of all attempts of a run have ended, and no more can start. An
+    attempt that no worker has claimed is not over, because its job may still start. The last
+    attempt is not over if it was preempted, because its backend may restart the job."""
     last = max(attempts)
     return all(
         Event.CLAIMED in events

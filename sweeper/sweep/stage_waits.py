@@ -30,8 +30,8 @@ def waits(
     plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
 ) -> tuple[dict[str, Wait], dict[str, Wait]]:
     """Return two dicts: from run id to wait, for runs whose parents have not all succeeded; and
-    from stage to wait, for unknown runs of stages. `lacking` has more waits, by run id or by the
-    key of a choice: their parents have ended without a value that is needed."""
+    from stage to wait, for unknown runs of stages. `lacking` has waits that are already known,
+    by run id or by the key of a choice."""
     runs: dict[str, Wait] = {}
     names = {run.id: run.name for run in plan.runs}
     for run in plan.runs:  # Parents come before their children.
@@ -91,7 +91,7 @@ def _choosing(
 ) -> Wait:
     """Return the wait of a choice. A choice waits until all candidates have ended. A cancelled
     candidate blocks it, because a user who cancels runs does not want the sweep to continue. A
-    failed candidate blocks it unless the metric ignores failures."""
+    failed candidate blocks it if the metric's `failed` is `bound`."""
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
     words = choice.take.words
     for fault, singular, several in _FAULTS:

@@ -160,9 +160,10 @@ def retry_asked(events: Collection[tuple[int, Event]]) -> bool:
 
 
 def wants_attempt(events: Collection[tuple[int, Event]], retries: int) -> bool:
-    """Return whether a run with these events should be started (again). `retries` is the number
-    of failures after which it is retried. After preemptions and losses it is restarted too, up
-    to a limit. An attempt with a `retry` request does not count toward either limit."""
+    """Return whether a run with these events should be started (again). After a failure it is
+    started again at most `retries` times. After preemptions and losses it is started again at
+    most `_MOST_RESTARTS` times. An attempt with a `retry` request does not count toward either
+    limit."""
     state = fold(events)
     if state.unacknowledged or state.state in OPEN or cancel_asked(events):
         return False

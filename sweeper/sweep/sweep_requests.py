@@ -32,8 +32,8 @@ def ask_pause(folder: SweepFolder, *, on: bool, runs: bool = False) -> None:
 
 
 def ask_parallel(folder: SweepFolder, most: int | None) -> None:
-    """Request a limit on jobs at the same time; None for the limit in the plan. Raises
-    `StoreError`."""
+    """Request a limit on the number of jobs that run at the same time; None requests the plan's
+    limit. Raises `StoreError`."""
     _ask(folder, "parallel", asked_now().document(max_parallel=most))
 
 
@@ -60,7 +60,8 @@ def asked_pause(folder: SweepFolder) -> Pause | None:
 
 
 def asked_parallel(folder: SweepFolder) -> int | None:
-    """Return the requested limit on jobs; None if there is no request. Raises `StoreError`."""
+    """Return the requested limit on jobs; None if there is no request, or if the plan's limit is
+    requested. Raises `StoreError`."""
     return folder.read_request("parallel", read_parallel)
 
 
