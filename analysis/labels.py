@@ -38,8 +38,8 @@ def number(value: float | None, digits: int = 4) -> str:
 
 def decimals(*values: float | None) -> int | None:
     """Return the number of decimals that distinguishes several values: two significant digits of
-    their range, but at least three and at most five digits of the largest value. None if the
-    values are too small or too large for decimals."""
+    their range, but at least three and at most five digits of the largest value, and at most six
+    decimals. None if the values are too small or too large for decimals."""
     finite = [value for value in values if value is not None and math.isfinite(value)]
     largest = max((abs(value) for value in finite), default=0.0)
     spread = max(finite, default=0.0) - min(finite, default=0.0)
@@ -145,8 +145,8 @@ BRIEF = 8
 
 
 def brief(value: Any) -> str:
-    """Return a value of a configuration, shortened for display: a number that was drawn at
-    random gets four digits."""
+    """Return a value of a configuration, shortened for display: a float with more than `BRIEF`
+    characters, such as one drawn at random, gets four digits."""
     text = setting(value)
     if not isinstance(value, float) or not math.isfinite(value) or len(text) <= BRIEF:
         return text
@@ -162,9 +162,8 @@ def place(value: Any) -> str:
 
 
 def shortened(texts: Sequence[str], width: int = 24) -> list[str]:
-    """Return the texts, each cut to `width`. A text is cut at its end; texts with the same
-    beginning are cut inside this beginning. If different texts would become equal, they are not
-    cut."""
+    """Return the texts, each cut to `width`. A text is cut at its end; texts that begin alike
+    are cut inside their common beginning. Texts that would then become equal are not cut."""
     heads: dict[str, set[str]] = {}
     for text in texts:
         heads.setdefault(text[: width - 1], set()).add(text)

@@ -100,8 +100,8 @@ def versus(
 ) -> Versus:
     """Compare `a` and `b`, two sweeps or two cells (`sweep/cell`; the beginning of a cell's name
     is enough). Cells of two sweeps are matched by the settings that vary within one of the
-    sweeps. Raises `NotFound`, and `UsageError` if only one of them is a cell, if there is no
-    metric, or if the sweeps are judged differently."""
+    sweeps. Raises `NotFound`, and `UsageError` if only one of them is a cell, if both are the
+    same cell, if there is no metric, or if the sweeps are judged differently."""
     read = [_read(registry, reference, metric, goal, at) for reference in (a, b)]
     both = zip(settle(*read), (a, b), strict=True)
     own, other = (_side(registry, data, reference) for data, reference in both)
@@ -139,7 +139,8 @@ def versus(
 
 
 def _notes(own: "_Side", other: "_Side") -> Iterator[str]:
-    """Yield a note for each name that means a run: the whole cell of that run is compared."""
+    """Yield a note for each side that the user gave as a run: the whole cell of that run is
+    compared."""
     for letter, side in (("A", own), ("B", other)):
         if side.of_run and side.cell is not None:
             runs = plural(len(side.cell.runs), "run")
@@ -297,8 +298,8 @@ def _judgement(estimate: Estimate, p: float | None, metric: Metric) -> str:
 
 
 def _doubts(row: Row, metric: str) -> Iterator[str]:
-    """Yield warnings about cells with a run that may have diverged, since the metric is missing at
-    its end."""
+    """Yield a warning about a cell if some of its runs may have diverged: their last rows lack
+    the metric."""
     for side, cell in (("A", row.a), ("B", row.b)):
         runs = sum(run.missing > 0 and not run.diverged for run in cell.runs)
         if runs:

@@ -27,9 +27,9 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True)
 class Ahead:
-    """A side compared with the first side over `items`: its mean score minus that of the first
-    side with a 95 % interval (None for fewer than two items), and the items that only one of the
-    two sides solves."""
+    """A side compared with the first side over `items` items. `difference` is its mean score
+    minus that of the first side; `low` and `high` are the 95 % interval (None for fewer than two
+    items). Only this side solves the items in `gained`, and only the first side those in `lost`."""
 
     name: str
     items: int

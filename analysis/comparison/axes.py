@@ -33,10 +33,10 @@ from sweeper.analysis.statistics.distributions import range_tail
 from sweeper.analysis.statistics.inference import CONFIDENCE, Estimate
 
 MOST = 24
-"""The largest number of values for which each value of an axis is shown."""
+"""An axis with more values than this gets no mean for each value."""
 _PAIRS = 3
 _PAIRED = 4
-"""Pairs of this many axes are examined, the most important axes first."""
+"""Pairs are formed from at most this many axes, the most important ones."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,8 @@ class Axis:
 @dataclass(frozen=True)
 class Trend:
     """An ordered axis whose marginal means improve toward its `side` ("smallest" or "largest"),
-    and whose ends differ beyond the noise. `every` is set if each step improves."""
+    and whose ends differ beyond the noise. `every` is set if each step improves beyond the
+    noise."""
 
     axis: str
     side: str
@@ -111,9 +112,9 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Grid2:
-    """A table of means: a row for each value of `y`, a column for each value of `x`, and the
-    mean over all cells with both values (None if there are none). `best_x` is the position of
-    the best `x` in each row."""
+    """A table of means with a row for each value of `y` and a column for each value of `x`. Each
+    mean is over all cells with both values; it is None if there are none. `best_x` is the
+    position of the best `x` in each row."""
 
     x: str
     y: str
@@ -125,8 +126,9 @@ class Grid2:
 
 
 def find_axes(ranking: Ranking, sign: float) -> list[Axis]:
-    """Return the axes that have two values or more among the measured cells, the most important
-    axis first. Cells with a diverged run are left out: the mean of their other runs is too good."""
+    """Return the axes that have two to `MOST` values among the usable cells, the most important
+    axis first. Cells with a diverged run are not usable: the mean of their other runs is too
+    good."""
     cells = usable(ranking)
     axes = [axis for key in ranking.keys if (axis := _axis(key, cells, ranking, sign)) is not None]
     return sorted(axes, key=lambda axis: -abs(axis.effect.value))
@@ -171,8 +173,8 @@ class _Gap(NamedTuple):
 
     def between(self, own: str, other: str) -> Estimate:
         """Return the difference between the marginal means of two values. The interval is
-        missing if the two values were not measured at the same combinations of the other
-        settings: effects of these settings then add to the noise."""
+        missing if the axis is not `matched`: effects of the other settings then add to the
+        noise."""
         one, two = self.groups[own], self.groups[other]
         if not self.matched:
             return Estimate(_plain_mean(self.ranking, one) - _plain_mean(self.ranking, two))
@@ -205,10 +207,10 @@ def _level(key: str, text: str, number: float | None, cells: list[Cell], ranking
 
 
 def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
-    """Return the ordered axes with three or more values along which every step improves, if the
-    difference of the ends and the last step are significant at 2.5 % / number of `axes`
-    (Bonferroni). The last step is tested because the means stop improving past an optimum. The
-    other 2.5 % are for the tests of edges."""
+    """Return the ordered axes with three or more values along which every step improves, if two
+    differences are significant at 2.5 % / number of matched `axes` (Bonferroni): that of the two
+    ends, and that between the best end and its neighbour. The latter is tested because the means
+    stop improving past an optimum. The other 2.5 % are for the tests of edges."""
     trends: list[Trend] = []
     family = 2 * max(sum(axis.matched for axis in axes), 1)
     for axis in axes:
@@ -235,10 +237,11 @@ def find_crossings(
 ) -> list[Crossing]:
     """Return the pairs of axes in which the best value of `x` depends on `y`: two values of `x`
     change places, and each of them is better beyond the noise for some value of `y`. Differences
-    within a row are compared with the studentized range of its values, and corrected for the
-    numbers of rows and of pairs of axes (Bonferroni). Of sweeps without such a dependence, at
-    most 5 % report one. With `by`, only the dependence on these settings is tested. The grid may
-    be ragged: within a row, cells are compared only at the same other settings."""
+    within a row are tested by the studentized range of as many means as the row has, and
+    corrected for the numbers of rows and of pairs of axes (Bonferroni). Of sweeps without such a
+    dependence, at most 5 % report one. With `by`, only the dependence on these settings is
+    tested. The grid may be ragged: within a row, cells are compared only at the same other
+    settings."""
     if by is None:
         shown = [axis.key for axis in axes if axis.matched][:_PAIRED]
         pairs = [(x, y) for x in shown for y in shown if x != y]
@@ -291,8 +294,8 @@ def _within(
 
 
 def find_pairs(ranking: Ranking, axes: Sequence[Axis], sign: float) -> list[Grid2]:
-    """Return a table of means for each pair of the most important axes, the strongest
-    interaction first."""
+    """Return tables of means for pairs of the most important axes, the strongest interaction
+    first."""
     cells = usable(ranking)
     shown = [axis for axis in axes if axis.matched][:_PAIRED]
     grids = [_pair(x, y, cells, ranking, sign) for x, y in combinations(shown, 2)]

@@ -269,8 +269,9 @@ def _of_different_questions(rollouts: Sequence[Rollout], count: int) -> list[Rol
 
 
 def _disagreements(ranking: Ranking, of: Mapping[str, list[Rollout]]) -> list[Disagreement]:
-    """Return the questions that several cells answered, the largest gap in mean reward first.
-    Questions are matched by their text, since their order differs between runs."""
+    """Return at most six questions that several cells answered at least twice each, the largest
+    gap in mean reward first. Questions are matched by their text, since their order differs
+    between runs."""
     answers: dict[str, dict[str, list[float]]] = {}
     references: dict[str, str] = {}
     for cell in ranking.cells:

@@ -1,6 +1,6 @@
 """Blocks: parts of a sweep that are judged separately, such as one block per model. The user
-requests them (`by`), or they follow from a setting of text on which the best value of an axis
-depends. Pure."""
+requests them (`by`), or they follow from a setting with string values on which the best value of
+an axis depends. Pure."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -101,7 +101,7 @@ def _has(cell: Cell, key: str) -> bool:
 
 def _crossing_of(ranking: Ranking, sign: float) -> Crossing | None:
     """Return the interaction with the smallest p in which the best value of an axis depends on a
-    setting of text."""
+    setting with string values."""
     named = [key for key in ranking.keys if _texts(ranking, key)]
     if not named:
         return None
@@ -200,7 +200,8 @@ def _order(row: Row) -> list[tuple[str, float, str]]:
 
 
 def _number(text: str) -> float:
-    """Return the number in a text, or 0 if it is not finite, because NaN cannot be sorted."""
+    """Return the number that a text spells. Return 0 if it spells none, or one that is not
+    finite, because NaN cannot be sorted."""
     try:
         number = float(text)
     except ValueError:

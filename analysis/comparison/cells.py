@@ -130,8 +130,8 @@ class Ranking:
     noise between the runs of a cell. `chosen_of` is the number of cells that may be the best:
     `best` was chosen among them, so its interval is wider. If blocks are judged separately, no
     cell is the best of the sweep: `leaders` maps each cell to the best cell of its block, with
-    which the cell is compared. p values are multiplied by `price`, which pays for other looks at
-    the data.
+    which the cell is compared. p values are multiplied by `price`, which corrects for repeated
+    analyses of the data.
     """
 
     cells: tuple[Cell, ...]
@@ -198,8 +198,8 @@ class Ranking:
 
     @cached_property
     def not_compared(self) -> tuple[Cell, ...]:
-        """Measured cells of unknown noise, except cells equal to the best. If the noise of the
-        best is unknown: all measured cells."""
+        """Cells in `others` that were not compared with the best, because their noise or that of
+        the best is unknown. Cells equal to the best are left out."""
         equal = {cell.name for cell in self.equal}
         return tuple(c for c in self.others if self._of(c) is None and c.name not in equal)
 
@@ -330,9 +330,9 @@ def _cells(
 
 
 def uneven_best(data: SweepData, cells: Sequence[Cell]) -> tuple[int, int] | None:
-    """Return the smallest and the largest number of evaluations per run among the cells, if runs
-    are judged by their best value and the numbers differ by about a quarter or more. The best of
-    more values is better by chance. None otherwise."""
+    """Return the smallest and the largest mean number of evaluations per run among the cells.
+    Return None if runs are not judged by their best value, or if the two numbers differ by less
+    than about a quarter. (The best of more values is better by chance.)"""
     if data.metric is None or data.metric.at != "best":
         return None
     counts: list[float] = []
@@ -350,7 +350,8 @@ _EVEN = 1.25
 
 
 def _worst(data: SweepData) -> float | None:
-    """Return the worst last value of any run."""
+    """Return the worst value by which any of the runs that count is judged; None if no run
+    counts."""
     values = [run.value for run in data.runs if run.counts and run.value is not None]
     return max(values, key=lambda value: data.sign * value, default=None)
 
@@ -377,7 +378,8 @@ def _noise(
 
 def _positions(cells: Sequence[Cell], keys: Sequence[str]) -> dict[str, dict[str, float]]:
     """Return, for each axis with three or more numbers, a dict from cell to the rank of its
-    value."""
+    value. If at least half of the cells at some value diverged, add a dict under the axis's name
+    plus `TOWARD`: 1 for cells at such values, 0 for the others."""
     places: dict[str, dict[str, float]] = {}
     for key in keys:
         values = ordered(key, [cell.settings for cell in cells])

@@ -1,5 +1,6 @@
-"""Computes differences between sums of cells, with the noise of the ranking. If the noise is
-unknown (one run per cell), the rows of the grid serve as the sample (`over_rows`). Pure."""
+"""Computes weighted sums and differences of cells' means, with the noise of the ranking. If the
+noise is unknown (one run per cell), the rows of the grid serve as the sample (`over_rows`).
+Pure."""
 
 import functools
 import math

@@ -24,12 +24,13 @@ from sweeper.analysis.statistics.noise import NOISIER, fit_noise
 
 @dataclass(frozen=True)
 class Edge:
-    """An axis on which the best cell has the `side` ("smallest" or "largest") of the `values`
-    that were tried with its other settings. `suggestion` is the next value outwards at the
-    spacing of the axis, or None if there is no sensible value; the recipe may not accept it.
-    `inner` is the neighbour of the end. `gain` is the advantage of the end over `inner` (None if
-    they were not measured together), and `told` says whether the gain is beyond the noise.
-    `stopped` is set if all cells further out diverged."""
+    """An axis on which the best cell has the `side` ("smallest" or "largest") value of those
+    that were tried with its other settings. `values` is their number. `suggestion` is the next
+    value outwards at the spacing of the axis, or None if there is no sensible value; the recipe
+    may not accept it. `inner` is the neighbour of the end. `gain` is the advantage of the end
+    over `inner` (None if they were not measured together), and `told` says whether the gain is
+    beyond the noise. `stopped` is set if values further out were tried, but only by cells that
+    diverged or lost failed runs."""
 
     axis: str
     value: float
@@ -101,9 +102,9 @@ def _same(cell: Mapping[str, Any], best: Mapping[str, Any], key: str) -> bool:
 def judge_edges(
     ranking: Ranking, sign: float, *, alone: bool = False, blocks: int = 1
 ) -> list[Edge]:
-    """Return the edges of the best cell, each with its test. `alone` has the meaning of
-    `find_edges`. If the ranking is one of several `blocks`, the tests are corrected for their
-    number. There is no edge if a cell with the same mean is not at that end."""
+    """Return the edges of the best cell, each with its test. `alone` is passed to `find_edges`.
+    If the ranking is one of several `blocks`, the tests are corrected for the number of blocks.
+    An axis has no edge if a cell that differs from the best only on this axis has the same mean."""
     best = ranking.best
     if best is None:
         return []
@@ -172,8 +173,8 @@ def _by_their_noise(ranking: Ranking, pairs: Sequence[tuple[Cell, Cell]]) -> flo
 
 
 def _pairs(ranking: Ranking, edge: Edge) -> list[tuple[Cell, Cell]]:
-    """Return pairs of cells with equal other settings: the first at the end, the second at its
-    neighbour."""
+    """Return pairs of cells that differ only on the axis: the first cell is at the end, the
+    second at the end's neighbour."""
     ends: dict[object, Cell] = {}
     inner: dict[object, Cell] = {}
     for cell in usable(ranking):

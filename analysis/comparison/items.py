@@ -33,7 +33,7 @@ SOLVED = 0.5
 """An item counts as solved if the mean score of its answers is at least this."""
 
 PAIRED = 6
-"""Pairs of this many cells are compared, the first in the ranking."""
+"""Pairs are formed from the first cells of the ranking, at most this many."""
 
 _SHOWN = 12
 _DRAWS = 4000
@@ -135,10 +135,11 @@ class Alone:
 class Compared:
     """A comparison of cells, the best first, by the items of a task that all their runs
     answered. `known` is the number of items that some cell answered. `apart` has the items on
-    which cells differ most. `unsolved` has the items whose score is 0 in all runs, and `solved`
-    counts the items with the full score in all runs. `errors` counts answers that ended in an
-    error, `clusters` the groups of related items (0 if all are independent). If scores are
-    fractions, `alone` has the items that one of the first cells solves and another does not."""
+    which cells differ most. `unsolved` has the first of the `unsolved_count` items that no run
+    scored on, and `solved` counts the items with the full score in all runs. `errors` counts
+    answers that ended in an error, `clusters` the groups of related items (0 if all are
+    independent). If scores are fractions, `alone` has, for pairs of the first `PAIRED` cells,
+    the items that only one of the two cells solves."""
 
     task: str
     items: int
@@ -176,8 +177,8 @@ class _Chosen(NamedTuple):
 
     def least_share(self, value: float) -> float:
         """Return the smallest true fraction for which `value` is within reach. The variance of a
-        fraction p is proportional to p(1 - p). It is taken at the bound, since `value` may be
-        high by luck (Wilson)."""
+        fraction p is proportional to p(1 - p). The variance at the bound is used, not that at
+        `value`, since `value` may be high by luck (Wilson)."""
         if not 0 < self.usual < 1:
             return value - self.reach
         square = self.reach**2 / (self.usual * (1 - self.usual))
@@ -205,9 +206,9 @@ def difference(
     shares: bool = False,
 ) -> Parts:
     """Return the mean of `own` minus the mean of `other`. Items are paired; runs are not. For
-    `shares` (scores from 0 to 1), two items are added, one won by each side: otherwise the
-    interval would be too short if few items differ, and would be missing if none does (Bonett
-    and Price, *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488)."""
+    `shares` (scores from 0 to 1) without clusters, two items are added, one won by each side:
+    otherwise the interval would be too short if few items differ, and would be missing if none
+    does (Bonett and Price, *J. Educational and Behavioral Statistics* 37(4), 2012, 479-488)."""
     by_item = own.mean(axis=0) - other.mean(axis=0)
     if shares and clusters is None:
         one = 1 / min(len(own), len(other))
@@ -409,9 +410,10 @@ def _groups(shared: Sequence[str], clusters: Mapping[str, str]) -> list[int] | N
 def _chosen_reach(
     tables: Mapping[str, Floats], luck: Mapping[str, Luck], groups: Sequence[int] | None
 ) -> float:
-    """Return the distance that the mean of the best cell exceeds with probability 1 -
-    `CONFIDENCE`, above its true value, if all cells are equally good. Means are drawn with the
-    covariance that answers to the same items give them, and with the variance that runs add."""
+    """Return a distance: if all cells are equally good, the measured mean of the best cell is
+    above its true mean by more than this with probability 1 - `CONFIDENCE`. The means are drawn
+    with the covariance that answers to the same items give them, and with the variance that runs
+    add."""
     if len(tables) < 2:
         return 0.0
     means = np.array([table.mean(axis=0) for table in tables.values()])

@@ -1,5 +1,6 @@
-"""Finds the range of an axis in which the best values lie: over blocks or rows of a grid with
-three or more values, or among the best cells of a random search. No curve is fitted. Pure."""
+"""Finds the range of an axis in which the best values lie. If at least three blocks or rows of a
+grid have three or more values of the axis, the best value of each counts; otherwise the values
+of the best cells of a random search. No curve is fitted. Pure."""
 
 import math
 from collections import Counter
@@ -23,10 +24,11 @@ _MOST = 0.9
 
 
 class Place(NamedTuple):
-    """The range of `axis` in which best values lie: from `low` to `high`, in `of` rows or among
-    the `of` best cells. `counts` maps values to the number of rows in which each is best, the
-    most frequent first; it is empty for a random search. `rows` is a word for a row: the setting
-    that separates blocks, or "row". `texts` has the values as the names of cells show them."""
+    """The range of `axis` in which the best values lie, from `low` to `high`. `of` is the number
+    of rows, or, for a random search, of best cells. `counts` maps values to the number of rows
+    in which each is best, the most frequent first; it is empty for a random search. `rows` is a
+    word for a row: the setting that separates blocks, or "row". `texts` has the values as the
+    names of cells show them."""
 
     axis: str
     low: float
@@ -83,7 +85,8 @@ def _place(
 
 
 def _shortest(bests: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of the smallest range that contains the best values of most rows."""
+    """Return the ends of the smallest range that contains the best values of at least `_MOST` of
+    the rows. The size of a range is the number of different best values in it."""
     needed = math.ceil(_MOST * len(bests))
     spans = [(bests[i], bests[i + needed - 1]) for i in range(len(bests) - needed + 1)]
     values = sorted(set(bests))

@@ -65,7 +65,8 @@ def smallest_lead(ranking: Ranking, cells: int, seeds: int) -> float | None:
 
 def usual_spread(ranking: Ranking) -> Spread | None:
     """Return the noise of a typical cell: the shared noise, or else the root mean square of the
-    cells' noise. None if it is unknown."""
+    cells' noise, with each cell's noise limited to three times the median. None if it is
+    unknown."""
     noise = ranking.noise.between or ranking.noise
     spreads = sorted(noise.spreads.values(), key=lambda spread: spread.sd)
     if not spreads:
@@ -106,7 +107,8 @@ def lead_text(ranking: Ranking, lead: float) -> str:
 def before_launch(registry: Registry, plan: Plan) -> str | None:
     """Return a sentence about the smallest lead that the planned seeds can detect. The noise is
     taken from the sweeps in `noise: {from: ...}`, or from the runs that this sweep already has.
-    None if the noise is unknown, or cells have only one seed."""
+    None if the noise is unknown, there is no metric, the sweep has stages, or there are fewer
+    than two cells or two seeds."""
     metric = plan.metric
     cells = Counter(run.cell for run in plan.runs if not run.retired)
     seeds = max(cells.values(), default=0)

@@ -28,8 +28,8 @@ _FEWEST = 12
 _POINTS = 41
 _PLANE = 25
 _PAIRED = 0.025
-"""The level for all pairs together. With the level for axes added, fewer than 10 % of sweeps get
-a false sentence."""
+"""The level of the tests of all pairs together. Together with the level for axes, it keeps the
+sweeps that get a false sentence below 10 %."""
 _FAR = 3.0
 """Means that are more than this many interquartile ranges away from the quartiles are moved to
 that distance."""
@@ -171,8 +171,9 @@ def _pulled(y: Floats) -> tuple[Floats, int]:
 def _within_means(
     columns: Sequence[Column], cells: int
 ) -> tuple[list[Column], list[tuple[str, str]]]:
-    """Choose as many terms as the number of cells allows: curves for all axes, or straight lines
-    for all axes, or only the first axes."""
+    """Choose as many terms as the number of cells allows: curves for all axes, else straight
+    lines for as many axes as possible, in their order. Return their columns, and the axes that
+    are left out, with reasons."""
     curved = 1 + sum(own.width for own in columns)
     if 2 * curved <= cells:
         return list(columns), []
@@ -319,9 +320,10 @@ def _side(model: Fit, index: int, means: Floats, sign: float) -> str:
 def _pairs(
     scene: _Scene, order: Sequence[int], axes: Mapping[int, AxisEffect]
 ) -> tuple[PairEffect, ...]:
-    """Return the pairs with a significant interaction, and the pair of the two most important
-    axes. An axis that has only a straight line in the model is left out, because its curve would
-    look like an interaction."""
+    """Return at most three pairs of numeric axes: those with a significant interaction, and the
+    most important pair of axes that are both significant. A pair is not tested for interaction
+    if one of its axes has three or more numbers but only a straight line in the model, because
+    the curve of this axis would look like an interaction."""
     flat = [i for i in order if axes[i].numeric]
     pairs = list(combinations(flat, 2))
     columns = scene.model.columns

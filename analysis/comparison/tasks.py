@@ -99,7 +99,8 @@ def _at_checkpoint(
 
 def by_tasks(data: SweepData, ranking: Ranking) -> Tasks | None:
     """Return a comparison of cells over a family of tasks. Every counted run must have recorded
-    all tasks of the family, with scores from 0 to 1. None if there is no such family."""
+    all tasks of the family, with scores from 0 to 1. None if there is no such family, or if the
+    sweep's metric is not maximized."""
     counting = [run for cell in ranking.cells for run in cell.runs if run.counts]
     recorded = frozenset(data.keys).intersection(*(run.curves for run in counting))
     keys = family(recorded, data.metric_name) if counting else ()

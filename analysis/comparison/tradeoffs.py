@@ -45,7 +45,8 @@ def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
 def find_tradeoffs(
     data: SweepData, ranking: Ranking, prices: Mapping[str, float]
 ) -> list[Tradeoff]:
-    """Return the metric against the cost, and against each of the other recorded quantities."""
+    """Return the metric against dollars, time and tokens, and against each of the other recorded
+    quantities that have a role, such as the reward or the KL divergence."""
     if data.metric is None or len(ranking.measured) < 2:
         return []
     name = data.metric.name

@@ -31,8 +31,8 @@ _NONE = np.empty(0)
 
 
 def band(runs: Sequence[Series]) -> Band:
-    """Return the band of a cell's runs, over the steps at which all runs have a finite value: so
-    the mean does not jump when a run ends early. The band is empty if no step is shared."""
+    """Return the band of a cell's runs, over the steps at which all runs have a finite value, so
+    that the mean does not jump when a run ends early. The band is empty if no step is shared."""
     if not runs:
         return Band(_NONE, _NONE, _NONE, _NONE, ())
     rows = _at_once(runs)

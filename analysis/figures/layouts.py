@@ -87,7 +87,7 @@ def _shortened(text: str) -> str:
 
 
 def integers(values: Floats) -> list[float | None]:
-    """Return integers if all values are integers, else rounded values; None for NaN."""
+    """Return the values as integers if all are integers, else rounded. NaN becomes None."""
     gaps = np.isnan(values)
     known = np.where(gaps, 0.0, values)
     if (np.rint(known) == known).all() and (np.abs(known) < 2**53).all():
@@ -131,7 +131,8 @@ def is_wide(low: float, high: float) -> bool:
 
 
 def marks(low: float, high: float) -> dict[str, Any]:
-    """Return the tick marks of a logarithmic axis. Plotly's own marks have no decimals."""
+    """Return the tick marks of a logarithmic axis. Between powers of ten, plotly's own labels
+    show only a digit."""
     values = log_ticks(low, high)
     return {"tickvals": values, "ticktext": [tick_text(value) for value in values]}
 
@@ -150,7 +151,7 @@ def layout_of_axis(key: str, values: Sequence[float], metric: str, scale: Scale)
 def error_bars(
     above: Sequence[float], below: Sequence[float], colour: str, thickness: float, width: int
 ) -> dict[str, Any]:
-    """Return error bars that reach `below` and `above` each mark."""
+    """Return error bars that extend from each point down by `below` and up by `above`."""
     return {
         "type": "data",
         "array": rounded(above),

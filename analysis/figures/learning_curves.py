@@ -143,8 +143,8 @@ class _Pen:
         return traces
 
     def together(self, cells: Sequence[tuple[int, Cell]]) -> list[dict[str, Any]]:
-        """Return the grey cells as a single trace: for each cell, the mean of its runs, or its
-        only run."""
+        """Return the grey cells as a single trace, which has for each cell the mean of its runs,
+        or its only run. Crosses of diverged runs follow."""
         parts = [(i, cell, own) for i, cell in cells if (own := self._typical(cell)) is not None]
         if not parts:
             return []
@@ -188,7 +188,8 @@ class _Pen:
         return [trace, *crosses[:_CROSSES]]
 
     def _even(self, shown: Sequence[tuple[Series, Any]]) -> list[list[float | None]]:
-        """Return the drawn points of smoothed series, joined, for each window."""
+        """Return, for each window, the values of all smoothed series at the positions that are
+        drawn, joined into one list."""
         return [
             rounded(_joined([smooth(points, window).values[at] for points, at in shown]))
             for window in self.windows
@@ -355,7 +356,8 @@ def _band_trace(
 
 
 def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the last finite point of a run that diverged."""
+    """Return a trace with a cross at the last finite point of a run that diverged; no trace for
+    another run."""
     points = run.curves[key]
     finite = points.finite
     if not run.diverged or not finite or math.isfinite(points.values[-1]):

@@ -85,7 +85,7 @@ def over_iterations(
     behaviour: Behaviour, ranking: Ranking, what: str, title: str, *, share: bool
 ) -> dict[str, Any] | None:
     """Draw the quantity `what` ("signal", "length" or "reward") of the cells by iteration. None
-    if the quantity never changes, or if only one iteration was read."""
+    if no cell has the quantity for more than one iteration."""
     traces: list[dict[str, Any]] = []
     hover = "iteration %{x}: %{y:.0%}" if share else "iteration %{x}: %{y}"
     for shown in reversed(_shown(behaviour, ranking)):

@@ -30,7 +30,7 @@ class AxesTold(NamedTuple):
     surface: Surface | None
     blocks: Blocks | None = None
     left_out: Sequence[Cell] = ()
-    """Cells that have a value but are left out, because runs of theirs diverged or failed."""
+    """Cells that have a value but are left out, because some of their runs diverged or failed."""
     places: Sequence[Place] = ()
 
 

@@ -155,8 +155,9 @@ def _compared(ranking: Ranking, best: Cell, sign: float) -> Finding:
 
 
 def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
-    """Describe the cells that are unlikely to be the best. Each of them is excluded by a test of
-    its own. For "worse" cells, the differences hold for all cells simultaneously."""
+    """Describe the cells that are unlikely to be the best. Each cell in `apart` is excluded by a
+    test of its own. Cells in `worse` are also excluded by intervals that hold for all cells
+    simultaneously."""
     if not apart:
         return ""
     text = f" {plural(len(apart), 'cell is', 'cells are')} unlikely to be the best"
@@ -170,7 +171,8 @@ def _unlikely(apart: Sequence[Cell], worse: Sequence[Cell]) -> str:
 
 def _few_runs(ranking: Ranking, best: Cell) -> list[Finding]:
     """Return a warning if the best cell leads with so few runs that the result depends on
-    assumptions about the noise: a single run, or two runs against two without shared noise."""
+    assumptions about the noise: the best cell has a single run, or the noise is not shared and
+    the runs of the two leading cells can be divided between them in fewer than `DEALS` ways."""
     if ranking.tied or ranking.equal:
         return []
     nearest = max(ranking.apart, key=lambda cell: ranking.comparisons[cell.name].p)

@@ -134,7 +134,7 @@ def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 def _best_at(data: SweepData, cells: Sequence[Cell], step: float) -> Cell | None:
     """Return the cell with the best mean at a step. A run without a value at this step counts
-    with its last value before it."""
+    with its last value before it. None if a cell has no such value, or a value is not finite."""
     means: dict[str, float] = {}
     for cell in cells:
         seen = [points.values[points.steps <= step] for points in _curves(data, cell)]
@@ -178,7 +178,7 @@ def _maybe_noisier(
     data: SweepData, ranking: Ranking, best: Cell, own: tuple[float, float]
 ) -> list[Finding]:
     """Return a finding if the best cell's evaluations may be so much noisier than another cell's
-    that noise explains the lead. The list is empty if cells are tied."""
+    that noise explains the lead. The list is empty if a cell is tied with the best."""
     counts = [len(points.values) for points in _curves(data, best)]
     if ranking.tied or not ranking.apart or not counts:
         return []
@@ -202,9 +202,9 @@ def _maybe_noisier(
 
 
 def _scatter(data: SweepData, cell: Cell) -> tuple[float, float] | None:
-    """Return the standard deviation of single evaluations around the trend of their run, in its
-    second half, and the degrees of freedom. None if the deviation is 0 or there are too few
-    evaluations."""
+    """Return the standard deviation of single evaluations around the trend of their run, and its
+    degrees of freedom, from the second half of each run. None if there are too few evaluations,
+    if their second differences do not look like noise, or if the deviation is 0."""
     bends = [
         np.diff(points.values[len(points.values) // 2 :], 2)
         for points in (curve.finite for curve in _curves(data, cell))

@@ -127,9 +127,9 @@ def _judged_by(data: SweepData, metric: Metric) -> SweepData:
 
 def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
     """Return the mean gap over all cells. Its error has two parts: the noise between runs of a
-    cell (between cells, if a cell has only one run), and the scatter of the mean training curve
-    from step to step, because the last batches of all runs may be easy. The interval is missing
-    if curves are too short to show this scatter."""
+    cell (between cells, if any cell has only one run), and the scatter of the mean training
+    curve from step to step, because the last batches of all runs may be easy. The interval is
+    missing if curves are too short to show this scatter."""
     groups: list[list[float]] = []
     for cell in ranking.cells:
         ends = [(run.last_of(held.name), run.last_of(training)) for run in cell.runs if run.counts]
@@ -166,8 +166,8 @@ def _of_batches(ranking: Ranking, training: str) -> Spread | None:
 
 
 def held_out_findings(held: HeldOut | None, ranking: Ranking) -> list[Finding]:
-    """Return the findings about the data of the metric (training or held-out) and, if it is
-    significant, about the gap between the two."""
+    """Return a finding if the sweep is judged by training data, and a finding if runs are
+    significantly worse on held-out data than in training."""
     best = ranking.best
     if held is None or not (best or ranking.leaders):
         return []
@@ -207,8 +207,8 @@ def _judged_in_training(held: HeldOut, best: Cell) -> Finding:
 
 
 def _kind(held: HeldOut, best: Cell) -> str:
-    """Return the standing of the best cell by training in the held-out ranking: "ahead" of all
-    cells, "worse" than the best, "tied" with others, or "unknown"."""
+    """Return how the cell that is best in training stands in the held-out ranking: "ahead" of
+    all cells, "worse" than the best cell there, "tied", or "unknown"."""
     ranking = held.ranking
     top = ranking.best
     if top is None or not ranking.comparisons:
@@ -239,8 +239,8 @@ def _held_standing(held: HeldOut, best: Cell) -> str:
 def told_with(
     verdict: Verdict, held: HeldOut | None, items: Sequence[Compared], ranking: Ranking
 ) -> Verdict:
-    """Add the held-out result to the verdict: the held-out value if the metric is of training
-    data, and for a single run the interval over items."""
+    """If the sweep is judged by training data, add the held-out value to the verdict. Otherwise,
+    if the best cell has no interval over runs, add the interval over items."""
     best = ranking.best
     if best is None:
         return verdict
@@ -258,8 +258,8 @@ def told_with(
 
 
 def item_interval(cell: Cell, items: Sequence[Compared]) -> tuple[float, float, int] | None:
-    """Return the bounds over items of a cell's value, and the number of items. None if the value
-    is not the mean over the recorded items."""
+    """Return the bounds of a cell's interval over items, and the number of items. None if the
+    cell's value is not the mean of its recorded items."""
     for one in items:
         own = next((entry for entry in one.cells if entry.cell == cell.name), None)
         mean = cell.summary.mean
@@ -295,8 +295,8 @@ def _headed(verdict: Verdict, held: HeldOut, side: Side, best: Cell) -> Verdict:
 
 
 def _checks(verdict: Verdict, kind: str) -> Iterator[Check]:
-    """Yield the checks of the verdict, and one more about held-out data after the first, which
-    is about training data."""
+    """Yield the checks of the verdict. If the first one is about noise, its answer says that it
+    is about training, and a check about held-out data follows it."""
     held = {"ahead": "ahead there too", "tied": "tied", "worse": "worse than another"}
     answer = Check("Held out?", held.get(kind, "not known"), kind == "ahead")
     for position, check in enumerate(verdict.checks):

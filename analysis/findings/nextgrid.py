@@ -149,7 +149,8 @@ def _in_blocks(
     data: SweepData, ranking: Ranking, blocks: Blocks, text: str
 ) -> NextGrid | str | None:
     """Return the grid with the missing combinations of blocks. If none is missing, return the
-    grid with more runs of the blocks' best cells."""
+    grid with more runs of the cells that may be the best of their block; None if there are no
+    such cells."""
     lacking = [own for block in blocks.blocks for own in _lacking(data, ranking, blocks.by, block)]
     if lacking:
         return _filled(data, ranking, lacking, text)
@@ -174,8 +175,9 @@ def _lacking(
 
 
 def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:
-    """Return the best cell of a block and the cells that cannot be distinguished from it. If the
-    noise is unknown, or the best cell has a single run, return the best cell and the next one."""
+    """Return the best cell of a block and the cells that cannot be distinguished from it, at
+    most `_OF_A_BLOCK` cells. If there are none of the latter, return the best cell and the next
+    one. The list is empty if the best cell is ahead with two or more runs, or is the only cell."""
     best = block.best
     if best is None or (block.ahead and best.summary.n > 1):
         return []
@@ -207,7 +209,8 @@ def _filled(
 
 
 def _exactly_tied(ranking: Ranking) -> bool:
-    """Return whether the means are exactly equal. More runs would then show nothing new."""
+    """Return whether cells are tied with the best, all with exactly its mean. More runs would
+    then show nothing new."""
     return bool(ranking.tied) and len(ranking.equal) == len(ranking.tied)
 
 

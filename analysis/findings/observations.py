@@ -127,8 +127,8 @@ def _alarms(data: SweepData) -> list[Finding]:
 
 
 def _judged_otherwise(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return a finding if the last, the best and the smoothed values of runs name different
-    winners."""
+    """Return a finding if another value of the runs (the last, the best or the smoothed one)
+    would name a winner that is not tied with the best cell."""
     if data.metric is None or ranking.best is None or not ranking.others:
         return []
     sign = data.metric.sign

@@ -57,7 +57,8 @@ def _diverged(data: SweepData, ranking: Ranking) -> list[Finding]:
 
 
 def _missing_end(data: SweepData) -> list[Finding]:
-    """Return a finding if the values of some runs are not from the end of the run."""
+    """Return a warning if the last rows of some runs lack the metric, so that earlier values
+    count."""
     runs = [run for run in data.runs if run.missing and not run.diverged]
     if not runs or data.metric is None:
         return []
@@ -235,8 +236,8 @@ _ALMOST = 1e-3
 
 
 def _split(ranking: Ranking) -> list[Finding]:
-    """Return a warning if some cells are much noisier than others, which makes intervals too
-    narrow."""
+    """Return a warning if some cells are much noisier than others. Intervals from a few seeds
+    may then be too narrow."""
     split = split_noise([ranking.on_scale(cell) for cell in ranking.measured])
     if split is None or ranking.noise.p is None or ranking.noise.p > LEVEL:
         return []

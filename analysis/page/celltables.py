@@ -73,8 +73,8 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
 
 def groups(ranking: Ranking) -> list[dict[str, Any]]:
     """Return the settings by which a reader can colour cells. Each has its values in order, and
-    for each cell the position of its value (-1 if it has none). Settings of strings are included
-    if they have few values."""
+    for each cell the position of its value (-1 if it has none). A setting with string values is
+    included only if these are few."""
     rows: list[dict[str, Any]] = []
     for key in ranking.keys:
         own = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]

@@ -73,8 +73,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A sweep with stages. Chains are sorted by the last stage that they reached (the latest
-    first), and then by value. `used` is the usage of all runs."""
+    """A sweep with stages. Chains are sorted by the stage of their last run (the latest stage
+    first), and then by the value of this run. `used` is the usage of all runs."""
 
     name: str
     stages: tuple[StageFound, ...]

@@ -188,7 +188,8 @@ def _by(data: SweepData, by: str | None) -> SweepData:
 
 
 def _text(study: Study) -> str:
-    """Return the verdict for a terminal, with the command that launches the next grid."""
+    """Return the verdict for a terminal, with the command that launches the next grid, or the
+    reason why a suggested grid cannot be written."""
     lines = [study.verdict.text(study.data.name)]
     if study.next is not None:
         lines.append(f"  next: {sanitize(study.next.command)}")

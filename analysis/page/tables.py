@@ -39,7 +39,7 @@ _TEXT = 1200
 
 
 def common(study: Study) -> str:
-    """Return the values that all runs have in common."""
+    """Return the configuration values that all runs have in common, as `key=value` lines."""
     configs = [dict(dotted(run.config)) for run in study.data.runs[:RUNS]]
     first = configs[0] if configs else {}
     shared = {key: value for key, value in first.items() if key not in study.ranking.keys}
@@ -78,8 +78,8 @@ def run_rows(study: Study) -> list[dict[str, Any]]:
 
 
 def executed(study: Study, cell: Cell) -> list[str]:
-    """Return a text for each program, code or data that runs of the cell executed, if runs
-    differ in it."""
+    """Return a text for each difference in `study.unlike`, such as code or data: which variants
+    the runs of the cell used."""
     texts: list[str] = []
     for each in study.unlike:
         names = dict.fromkeys(each.label(run) for run in cell.runs)
@@ -144,8 +144,8 @@ def _facts(run: RunData) -> list[list[str]]:
 
 
 def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
-    """Return the rows of a heat map. Each position has a text and a fraction from 0 (worst) to 1
-    (best), or None for a missing mean."""
+    """Return the rows of a heat map. Each position has a text, a fraction from 0 (worst) to 1
+    (best) by rank, or None for a missing mean, and whether it is the best of its row."""
     means = [mean for row in pair.means for mean in row if mean is not None]
     places = labels.decimals(*means)
     least = min((abs(mean) for mean in means if mean), default=1.0)

@@ -1,5 +1,5 @@
-"""Makes commands that can be pasted in any folder of this machine. A command that launches
-changes to the folder of the original launch first, in a subshell."""
+"""Makes commands that can be pasted in any folder of this machine. A command for a launch runs
+in a subshell, in which it first changes to the folder of the original launch."""
 
 import os
 import shlex
@@ -36,8 +36,8 @@ def _folder(data: SweepData) -> str | None:
 
 
 def _typed_in(data: SweepData) -> str | None:
-    """Return the folder in which the user typed the launch. Sweeps that did not record it have
-    the folder of their runs, which is used instead unless the grid sets it."""
+    """Return the folder in which the user typed the launch. If it was not recorded, return the
+    folder in which the runs execute, unless the grid sets that folder."""
     launched = data.provenance
     options = Launch() if data.plan is None else data.plan.launch
     usual = launched.get("cwd") if options.cwd in (None, ".") else None
@@ -46,8 +46,8 @@ def _typed_in(data: SweepData) -> str | None:
 
 
 def elsewhere(data: SweepData) -> str | None:
-    """Return the folder in which a launch must be typed, if the command itself cannot change to
-    it."""
+    """Return a sentence that says in which folder a launch must be typed. None if the command
+    itself can change to that folder."""
     if _folder(data) is not None:
         return None
     folder, host = _typed_in(data), data.provenance.get("host") or "another machine"

@@ -54,7 +54,7 @@ class AtPlace:
 @dataclass(frozen=True)
 class Cost:
     """The cost of a run: `steps` done, `tokens` by kind, `seconds` of all attempts, and `usd` by
-    the price table; None if nothing was recorded, or a model has no price."""
+    the price table. `steps` and `seconds` are None if not recorded; `usd` is None if unknown."""
 
     steps: float | None
     tokens: Mapping[str, float]
@@ -148,7 +148,7 @@ def parse_prices(text: str | None) -> dict[str, float]:
 
 def dollars(cost: Cost, prices: Mapping[str, float]) -> float | None:
     """Return the price of a run's tokens in dollars, by `prices`, or by the price table if
-    `prices` is empty. None if a kind of tokens has no price."""
+    `prices` is empty. None if no tokens were counted, or a kind of tokens has no price."""
     if not prices:
         return cost.usd
     if not cost.tokens or not set(cost.tokens) <= set(prices):
@@ -203,7 +203,7 @@ class Priced:
 
     def of_sweep(self, sweep: Sweep) -> str | None:
         """Describe the usage of a sweep so far and the usage that is still expected; None if no
-        usage was counted."""
+        usage was counted or the price table is unreadable."""
         prediction = forecast_of(sweep)
         if prediction is None or self._prices is None:
             return None
@@ -211,7 +211,7 @@ class Priced:
 
     def sentence(self, sources: Sequence[Source]) -> str | None:
         """Describe the usage of all sources so far and the usage that is still expected; None if
-        no usage was counted."""
+        no usage was counted or the price table is unreadable."""
         runs: list[Going] = []
         for source in sources:
             if source.plan is not None:

@@ -74,7 +74,8 @@ class Judged(NamedTuple):
 
 
 def read_plan(text: str) -> StudyPlan:
-    """Read a plan. Text in brackets is a hint from the template, and is ignored."""
+    """Read a plan. Text in parentheses or HTML comments is a hint from the template, and is
+    ignored."""
     parts = _HEADING.split(text)
     sections = {name.lower(): body for name, body in zip(parts[1::2], parts[2::2], strict=True)}
     lacks = [
@@ -106,8 +107,9 @@ def _criterion(text: str) -> Criterion | None:
 
 
 def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
-    """Judge `report.json` by a criterion. The whole interval of the best cell over seeds must
-    meet the bound, or the cell must beat the baseline beyond the noise."""
+    """Judge `report.json` by a criterion. If the criterion names a metric, the mean and the
+    whole interval of the best cell must meet the bound; otherwise the cell must beat the
+    baseline beyond the noise."""
     rows = {row["cell"]: row for row in document["cells"]}
     best = rows.get(document["verdict"]["best"])
     if best is None:

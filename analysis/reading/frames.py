@@ -141,8 +141,8 @@ class SweepData:
 
     `retired` counts runs that only an earlier version of the grid had; `runs` does not contain
     them. `keys` maps each numeric key to the number of runs that recorded it. `roles` maps
-    "train", "reward" and so on to such a key (see `reading/keys.py`). `lent` maps sweeps that
-    lend their noise to the values of their cells. `confirmed` is set if some of the sweeps
+    "train", "reward" and so on to such a key (see `reading/keys.py`). `lent` has, for each sweep
+    that lends its noise, the values of its cells. `confirmed` is set if some of the sweeps
     repeat cells of the first. `ends` is the reason why runs are judged by a mean of their last
     values although the user did not choose it. `baseline` is the cell that the best cell is
     compared with, `unmet` the reason if it is missing, and `borrowed` are cells from other
@@ -237,9 +237,9 @@ def load(
     *,
     rollouts: bool = True,
 ) -> SweepData:
-    """Read a sweep, or several sweeps as one. Raises `NotFound` if a sweep does not exist,
-    `UsageError` as `find_metric` does, and `UsageError` if the sweeps have different metrics and
-    none was chosen."""
+    """Read a sweep, or several sweeps as one. Raises `NotFound` if a sweep does not exist, and
+    `UsageError` if the sweeps have different metrics and none was chosen, or if `find_metric`
+    raises it."""
     names = [sweeps] if isinstance(sweeps, str) else list(dict.fromkeys(sweeps))
     return read(find_sources(registry, names), metric, goal, at, rollouts=rollouts)
 
@@ -306,13 +306,15 @@ def read(
 
 
 def _own_keys(sources: Sequence[Source]) -> OwnKeys:
-    """Return the configuration keys that belong to runs, of all sources (see `OwnKeys`)."""
+    """Return the configuration keys that identify runs, for all sources together (see
+    `OwnKeys`)."""
     parts = zip(*(source.own for source in sources), strict=True)
     return OwnKeys(*(tuple(dict.fromkeys(key for own in part for key in own)) for part in parts))
 
 
 def _stands_still(sources: Sequence[Source]) -> str | None:
-    """Return the reason why unfinished runs are not being started; None if they are."""
+    """Return the reason why unfinished runs are not being started; None if there is no such
+    reason."""
     for source in sources:
         runs = [placed.run for placed in source.runs]
         sweeps = {run.sweep for run in runs if isinstance(run, SweepRun) and not run.is_finished}

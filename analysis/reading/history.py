@@ -41,8 +41,7 @@ class Histories:
         return self._by_run.get(run) or History(self, Columns(), np.empty(0), None)
 
     def shared(self, key: str, steps: Floats) -> Floats:
-        """Return `steps`. If the previous run had equal steps for the key, return that run's
-        object."""
+        """Return `steps`, or the previous run's array of steps for the key if it is equal."""
         self._steps[key] = _shared(self._steps.get(key, steps), steps)
         return self._steps[key]
 
@@ -93,7 +92,7 @@ class History:
         return points_of(self._columns)
 
     def missing(self, key: str) -> int:
-        """Return the number of last rows that lack an expected number of a key."""
+        """Return how many rows at the end lack a number of a key that is expected there."""
         return missing_at_end(self._columns, key)
 
     def series(self, key: str) -> Series:

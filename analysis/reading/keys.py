@@ -88,8 +88,8 @@ def goal_of(key: str) -> str | None:
 
 def bounds_of(key: str, low: float, high: float) -> tuple[float, float]:
     """Return the bounds of a metric, judged by its name and its recorded range `low` to `high`.
-    A fraction lies between 0 and 1, and so does a reward that was never outside of this range;
-    an error is not negative. Unknown bounds are infinite."""
+    A fraction or a reward that was never outside of 0 to 1 has these bounds. An error that was
+    never negative has the lower bound 0. All other bounds are infinite."""
     parts = words_of(key)
     if parts & _TURNED:
         return -math.inf, math.inf
@@ -113,15 +113,16 @@ def train_candidates(metric: str | None) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def candidates(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
-    """Return the `keys` of one run that may have a role. Most runs have the same keys."""
+    """Return the `keys` of one run that may have a role or are scores of suites. The results are
+    cached, since most runs have the same keys."""
     keys_of_roles = [key for role in ROLES for key in _ranked(role, keys)[:2]]
     wanted = (*keys_of_roles, *suite_scores(keys))
     return tuple(key for key in dict.fromkeys(wanted) if key != metric)
 
 
 def suite_scores(keys: Collection[str]) -> list[str]:
-    """Return the keys of scores of suites that were evaluated during training, at most as many
-    as are drawn."""
+    """Return the keys of scores of suites that were evaluated during training, at most
+    `_MOST_SUITES`."""
     return sorted(key for key in keys if suite_of(key) is not None)[:_MOST_SUITES]
 
 

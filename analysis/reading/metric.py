@@ -36,7 +36,8 @@ def find_metric(
     own: Mapping[str, str] | None, name: str | None, goal: str | None, at: str | None = None
 ) -> Metric | None:
     """Return the requested metric, or the sweep's own metric if none is requested. Raises
-    `UsageError` if neither the goal nor the name tells whether more or less is better."""
+    `UsageError` for an invalid `goal` or `at`, and if neither the goal nor the name tells
+    whether more or less is better."""
     if at is not None and not is_at(at):
         raise UsageError(f"at={at!r} is not one of auto, last, best, mean_of_last=5")
     if goal not in (None, "minimize", "maximize"):

@@ -31,8 +31,8 @@ class Episode(NamedTuple):
     """A trajectory of several turns on a named task: whether it earned the full reward, the
     reason for its end ("" if not recorded), the number of truncated turns, its `seconds` (None
     if not recorded), the number of environments that died before it was played, and the number
-    of trajectories of its group that were given up for this reason (only in the first of a
-    group)."""
+    of trajectories of its group that were given up because environments died (recorded only in
+    the first episode of a group)."""
 
     task: str
     turns: int
@@ -107,7 +107,7 @@ def parse_rollouts(
     rows: Iterable[Mapping[str, Any]], iteration: int, split: str, *, cut: bool = False
 ) -> list[Rollout]:
     """Parse rows of summaries as rollouts, and skip invalid rows. With `cut`, leave out the last
-    group, because it may be incomplete."""
+    group, because it may be incomplete, unless it is the only one."""
     rollouts = [rollout for row in rows if (rollout := _parse(row, iteration, split)) is not None]
     if cut and rollouts and rollouts[-1].group != rollouts[0].group:
         last = rollouts[-1].group

@@ -27,7 +27,8 @@ _LABELS = frozenset(
 class OwnKeys(NamedTuple):
     """The keys that identify runs: `seeds`, and other keys that were `left_out` of the settings.
     Each of the `doubtful` keys has a different string in each run, but still counts as a
-    setting. The user named the keys `ignored` (no settings) and `named` (seeds)."""
+    setting. The user named two kinds of keys: `ignored` keys are not settings, `named` keys hold
+    the seed."""
 
     seeds: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()

@@ -21,9 +21,9 @@ def settings(
     """Return the keys that differ between cells, declared `axes` first, and a dict from cell to
     its values. `configs` maps cells to configurations. The seed is left out. A key that a cell
     does not set is missing in its values, which differs from null. If there is a single cell,
-    its axes are returned. Keys that no axis declares are left out if cells can be distinguished
-    without them: names of runs, copies of another key, and `derived` keys, which the grid
-    computes from other keys."""
+    its axes are returned. Three kinds of keys are left out if no axis declares them and all
+    cells can be distinguished without them: names and paths of runs, strings copied from another
+    key, and `derived` keys, which the grid computes from other keys."""
     flats = {cell: dict(dotted(config)) for cell, config in configs.items()}
     keys = dict.fromkeys(key for config in flats.values() for key in config if key != seed_field)
     places = {key: _place(key, axes) for key in keys}

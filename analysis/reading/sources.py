@@ -328,9 +328,9 @@ def _place(placed: Placed, seed_field: str) -> str:
 
 
 def confirmation(sources: Sequence[Source]) -> Confirmed | None:
-    """Return the sweeps as one study if all others repeat cells of the first, with the same
-    recipe, on new seeds; else None. The sweep with all cells must be the earliest: an earlier
-    pilot of a few cells has selected nothing."""
+    """Return the sweeps as one study if all but one of them repeat cells of that one, with the
+    same recipe, on new seeds; else None. The sweep with all cells must be the earliest: an
+    earlier pilot of a few cells has selected nothing."""
     recipes = {source.plan and source.plan.recipe.reference for source in sources}
     if len(sources) < 2 or len(recipes) > 1 or None in recipes:
         return None

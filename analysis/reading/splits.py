@@ -63,8 +63,9 @@ def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
 @functools.lru_cache(maxsize=64)
 def family(keys: frozenset[str], metric: str | None) -> tuple[str, ...]:
     """Return a family of keys that differ only in their task: `eval/gsm8k/score`,
-    `eval/ifeval/score`. If the metric belongs to a family, return this family, else the largest;
-    empty if there is none."""
+    `eval/ifeval/score`. If the metric belongs to a family, return this family, else the largest
+    family of scores or accuracies. A family has at least `FEWEST` keys, and only the first
+    `MOST` are returned. Empty if there is no such family."""
     groups: dict[tuple[str, str], list[str]] = {}
     for key in sorted(keys):
         above, _, leaf = key.rpartition("/")

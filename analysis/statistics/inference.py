@@ -118,7 +118,7 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 def counted_share(share: float, items: int) -> tuple[float, float]:
     """Return bounds of a fraction of `items` items if the noise between runs is unknown:
-    Wilson's interval of the nearest count."""
+    Wilson's interval of the whole number of items that is closest to the fraction."""
     return wilson(min(max(round(share * items), 0), items), items)
 
 
@@ -132,9 +132,9 @@ def share_bounds(share: float, answers: float, below: float, above: float) -> tu
 
 
 def on_logits(mean: float, reach: float) -> tuple[float, float]:
-    """Return bounds of a fraction strictly between 0 and 1. The symmetric interval `mean` +-
-    `reach` is moved to the logit scale by the delta method, so that its bounds stay between 0
-    and 1 (Agresti, *Categorical Data Analysis*, 3.1.6)."""
+    """Return bounds of a fraction `mean`, which must lie strictly between 0 and 1. The symmetric
+    interval `mean` +- `reach` is moved to the logit scale by the delta method, so that the
+    bounds stay between 0 and 1 (Agresti, *Categorical Data Analysis*, 3.1.6)."""
     logit, width = math.log(mean / (1 - mean)), reach / (mean * (1 - mean))
     return _logistic(logit - width), _logistic(logit + width)
 

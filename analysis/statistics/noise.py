@@ -40,8 +40,8 @@ FEW = 4
 it."""
 
 MANY = 12
-"""With fewer repeated cells than this, all cells share a variance, since the spread of variances
-cannot be estimated."""
+"""If cells share their noise and fewer than this were repeated, all get the same variance, since
+the spread of variances cannot be estimated. Otherwise variances may be moderated."""
 
 LEVEL = 0.02
 """The level of the test for equal variances. One in fifty sweeps with equal variances does not
@@ -55,7 +55,7 @@ noise would cause more false winners than promised. At this level, two in a hund
 are lost."""
 
 TOWARD = " toward divergence"
-"""Appended to the name of an axis if half of the cells at some value diverged."""
+"""Appended to the name of an axis if at least half of the cells at some value diverged."""
 
 NoiseRule = Literal["auto", "pooled", "own"]
 
@@ -83,10 +83,11 @@ class Noise:
     variance). `total` is the number of degrees of freedom of all cells. `refused` names sweeps
     whose noise was requested but differs. `noisier` has the noise of those cells that share the
     common noise although their variance is significantly larger (F test at `NOISIER`).
-    `together` is the noise of all cells, if each has its own although the user did not request
-    this, or if runs failed. `trend` is the axis along which the noise grows or falls. `shares`
-    is set if the noise of a cell follows from its mean. `seeds` is the part of the noise that a
-    seed adds to all cells, if known; `between` is then the noise of differences."""
+    `together` is one noise for all cells together. It is set if each cell has its own noise
+    although the user did not request this, or if runs failed. `trend` is the axis along which
+    the noise grows or falls. `shares` is set if the noise of a cell follows from its mean.
+    `seeds` is the part of the noise that a seed adds to all cells, if known; `between` is then
+    the noise of differences."""
 
     kind: Literal["pooled", "moderated", "own", "none"]
     spreads: Mapping[str, Spread]
@@ -116,7 +117,8 @@ class Noise:
         return self.spreads.get(cell)
 
     def largest(self, cell: str) -> Spread:
-        """Return the larger of the cell's own noise and the noise of all cells together."""
+        """Return the largest noise that the cell may have: that of the comparison, its own, or
+        that of all cells together."""
         spreads = (self.of(cell), self.noisier.get(cell), self.together)
         return max((s for s in spreads if s is not None), key=Spread.reach)
 
@@ -235,7 +237,7 @@ def _share(
     axes: Mapping[str, Mapping[str, float]] | None = None,
 ) -> Noise | None:
     """Return the shared noise. If the test rejects equal variances, return each cell's own
-    noise. If there are too few values for the test, return None."""
+    noise. Return None if fewer than `least` cells were repeated, or all variances are 0."""
     mine = {name: values for name, values in own.items() if len(values) > 1}
     repeated = [*mine.values(), *borrowed]
     if len(repeated) < max(least, 1):
@@ -290,10 +292,10 @@ def _trend(
     dfs: Floats,
     axes: Mapping[str, Mapping[str, float]],
 ) -> _Trend | None:
-    """Return the axis along which variances grow or fall the most, if the trend is significant:
-    a t test of the weighted slope of log variance on position, at 5 % / number of axes. If the
-    logarithms scatter more than those of chi-squared variances, the standard error is larger by
-    that factor."""
+    """Return the most significant trend of variances along an axis, if it is significant by a t
+    test of the weighted slope of log variance on position, at 5 % / number of axes. A
+    significant `TOWARD` axis has priority. If the logarithms scatter more around the line than
+    chi-squared variances would, the standard error grows in proportion."""
     if len(repeated) < FEW or len(variances) > len(repeated):
         return None
     weights = 1 / np.asarray(trigamma(dfs / 2))
@@ -334,7 +336,8 @@ def _of_shares(
     """Return the noise of fractions: the variance of a cell is p(1 - p) times a factor that all
     cells share. The factor is a ratio of sums, so cells without any right answer do not distort
     it. To compute p, a right and a wrong answer are added to each cell. The equality of
-    variances is tested only if counts are large enough."""
+    variances is tested only if counts are large enough; if it is rejected, each cell gets its
+    own noise."""
     mine = {name: values for name, values in own.items() if len(values) > 1}
     repeated = [*mine.values(), *borrowed]
     if len(repeated) < least:
@@ -385,8 +388,8 @@ def _noisier(
 
 
 def _each(own: Mapping[str, Sequence[float]], rule: NoiseRule, p: float | None) -> Noise:
-    """Give each cell the noise of its own runs. For a cell with equal values in all runs, the
-    noise is unknown."""
+    """Give each cell the noise of its own runs. For a cell with a single run, or with equal
+    values in all runs, the noise is unknown."""
     spreads: dict[str, Spread] = {}
     repeated = total = 0
     for name, values in own.items():
@@ -436,9 +439,10 @@ def with_failed(
 def paired(noise: Noise, cells: Mapping[str, Mapping[int, float]]) -> Noise:
     """Return the noise of cells that all had the same seeds. `cells` maps cells to their values
     by seed. By a two-way analysis of variance, the effect that a seed has on all cells is
-    subtracted from the noise of differences. This is done only if seeds differ (F test at
-    `LEVEL`, independent of the ranking) and residuals have the same variance in all cells.
-    Otherwise, or if a cell lacks a seed, return `noise` unchanged."""
+    subtracted from the noise of differences. This is done only if seeds differ by an F test,
+    whose result does not depend on the ranking, and if residuals have the same variance in all
+    cells. Otherwise, if a cell lacks a seed, or if the noise is lent or the user requested own
+    noise, return `noise` unchanged."""
     every = {tuple(sorted(own)) for own in cells.values()}
     if noise.rule == "own" or noise.lent or len(every) != 1 or len(cells) < 2:
         return noise
@@ -484,8 +488,8 @@ def _with_seeds(
     groups: Sequence[tuple[str, Sequence[float]]],
     weights: Sequence[float],
 ) -> Estimate:
-    """Return the estimate, with the noise that seeds add to all cells included. This noise
-    cancels in a difference."""
+    """Add the noise that seeds add to all cells to the estimate of a weighted sum. This noise
+    cancels if the weights sum to 0, as in a difference."""
     whole = abs(math.fsum(weights))
     if estimate.error is None or estimate.df is None or whole < 1e-9 * math.fsum(map(abs, weights)):
         return estimate

@@ -24,8 +24,8 @@ DEALS = 999
 """The number of random permutations."""
 _WORK = 3_000_000
 _LEVELS = 8
-"""An axis that is not numeric may always have this many values. An axis with more values needs
-`_EACH` cells for each value on average."""
+"""An axis that is not numeric may always have this many values. To have more values, it needs an
+average of `_EACH` cells for each."""
 _EACH = 5
 _MOST = 40
 """The largest number of values of an axis that is not numeric. Each value is a column, and a
@@ -97,7 +97,8 @@ class Column:
 
 def log_spread(values: Sequence[float]) -> bool:
     """Return whether numbers are spaced more evenly on a log scale. On each scale, the largest
-    distance from an even spacing is measured (as in the Kolmogorov-Smirnov statistic)."""
+    distance from an even spacing is measured (as in the Kolmogorov-Smirnov statistic). For two
+    numbers, return whether their ratio is at least 3."""
     distinct = np.unique(np.asarray(values, dtype=float))
     if len(distinct) < 2 or distinct[0] <= 0:
         return False
@@ -286,7 +287,8 @@ def _explained(terms: Floats, q: Floats, left: Floats) -> Floats:
 
 
 def _strength(rows: Floats, left: Floats, df: int) -> Floats:
-    """Return squared t statistics of unit rows against columns of residuals."""
+    """Return the squared t statistic of each row (a vector of length 1) for each column of
+    residuals."""
     shared = (rows @ left) ** 2
     rest = np.maximum(np.sum(left**2, axis=0) - shared, 1e-300)
     return shared / rest * (df - 1)
@@ -295,8 +297,8 @@ def _strength(rows: Floats, left: Floats, df: int) -> Floats:
 def bent(model: Fit) -> Fit:
     """Add knots to the axes along which the residuals of a model still bend. Each knot is put
     where it explains most, as long as an F test is significant at (1 - `CONFIDENCE`) / number of
-    axes. Without knots, the curve is a parabola, whose band would miss a loss that rises steeply
-    at one end."""
+    curved axes. Without knots, the curve is a parabola, whose band would miss a loss that rises
+    steeply at one end."""
     curved = [i for i, own in enumerate(model.columns) if own.numeric and own.curved]
     for index in curved * _KNOTS:
         more = one_more_knot(model, index)
@@ -310,7 +312,8 @@ def bent(model: Fit) -> Fit:
 
 
 def one_more_knot(model: Fit, index: int) -> Fit | None:
-    """Add a knot to an axis where it explains most. Return None if there are too few cells."""
+    """Add a knot to an axis where it explains most. Return None if the axis is not curved, or if
+    there are too few cells."""
     own = model.columns[index]
     if not (own.numeric and own.curved) or 2 * (model.design.shape[1] + 1) > len(model.y):
         return None

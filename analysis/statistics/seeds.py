@@ -56,9 +56,9 @@ collapse."""
 class Summary(NamedTuple):
     """A summary of a cell's values, one for each seed. `low` and `high` bound the mean with
     `CONFIDENCE`. They are None at n = 1, and if all values are equal, since identical values do
-    not show the noise between seeds. At n = 0 all fields are None; `sd` (with n - 1) is None at
-    n = 1 too. On the log scale, `mean` and its bounds are for the geometric mean, and `sd` is
-    the standard deviation of the natural logarithms."""
+    not show the noise between seeds. At n = 0 all other fields are None. `sd` (with n - 1) is
+    also None at n = 1. On the log scale, `mean` and its bounds are for the geometric mean, and
+    `sd` is the standard deviation of the natural logarithms."""
 
     n: int
     mean: float | None
@@ -76,8 +76,8 @@ class Summary(NamedTuple):
 
 class Chosen(NamedTuple):
     """How the best cell was selected: from `of` possible cells; with `sign` 1, smaller is
-    better. `share` is the confidence of the bound on the worse side. It is higher if the cell is
-    only just ahead, because then chance has probably helped."""
+    better. `share` is the confidence of the bound on the worse side. It is higher in some cases,
+    for example if the cell is only just ahead, because chance has then probably helped."""
 
     name: str
     of: int
@@ -95,12 +95,12 @@ class Chosen(NamedTuple):
 class Comparison(NamedTuple):
     """A cell compared with the best cell. `difference` is the mean of the cell minus the mean of
     the best cell; on the log scale, of natural logarithms. `error` is the standard error of the
-    difference, with `df` degrees of freedom. `family` is the number of compared cells. `p`
-    belongs to the claim that the cell is not the best, and is adjusted for the choice of the
-    best among all. `reach` is the distance of the bounds from the difference, in standard
-    errors. `most` is the largest possible difference of two values of the metric (1 for a
-    fraction). `doubt` is the distance of the bounds if the two cells have the largest noise that
-    they may have."""
+    difference, with `df` degrees of freedom. `family` is the number of compared cells, including
+    the best. `p` belongs to the claim that the cell is not the best, and is adjusted for the
+    choice of the best among all. `reach` is the distance of the bounds from the difference, in
+    standard errors. `most` is the largest possible difference of two values of the metric (1 for
+    a fraction). `doubt` is the distance of the bounds if the two cells have the largest noise
+    that they may have."""
 
     difference: float
     error: float
@@ -125,8 +125,8 @@ class Comparison(NamedTuple):
     @property
     def beyond(self) -> bool:
         """Whether the simultaneous interval excludes 0 by a fifth of its half-width, even with
-        the largest noise that the two cells may have. This claim would be false more often than
-        any other if 95 % were enough."""
+        the largest noise that the two cells may have. Without this reserve of a fifth, the claim
+        would be false more often than any other."""
         return abs(self.difference) > max(_SPARE * self.reach * self.error, self.doubt)
 
     def interval(self) -> tuple[float, float]:
@@ -196,9 +196,9 @@ def summarise_chosen(
     values: Sequence[float], scale: Scale, noise: Noise, chosen: Chosen
 ) -> Summary:
     """Return the summary of a cell that was selected as the best, probably with the help of
-    chance. The largest of `chosen.of` equal means exceeds its true value by more than the
-    distance to the bound on the worse side with probability 1 - `CONFIDENCE`. The other bound is
-    Student's."""
+    chance. If `chosen.of` cells are equally good, the best measured mean is better than its true
+    value by more than the distance to the bound on the worse side with a probability of at most
+    1 - `chosen.share`. The other bound is Student's."""
     spread = noise.of_chosen(chosen.name)
     summary = summarise(values, scale, spread)
     if spread is None:
@@ -225,7 +225,7 @@ def against_best(
     """Compare `best` with every other cell of known noise; these cells are the family of tests.
     With `sign` 1, smaller is better. The dict is empty if the noise of `best`, or of all other
     cells, is unknown. On the log scale all values must be positive. p values are multiplied by
-    `price`, which pays for other looks at the data."""
+    `price`, which corrects for repeated analyses of the data."""
     noise = noise.between or noise
     cells = {
         name: _Mean.of(on_scale(v, scale), s) for name, v in groups.items() if (s := noise.of(name))
@@ -268,14 +268,14 @@ def confidence(
 
 
 def may_hide_collapse(noise: Noise, runs: Sequence[int]) -> bool:
-    """Return whether cells have so few runs that none may have collapsed although the setting
-    sometimes collapses."""
+    """Return whether there are so few runs that none may have collapsed although runs of a cell
+    sometimes collapse."""
     return noise.repeated + noise.lent_cells < FEW and max(runs, default=0) < _ENOUGH
 
 
 def only_just(comparisons: Mapping[str, Comparison]) -> bool:
-    """Return whether the best cell leads all others, but is only just ahead: it does not lead
-    the nearest cell at `_SURE`. Chance has then probably helped it."""
+    """Return whether the best cell leads all others, but is only just ahead: the largest p is
+    above `_SURE`. Chance has then probably helped it."""
     return (
         bool(comparisons) and _SURE < max(one.p for one in comparisons.values()) <= 1 - CONFIDENCE
     )
@@ -302,7 +302,8 @@ class _Mean(NamedTuple):
 
 
 class _Family(NamedTuple):
-    """The number of compared cells, the arguments of `against_best`, and the level of its tests."""
+    """The number of compared cells, including the best; the `sign` and `scale` of
+    `against_best`; and the level of its tests."""
 
     cells: int
     sign: float
@@ -325,10 +326,11 @@ def _shared(cells: Mapping[str, _Mean], best: _Mean, family: _Family) -> dict[st
 
 def _not_the_best(cells: Mapping[str, _Mean], best: _Mean, sign: float) -> dict[str, float]:
     """Return a dict from cell to the p value of the hypothesis that this cell is the best. Under
-    the hypothesis, the closest fit to the measured means gives the cell and all cells above it
-    the same mean. Given which cells these are, the sum of the squared moves is at most
-    chi-squared, with as many degrees of freedom as there are cells above. Cells with a better
-    mean than the best cell (which lost runs) are left out."""
+    the hypothesis, the closest fit to the measured means gives one common mean to the cell and
+    to the cells above that mean. For a given set of cells above it, the weighted sum of the
+    squared distances from the common mean is at most chi-squared, with as many degrees of
+    freedom as the set has cells. Cells with a better mean than the best cell, which were held
+    back because runs failed, are left out."""
     unit = max(cell.spread.sd for cell in (best, *cells.values()))
     order = sorted(cells, key=lambda name: sign * cells[name].value)
     every = [best, *(cells[name] for name in order)]

@@ -16,7 +16,8 @@ _DRAWS = 9999
 
 class Split(NamedTuple):
     """A split of the cells into two groups: `close` cells have similar runs, `wide` cells have
-    different runs. The third field is the ratio between the ranges of the two groups."""
+    different runs. `factor` is the ratio of the smallest range of the `wide` cells to the
+    largest of the `close` ones."""
 
     close: int
     wide: int
