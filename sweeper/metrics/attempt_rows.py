@@ -1,6 +1,6 @@
-"""Follows the metrics of one attempt or folder. A read gets only new bytes, and at most a given
-number of them. Rows that a resumed attempt copied from the previous attempt are marked as copies,
-since alarms were raised for them already."""
+"""Follows the metrics of one attempt or folder. A read returns only new bytes, and at most a
+given number of them. Rows that a resumed attempt copied from the previous attempt are marked as
+copies, since alarms were raised for them already."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,8 +16,8 @@ from sweeper.sweep.folder import SweepFolder
 
 
 class GrowingMetrics:
-    """A follower of the metrics in `folder`, which may be in any of its metrics files
-    (`files.NAMES`)."""
+    """A follower of the metrics file in `folder`. The file may have any of the names in
+    `files.NAMES`."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class GrowingMetrics:
         return self.file.path if self._growing.has_begun else None
 
     def open(self, folder: str) -> None:
-        """Follow another folder from the beginning of its file."""
+        """Follow the metrics file of another folder, from the beginning of this file."""
         self._folder = folder
         self._open(next(paths_in(folder)))
 
@@ -49,8 +49,8 @@ class GrowingMetrics:
         return self._growing.read(find, most)
 
     def _choose(self, find: Find) -> None:
-        """Open the file that has the metrics now. A program may first write another file, and a
-        preferred file later."""
+        """Open the first file of `files.NAMES` that exists now. A program may have created a
+        later one first."""
         for path in paths_in(self._folder):
             if path == self.begun_path:
                 return
@@ -61,10 +61,10 @@ class GrowingMetrics:
 
 
 class Fresh(NamedTuple):
-    """New rows, each with True if it is a copy. `again` means that the file was replaced, and these
-    are its rows from the start. `more` means that more can be read immediately. `size` is the
-    number of bytes read. `malformed` counts lines that are not rows, and `unlike` describes these
-    lines."""
+    """New rows, each with True if it is a copy. `again` means that the file was replaced, and
+    that `rows` are its rows from the start. `more` means that more can be read immediately.
+    `size` is the number of bytes read. `malformed` counts lines that are not rows, and `unlike`
+    describes these lines."""
 
     rows: list[tuple[Row, bool]]
     again: bool
@@ -105,11 +105,12 @@ class Tail:
         return Fresh(rows, again, added.more, added.size, malformed, unlike)
 
     def _finder(self, ended: bool) -> Find:
-        """Return a function that takes a path and returns the file as it is now, or None.
+        """Return a function that takes a path and returns the file as it is now, or None if it is
+        missing.
 
-        If a part of the metrics file on a remote store was read before, the function lists only the
-        parts of this file, which are few. If there are none, it lists the attempt's folder, but
-        only once, because the folder may contain many iteration folders.
+        If the metrics file is on a remote store and was read before, the function lists only the
+        parts of this file, which are few. If there are no parts, it lists the attempt's folder,
+        but only once, because that folder may contain many iteration folders.
         """
         files = self._listed.files(self._folder, ended=ended)
         begun = self._metrics.begun_path if self._store.is_remote else None
@@ -125,7 +126,8 @@ class Tail:
     def _parsed(
         self, data: bytes, start: int, find: Callable[[str], Source | None]
     ) -> tuple[Parsed, Parsed]:
-        """Parse the copied lines, and the lines that the attempt wrote itself."""
+        """Parse the lines that were copied, and separately the lines that the attempt wrote
+        itself."""
         copied = self._copied(data, start) if self._copying and data else 0
         parse = self._metrics.file.parse
         return parse(data[:copied], start, find), parse(data[copied:], start + copied, find)

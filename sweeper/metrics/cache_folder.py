@@ -1,6 +1,6 @@
-"""The cache folder and the documents in it. Users may delete these files at any time, since sweeper
-makes them again. Each file is written under a temporary name and then renamed. Uses only the
-standard library."""
+"""The cache folder and its files. Users may delete these files at any time: sweeper makes them
+again. Each file is written under a temporary name and then renamed. Uses only the standard
+library."""
 
 import contextlib
 import json
@@ -19,7 +19,8 @@ _VERSION = "v6"
 
 
 class Folder:
-    """The cache files of one root. `clock` returns nanoseconds."""
+    """The cache files of the store at `root`. `folder` has the caches of all stores (None: the
+    default folder). `clock` returns nanoseconds."""
 
     def __init__(
         self, root: str, folder: str | None = None, clock: Callable[[], int] = time.time_ns
@@ -31,8 +32,8 @@ class Folder:
         self._made = False
 
     def may_keep(self, stamp: Stamp) -> bool:
-        """Return whether values read from a file with this stamp may be cached. They may if every
-        later change of the file changes the stamp."""
+        """Return whether values read from a file with this stamp may be cached. They may if
+        every later change of the file is sure to change the stamp."""
         return not stamp.is_fleeting(self._clock())
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> bool:
@@ -82,9 +83,9 @@ def hash_of(text: str) -> str:
 
 
 class Index:
-    """Cached facts about the runs of a sweep, or of a root's folders: events, outcomes, values. A
-    fact is valid while the files that it was read from are unchanged. Without a `folder` nothing is
-    cached."""
+    """Cached facts about the runs of a sweep, or about the folders of a store: events, outcomes,
+    values. A fact is valid while the files that it was read from are unchanged. Without a
+    `folder` nothing is cached."""
 
     def __init__(self, folder: Folder | None, name: str) -> None:
         self._folder, self._name = folder, f"index of {name}"
@@ -94,9 +95,10 @@ class Index:
     def recall(
         self, run: str, what: str, files: Iterable[tuple[str, Stamp | None]], read: Callable[[], T]
     ) -> T:
-        """Return the value `what` of a run, which is JSON: the cached value if its `files` still
-        have the same names and stamps, else the result of `read`. None is not cached. Without a
-        folder, `files` is not iterated over, so a generator does not have to make stamps."""
+        """Return the JSON value that is called `what` and belongs to a run. It is the cached
+        value if `files` have the same names and stamps as when it was cached, else the result of
+        `read`. None is not cached. Without a cache folder, `files` is not iterated over, so that
+        no stamps are computed."""
         if self._folder is None:
             return read()
         files = tuple(files)

@@ -1,4 +1,5 @@
-"""The contents and listings of a remote store's sweeps, cached between processes."""
+"""A local cache of the file contents and listings of a remote store's sweeps. Later processes
+use it too."""
 
 import atexit
 import time
@@ -12,7 +13,7 @@ from sweeper.sweep.settled import GATES, is_settled
 _SMALL = 4096
 """Maximum size in bytes of a file on a remote store whose content is cached."""
 _PLAN = 1 << 22
-"""Maximum size in bytes of a file directly in a sweep's folder, such as its plan."""
+"""The same maximum for a file that is directly in a sweep's folder, such as the sweep's plan."""
 
 _LISTED_NS = 600 * 10**9
 """Maximum age in nanoseconds of a cached listing."""
@@ -58,8 +59,8 @@ class Contents:
         self._changed.add(path.partition("/")[0])
 
     def listing(self, top: str, gate: Sequence[Entry]) -> list[Entry] | None:
-        """Return the cached listing of a sweep's files if the entries in `gate` are still the same,
-        else None."""
+        """Return the cached listing of a sweep's files. Return None if it is too old, or was
+        cached with other entries than those in `gate`."""
         stored = self._folder.load_json(f"listing of {top}")
         if stored is None or stored["gate"] != [[*entry] for entry in gate]:
             return None
@@ -68,8 +69,8 @@ class Contents:
         return [Entry(*entry) for entry in cast(list[Any], stored["files"])]
 
     def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
-        """Cache the listing of a sweep's files if nothing writes to the sweep. `gate` was listed
-        before the files."""
+        """Cache the listing of a sweep's files if nothing writes to the sweep. `gate` must have
+        been listed before `listing`."""
         start = len(top) + 1
         gated = (entry.path[start:] for entry in gate)
         if is_settled(gated) and is_settled(entry.path[start:] for entry in listing):
@@ -77,7 +78,7 @@ class Contents:
             self._folder.save_json(f"listing of {top}", document)
 
     def save(self) -> None:
-        """Save new contents."""
+        """Write new contents to the cache folder."""
         for top in self._changed:
             self._folder.save_json(f"contents of {top}", self._tops[top])
         self._changed.clear()

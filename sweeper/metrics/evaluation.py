@@ -1,5 +1,5 @@
-"""Reads the file that tinker-cookbook writes about an evaluation in its EvalStore: the model's
-checkpoint, and its scores."""
+"""Reads the file that tinker-cookbook writes about an evaluation in its EvalStore: the
+checkpoint that was evaluated, and its scores."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from sweeper.common.json_values import list_of, table_of
 from sweeper.metrics.rows import as_float
 
 BASE = "base"
-"""The checkpoint's name for a model that was not trained."""
+"""The name that replaces a checkpoint's name if the model was not trained."""
 _STEP = r"(?:^|step|batch|[-_/])(\d+)$"
 
 
@@ -46,7 +46,7 @@ def facts_of(document: Mapping[str, object]) -> Facts | None:
 
 
 def step_of_name(checkpoint: object) -> int | None:
-    """Return the step in the name of a checkpoint, such as `000020` or `step20`; None if there is
-    none."""
+    """Return the step in the name of a checkpoint, such as `000020` or `step20`; None if the
+    name has no step."""
     match = re.search(_STEP, checkpoint) if isinstance(checkpoint, str) else None
     return None if match is None else int(match[1])

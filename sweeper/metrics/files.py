@@ -16,9 +16,9 @@ METRICS = "metrics.jsonl"
 NAMES = (METRICS, "metrics.csv", "progress.csv")
 """Names of metrics files. If a folder holds several, the first of these is read."""
 EVALUATION = "metadata.json"
-"""The file with the facts of an evaluation (`evaluation.py`). The evaluation's scores are read as
-one row of metrics. The file alone does not show that a folder holds metrics, since other programs
-use its name."""
+"""The file with the facts of an evaluation (`evaluation.py`). The evaluation's scores are read
+as one row of metrics. A file of this name does not show that a folder holds metrics, since other
+programs use the name too."""
 PLACES = frozenset({*NAMES, *(f"{name}.parts" for name in NAMES)})
 """Names of files and folders. A folder that contains one of them has metrics."""
 
@@ -49,8 +49,9 @@ class MetricsFile:
     def parse(
         self, data: bytes, start: int = 0, find: Callable[[str], Source | None] = lambda _: None
     ) -> Parsed:
-        """Return the rows in `data`, which starts at byte `start` of the file. If the header must
-        be read first, `find` is called with the file's path. Raises `StoreError`."""
+        """Return the rows in `data`, which starts at byte `start` of the file. If the header of
+        a CSV file must be read first, `find` is called with the file's path. Raises
+        `StoreError`."""
         if self.by_line:
             return parse(data)
         if self.is_evaluation:
@@ -161,13 +162,13 @@ def metrics_stamp(files: Files, folder: str) -> tuple[str, Stamp | None]:
 
 
 def paths_in(folder: str) -> Iterator[str]:
-    """Yield the possible paths of metrics in `folder`, the preferred one first."""
+    """Yield the possible paths of a metrics file in `folder`, the preferred path first."""
     for name in NAMES:
         yield f"{folder}/{name}" if folder else name
 
 
 def metrics_path(store: Store, folder: str) -> str:
-    """Return the path of the metrics file in `folder`."""
+    """Return the path of the metrics file in `folder`; `metrics.jsonl` if there is none."""
     return metrics_stamp(Files(store, folder), folder)[0]
 
 

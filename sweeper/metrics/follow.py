@@ -18,9 +18,9 @@ Find = Callable[[str], Source | None]
 
 
 class Added(NamedTuple):
-    """New bytes of a file: `data`, which starts at offset `start`. `size` bytes were read. `again`
-    means that the file was replaced, and `start` is 0. `more` means that more can be read
-    immediately."""
+    """New bytes of a file: `data`, which starts at offset `start`. `size` bytes were read.
+    `again` means that the file was replaced and is read from the start. `more` means that more
+    can be read immediately."""
 
     data: bytes
     start: int
@@ -30,7 +30,8 @@ class Added(NamedTuple):
 
 
 class Growing:
-    """A follower of the file at `path`. With `lines`, it returns only complete lines."""
+    """A follower of the file at `path`. With `lines`, it returns only complete lines, and parts
+    of a line that is longer than a read."""
 
     def __init__(self, store: Store, path: str, *, lines: bool = True) -> None:
         self._store, self._lines = store, lines
@@ -46,7 +47,7 @@ class Growing:
 
     def _begin(self) -> None:
         self.offset = 0
-        """The number of bytes returned so far."""
+        """The offset of the next byte to return."""
         self._edge = b""
         self._stamp: Stamp | None = None
         self._pieces: list[list[int]] = []
@@ -98,7 +99,7 @@ class Growing:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any version of the file was read or skipped."""
+        """Whether `read` or `skip` has found the file."""
         return self._stamp is not None
 
     def _is_as_it_was(self) -> bool:

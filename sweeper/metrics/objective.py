@@ -78,8 +78,9 @@ _NONE: dict[str, object] = {"step": None}
 
 
 def _missing(numbered: Sequence[int], rows: int, is_named: Callable[[int], bool]) -> int:
-    """Return the number of rows after the last row in `numbered` if these rows should have a number
-    too (`are_missing`), else 0."""
+    """Return the number of rows after the last row with a number, if these rows should have a
+    number too (`are_missing`), else 0. `numbered` has the indices of the rows with a number, and
+    `rows` is the number of all rows."""
     after = rows - 1 - numbered[-1]
     if after == 0:
         return 0
@@ -125,8 +126,8 @@ def counting_rows(has_number: "Flags", stepped: "Flags") -> "Flags":
 
 
 def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
-    """Reduce the values of `counting_rows` (at least one, steps ascending) to the value by which a
-    run is judged. Return the index of its step, and the value."""
+    """Reduce the values of `counting_rows` (at least one, steps ascending) to the value by which
+    a run is judged. Return the index of the row with its step, and the value."""
     end, of = len(values) - 1, mean_of_last(at)
     if of is not None:
         return end, _mean(values[-of:].tolist())
@@ -141,8 +142,8 @@ def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
 
 
 def smoothed(values: "Floats") -> float | None:
-    """Return the mean of the last tenth of the values, at least of one value. None if there are no
-    values, or one in the last tenth is not finite."""
+    """Return the mean of the last tenth of the values, at least of one value. None if there are
+    no values, or if a value in the last tenth is not finite."""
     import numpy as np
 
     tail = values[-max(1, round(SMOOTH * len(values))) :]
@@ -159,9 +160,10 @@ class Judge:
         self._sign, self._at = sign_of(goal), at
         of = mean_of_last(at)
         self._before_last: deque[Point] | None = None if of is None else deque(maxlen=of - 1)
-        """The points before the last one that the mean includes; None if `at` is not a mean."""
+        """The points that the mean includes, without the last point; None if `at` is not a mean."""
         self._before: float | None = None
-        """The best finite value before the last point, which a later row may still replace."""
+        """The best finite value before the last point. (A later row may still replace the last
+        point.)"""
         self.last: Point | None = None
         """The point with the highest step; without steps, the latest point."""
 
@@ -181,8 +183,8 @@ class Judge:
         return self.last is not None and not math.isfinite(self.last.value)
 
     def add(self, point: Point) -> bool:
-        """Add the next point. Return False if it replaces a point that is no longer stored; then
-        only the whole history gives the value."""
+        """Add the next point. Return False if its step is below the last point's step and `at`
+        is not `last`: then only the whole history gives the value."""
         last = self.last
         if last is None:
             self.last = point
@@ -203,8 +205,8 @@ class Judge:
         return True
 
     def takes_back(self, step: float | None) -> bool:
-        """Return whether a row of this step that has no value of the metric undoes a point that was
-        added before."""
+        """Return whether a row with this step, but without the metric, makes the value wrong
+        because it replaces points that were added before."""
         if self.last is None or self.last.step is None or step is None:
             return False
         return step == self.last.step or (step < self.last.step and self._at != "last")

@@ -14,15 +14,15 @@ SOURCES: Mapping[str, tuple[str, ...]] = {
     "sample": ("tokens/sampled", "env/all/total_ac_tokens", "total_ac_tokens"),
     "prefill": ("tokens/prefill_uncached", "env/all/total_ob_tokens", "total_ob_tokens"),
 }
-"""Keys of metrics that are numbers of tokens, by kind. If a run has several keys of a kind, the
-first one counts."""
+"""Keys of metrics that are numbers of tokens, by kind. If a run has several keys of a kind, only
+the first in this order counts."""
 
 ALSO: Mapping[str, str] = {"tokens/prefill_uncached": "tokens/prefill_cached"}
 """The key of the cached tokens, by the key of the tokens that were not cached. The two are counted
 separately, because cached prompts are cheaper."""
 
 _MOST = 1e15
-"""A count of more tokens than this in one step is considered wrong."""
+"""A count of this many tokens or more in one row is considered wrong, and is ignored."""
 _MOST_BYTES = 1_000_000
 _KEYS = (*(key for keys in SOURCES.values() for key in keys), *ALSO.values())
 

@@ -20,7 +20,7 @@ COLUMNS = (
     *("ob_len", "ac_len", "final_ob_len", "sampling_client_step", "attempt"),
 )
 """Columns of numbers that any row may have; columns of metrics follow. `ob_len` and `ac_len` are
-the tokens of all turns."""
+the numbers of tokens in all turns."""
 LABELS = ("name", "split", "tags")
 """Columns of strings: the file's name ("train", "eval_test"), the split, the tags."""
 
@@ -59,7 +59,7 @@ def summary_files(files: Files, folders: Sequence[str]) -> list[SummaryFile]:
 
 
 def _names(files: Files, folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the folder and the name of each file one level down."""
+    """Yield the subfolder's name and the file's name for each file in a subfolder of `folder`."""
     top = files.store.local_path(folder)
     if top is None:
         for inner in files.below(folder):
@@ -127,8 +127,8 @@ def _total(steps: Iterable[Mapping[str, object]], key: str) -> float:
 
 
 def _sum(numbers: Iterable[float]) -> float:
-    """Add numbers one after the other, as columns are added. `sum` would be more exact from Python
-    3.12 on."""
+    """Add numbers one after the other, as numpy adds columns, so that the results are equal.
+    From Python 3.12 on, `sum` rounds differently."""
     return functools.reduce(operator.add, numbers, 0)
 
 

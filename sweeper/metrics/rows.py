@@ -13,7 +13,8 @@ Row = dict[str, object]
 
 _SHOWN = 3
 _LONGEST = 60
-"""Maximum number of keys that a message names, and of characters that it quotes."""
+"""The maximum number of characters that a message quotes. `_SHOWN` is the maximum number of keys
+that it names."""
 
 
 class Parsed(NamedTuple):
@@ -27,8 +28,8 @@ class Parsed(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """The rows of all attempts of a run: one per step, steps ascending, then the rows without a
-    step (`step` is None), and the counts of unreadable lines."""
+    """The merged rows of a run's attempts: one row per step, by ascending step, then the rows
+    without a step (`step` is None). `malformed` and `torn` are the sums over the attempts."""
 
     rows: list[Row]
     malformed: int
@@ -84,10 +85,11 @@ def _parse_object(line: bytes, loads: Callable[[bytes], object]) -> Row | None:
 def merge(attempts: Iterable[Parsed]) -> Merged:
     """Merge the attempts of a run, oldest first, into one history.
 
-    From its first step on, an attempt replaces all earlier rows, because the training beyond that
-    step was discarded. A resumed attempt begins with copies of all earlier rows, so its rows are
-    the whole history. Within one file, the later line wins for each step and key. Rows without a
-    step cannot be matched, so only those of the latest attempt that has any are kept.
+    From its lowest step on, an attempt replaces all rows of earlier attempts, because their
+    training beyond that step was discarded. A resumed attempt begins with copies of all earlier
+    rows, so its rows are the whole history. Within one file, the later line wins for each step
+    and key. Rows without a step cannot be matched, so only those of the latest attempt that has
+    any are kept.
     """
     by_step: dict[float, Row] = {}
     loose: list[Row] = []
@@ -179,8 +181,8 @@ def as_step(value: object) -> float | None:
 
 
 def as_float(value: object) -> float | None:
-    """Return a recorded number as a float; None for anything else, also for booleans. An integer
-    that is too large for a float becomes infinite."""
+    """Return a recorded number as a float; None for anything else, including booleans. An
+    integer that is too large for a float becomes infinite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -210,16 +212,17 @@ a summary."""
 
 
 def are_missing(after: int, gap: int, *, named: bool) -> bool:
-    """Return whether the last `after` rows should have a number of a metric. `gap` is the longest
-    earlier run of rows without a number, such as between evaluations. `named` is whether one of the
-    last rows has the key, for example with null."""
+    """Return whether the last `after` rows should have a number of a metric. `gap` is the
+    largest number of consecutive earlier rows without a number, for example between two
+    evaluations. `named` is whether one of the last rows has the key, for example with null."""
     return after > gap and (named or after > _PASSING)
 
 
 def merge_checkpoints(attempts: Iterable[Parsed]) -> list[Row]:
-    """Return checkpoint records of the attempts of a run, oldest first, each with its `attempt`
-    (from 1). A record replaces an earlier one of the same name. A resumed attempt starts with
-    copies of earlier records; each copy keeps the number of the attempt that wrote the record."""
+    """Return the checkpoint records of a run's attempts, oldest first. The key `attempt` of each
+    record is the number of the attempt that wrote it (from 1). A record replaces an earlier
+    record of the same name. A resumed attempt starts with copies of earlier records, which keep
+    their attempt's number."""
     records: dict[object, Row] = {}
     for attempt, parsed in enumerate(attempts, start=1):
         for row in parsed.rows:

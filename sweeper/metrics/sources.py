@@ -11,14 +11,15 @@ from sweeper.store.base import Entry, Store
 from sweeper.store.local import open_regular
 
 MOMENT = 2_000_000_000
-"""Nanoseconds after a change during which a file's time is unreliable. The kernel's clock for file
-times is coarse, so a second change within one tick would not show."""
+"""Nanoseconds after a change during which a file's time is unreliable. The kernel's clock for
+file times is coarse, so a second change within one tick would not change the time."""
 
 
 class Stamp(NamedTuple):
     """Values that change with a file: its size, its time (nanoseconds, or a store's equivalent),
-    its inode (0: no inode), and the kernel's change time (nanoseconds). Copying and unpacking may
-    keep the time and size of another file, but users cannot set the change time."""
+    its inode (0: no inode), and the kernel's change time (nanoseconds). A copied or unpacked
+    file may have the size and the time of the file that it replaces, but users cannot set the
+    change time."""
 
     size: int
     time: int
@@ -79,7 +80,7 @@ class Source(Protocol):
 
     def read(self, start: int, most: int | None = None) -> tuple[Stamp, bytes]:
         """Return at most `most` bytes from `start` on, and the stamp of the file at that moment.
-        Raises `NotFound` if it was removed."""
+        Raises `NotFound` if the file was removed."""
         ...
 
 

@@ -22,7 +22,7 @@ from sweeper.metrics.tables.columns import Columns, join
 _ROOM = 1 << 21
 """A segment is written as soon as there are this many new values."""
 _SMALL = 16
-"""If more segments than this are less than half full, they are merged."""
+"""If this many segments or more are less than half full of valid data, they are merged."""
 _WORTH = 1 << 15
 """For fewer values than this, parsing again is faster than importing pyarrow."""
 _METADATA = b"sweeper"
@@ -31,7 +31,8 @@ _writers: list[threading.Thread] = []
 
 
 def wait_for_writers(but: int = 0) -> None:
-    """Wait until the threads of this process have written their segments, except the last `but`."""
+    """Wait until this process's threads have written their segments. Do not wait for the `but`
+    newest threads."""
     while len(_writers) > but:
         _writers.pop(0).join()
 
@@ -99,7 +100,8 @@ class _Segment:
 
 
 class Cache:
-    """The cached files of one kind below one folder of a root."""
+    """The cached columns of the files of one kind (metrics or rollouts) below a folder of a
+    store."""
 
     def __init__(self, folder: Folder, files: Files, kind: str) -> None:
         self.folder = folder
@@ -191,7 +193,8 @@ class Cache:
                 _writers.append(writer)
 
     def save(self) -> None:
-        """Write new data, and merge segments if many hold little valid data."""
+        """Write new data, and merge segments if many hold little valid data. Too few new data
+        from local files are not written (`_WORTH`)."""
         if self._new_numbers < self._least:
             return
         live = dict.fromkeys(self._segments.values(), 0)

@@ -121,9 +121,9 @@ class Columns:
         return replace(self, values=values, odd={k: self.odd[k] for k in values if k in self.odd})
 
     def tidy(self) -> "Columns":
-        """Return the rows with their keys in a fixed order, whatever the hint of `read_columns`
-        was. The keys of the first row come first, in its order. Other keys follow, by their first
-        row and their name. Keys that no row has are dropped."""
+        """Return the rows with their keys in an order that does not depend on the hint of
+        `read_columns`. The keys of the first row come first, in its order. Other keys follow,
+        sorted by the first row that has them, then by name. Keys that no row has are dropped."""
         first: dict[str, Floats] = {}
         late: list[tuple[int, str]] = []
         for key, column in self.values.items():
@@ -267,7 +267,7 @@ def is_text(data: bytes) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _decoder(keys: tuple[str, ...], strict: bool) -> "msgspec.json.Decoder[msgspec.Struct]":
-    """Return a decoder of rows with numbers under `keys`. Other keys are rejected with `strict`,
+    """Return a decoder of rows with numbers under `keys`. Other keys are rejected if `strict`,
     else skipped."""
     line_type = msgspec.defstruct(
         "Line",
@@ -332,9 +332,9 @@ def last_number(data: bytes, key: str) -> Point | None:
 
 
 def _lacks(after: Sequence[Row], before: Sequence[Row], key: str) -> bool:
-    """Return whether the rows `after` the last number should probably have a number too. This is so
-    if they are more than the rows without a number directly before that number. `before` are the
-    rows before it."""
+    """Return whether the rows `after` the last number should probably have a number too.
+    `before` are the rows before that number, the nearest first. They show how many rows usually
+    lie between two numbers (`are_missing`)."""
     numbered = [as_number(row.get(key)) is not None for row in before]
     gap = numbered.index(True) if any(numbered) else len(numbered)
     return are_missing(len(after), gap, named=any(key in row for row in after))

@@ -58,12 +58,12 @@ def numbers_frame(
     whole: Sequence[str] = (),
     common: Sequence[str] = RUN_KEY,
 ) -> "pandas.DataFrame":
-    """Return a DataFrame. Its columns are a category for each common value, the keys `first`, then
-    the other keys in order of appearance.
+    """Return a DataFrame. Its columns are a categorical column for each name in `common`, then the
+    keys `first`, then the other keys in order of appearance.
 
-    A column is int64 if it is named in `whole` and has only integers. It has objects, with None for
-    missing values, if the key has values other than numbers. Else it is float64, with NaN for
-    missing values.
+    If a key has values that floats cannot hold exactly, such as strings, its column has Python
+    objects, with None for missing values. Otherwise the column is int64 if the key is in `whole`
+    and has an integer in every row, else float64, with NaN for missing values.
     """
     import pandas
 
@@ -133,8 +133,8 @@ def numbers_table(
     common: Sequence[str] = RUN_KEY,
 ) -> object:
     """Return an Arrow table for SQL with the columns of `numbers_frame`, where NULL (missing)
-    differs from NaN (recorded). Values other than numbers are in a text column. It has the key's
-    name, or `<key>.text` if the key has numbers too."""
+    differs from NaN (recorded). Values other than numbers are in a text column. The text column
+    has the key's name, or `<key>.text` if the key has numbers too."""
     pyarrow = _pyarrow()
     keys = _keys(parts, first)
     odd = join_odd([part.columns for part in parts])
@@ -188,8 +188,9 @@ def _text(value: object) -> str | None:
 
 
 def plain_column(values: Sequence[Any]) -> object:
-    """Return Python values as an Arrow column. If their types differ, the column has strings, with
-    values other than strings in JSON."""
+    """Return Python values as an Arrow column of booleans, integers or floats. If none of these
+    types fits all values, the column has strings, and values other than strings are written as
+    JSON."""
     pyarrow = _pyarrow()
     kinds: set[object] = {type(value) for value in values if value is not None}
     if not kinds:
@@ -207,13 +208,13 @@ def plain_column(values: Sequence[Any]) -> object:
 
 
 def _is_number(value: object) -> bool:
-    """Return whether a column of 64-bit floats can hold a value exactly."""
+    """Return whether a value is a number that a 64-bit float holds exactly."""
     return type(value) is float or (type(value) is int and abs(value) < _WHOLE)
 
 
 def _split(name: str, values: Sequence[object]) -> list[tuple[str, Sequence[object]]]:
-    """Split a column into numbers and other values, as in `numbers_table`, so that the numbers can
-    be compared."""
+    """Split a column that has numbers and other values into two columns, as in `numbers_table`,
+    so that the numbers can be compared."""
     numbers = [value if _is_number(value) else None for value in values]
     others = [None if _is_number(value) else value for value in values]
     mixed = any(value is not None for value in numbers) and any(v is not None for v in others)

@@ -14,9 +14,9 @@ from sweeper.sweep.labels import plural
 
 def merge_columns(attempts: Sequence[Columns]) -> Columns:
     """Merge the attempts of a run, oldest first, into one history: one row per step, ascending,
-    then the rows without a step (their step is ABSENT). From its first step on, an attempt replaces
-    earlier attempts. Of the rows without a step, only those of the latest attempt that has any are
-    kept. Steps become floats."""
+    then the rows without a step (their step is ABSENT). From its lowest step on, an attempt
+    replaces earlier attempts. Of the rows without a step, only those of the latest attempt that
+    has any are kept. Steps become floats."""
     used = [attempt for attempt in attempts if attempt.rows]
     malformed = sum(attempt.malformed for attempt in attempts)
     torn = sum(attempt.torn for attempt in attempts)
@@ -86,8 +86,8 @@ def _alike(steps: Floats, others: Floats) -> int:
 
 
 def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, float]]:
-    """Return the places where the steps of a key go back, as pairs of (previous step, step). Only
-    rows from `start` on are searched.
+    """Return the rows in which the steps of any key go back, as pairs of (previous step, step).
+    Only rows from `start` on are searched.
 
     Each key is compared only with itself. So an evaluation that runs beside the training may log
     late.
@@ -151,8 +151,8 @@ def _loose(steps: Sequence[Floats]) -> NDArray[np.intp]:
 
 
 def _placed(column: Floats, odd: Odd, target: NDArray[np.intp], rows: int) -> tuple[Floats, Odd]:
-    """Return a column with each value in its target row; if several values have the same row, the
-    last one counts."""
+    """Return a column with each value in its target row. If several values have the same target
+    row, the last value is kept."""
     placed = absent(rows)
     mask = present(column) & (target >= 0)
     placed[target[mask]] = column[mask]

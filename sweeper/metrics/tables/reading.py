@@ -42,7 +42,7 @@ class _CachedState(NamedTuple):
 
 class Reader:
     """A reader of columns. Without a `folder` there is no cache. `parsed` counts the bytes that
-    were not cached. `save` caches new data."""
+    were parsed because they were not cached. `save` caches new data."""
 
     def __init__(self, folder: Folder | None) -> None:
         self.parsed = 0
@@ -52,9 +52,10 @@ class Reader:
         self._fillers: dict[str, subprocess.Popen[bytes]] = {}
 
     def fill(self, wanted: Iterable[tuple[Files, str]], share: int = _SHARE) -> None:
-        """Start processes that cache the last of many local files, while this process reads the
-        first. `share` is the number of bytes that justifies a process. `columns` waits for the
-        processes, and reads the files that they skip."""
+        """Start processes that read and cache the last of many local files, while this process
+        reads the first. `share` is the number of bytes that justifies a process. `columns` waits
+        for the process that reads its file, and reads the file itself if that process did not
+        cache it."""
         sizes: list[tuple[Files, str, int]] = []
         for files, path in wanted:
             source, cache = files.source(path), self.cache(files)

@@ -1,5 +1,5 @@
-"""Reads rollout summaries as columns. The rows of a run's first files are cached together, and are
-valid while these files are unchanged."""
+"""Reads rollout summaries as columns. The rows of a run's first files, by iteration, are cached
+together. They are valid while these files are unchanged."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -124,8 +124,8 @@ def _read_files(
 
 
 def join_summaries(parts: Sequence[Summaries], keys: Sequence[str] | None = None) -> Summaries:
-    """Join summaries one after the other, with only these columns (None for all). The indices of
-    their texts are adjusted."""
+    """Join summaries one after the other, with only these columns (None for all). The indices in
+    the column `_TEXTS` are adjusted."""
     numbered: dict[tuple[str, ...], int] = {}
     joined: list[Columns] = []
     for part in parts:
@@ -162,7 +162,7 @@ def read_summaries(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries:
 def _labelled(
     columns: Columns, texts: Sequence[tuple[str, ...]], rows: list[int], malformed: list[int]
 ) -> Summaries:
-    """Add a column with the index of each row's texts."""
+    """Add the column `_TEXTS`, with the index of each row's texts."""
     numbered: dict[tuple[str, ...], int] = {}
     codes = np.array([numbered.setdefault(text, len(numbered)) for text in texts], np.float64)
     values = {**columns.values, _TEXTS: codes}
