@@ -38,9 +38,9 @@ _SIGKILL = 9
 def to_argv(config: dict[str, object], forms: dict[str, str]) -> list[str]:
     """Return a configuration as `key=value` arguments for chz.
 
-    `forms` has the keys whose values are not written in the usual form `plain` (a string unchanged,
-    a list with commas). The form `literal` is a Python literal; `indexed` is an argument for each
-    element.
+    `forms` has the form of each key that is not written in the usual form `plain`. `plain` is a
+    string unchanged, or a list with commas. `literal` is a Python literal. `indexed` is a
+    separate argument for each element.
     """
     return [
         f"{path}={text}"
@@ -66,7 +66,7 @@ def written(key: str, value: object, form: str) -> Iterator[tuple[str, str]]:
 
 
 def _separable(items: list[object]) -> bool:
-    """Return whether commas can separate the items, and chz recognizes the text as a list."""
+    """Return whether the items can be joined with commas so that chz reads the same list."""
     if items and isinstance(items[0], str) and items[0][:1] in ("[", "(", ""):
         return False
     return not any(
@@ -102,9 +102,9 @@ def move(root: str, copy: str) -> Callable[[str], str]:
 
 
 def move_imports(moved: Callable[[str], str]) -> None:
-    """Make this interpreter import from the copy of a checkout, if the checkout is installed in it
-    by a path file or by the finders of setuptools (modules `__editable___*_finder` with folders by
-    name). `moved` maps paths of the checkout to the copy."""
+    """Make this interpreter import a checkout's modules from the checkout's copy. This changes
+    the module path, and the tables of setuptools' finders for editable installs (modules
+    `__editable___*_finder`). `moved` maps paths of the checkout to paths of the copy."""
     sys.path[:] = [moved(entry) for entry in sys.path]
     for name, module in list(sys.modules.items()):
         if not name.startswith("__editable__"):
@@ -129,7 +129,8 @@ def check(waits: int | None, recipes: tuple[str, ...] = ()) -> None:
     to stderr, and its standard input is empty.
 
     `waits` is a descriptor. A byte from it means that the request is ready; its end means that
-    there will be no request. Until then, import `recipes`, and other modules that will be needed.
+    there will be no request. While the function waits, it imports `recipes` and other modules
+    that will be needed. None means that the request is ready.
     """
     import gc
     import json
@@ -175,12 +176,12 @@ def _beside(name: str) -> ModuleType:
 
 
 def count_usage(modules: str | None) -> None:
-    """If the worker has named a folder for counts, start counting the recipe's usage of the Tinker
-    service.
+    """If the worker has named a folder for counts in $SWEEPER_METER, start counting the recipe's
+    usage of the Tinker service.
 
-    Also make a signal write the stacks of the recipe's threads to a file beside that folder. After
-    the first use of the service, add the imported modules to the list at `modules`, for the fork
-    server.
+    Also make a signal write the stacks of the recipe's threads to a file beside that folder.
+    After the first use of the service, add the imported modules to the list at `modules`, for
+    the fork server.
     """
     folder = os.environ.get("SWEEPER_METER")
     if folder:
@@ -221,8 +222,8 @@ def _package(module: str) -> str:
 
 
 def forget_shadowed(names: set[str]) -> None:
-    """Unload all packages in `names` if the first folder on the module path contains one of them.
-    The recipe's run will import the package from that folder."""
+    """Unload all packages in `names` if the first folder on the module path contains one of
+    them, because a run would import that package from the folder."""
     first = sys.path[0]
     if any(
         os.path.exists(os.path.join(first, name + end)) for name in names for end in ("", ".py")

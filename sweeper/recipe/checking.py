@@ -72,15 +72,15 @@ class Class:
 
 
 class Checker(typing.Generic[Made]):
-    """A check of the configurations that `source` makes: a `Class`, or a
-    `function_recipes.Function`.
+    """A check of configurations. `source` makes a configuration from arguments; it is a `Class`, or
+    a `function_recipes.Function`.
 
-    A value that chz has parsed before is not parsed again. Instead, the class is called with the
-    parsed values of its fields, so all its validators run.
+    If `source` is a `Class`, a value that chz has parsed before is not parsed again. Instead, the
+    class is called with the parsed values of its fields, so all its validators run.
 
-    `filled` has the fields that the worker adds to each configuration. After `check`, `forms` has
-    the form of each key that is not written in the usual form, and `problems` has (index, key,
-    message).
+    `filled` has the fields that the worker adds to each configuration. After `check`, `forms`
+    has the form of each key that is not written in the usual form, and `problems` has tuples:
+    the configuration's index, the key, and the message.
     """
 
     def __init__(
@@ -170,8 +170,9 @@ class Checker(typing.Generic[Made]):
         left: dict[str, object],
         texts: dict[str, str],
     ) -> None:
-        """Store what chz has made for each field of a configuration. `left` are the keys without
-        mistakes. A value that only contradicts another value is not stored as wrong."""
+        """Store the value that chz has made for each field of a configuration. `left` has the
+        keys without mistakes. A value that only contradicts another value is not stored as
+        wrong."""
         for name, keys, places in fields:
             value = self._read(made, name)
             if not all(key in left for key in keys):
@@ -188,9 +189,9 @@ class Checker(typing.Generic[Made]):
         fields: list[_Field],
         row: list[int],
     ) -> bool:
-        """Parse a configuration with chz, and remove keys with mistakes until chz accepts it.
-        Return True if the form of a key was changed instead; then earlier configurations must be
-        checked again."""
+        """Parse a configuration with chz. Report and remove keys with mistakes until chz accepts
+        the configuration. Return True if the form of a key was changed instead: then earlier
+        configurations must be checked again."""
         remaining = {
             key: value
             for key, value in config.items()
@@ -230,8 +231,8 @@ class Checker(typing.Generic[Made]):
         return read(*self.source.read(made, key))
 
     def _is_refused(self, index: int, key: str, value: object) -> bool:
-        """Return whether the key is not a field, or takes an object or code. If so, add a problem
-        for it once."""
+        """Return whether the key is not a field, or takes an object or code. If so, report it,
+        but only once. Null is accepted for every field."""
         if key not in self._refused:
             self._refused[key] = self._why_refused(key)
         why = self._refused[key]

@@ -57,16 +57,16 @@ _CHANGED = (-1, -1)
 
 
 def serve(status: str, move: Move) -> str | None:
-    """Serve workers until no worker has connected for a minute, or the folder of the file `status`
-    is gone. Then return None. The function also returns in each process that it has forked for a
-    recipe, with the path of the file that describes the recipe. `move` is the function of
-    bootstrap.py."""
+    """Serve workers until no worker has connected for a minute, the folder of the file `status`
+    is gone, or a package was changed. Then return None. The function also returns in each
+    process that it has forked for a recipe, with the path of the file that describes the recipe.
+    `move` is the function of bootstrap.py."""
     with socket.socket(fileno=LISTENING) as listener:
         return Server(listener, status, move).loop()
 
 
 class Server:
-    """A server that has imported modules. It forks a keeper (see fork_protocol.py) for each worker
+    """A server that imports modules, and forks a keeper (see fork_protocol.py) for each worker
     that requests a process."""
 
     def __init__(self, listener: socket.socket, status: str, move: Move) -> None:
@@ -80,8 +80,8 @@ class Server:
         self._refused: str | None = None
 
     def loop(self) -> str | None:
-        """Serve until no worker has connected for a while. In a process forked for a recipe, return
-        the path of the recipe's file."""
+        """Serve until the server has to end (see `serve`). In a process forked for a recipe,
+        return the path of the file that describes the recipe."""
         folder = os.path.dirname(self._status)
         last = time.monotonic()
         while time.monotonic() < last + _IDLE_SECONDS and os.path.isdir(folder):
@@ -101,7 +101,7 @@ class Server:
 
     def _answer(self, connection: socket.socket) -> str | None:
         """Serve a worker. Return "", or None if the server has to end. In a process forked for a
-        recipe, return the path of the recipe's file."""
+        recipe, return the path of the file that describes the recipe."""
         connection.settimeout(_REQUEST_SECONDS)
         try:
             if user_of(connection) != os.getuid():
@@ -168,8 +168,8 @@ class Server:
             os.replace(partial, self._status)
 
     def _fork(self, connection: socket.socket) -> str:
-        """Fork a keeper. Return "" in the server, and the path of the recipe's file in the recipe's
-        process."""
+        """Fork a keeper. Return "" in the server, and the path of the file that describes the
+        recipe in the recipe's process."""
         if os.fork():
             return ""
         recipe = None
@@ -234,7 +234,7 @@ def _import(names: list[str]) -> Imported:
 
 def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | None:
     """Start a recipe, wait for its end, and reap it when the worker asks for that. In the recipe's
-    process, return the path of the recipe's file; in the keeper, return None.
+    process, return the path of the file that describes the recipe; in the keeper, return None.
 
     The keeper touches little memory: each page that it changes, even by a reference count, is
     copied.
@@ -287,8 +287,9 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
 
 
 def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
-    """Wait for the end of the recipe, report it to the worker, and wait until the worker has
-    cleaned up. Return False if the worker disappears before it has done so."""
+    """Wait for the end of the recipe, or for a message of the worker. Report an end to the
+    worker, and wait until the worker has cleaned up. Return whether it asks to reap the recipe.
+    Raises `OSError` if the worker disappears."""
     select.select([connection, ended], [], [])
     if select.select([ended], [], [], 0)[0]:
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -375,8 +376,8 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _threads_after_fork() -> int:
-    """Return the number of other threads that a fork does not end. Numerical libraries end their
-    threads before a fork, and start them again when they need them."""
+    """Fork once, and return the number of other threads that this process still has. Numerical
+    libraries end their threads before a fork, and start them again when they need them."""
     child = os.fork()
     if child == 0:
         os._exit(0)

@@ -77,8 +77,8 @@ class Function:
             return typing.Any
 
     def defaults(self, arguments: list[str]) -> Mapping[str, object]:
-        """Return the values of the config that the function makes from `arguments` alone. Return {}
-        if it needs more arguments."""
+        """Return the values of the config that the function makes from `arguments` alone. Return
+        {} if the function needs more arguments, or takes a config instead of making one."""
         if self.taken is not None:
             return {}
         try:
@@ -177,7 +177,7 @@ def _first(argument: str) -> str:
 
 
 def _class_of(built: object, name: str) -> type[object]:
-    """Return the class of a config, or of the config that a Blueprint makes."""
+    """Return the class of a config, or of the config that a Blueprint makes. Raises `Unusable`."""
     if isinstance(built, chz.Blueprint):
         cls = typing.cast("chz.Blueprint[object]", built).target
         returned = f"a Blueprint of {cls!r}"

@@ -160,7 +160,8 @@ def _describe_function(source: Function, request: CheckRequest, deep: bool) -> d
 
 def log_path_field(request: CheckRequest, takes: dict[str, Takes], name: str) -> str | None:
     """Return the field that takes the run's folder. Return None if the recipe has no such field,
-    but `launch.metrics_dir` says where it writes. Raises `Refused` if there is neither."""
+    but `launch.metrics_dir` says where it writes. Raises `Refused` if there is neither, or if
+    the config has no field of the requested name."""
     field = request["log_path_field"]
     if field is None and "log_path" not in takes and request.get("metrics_dir"):
         return None
@@ -258,20 +259,20 @@ def entry_point(name: str) -> str | None:
 
 
 def entry_points() -> dict[str, str]:
-    """Map the short name of each recipe in this interpreter to `module` or `module:Class`."""
+    """Return `module` or `module:Class` for the short name of each recipe in this interpreter."""
     from importlib import metadata
 
     return {point.name: point.value for point in metadata.entry_points(group=GROUP)}
 
 
 def check_source(recipe: Located) -> None:
-    """Raise `Refused` for a module that does nothing when run as `__main__`, since its run would
-    succeed. Raise it too for a module that starts a run when imported, since planning must not run
-    anything.
+    """Raise `Refused` for a module that does nothing when run as `__main__`, since its runs would
+    succeed without any work. Raise it too for a module that starts a run when imported, since
+    planning must not run anything.
 
     The function reads the source before the import. It accepts a module whose source cannot be
-    found or parsed: the import shows whether the module works. If the recipe names a function, this
-    is recorded in `recipe`, and the function is called instead of the module.
+    found or parsed: the import shows whether the module works. If the recipe names a function,
+    this is recorded in `recipe`: runs then call the function instead of executing the module.
     """
     try:
         source, main = _read_source(recipe)
@@ -411,8 +412,8 @@ def _taken_by_main(module: ModuleType, defined: dict[str, type[object]]) -> str 
 def describe(
     cls: type[object], *, deep: bool = False, above: tuple[type[object], ...] = ()
 ) -> dict[str, Takes]:
-    """Map each field to its type, its default if that is plain data, its doc, and whether it is
-    required. With `deep`, a field that holds another config has the fields of that config in
+    """Return the type of each field, its default if that is plain data, its doc, and whether it
+    is required. With `deep`, a field that holds another config has the fields of that config in
     `fields`."""
     import chz
 
@@ -448,7 +449,7 @@ def _nested(annotation: object) -> type[object] | None:
 
 
 def type_name(annotation: object) -> str:
-    """Return a type as written: `float`, `str | None`, `list[int]`."""
+    """Return a type as it is written in Python: `float`, `str | None`, `list[int]`."""
     if isinstance(annotation, type) and not hasattr(annotation, "__args__"):
         return annotation.__qualname__
     if typing.get_origin(annotation) is typing.Union:

@@ -78,8 +78,8 @@ _CLIENTS = {
 """The methods that are wrapped. All must exist."""
 _PAUSES = {"paused_rate_limit": "rate_limit", "paused_capacity": "capacity"}
 _VOUCHED_SECONDS = 90.0
-"""Seconds that a pause counts if the SDK does not report it again: the waiting request may have
-been abandoned."""
+"""Seconds after which a pause no longer counts, unless the SDK reports it again. The waiting
+request may have been abandoned."""
 
 
 def install(folder: str, labels: dict[str, str], then: Callable[[], None] | None = None) -> None:
@@ -440,9 +440,9 @@ class ImportHook:
         self._asking = False
 
     def find_spec(self, name: str, *_given: object) -> ModuleSpec | None:
-        """Return the module's own spec, with a loader that notifies us. A caller that only looks
-        the module up gets this spec too. That is harmless: nothing happens until the module is
-        executed."""
+        """Return the module's own spec, with a loader that also calls `then`. A caller that only
+        looks the module up gets this spec too. That is harmless: nothing happens until the
+        module is executed."""
         if name != self._name or self._asking:
             return None
         import importlib.util

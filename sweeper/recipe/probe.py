@@ -1,5 +1,6 @@
-"""Sends one request to the recipe's interpreter: to a process of `start.py check`, which can be
-started before the request is known. This module is loaded first, so it imports few others."""
+"""Sends one request to the recipe's interpreter. The process that answers runs `start.py check`,
+and can be started before the request is known. This module is loaded first, so it imports few
+others."""
 
 import os
 import select
@@ -123,8 +124,9 @@ def ahead(
 
 
 def _early(words: Sequence[str]) -> list[str]:
-    """Return the modules of sweeper's own recipes that grids among `words` name in a line `recipe:
-    NAME`. These recipes may be imported before the grid has been checked."""
+    """Return the modules of sweeper's own recipes that are named by a line `recipe: NAME` in a
+    grid whose path is in `words`. These recipes may be imported before the grid has been
+    checked."""
     recipes = os.path.join(os.path.dirname(os.path.dirname(BOOTSTRAP)), "recipes")
     names: list[str] = []
     for grid in filter(os.path.isfile, words):

@@ -36,7 +36,7 @@ Configs = list[Config]
 
 
 def ask(module: ModuleType, configs: Configs) -> Answer:
-    """Call all hooks, and return their results."""
+    """Call the functions `notes`, `estimate` and `lacks`, and return their results."""
     notes, problems = _notes(module, configs)
     estimates = _estimates(module, configs)
     return {"lacks": _lacks(module, configs), "notes": notes, "problems": problems,
@@ -62,8 +62,9 @@ def examples(
 
 
 def _lacks(module: ModuleType, configs: Configs) -> list[Problem]:
-    """Return the recipe's lines about what this machine lacks, each line once. If a line is about a
-    key, it comes with the key and the first configuration that has the line."""
+    """Return the recipe's lines about what this machine lacks, each line once. If a line is
+    about a key, it comes with the key and the index of the first configuration that has the
+    line."""
     function: Callable[[Config], Iterable[object]] | None = getattr(module, "lacks", None)
     lacking: dict[str, Problem] = {}
     if not callable(function):

@@ -38,8 +38,9 @@ class Problem(NamedTuple):
 
 
 class Inspected(NamedTuple):
-    """A recipe, the problems of the configurations, and the recipe's notes for users. `estimates`
-    has the recipe's estimate of the usage of each run (None: no estimate), or is empty."""
+    """A recipe, the problems of the configurations, and the recipe's notes for users.
+    `estimates` has the recipe's estimate of the usage of each configuration's run (None: no
+    estimate), or is empty."""
 
     recipe: Recipe
     problems: list[Problem]

@@ -18,8 +18,8 @@ def number() -> int:
 
 
 def write_stacks_to(path: str) -> None:
-    """At each signal, append the stacks of all threads to the file at `path`. If the file cannot be
-    opened, do nothing."""
+    """At each signal `number()`, append the stacks of all threads to the file at `path`. If the
+    file cannot be opened, do nothing."""
     if not number():
         return
     import faulthandler
