@@ -1,2 +1,3 @@
-"""Training programs, one file each, with a chz `Config` and `main(config)`. Each runs by `python -m
-sweeper.recipes.<name> key=value`, without the rest of sweeper."""
+"""Programs that train or evaluate a model. Each recipe is one file with a chz `Config` and
+`main(config)`, and runs with `python -m sweeper.recipes.<name> key=value`, without a launcher.
+The other files are parts that recipes share."""

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 
 def check_functions(items: Iterable[Item], run_graders: graders.Graders) -> None:
-    """Load all graders. Try user functions on the right answers, before any question is asked."""
+    """Load the graders of all items. Call each user function on the right answer of the first
+    item that uses it, and on the EXAMPLES of its file. Raises RecipeError if a call fails."""
     checked: set[str] = set()
     for item in items:
         name = item.grader
@@ -40,7 +41,7 @@ def check_functions(items: Iterable[Item], run_graders: graders.Graders) -> None
 
 class Answers:
     """The answers in `items.jsonl`, for each item and sample. `rows` are the recorded rows; each
-    new row also gets the fields `more`."""
+    new row also gets the fields in `more`."""
 
     def __init__(
         self,
@@ -75,9 +76,9 @@ class Answers:
             self._rows.setdefault(row["item"], {})[row["sample"]] = row
 
     def keep(self, items: Iterable[Item], others: Iterable[dict[str, Any]] = ()) -> None:
-        """Drop the answers to other items than `items`. Grade answers again if their item has a
-        new grader. If anything changes, rewrite the file: first `others` (rows of earlier
-        steps), then the answers."""
+        """Drop all answers except those to `items`. Grade an answer again if the grader of its
+        item has changed (never for benchmarks). If anything changes, rewrite the file: first
+        `others` (the rows of other steps), then the answers."""
         by_key = {item.key: item for item in items}
         answers: dict[str, dict[int, dict[str, Any]]] = {}
         for key, rows in self._rows.items():
@@ -98,7 +99,8 @@ class Answers:
         return row | fresh | self.grade(item, str(row.get("text", "")))
 
     def grade(self, item: Item, text: str) -> dict[str, Any]:
-        """Grade an answer. Return its score and grader as fields of a row."""
+        """Grade an answer. Return its score, its grader and the grader's error as fields of a
+        row."""
         if item.grader is None:
             return {"score": None, "grader": None}
         score, error = self._graders.get(item.grader)(item.question, text)
@@ -125,8 +127,8 @@ class Model(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """An item, and the pending request for its missing samples, if any. The first missing sample
-    has the number `first`."""
+    """An item, and the pending request for its missing samples (None if none is missing). The
+    first missing sample has the number `first`."""
 
     item: Item
     first: int
@@ -145,8 +147,8 @@ class Asker:
     def under_way(
         self, items: Iterable[Item], stop: service.Stop | None = None
     ) -> Iterator[Pending]:
-        """Yield the items in order with their requests, while up to `in_flight` later requests are
-        pending. After a signal to `stop`, no request begins."""
+        """Yield the items in order with their requests, while up to `in_flight` later requests
+        are pending. After a signal to `stop`, no further request begins."""
         waiting: deque[Pending] = deque()
         for item in items:
             if stop is not None and stop.signum is not None:

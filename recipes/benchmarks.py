@@ -20,12 +20,13 @@ PREFIX = "cookbook:"
 """The prefix of suites that are benchmarks of tinker-cookbook."""
 
 GRADER = "tinker-cookbook"
-"""The name of the grader in rows of these items."""
+"""The name of the grader in the rows of benchmarks."""
 
 
 class Played(NamedTuple):
-    """The result of an example: its first prompt, the answers and their tokens. `ended` says
-    whether the model ended the last answer."""
+    """The result of an episode: its first prompt, the text of all answers, and the number of
+    their tokens. `ended` says whether the model ended the last answer. `expected` is the right
+    answer, if the environment tells it."""
 
     prompt: str
     text: str
@@ -78,7 +79,8 @@ def _not_installed(name: str) -> str:
 
 
 def check(suite: str) -> Checked:
-    """Check a benchmark of a suite while a grid is planned, without importing the package."""
+    """Check a benchmark while a grid is planned: is tinker-cookbook installed? The benchmark's
+    name is not checked, because this would need an import of the package."""
     if importlib.util.find_spec("tinker_cookbook") is None:
         return Checked(_not_installed(suite.removeprefix(PREFIX)))
     return Checked(None)
@@ -113,7 +115,8 @@ class About(NamedTuple):
 
 
 def _renderer_of(about: About) -> str:
-    """Return the renderer that tinker-cookbook recommends for a model. Raises RecipeError."""
+    """Return the name of the renderer that tinker-cookbook recommends for a model with this
+    `thinking`. Raises RecipeError if there is none."""
     try:
         names = _cookbook("model_info").get_recommended_renderer_names(about.model_name)
     except (ValueError, KeyError):
@@ -144,9 +147,8 @@ class Benchmarks:
 
     def items(self, taken: Collection[str] = ()) -> list[Item]:
         """Return the examples of all benchmarks in order, as items. A benchmark whose name is
-        `taken` by another suite is called cookbook-<name>. Raises RecipeError if a data set is
-        missing.
-        """
+        `taken` by another suite is called cookbook-<name>. Raises RecipeError if a data set
+        cannot be loaded or has no examples."""
         items: list[Item] = []
         for name in self._named:
             for example in self._environments(name, 0):
@@ -162,8 +164,8 @@ class Benchmarks:
         return self._where[item.key][0]
 
     def begin(self, sampler: Any, item: Item, first: int, seeds: Sequence[int]) -> Waited:
-        """Play an example once for each seed. Number the samples from `first` on. Return the
-        pending episodes."""
+        """Start to play an example once for each seed, and return the pending episodes. They are
+        the samples with the numbers `first`, `first` + 1 and so on."""
         import asyncio
 
         name, example = self._where[item.key]

@@ -49,8 +49,9 @@ class _Encoded(NamedTuple):
 class Example(NamedTuple):
     """A conversation as tokens, up to and including the end token of its last answer.
 
-    `weights` is 1.0 for the assistant's tokens (also its end token) and 0.0 elsewhere; the last
-    answer begins at `answer`.
+    `weights` has a weight for each token: 0.0 if the token is not learned, otherwise 1.0 (unless
+    a recipe changes it). The end token of a learned answer is learned too. The last answer
+    begins at the index `answer`.
     """
 
     tokens: list[int]
@@ -196,7 +197,8 @@ def to_datum(example: Example) -> "tinker.Datum":
 
 
 def same_text(tokenizer: Any, left: Sequence[int], right: Sequence[int]) -> bool:
-    """Return whether two token sequences decode to the same text, without special tokens."""
+    """Return whether two token sequences decode to the same text. Special tokens, and white
+    space around the text, are ignored."""
     texts = [tokenizer.decode(list(ids), skip_special_tokens=True).strip() for ids in (left, right)]
     return texts[0] == texts[1]
 
@@ -257,7 +259,7 @@ _FOR_TEMPLATES = ("role", "content", "reasoning_content", "tool_calls", "tool_ca
 
 
 def _by_template(tokenizer: Any, messages: Conversation, **options: bool) -> str:
-    """Render messages. Raises RecipeError if the template does not allow them."""
+    """Render messages. Raises RecipeError if the template refuses them."""
     more = {"tools": tools} if (tools := _tools_of(messages)) else {}
     plain = [{key: m[key] for key in _FOR_TEMPLATES if key in m} for m in messages]
     try:
@@ -273,8 +275,8 @@ def _by_template(tokenizer: Any, messages: Conversation, **options: bool) -> str
 
 
 def _check_message(rendered: str, message: Message, what: str) -> None:
-    """Raise RecipeError if the template has left out a part of a message, such as its thoughts,
-    its tool calls or its role."""
+    """Raise RecipeError if the template has left out a part of a message: its content, its
+    thoughts, its name or a tool call."""
     _check_whole(rendered, [message["content"]], what)
     for key in ("reasoning_content", "name"):
         if key in message:
@@ -289,7 +291,7 @@ def _check_message(rendered: str, message: Message, what: str) -> None:
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """Yield all names and texts in a JSON value."""
+    """Yield all keys and strings in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
@@ -302,8 +304,8 @@ def _leaves(value: Any) -> Iterator[str]:
 
 
 def _check_whole(rendered: str, forms: Sequence[str], what: str) -> None:
-    """Raise RecipeError if a rendered text contains a part of a message in none of its `forms`.
-    White space is ignored."""
+    """Raise RecipeError if a rendered text contains none of `forms`, the ways in which a
+    template may write a part of a message. White space is ignored."""
     if any(text in rendered for text in forms):
         return
     if not any("".join(text.split()) in "".join(rendered.split()) for text in forms):
@@ -314,8 +316,8 @@ def _check_whole(rendered: str, forms: Sequence[str], what: str) -> None:
 
 
 def _until_end(tokenizer: Any, tokens: list[int]) -> list[int]:
-    """Remove the tokens that the template adds after the end token. A model that is sampled
-    stops at the end token."""
+    """Remove the tokens that the template adds after the end token, because a sampled answer
+    stops at the end token. If the answer has no special token, append the end token."""
     special = _special_ids(tokenizer)
     for position in reversed(range(len(tokens))):
         if tokens[position] in special:

@@ -27,7 +27,7 @@ _MEANT_WEIGHTS = ("weight", "weights", "trainable")
 train on other data than the user meant."""
 
 MOST_LINES, MOST_BYTES = 10_000, 20_000_000
-"""The largest number of lines and of bytes that are read of a file while a grid is planned."""
+"""While a grid is planned, a file is read until this many lines or bytes have been read."""
 _SHOWN = 8
 
 
@@ -77,14 +77,14 @@ class Row:
         return value
 
     def answer(self, value: Any, name: str) -> str:
-        """Check that a value is a non-empty string, and return it."""
+        """Check that a value is a string that is not blank, and return it."""
         if not self.text(value, name).strip():
             raise self.wrong(f"{name} is empty: nothing can be learned from it")
         return value
 
     def messages(self, value: Any, name: str = "messages", marked: bool = False) -> Conversation:
-        """Check that a value is a list of messages, and return them. With `marked`, a message of
-        the assistant may be marked as not trainable."""
+        """Check that a value is a list of messages, and return them. With `marked`, messages may
+        also have the keys that only training data have, such as `trainable` and `tool_calls`."""
         if not isinstance(value, list) or not value:
             raise self.wrong(f"expected {name} to be a list of messages with role and content")
         return [self._message(entry, f"{name}[{n}]", marked) for n, entry in enumerate(value)]
@@ -184,8 +184,8 @@ def _function_of(entry: Any) -> dict[str, Any] | None:
 
 
 def sample(path: str, parse: Callable[[Row], T]) -> tuple[list[T], float]:
-    """Return the first lines of a file, parsed, and an estimate of the file's number of lines
-    divided by the number of parsed lines."""
+    """Return the first lines of a file, parsed, and a factor: about how many times as many lines
+    the whole file has."""
     chosen: list[T] = []
     for row, end in _rows(path):
         chosen.append(parse(row))
@@ -204,7 +204,7 @@ path."""
 
 
 class Checked(NamedTuple):
-    """The result of checking a data file: a mistake, if any, and notes."""
+    """The result of checking a data file: the first mistake (None: no mistake), and notes."""
 
     mistake: str | None
     notes: tuple[str, ...] = ()
@@ -213,10 +213,9 @@ class Checked(NamedTuple):
 def check(
     path: str, parse: Callable[[Row], Any], split: Split | None = None, test_size: int = 0
 ) -> Checked:
-    """Check the first lines of a file while a grid is planned, at most MOST_LINES and
-    MOST_BYTES. `parse` is called for each line. If the whole file was read, `split` is called
-    for its rows. Both raise RecipeError for mistakes. A file is read again only if it has
-    changed."""
+    """Check a file while a grid is planned, up to MOST_LINES or MOST_BYTES. `parse` is called
+    for each line. If this reached the end of the file, `split` is called for all rows. Both
+    raise RecipeError for mistakes. A file is read again only if it has changed."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -264,7 +263,8 @@ def _unreadable(path: str, error: OSError) -> str:
 
 
 def _rows(path: str) -> Iterator[tuple[Row, int]]:
-    """Yield the object of each line, and the offset of the end of the line in bytes."""
+    """Yield the object of each line that is not blank, and the offset of the line's end in
+    bytes."""
     end = 0
     try:
         # In bytes a line ends only at \n: texts may hold other line breaks.

@@ -149,8 +149,8 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
 
 def teachers_of(text: str) -> list[tuple[float, str]]:
-    """Return the teachers' weights, which add up to 1, and names. Raises ValueError for an invalid
-    text."""
+    """Return the weight and the name of each teacher in the setting `teacher`. The weights add
+    up to 1. Raises ValueError for an invalid text."""
     teachers: list[tuple[float, str]] = []
     for part in text.split(","):
         before, star, name = part.strip().rpartition("*")
@@ -196,13 +196,15 @@ class OnPolicy(rl.GroupTrainer):
 
     @property
     def drops_constant(self) -> bool:
-        """Whether groups of equal rewards are dropped (default: no, because rewards are not
-        used)."""
+        """Whether groups whose rewards are all equal are dropped (default: no, because training
+        does not use the rewards)."""
         return bool(self.config.remove_constant_reward_groups)
 
     def token_advantages(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
-        """Return the advantage of each sampled token (log teacher - log student), and the metric
-        `teacher_kl`."""
+        """Return the advantage of each sampled token, and the metric `teacher_kl`. The advantage
+        is `kl_penalty_coef` times the discounted sum of the teachers' minus the student's
+        logprob, over this token and the later ones. With `kl_top_k`, return what `top_k`
+        returns."""
         config = self.config
         if config.kl_top_k:
             return self.top_k(groups)
@@ -224,8 +226,8 @@ class OnPolicy(rl.GroupTrainer):
     def ask(
         self, sampler: "tinker.SamplingClient", problem: Problem, count: int, **params: Any
     ) -> rl.SampleRequest:
-        """Submit a request for answers. If `kl_top_k` is set, the answers come with the
-        likeliest tokens at each position."""
+        """Submit a request for answers. If `kl_top_k` is set, answers that are not sampled
+        greedily come with the likeliest tokens at each position."""
         k = self.config.kl_top_k
         if not k or not params["temperature"]:
             return super().ask(sampler, problem, count, **params)
@@ -237,8 +239,8 @@ class OnPolicy(rl.GroupTrainer):
 
     def top_k(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
         """Return the loss weights of the likeliest tokens at each position, and two metrics of
-        the divergence from the teachers: estimated from the sampled tokens, and computed over
-        the likeliest tokens."""
+        the divergence from the teachers: one is estimated from the sampled tokens, the other is
+        computed from the likeliest tokens."""
         import numpy as np
 
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
@@ -264,7 +266,8 @@ class OnPolicy(rl.GroupTrainer):
 
     @property
     def loss_fn(self) -> Any:
-        """The name of the loss function. The loss of `kl_top_k` is a weighted sum of logprobs."""
+        """The name of the loss function. With `kl_top_k` it is `cross_entropy`: a weighted sum
+        of logprobs."""
         return "cross_entropy" if self.config.kl_top_k else super().loss_fn
 
     def to_datum(self, prompt: list[int], rollout: Rollout, by_token: Any) -> "tinker.Datum":
@@ -282,13 +285,14 @@ class OffPolicy(sft.SupervisedTrainer):
 
     @property
     def learn(self) -> chat.Learned:
-        """The messages that are learned: all answers, since the teacher wrote them."""
+        """The messages of held-out conversations that are evaluated: all answers. (Training uses
+        the teachers' answers.)"""
         return "all_assistant_messages"
 
     def render_train(self, data: tasks.Split) -> list[chat.Example]:
-        """Return the training questions with the teachers' answers. Answers that were cut off at
-        `max_tokens` are left out. A resumed run asks the teachers again and gets the same
-        answers."""
+        """Return the training questions with the teachers' answers. Questions that leave no room
+        for an answer of `max_tokens` are left out, and so are answers that were cut off. A
+        resumed run asks the teachers again and gets the same answers."""
         import tinker
 
         config: Config = self.config

@@ -41,10 +41,12 @@ if TYPE_CHECKING:
     import tinker
 
 Baseline = Callable[[], list[tuple[float, float]]]
-"""A function that waits for the baselines of the chosen and the rejected answer of each pair."""
+"""A function that waits for two numbers of each pair, one for the chosen and one for the
+rejected answer: their baselines or, for the result of `forward`, their log ratios."""
 
 EVEN = 1e-4
-"""Differences of log ratios below this (in nats) are rounding errors, and are treated as ties."""
+"""Two log ratios that differ by less than this (in nats) count as equal, because such a
+difference may be a rounding error."""
 
 
 @chz.chz
@@ -129,8 +131,7 @@ def slopes(ratios: Sequence[tuple[float, float]], beta: float) -> list[float]:
 
 def preference_metrics(ratios: Sequence[tuple[float, float]], beta: float) -> dict[str, float]:
     """Return loss, accuracy, margin and rewards, with tinker-cookbook's names. Accuracy is the
-    fraction of pairs whose chosen answer has gained more than the rejected answer; a tie counts
-    as half."""
+    fraction of pairs in which the chosen answer has the larger log ratio; a tie counts as half."""
     count = len(ratios)
     apart = [chosen - rejected for chosen, rejected in ratios]
     right = [0.5 if abs(gap) < EVEN else float(gap > 0) for gap in apart]
@@ -153,14 +154,15 @@ def _sigmoid(x: float) -> float:
 
 
 def weighted(example: chat.Example, slope: float) -> "tinker.Datum":
-    """Return the training datum of an answer for the loss `cross_entropy`. Its tokens have the
-    weight `slope`."""
+    """Return the training datum of an answer for the loss `cross_entropy`. The weights of its
+    tokens are multiplied by `slope`."""
     return chat.to_datum(example._replace(weights=[slope * weight for weight in example.weights]))
 
 
 @dataclass(frozen=True)
 class Passed:
-    """The batch of a step, and its pending forward pass, which changes no weights."""
+    """The batch of a step, and its pending requests that change no weights: the forward pass,
+    and any evaluation and checkpoint."""
 
     step: int
     batch: list[pairs.Rendered]
@@ -182,9 +184,8 @@ class Trained:
 
 class PairTrainer(Trainer):
     """The training loop on pairs. A step computes the margins in a forward pass, and then trains
-    with the gradient of the loss, while the forward pass of the next step is pending. A margin
-    is `beta` times (gain of the chosen answer - gain of the rejected answer), where a gain is a
-    logprob minus its baseline."""
+    with the gradient of the loss. A margin is `beta` times (log ratio of the chosen answer - log
+    ratio of the rejected answer). A log ratio is the logprob of an answer minus its baseline."""
 
     loss_name: ClassVar = "dpo_loss"
 
@@ -231,8 +232,8 @@ class PairTrainer(Trainer):
         return step
 
     def begin(self, step: int) -> Passed:
-        """Submit the forward pass of a step. The service executes it with the weights of that
-        step."""
+        """Submit the forward pass of a step, and any checkpoint and evaluation that are due. The
+        service executes them with the weights at the beginning of the step."""
         config = self.config
         saved = self.save(step) if self.save_due(step) else None
         scores = self.begin_scores(step)
@@ -313,8 +314,8 @@ class PairTrainer(Trainer):
 
 
 class PreferenceTrainer(PairTrainer):
-    """A trainer that compares answers with a reference. The reference does not change, so its
-    logprobs are requested only once for each pair."""
+    """A trainer whose baselines are the logprobs of a reference model. The reference does not
+    change, so its logprobs are requested only once for each pair."""
 
     config: Config
     shown: ClassVar = ("dpo_loss", "margin", "test/margin", "test/preference_accuracy")
@@ -354,8 +355,8 @@ class PreferenceTrainer(PairTrainer):
         return baselines
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Evaluate, and for generated problems also measure `test/accuracy`, as the other
-        recipes do: the share that greedy sampling answers exactly."""
+        """Submit an evaluation. For generated problems it also measures `test/accuracy`: the
+        share of problems that greedy sampling answers exactly."""
         measured = super().begin_evaluation(step)
         if self.config.data is not None:
             return measured

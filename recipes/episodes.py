@@ -1,5 +1,5 @@
 """Plays episodes of many turns: a model works in a shell until it is done or reaches a limit.
-Sampled tokens are never decoded and tokenized again."""
+Training uses the sampled tokens themselves: they are not decoded and tokenized again."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -43,8 +43,8 @@ class Sampled(NamedTuple):
 class Limits(NamedTuple):
     """Limits of an episode: turns, tokens of an answer, tokens of the context, seconds of a
     command, seconds of the episode, and characters of an output that the model sees. With
-    `summarise`, the model writes a summary when fewer than `margin` tokens of the context are
-    left, and continues from the summary."""
+    `summarise`, the model writes a summary before the context is full, and continues from the
+    summary. A larger `margin` (in tokens) makes it do so earlier."""
 
     turns: int
     tokens: int
@@ -90,7 +90,7 @@ class Action(NamedTuple):
 
 
 def instruction(agent: str, step: Step) -> str:
-    """Return the first message to the model."""
+    """Return the message that gives the model a step of a task."""
     return _HEAD[agent] + step.instruction
 
 
@@ -122,8 +122,9 @@ def _terminus(text: str) -> Action:
 
 
 def shown(result: Result, most: int) -> str:
-    """Return a command's result as the model sees it: the output (without its middle, if it is
-    long), and the exit code or the limit that ended a failed command."""
+    """Return a command's result as the model sees it: the output, without its middle if it is
+    long. If a limit or the end of the shell ended the command, this is added. If a command fails
+    without output, its exit code is shown."""
     text = result.text
     lost = result.lost
     if len(text) > most:
@@ -140,7 +141,7 @@ def shown(result: Result, most: int) -> str:
 
 
 class Player:
-    """Plays episodes. `sample(turn, prompt)` returns the model's next answer."""
+    """Plays episodes of one kind of agent, within limits."""
 
     def __init__(self, tokenizer: Any, agent: str, limits: Limits) -> None:
         self.tokenizer, self.agent, self.limits = tokenizer, agent, limits
@@ -152,8 +153,9 @@ class Player:
         place: Environment,
         sample: Callable[[int, list[int]], Sampled],
     ) -> Played:
-        """Start the environment, and play an episode in it. Raises `Died` if the environment
-        dies, and `TaskFailed` if the task cannot be set up."""
+        """Start the environment, and play an episode in it. `sample(turn, context)` returns the
+        model's next answer. Raises `Died` if the environment dies, and `TaskFailed` if the task
+        cannot be set up."""
         begun = monotonic()
         place.start()
         set_up(place, task)
@@ -208,11 +210,11 @@ class _Episode:
 
     @property
     def over(self) -> bool:
-        """Whether a limit prevents another turn."""
+        """Whether a limit has ended the episode."""
         return self.ended in ("context_limit", "max_turns", "time")
 
     def tell(self, text: str) -> None:
-        """Append a message to the model after its last answer."""
+        """Append a message for the model after its last answer."""
         tokens = self._reply(text)
         self._latest, self._before, self._context = text, tokens, self._context + tokens
 
@@ -268,7 +270,9 @@ class _Episode:
         self._fresh = False
 
     def _full(self) -> bool:
-        """Return whether the next answer, followed by a request for a summary, might not fit."""
+        """Return whether the next answer might not fit into the context. With `summarise`, a
+        request for a summary, the summary and the margin must fit after it too. Return False
+        before the first answer."""
         limits = self._limits
         room = len(self._context) + limits.tokens
         if limits.summarise:
@@ -277,8 +281,9 @@ class _Episode:
 
     def _summed_up(self) -> bool:
         """Let the model write a summary in an extra turn, and restart the context from the
-        summary. Right after a summary, only check that the next answer fits. Return False if
-        summaries are disabled or do not fit."""
+        summary. (Do not write a second summary right after the first.) Return whether the next
+        answer fits. Return False too if no summary can be written: they are disabled, no turn is
+        left, or it does not fit."""
         limits = self._limits
         if self._fresh:
             return len(self._context) + limits.tokens <= limits.context
@@ -302,7 +307,8 @@ class _Episode:
         return len(prompt) + limits.tokens <= limits.context
 
     def rollout(self, reward: float) -> Rollout:
-        """Return the whole rollout. The reason why it ended is in the metrics of the last turn."""
+        """Return the whole rollout. If a limit ended it, the metrics of the last turn name the
+        limit."""
         last = self._turns[-1]
         stop = {f"stop/{self.ended}": 1.0} if self.ended not in ("", "done") else {}
         turns = (*self._turns[:-1], last._replace(metrics={**last.metrics, **stop}))
@@ -325,8 +331,9 @@ def about(played: Played, failures: int) -> dict[str, float]:
 
 
 def rollouts_of(group: Sequence[Ended]) -> list[Rollout]:
-    """Return the played episodes of a group, with their metrics. The first episode also has the
-    number of lost episodes of the group and of their environment failures."""
+    """Return the rollouts of a group's played episodes, with their metrics. An episode is lost
+    if every environment died. The metrics of the first rollout also count the lost episodes and
+    their dead environments."""
     result: list[Rollout] = []
     lost = [ended.failures for ended in group if ended.played is None]
     for ended in group:
@@ -340,8 +347,8 @@ def rollouts_of(group: Sequence[Ended]) -> list[Rollout]:
 
 
 def counts(groups: Sequence[Sequence[Ended]]) -> dict[str, float]:
-    """Return metrics of all episodes: counts of failures, the fraction of each reason for the
-    end, and mean durations."""
+    """Return metrics of all episodes: counts of failures, the mean number of summaries, the mean
+    duration, and the fraction of episodes that ended for each reason."""
     every = [ended for group in groups for ended in group]
     played = [ended.played for ended in every if ended.played is not None]
     summaries = [

@@ -1,5 +1,6 @@
-"""Estimates the tokens that a run will use, for each model and kind, from its settings alone.
-Tokens are counted without the model's tokenizer, because planning downloads nothing."""
+"""Estimates how many tokens a run will use, for each model and kind (`prefill`, `sample` and
+`train`), from its settings and data. Tokens are counted without the model's tokenizer, because
+planning downloads nothing."""
 
 # The engine's models have one token per byte. For other models, a word counts as one token per four
 # letters. A sampled answer is assumed to be as long as the right one.
@@ -12,7 +13,8 @@ from typing import Any, NamedTuple, TypeVar
 from . import chat, data_files, pairs, rewards, settings, suites, tasks
 
 SOME = 128
-"""The number of texts that are measured. All other texts are assumed to have their mean length."""
+"""Of many conversations or pairs, at least this many and fewer than twice as many are measured.
+The others are assumed to have the same mean length."""
 
 _SPECIAL = re.compile(r"(<\|im_start\|>|<\|im_end\|>)")
 _END = 1
@@ -79,7 +81,8 @@ class Sizes(NamedTuple):
 
     @property
     def whole(self) -> float:
-        """The number of tokens in a pass through the model: all tokens except the last."""
+        """The mean number of an example's tokens in a pass through the model: all except the
+        last."""
         return self.prompt + self.answer - 1
 
 
@@ -137,8 +140,8 @@ def split_sizes(config: settings.Settings) -> tuple[Sizes, Sizes]:
 
 
 def pair_sizes(config: pairs.Settings, judged: bool = False) -> tuple[Sizes, Sizes]:
-    """Return the sizes of the answers in training and held-out pairs. With `judged`, return the
-    sizes of verdicts on these answers."""
+    """Return the sizes of the training pairs and of the held-out pairs. The means are over both
+    answers of each pair. With `judged`, the answers are replaced by verdicts on them."""
 
     def measure() -> tuple[Sizes, Sizes]:
         if config.data is None:
@@ -171,8 +174,8 @@ def judged_size(config: settings.Settings) -> float:
 def suite_sizes(
     config: settings.Problems, suite: str | None, how: settings.Answering, most: int | None
 ) -> tuple[Sizes, float]:
-    """Return the sizes of the first `most` items of a suite, and the mean number of tokens of a
-    sampled answer."""
+    """Return the sizes of the first `most` items of a suite (None: of all), and the mean number
+    of tokens of a sampled answer."""
 
     def measure() -> tuple[Sizes, float]:
         items = suites.load_suites(config, suite, how.grader)[:most]
@@ -187,8 +190,9 @@ def suite_sizes(
 
 
 def once(config: settings.Problems, measure: Callable[[], T], *key: object) -> T:
-    """Call `measure` once for all configurations with the same relevant settings, and return its
-    cached result. The seed is not relevant, because it hardly changes lengths."""
+    """Return the result of `measure`, called once for all configurations that have the same
+    model, the same generated problems and the same `key`. The seed may differ, because it hardly
+    changes lengths."""
     problems = config.task, config.digits, config.length, config.letters, config.test_size
     whole = (config.model_name, *problems, *key)
     if whole not in _cache:
@@ -220,8 +224,8 @@ def evaluations(config: settings.Training) -> int:
 
 
 def times(every: int, max_steps: int) -> int:
-    """Return the number of evaluations or saves in a run: before each step that is a multiple of
-    `every` (0: only before the first step), and at the end."""
+    """Return the number of evaluations in a run: before each step that is a multiple of `every`
+    (0: only before the first step), and at the end."""
     return 1 + (-(-max_steps // every) if every else 1)
 
 
@@ -245,8 +249,8 @@ def sampled_size(config: settings.Policy, train: Sizes) -> float:
 
 
 def model_of(config: settings.Place, name: str | None) -> str:
-    """Return the model that a name means: a base model, or the run's model if the name is a
-    checkpoint's."""
+    """Return the model that a name means: the base model of that name, or else (for a checkpoint
+    or None) the run's model."""
     base = (
         name is not None and "/" in name and "://" not in name and not name.startswith((".", "/"))
     )

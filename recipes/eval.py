@@ -44,14 +44,14 @@ FREE = settings.FREE | {
     *("suite", "grader", "samples", "in_flight", "max_items"),
     *("task", "digits", "length", "letters", "test_size", "function_seconds", "function_megabytes"),
 }
-"""Settings that may change when a run is started again, since they only select items and
-graders."""
+"""Settings that may change when a run is started again. Recorded answers stay valid, because
+none of these settings changes how the model answers a question."""
 
 ENOUGH = 16
-"""An evaluation ends if the grader fails on each of the first answers, this many."""
+"""An evaluation fails if, after at least this many answers, no answer could be graded."""
 
 LINES = 10
-"""The number of lines of metrics that an evaluation logs."""
+"""The maximum number of lines of metrics that an evaluation logs."""
 
 
 @chz.chz
@@ -94,9 +94,8 @@ def _checked_suites(values: Mapping[str, Any]) -> list[data_files.Checked]:
 
 
 def main(config: Config) -> None:
-    """Ask the items that have no answer yet. Exits with code 143 after SIGTERM and 130 after
-    SIGINT.
-    """
+    """Ask the questions that are not answered yet, and log the scores. Exits with code 143 after
+    SIGTERM and 130 after SIGINT."""
     with service.errors_in_one_line(), service.stop_on_signals() as stop:
         values = chz.asdict(config)
         directory = rundir.open_run(config.log_path, values, FREE)
@@ -154,7 +153,7 @@ def weights_of(config: Config, directory: rundir.RunDirectory) -> str | None:
 def open_model(
     config: Config, directory: rundir.RunDirectory, weights: str | None, names: Sequence[str] = ()
 ) -> Model:
-    """Open the model under evaluation. Raises RecipeError."""
+    """Open the model under evaluation, and the benchmarks `names`. Raises RecipeError."""
     connection = service.connect(config.base_url, {"recipe": "eval"})
     sampler = samplers.open_sampler(connection, config.model_name, weights)
     thinks = thinking.resolved(connection, config, directory.last_record or {})
@@ -185,8 +184,8 @@ class Evaluation:
         self.asker = Asker(config, config.seed, answers, model)
 
     def run(self, items: Sequence[Item]) -> bool:
-        """Ask all questions and grade the answers. Return False if a signal stopped the
-        evaluation; answers to pending requests are recorded first."""
+        """Ask the unanswered questions and grade their answers. Return False if a signal stopped
+        the evaluation; the answers to pending requests are recorded first."""
         missing = sum(self.answers.of(item, self.config.samples) is None for item in items)
         print(f"{len(items)} items, {missing} to ask", flush=True)
         if missing:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class Tier(NamedTuple):
-    """Items that are evaluated together every `every` steps: a dict from the name of a suite in
-    metrics to its items."""
+    """Items that are evaluated together every `every` steps. The keys of `items` are the names
+    of suites in metrics."""
 
     every: int
     items: Mapping[str, Sequence[Item]]
@@ -120,7 +120,8 @@ class Suites:
 def _renamed(
     by_suite: dict[str, list[Item]], other: Tier, items: int | None
 ) -> dict[str, list[Item]]:
-    """Return the suites of a tier. Suites that the other tier contains too get another name."""
+    """Return the suites of a tier. If the other tier has a suite too, the suite's name gets the
+    suffix `-all`, or the number `items` if the tier is limited."""
     part = "all" if items is None else items
     return {
         f"{name}-{part}" if name in other.items else name: in_suite
@@ -171,8 +172,8 @@ def _checked(values: Mapping[str, Any]) -> list[Checked]:
 
 
 def tally(tally: estimates.Tally, config: Any) -> None:
-    """Count the tokens of questions and answers in all evaluations of suites. The tokens of
-    benchmarks are unknown."""
+    """Count the tokens of questions and answers in all evaluations of suites, without
+    benchmarks, whose tokens are unknown."""
     how: settings.Suites | None = config.eval
     if how is None:
         return

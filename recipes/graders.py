@@ -39,7 +39,7 @@ class Question(NamedTuple):
 
 
 class Grade(NamedTuple):
-    """A score, or the error of a function; the score is then 0."""
+    """A score. If a function failed, the score is 0 and `error` is its error."""
 
     score: float
     error: str | None = None
@@ -49,13 +49,13 @@ Grader = Callable[[Question, str], Grade]
 
 
 def exact(question: Question, text: str) -> Grade:
-    """Return 1.0 if the text is the answer."""
+    """Return 1.0 if the text is the answer, apart from white space around it."""
     return Grade(float(text.strip() == question.answer.strip()))
 
 
 def numeric(question: Question, text: str) -> Grade:
-    """Return 1.0 if the last number of the text equals the last number of the answer, to six
-    digits."""
+    """Return 1.0 if the last number of the text equals the last number of the answer, within a
+    millionth of the latter (or within 0.000001 if this is more)."""
     right, value = number_in(question.answer), number_in(text)
     if right is None or value is None:
         return Grade(0.0)
@@ -90,7 +90,8 @@ def chosen(text: str, choices: Sequence[str]) -> int | None:
 
 
 def number_in(text: str) -> float | None:
-    """Return the last number of a text: 1,234.5, -3e4, 12%, 3/4."""
+    """Return the last number of a text, such as 1,234.5, -3e4, 12% or 3/4; None if there is no
+    number."""
     numbers = _NUMBER.findall(text[-_LONGEST:])
     if not numbers:
         return None
@@ -141,14 +142,14 @@ class Graders:
         return by_function
 
     def sandbox(self, name: str) -> Sandbox:
-        """Return the process of a function."""
+        """Return the process that calls a user function. Start it if there is none."""
         if name not in self._sandboxes:
             self._sandboxes[name] = Sandbox(name, *self._limits)
         return self._sandboxes[name]
 
     def fingerprint(self, name: str) -> str:
-        """Return the grader's name; for a user function, with a hash of its file. Rows with
-        another fingerprint are graded again."""
+        """Return the grader's name, for a user function with a hash of its file. Answers whose
+        row has another fingerprint are graded again."""
         if name in NAMES:
             return name
         if name not in self._prints:

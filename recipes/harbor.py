@@ -219,8 +219,8 @@ class Trials:
         return True
 
     async def _run_all(self, missing: Sequence[tuple[Task, int]], count: int, folder: str) -> None:
-        """Run trials, `n_parallel_envs` at the same time. After a signal, no trial begins, and
-        running trials are cancelled."""
+        """Run trials, at most `n_parallel_envs` at the same time. After a signal, no trial
+        begins, and running trials are cancelled."""
         waiting = list(missing)
         running: set[asyncio.Task[None]] = set()
         while (waiting or running) and self.stop.signum is None:
@@ -238,7 +238,8 @@ class Trials:
         await asyncio.gather(*running, return_exceptions=True)
 
     async def _try(self, task: Task, number: int, folder: str) -> None:
-        """Run one trial, and run it again if its environment dies."""
+        """Run one trial, and record it. If its environment dies, run it again, at most
+        `environment_retries` times."""
         key = task.name, number
         for again in range(self.config.environment_retries + 1):
             name = f"{task.name.replace('/', '-')}__{number}-{again}"

@@ -35,7 +35,7 @@ from .service import RecipeError
 from .trainer import run
 
 _SAMPLED_SECONDS = 24 * 3600
-"""The lifetime at the service of the weights from which a step samples, in seconds."""
+"""How long the service keeps the weights that a step samples from, in seconds."""
 _CANCEL_SECONDS = 30.0
 
 
@@ -98,7 +98,8 @@ class _Running:
             raise Died("the trial was stopped") from None
 
     def stop(self) -> None:
-        """Cancel the trial, and wait until harbor has ended its environment."""
+        """Cancel the trial, and wait (for a limited time) until harbor has ended its
+        environment."""
         self._future.cancel()
         if self._begun:
             self._over.wait(_CANCEL_SECONDS)
@@ -129,14 +130,14 @@ class TrialTrainer(terminal.EpisodeTrainer):
         self.numbers, self.saved = itertools.count(), itertools.count()
 
     def close(self) -> None:
-        """Cancel all trials."""
+        """Cancel all trials, and stop their event loop."""
         super().close()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.folder.cleanup()
 
     def problem(self, task: Task) -> Problem:
-        """Return a task's instruction as a problem. The agent makes its prompts from the
-        instruction."""
+        """Return a problem that shows the beginning of a task's instruction. It has no prompt,
+        because the agent makes its prompts itself."""
         prompt = harbor_trials.prompt_of(task.steps[0].instruction)
         return Problem([{"role": "user", "content": prompt}], [], "", 0, 0, task.name)
 
@@ -152,7 +153,8 @@ class TrialTrainer(terminal.EpisodeTrainer):
     def attempt(
         self, key: terminal.Key, task: Task, problem: Problem, sampler: Any, first: Any
     ) -> Played:
-        """Run one trial. Raises `Died` if it failed for a reason other than the agent."""
+        """Run one trial. Raises `Died` if it failed for a reason other than the agent, or if the
+        agent recorded no sampled tokens."""
         del problem, first
         config = self.config
         temperature = self.params(key.split)["temperature"]

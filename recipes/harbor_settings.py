@@ -49,7 +49,8 @@ def check_agents(config: Agents) -> None:
 
 
 def options_of(text: str) -> dict[str, Any]:
-    """Parse the text of additional arguments for the agent. Raises ValueError."""
+    """Parse the text of additional arguments for the agent. Raises ValueError for an invalid
+    text."""
     try:
         options: Any = json.loads(text)
     except ValueError:

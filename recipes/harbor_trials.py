@@ -21,10 +21,10 @@ _LONGEST_PROMPT = 4000
 
 
 class Trial(NamedTuple):
-    """A finished trial. `failed` is the reason if the environment failed; the other fields then
-    have no meaning. `exact` is set if the prompt of each turn begins with all tokens before it,
-    so that the trial is a single sequence of tokens. Otherwise a turn whose prompt does not is
-    `fresh`: the agent has summarised or rewritten its history."""
+    """A finished trial. If the environment failed, `failed` is the reason, and the results have
+    no meaning. `exact` is set if all tokens were recorded and the trial is a single sequence of
+    them: the prompt of each turn begins with all earlier tokens. A turn whose prompt does not
+    begin with them is `fresh`: the agent has summarised or rewritten its history."""
 
     task: str
     attempt: int
@@ -189,5 +189,5 @@ def _seconds(started: Any, finished: Any) -> float:
 
 
 def prompt_of(instruction: str) -> str:
-    """Return the beginning of an instruction, which summaries show."""
+    """Return the part of an instruction that summaries show: its beginning."""
     return instruction[:_LONGEST_PROMPT]

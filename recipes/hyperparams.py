@@ -45,8 +45,8 @@ _WIDTHS, _WEIGHTS = "_KNOWN_HIDDEN_SIZES", "_LORA_PARAMS_PER_RANK_BY_COMPONENT"
 
 
 class Shape(NamedTuple):
-    """A model's width, and the numbers of weights for each rank of an adapter on its attention,
-    its MLP and its unembedding."""
+    """A model's family and width, and `weights`: the number of weights of an adapter of rank 1
+    on the model's attention, MLP and unembedding."""
 
     family: str
     width: int
@@ -141,8 +141,8 @@ def learning_rate(recipe: str, model: str, usual: float) -> Chosen:
 
 
 def lora_rank(model: str, things: int, what: str) -> Chosen:
-    """Return the LoRA rank for a model that learns `things` units of `what`. Raises ValueError
-    if the size of the model's adapter is not known."""
+    """Return the LoRA rank for a model that learns `things` units of information; `what` names
+    the unit. Raises ValueError if the size of the model's adapter is not known."""
     shape = _shape(model)
     if shape is None:
         raise ValueError(f"lora_rank=auto: the size of {model}'s adapter is not known; give a rank")
@@ -159,7 +159,7 @@ def lora_rank(model: str, things: int, what: str) -> Chosen:
 
 
 def choose(recipe: str, config: settings.Training) -> dict[str, Chosen]:
-    """Return the values of the settings that are `auto`. Raises ValueError if one is unknown."""
+    """Choose a value for each setting that is `auto`. Raises ValueError if no value is known."""
     chosen: dict[str, Chosen] = {}
     if config.learning_rate == AUTO:
         usual = chz.chz_fields(type(config))["learning_rate"]._default
@@ -231,7 +231,7 @@ def _family(model: str) -> str:
 
 
 def _to_learn(recipe: str, config: Any) -> tuple[int, str]:
-    """Return an upper bound of the amount of information that a run can learn, and its unit."""
+    """Return an upper bound on the amount of information that a run can learn, and the unit."""
     if recipe in ("rl", "terminal", "harbor_rl"):
         sampled = config.max_steps * config.groups_per_batch * config.group_size
         return sampled, "rewarded answers"
@@ -256,7 +256,8 @@ def _bytes_of_file(path: str, held_out: int) -> int:
 
 
 def _bytes(data: tasks.Split) -> int:
-    """Count the bytes of the assistant's messages, plus one for the end of each message."""
+    """Count the bytes of the assistant's messages in the training data, plus one for the end of
+    each message."""
     messages = (message for conversation in data.train for message in conversation)
     answers = (m["content"] for m in messages if m["role"] == "assistant")
     return sum(len(answer.encode("utf-8", "surrogatepass")) + 1 for answer in answers)

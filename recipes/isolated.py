@@ -24,8 +24,8 @@ Call = tuple[str, str, str]
 
 @cache
 def missing() -> str | None:
-    """Return a line that names a program that isolation needs and this machine lacks, and its
-    installation; None if nothing is missing."""
+    """Return a line about a program that isolation needs and this machine lacks, with how to
+    install it; None if nothing is missing."""
     return environments.missing("bubblewrap")
 
 
@@ -34,8 +34,8 @@ class IsolatedFunction(Function):
     their scores is awaited."""
 
     def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
-        """`function` is `path/to/file.py:name`. Raises RecipeError if there is no such function or
-        no environment for it."""
+        """`function` is `path/to/file.py:name`. Raises RecipeError if it cannot be loaded, or if
+        no environment can be opened for it."""
         self.function, self._seconds, self._megabytes = function, seconds, megabytes
         path, self._name = find_function(function)
         with open(path, "rb") as file:
@@ -128,7 +128,8 @@ class IsolatedFunction(Function):
         return [answers[0] | {"ended": ended}, *answers[1:]]
 
     def _again(self) -> Result:
-        """Open a new environment in place of one that a function has ended."""
+        """Open a new environment in place of one that a function has ended. Return a result for
+        the call that ended it."""
         self._place.stop()
         try:
             self._open()

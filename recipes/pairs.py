@@ -20,7 +20,7 @@ from .service import RecipeError
 
 @chz.chz
 class Settings(settings.Settings):
-    """Settings of a run on pairs, added to those of every run that trains."""
+    """Settings of a run that trains on pairs."""
 
     data: str | None = chz.field(
         default=None, doc='JSONL of {"prompt", "chosen", "rejected"}; else made from the task'

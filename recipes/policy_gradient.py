@@ -79,8 +79,8 @@ def kl_sample_train(sampled: Sequence[float], trained: Sequence[float]) -> dict[
     that both gave the sampled tokens.
 
     v1 is the mean of log q - log p, the plain estimate of KL(q || p), where q is the sampler. v2
-    is half the mean of its square, biased but never negative (J. Schulman 2020, "Approximating KL
-    divergence", k1 and k2).
+    is half the mean of (log q - log p)^2, biased but never negative (J. Schulman 2020,
+    "Approximating KL divergence", k1 and k2).
     """
     differences = [q - p for q, p in zip(sampled, trained, strict=True)]
     count = len(differences)
@@ -101,15 +101,15 @@ def discounted(values: Sequence[float], factor: float) -> list[float]:
 
 
 def split_evenly(items: list[Any], parts: int) -> list[list[Any]]:
-    """Split items into consecutive parts whose sizes differ by at most one. There are fewer parts
-    if there are fewer items.
-    """
+    """Split items into consecutive parts whose sizes differ by at most one. If there are fewer
+    items than `parts`, each item is a part."""
     parts = min(parts, len(items))
     return [items[len(items) * n // parts : len(items) * (n + 1) // parts] for n in range(parts)]
 
 
 def sampling_seed(seed: int, step: int, question: int) -> int:
-    """Return the seed for the answers to a question (given by its position) of a step."""
+    """Return the seed for sampling the answers to a question. `question` is its position in the
+    batch of the step."""
     return samplers.seed_of(f"sample/{seed}/{step}/{question}")
 
 
@@ -124,8 +124,8 @@ class Update(NamedTuple):
         self, wait: Callable[[Any], Any], timed: Callable[[str], AbstractContextManager[None]]
     ) -> dict[str, float]:
         """Wait for the requests. Return the KL divergence between trainer and sampler, and the
-        optimizer's metrics. `timed` measures the two kinds of waiting. Later substeps start from
-        the weights that earlier substeps have changed."""
+        optimizer's metrics. `timed` measures the two kinds of waiting. With several substeps,
+        the divergence includes what earlier substeps have changed."""
         with timed("forward_backward"):
             passes = [wait(request) for request in self.passes]
         outputs = [output for result in passes for output in result.loss_fn_outputs]

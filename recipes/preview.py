@@ -12,7 +12,7 @@ Document = dict[str, Any]
 
 
 def of_conversations(config: Any, count: int, learn: chat.Learned) -> Document:
-    """Return the examples of the first step of supervised training."""
+    """Return the first `count` examples of supervised training."""
     with printed() as about:
         data = settings.load_data(config)
         tokenizer = _tokenizer_of(config)
@@ -24,8 +24,8 @@ def of_conversations(config: Any, count: int, learn: chat.Learned) -> Document:
 
 
 def of_pairs(config: Any, count: int, render: Callable[..., chat.Example]) -> Document:
-    """Return the pairs of the first step, with each answer as a separate example. `render` gets
-    the tokenizer, the question and an answer."""
+    """Return the first `count` pairs of training, with each answer as a separate example.
+    `render` gets the tokenizer, the question and an answer."""
     with printed() as about:
         data = pairs.load_pairs(config)
         tokenizer = _tokenizer_of(config)
@@ -45,7 +45,7 @@ def of_pairs(config: Any, count: int, render: Callable[..., chat.Example]) -> Do
 def of_questions(
     config: Any, count: int, tokenizer: Any = None
 ) -> tuple[Document, list[rollouts.Problem]]:
-    """Return the prompts of the first step of RL with their right answers, as a document and as
+    """Return the first `count` prompts of RL with their right answers, as a document and as
     problems. The default `tokenizer` is the run's."""
     with printed() as about:
         data = settings.load_data(config, tasks.question)
@@ -76,8 +76,8 @@ def tokenizer_of(model_name: str) -> Any:
 
 
 def _tokenizer_of(config: Any) -> Any:
-    """Return a run's tokenizer. Settings that were recorded with an address of weights are
-    ignored, because only the service has them."""
+    """Return a run's tokenizer. If the run starts from an address of weights, the setting
+    `thinking` that was recorded with the weights is ignored, because only the service has it."""
     tokenizer = tokenizer_of(config.model_name)
     return thinking.applied(tokenizer, thinking.resolved(None, config, {}), config.model_name)
 

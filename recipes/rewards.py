@@ -15,11 +15,12 @@ from .service import RecipeError, Service
 
 JUDGE = "Is this answer good?"
 VERDICT = "yes"
-"""The question to a preference model after an answer, and the model's reply for a good answer."""
+"""The question that a preference model reads after an answer, and its reply if the answer is
+good."""
 
 
 FAILURES = "reward_failures.jsonl"
-"""The name of the file of a step with the answers that could not be judged."""
+"""The end of the name of a step's file with the answers that could not be judged."""
 
 
 class Failure(NamedTuple):
@@ -48,7 +49,8 @@ class Judging(NamedTuple):
         return self.failed / max(self.answers, 1)
 
     def metrics(self, kind: str) -> dict[str, float]:
-        """Return the metrics of `reward` or `verifier` failures."""
+        """Return the number and the share of failures as metrics. `kind` is `reward` or
+        `verifier`."""
         return {f"env/all/{kind}_failures": self.failed, f"env/all/frac_{kind}_failed": self.share}
 
     def check(self) -> None:
@@ -130,9 +132,9 @@ class FunctionReward:
         return reward
 
     def check(self, problems: list[Problem]) -> None:
-        """Call the function on right answers and on the file's own examples. Raises
-        RecipeError.
-        """
+        """Call the function on the problems' right answers and on the file's own examples.
+        Raises RecipeError if a call fails, or if the score of an example differs from the
+        file's."""
         examples = [(p.messages[-1]["content"], p.answer, p.written) for p in problems]
         self.function.check(examples)
 
@@ -142,13 +144,13 @@ class FunctionReward:
 
 
 class ModelReward:
-    """A preference model as the reward (reward.py). The reward is the chance, 0 to 1, that the
-    model prefers an answer to the right answer to the same question. The right answer itself gets
-    0.5.
+    """A reward by a preference model (reward.py). It is the chance, 0 to 1, that the model prefers
+    an answer to the right answer to the same question. The right answer itself gets 0.5.
 
     A score alone has no meaning: the model was trained on differences between answers to one
-    question, which leaves the zero of scores undefined. The right answers are the zero, as in
-    Ouyang et al. 2022 (arXiv:2203.02155, section 3.5), who use the mean of demonstrations.
+    question, which leaves the zero of scores undefined. So the score of the right answer is the
+    zero here. Ouyang et al. 2022 (arXiv:2203.02155, section 3.5) use the mean score of
+    demonstrations.
     """
 
     def __init__(
@@ -170,7 +172,7 @@ class ModelReward:
         return lambda: _chance(score() - zero())
 
     def _begin_zero(self, problem: Problem) -> Callable[[], float]:
-        """Request the score of the right answer to a question, once."""
+        """Request the score of the right answer to a question, unless it was requested before."""
         key = tuple(problem.prompt)
         if key not in self._zeros:
             self._zeros[key] = cache(self._begin_score(problem, problem.answer))

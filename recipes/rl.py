@@ -179,8 +179,7 @@ class GroupTrainer(Trainer):
 
     @cached_property
     def telemetry(self) -> "Telemetry":
-        """The sender of episodes to the OpenTelemetry collector at the address `otlp` (a
-        setting)."""
+        """Sends episodes to the OpenTelemetry collector. The setting `otlp` is its address."""
         from sweeper.telemetry import Telemetry
 
         return Telemetry(self.config.otlp)
@@ -210,7 +209,8 @@ class GroupTrainer(Trainer):
         )
 
     def problems(self, conversations: list[tasks.Conversation]) -> list[Problem]:
-        """Return the problems that fit into `max_length`, with their right answers."""
+        """Return the problems whose prompt, with an answer of `max_tokens`, fits into
+        `max_length`."""
         return rollouts.problems_of(self.tokenizer, conversations, self.config)
 
     def train_steps(self) -> int:
@@ -232,7 +232,7 @@ class GroupTrainer(Trainer):
         self.under_way: dict[int, Callable[[], list[Group]]] = {}
 
     def begin_snapshot(self) -> "tinker.APIFuture[tinker.SamplingClient]":
-        """Request a sampler of the current weights, and return the pending request."""
+        """Return the request for a sampler of the current weights, which was submitted before."""
         return self.sampler
 
     def open_sampler(self) -> Any:
@@ -250,8 +250,9 @@ class GroupTrainer(Trainer):
         self.reward.close()
 
     def resumable(self, step: int) -> bool:
-        """Return whether sampling restarts at this step. A run can resume only at such a step,
-        because samples from older weights are lost."""
+        """Return whether this step trains on samples from the weights that it begins with. A run
+        can resume only at such a step, because samples from older weights are lost when it
+        stops."""
         return self.begun_at(step) == step
 
     def begun_at(self, step: int) -> int:
@@ -309,16 +310,17 @@ class GroupTrainer(Trainer):
 
     @property
     def drops_constant(self) -> bool:
-        """Whether groups of equal rewards are dropped. By default, they are not dropped if there
-        is a bonus or a penalty, which apply to every answer: a dropped group would settle on a
-        single answer and stay dropped."""
+        """Whether groups whose rewards are all equal are dropped. By default they are, unless
+        there is an entropy bonus or a KL penalty. These act on every answer, and without them a
+        group that has settled on a single answer would stay dropped."""
         config = self.config
         if config.remove_constant_reward_groups is not None:
             return config.remove_constant_reward_groups
         return not (config.entropy_coef or config.kl_penalty_coef)
 
     def begin_sampling(self, step: int) -> Callable[[], list[Group]]:
-        """Submit the questions of a step. The returned function waits for the answers."""
+        """Submit the questions of a step. The returned function waits for the answers and their
+        rewards."""
         config, problems = self.config, self.asked_at(step)
         with self.timed("save"):
             sampler = self.wait(self.sampler)
@@ -427,7 +429,7 @@ class GroupTrainer(Trainer):
         return per_answer
 
     def update(self, step: int, groups: list[Group], by_token: Sequence[Any]) -> Update:
-        """Submit the optimizer's steps on a batch."""
+        """Submit the passes over a batch that compute gradients, and the optimizer's steps."""
         config = self.config
         answers = [(group.problem.prompt, r) for group in groups for r in group.rollouts]
         pairs: list[tuple[Rollout, tinker.Datum]] = [
@@ -454,7 +456,8 @@ class GroupTrainer(Trainer):
         return policy_gradient.to_datum(prompt, rollout, by_token)
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
-        """Answer the held-out questions greedily, for `test/reward` and `test/accuracy`."""
+        """Submit the held-out questions, to be answered greedily. The returned function waits
+        for `test/reward`, `test/accuracy` and similar metrics."""
         sampler = self.wait(self.sampler)
         requests = [
             # At most as long as the right answer with its end, because any longer answer is wrong.
@@ -481,7 +484,7 @@ class GroupTrainer(Trainer):
         return rewards.judging(self.run, step, judge, failures, answers, name)
 
     def failure_metrics(self, judging: rewards.Judging, name: str = "") -> dict[str, float]:
-        """Return the metrics of a step's failures."""
+        """Return the metrics of a step's failures; none without a `reward_function`."""
         del name
         return {} if self.config.reward_function is None else judging.metrics("reward")
 

@@ -30,8 +30,8 @@ class Problem(NamedTuple):
 def problems_of(
     tokenizer: Any, conversations: Sequence[Conversation], config: Any
 ) -> list[Problem]:
-    """Return the problems that fit into `max_length` together with their right answers. Raises
-    RecipeError if no problem fits."""
+    """Return the problems whose prompt, with an answer of `max_tokens`, fits into `max_length`.
+    Raises RecipeError if no problem fits."""
     problems: list[Problem] = []
     for conversation in conversations:
         example = chat.render(tokenizer, conversation)[-1]
@@ -60,8 +60,9 @@ def text_of(tokenizer: Any, tokens: Sequence[int]) -> str:
 
 class Turn(NamedTuple):
     """A turn of an episode: the tokens that the environment wrote before it, the number of
-    tokens that the model wrote, their text, whether the model ended the turn, and the output. A
-    `fresh` turn does not see earlier turns: `before` is then its whole prompt."""
+    tokens that the model wrote, their text, whether the model ended the turn, and the
+    environment's output. A `fresh` turn does not see earlier turns: `before` is then its whole
+    prompt."""
 
     before: list[int]
     size: int
@@ -169,9 +170,9 @@ def share_right(answer: str, text: str, ended: bool) -> float:
     """Return the share of positions that are right: 1.0 for exactly the answer.
 
     The share is relative to the length of the longer text, so that a long answer earns little; a
-    text that has not ended counts as a character longer. The end alone earns nothing: the model
-    would learn to end texts first, and stop trying letters before it has found the right
-    letters.
+    text that has not ended counts as a character longer. Ending a text earns nothing by itself.
+    Otherwise the model would first learn to end texts, and would stop trying letters before it
+    has found the right ones.
     """
     right = sum(a == b for a, b in zip(answer, text, strict=False))
     longer = max(len(answer), len(text) + (not ended))
@@ -179,9 +180,9 @@ def share_right(answer: str, text: str, ended: bool) -> float:
 
 
 def metrics_of(groups: Sequence[Group]) -> dict[str, float]:
-    """Return means over all episodes, `env/all/...`, and the shares of groups that are mixed, all
-    good or all bad.
-    """
+    """Return metrics of all episodes, `env/all/...`: means, totals, and the shares of three
+    kinds of groups. A group is mixed if its rewards differ. If they are equal, it is all good
+    (at least 0.5) or all bad."""
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     count = len(rollouts)
     sampled = sum(len(rollout.tokens) for rollout in rollouts)

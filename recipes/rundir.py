@@ -1,5 +1,6 @@
 """The files of a run in its `log_path`, with tinker-cookbook's names and formats. After a crash,
-a file may end in an incomplete line; `open_run` removes such lines."""
+a file may end in an incomplete line. Such lines are ignored, and removed before the next line is
+written."""
 
 # config.json        the configuration, written at the start
 # metrics.jsonl      {"step": n, ...}: one line per step, each line one write
@@ -60,7 +61,7 @@ class RunDirectory:
         self._append(METRICS, {"step": step, **metrics})
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return all logged lines that have a `step`."""
+        """Return all complete lines of metrics."""
         return _read_lines(os.path.join(self.path, METRICS))
 
     def record_checkpoint(self, record: Mapping[str, Any]) -> None:
@@ -69,7 +70,7 @@ class RunDirectory:
 
     @property
     def last_record(self) -> dict[str, Any] | None:
-        """Return the last record of checkpoints.jsonl, of any kind."""
+        """The last record of checkpoints.jsonl, which may be one without saved weights."""
         records = _read_lines(os.path.join(self.path, CHECKPOINTS))
         return records[-1] if records else None
 
@@ -87,7 +88,7 @@ class RunDirectory:
         replace_file(os.path.join(self.path, ITEMS), text.encode())
 
     def drop_items_after(self, step: int) -> None:
-        """Drop the answers of later steps, because they come from weights that are lost."""
+        """Drop the answers of steps after `step`, because they come from weights that are lost."""
         _keep_lines(os.path.join(self.path, ITEMS), lambda line: line.get("step", step) <= step)
 
     def read_episodes(self) -> list[dict[str, Any]]:
@@ -99,7 +100,8 @@ class RunDirectory:
         self._append(EPISODES, record)
 
     def drop_episodes_before(self, step: int) -> None:
-        """Drop the episodes of earlier steps, since a resumed run starts after these steps."""
+        """Drop the episodes of steps before `step`, since a resumed run does not repeat these
+        steps."""
         _keep_lines(os.path.join(self.path, EPISODES), lambda line: line.get("step", -1) >= step)
 
     def write_iteration(self, step: int, name: str, text: str) -> None:
@@ -116,9 +118,9 @@ class RunDirectory:
 
 
 def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunDirectory:
-    """Open `path` for a new or resumed run with this configuration. Remove incomplete last lines
-    of its files. Raises RecipeError if the directory belongs to a run with other settings;
-    settings named in `free` may differ."""
+    """Open `path` for a new or resumed run with this configuration. Remove incomplete lines of
+    its files, except metrics.jsonl (see `drop_steps_from`). Raises RecipeError if the directory
+    belongs to a run with other settings; settings named in `free` may differ."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:
@@ -134,7 +136,7 @@ def open_run(path: str, config: Mapping[str, Any], free: frozenset[str]) -> RunD
 def state_path(checkpoint: str) -> str:
     """Return the address of saved weights: `checkpoint` if it is an address, else the address of
     the last checkpoint of the run in the directory `checkpoint`. Raises RecipeError if the
-    directory has no such run."""
+    directory has no checkpoint."""
     if checkpoint.startswith("tinker://"):
         return checkpoint
     states = _states(checkpoint)
@@ -147,7 +149,7 @@ def sampler_path(checkpoint: str) -> str:
     """Return the address of saved weights to sample from: `checkpoint` if it is an address, else
     the address in the last checkpoint of the run in the directory `checkpoint`. If that
     checkpoint was saved only to resume training, return its address for training (`state_path`).
-    Raises RecipeError if the directory has no such run."""
+    Raises RecipeError if the directory has no checkpoint."""
     if checkpoint.startswith("tinker://"):
         return checkpoint
     state_path(checkpoint)
@@ -213,7 +215,7 @@ def _keep_lines(path: str, keep: Callable[[dict[str, Any]], bool]) -> None:
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """Return the record, or None for a line that a crash cut short."""
+    """Return the record in a line; None if the line is incomplete or not a JSON object."""
     if not line.endswith(b"\n"):
         return None
     try:

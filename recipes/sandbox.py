@@ -52,7 +52,7 @@ class Function(ABC):
     def check(self, examples: Sequence[tuple[str, str, str]]) -> None:
         """Call the function on `examples`, which are (question, response, answer), and on the
         file's EXAMPLES, which are (question, response, answer, score). Raises RecipeError if a
-        call fails or returns another score than the example's."""
+        call fails, or if a score differs from the one in EXAMPLES."""
         for question, response, answer in examples:
             scored = self(question, response, answer)
             if scored.error is not None:
@@ -78,8 +78,8 @@ class Function(ABC):
 
 
 def find_function(function: str) -> tuple[str, str]:
-    """Return the absolute path and the name of `path/to/file.py:name`. Raises RecipeError if there
-    is no such file."""
+    """Return the absolute path of the file in `path/to/file.py:name`, and the name of the
+    function. Raises RecipeError if there is no such file."""
     path, _, name = function.rpartition(":")
     if not path.endswith(".py") or not name.isidentifier():
         raise RecipeError(f"{function!r} is not a function of a file: write path/to/file.py:name")
@@ -114,7 +114,8 @@ class _Child(NamedTuple):
 
 
 class Sandbox(Function):
-    """A process that calls the function. It is replaced after a call that took too long."""
+    """A process that calls the function. If a call takes too long or ends the process, the next
+    call starts a new one."""
 
     def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
         """`function` is `path/to/file.py:name`. Raises RecipeError if it cannot be loaded."""
@@ -160,8 +161,8 @@ class Sandbox(Function):
         return None
 
     def _answer(self, seconds: float) -> dict[str, Any] | str:
-        """Return the next answer of the process. If there is none, end the process and return
-        the reason."""
+        """Return the next answer of the process, or the error as a string. If the process does
+        not answer, end it."""
         line = self._line(time.monotonic() + seconds)
         if line is None:
             self.close()

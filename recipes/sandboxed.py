@@ -1,5 +1,6 @@
-"""The child process of sandbox.py: `python -I sandboxed.py score.py name megabytes [seconds]` calls
-one function for requests on standard input. Standard library only, executed by path."""
+"""The child process of sandbox.py: `python -I sandboxed.py score.py name megabytes [seconds]`
+calls one function for requests on standard input. It uses only the standard library, since it is
+executed outside the package."""
 
 # Each input line is a JSON list of arguments, each output line {"value": ...} or {"error": "..."}.
 # The first output line says whether the file could be loaded, with its EXAMPLES. Output of the
@@ -23,8 +24,8 @@ _LONGEST = 400
 
 
 def confine(megabytes: int) -> None:
-    """Limit memory and open files to what a function of strings needs, and disconnect the
-    network if the kernel allows it."""
+    """Limit memory and open files, forbid writing to files, and disconnect the network if the
+    kernel allows it."""
     size = megabytes << 20
     for kind, most in (
         (resource.RLIMIT_AS, size),
@@ -69,8 +70,8 @@ class TooLong(BaseException):
 
 
 def limit_time(seconds: float) -> Callable[[Any], Any]:
-    """Return a decorator that limits the time of a function's calls. A longer call gets TooLong; if
-    the function catches it, the process ends."""
+    """Return a decorator that limits the time of a function's calls. A longer call raises
+    TooLong. If the function catches it and runs for another second, the process ends."""
     fired = [0]
 
     def ring(*_: Any) -> None:

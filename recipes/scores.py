@@ -1,4 +1,4 @@
-"""Summarizes the answers of an evaluation: mean scores, their errors, and pass@k."""
+"""Summarizes the answers of an evaluation: mean scores, their standard errors, and pass@k."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -46,7 +46,8 @@ def parse_arguments(config_class: type[C]) -> C:
 
 @contextmanager
 def errors_in_one_line() -> Iterator[None]:
-    """Turn errors from outside this program into one line on standard error and exit code 1."""
+    """Turn a RecipeError, or an error of the SDK, into one line on standard error and exit code
+    1."""
     try:
         yield
     except RecipeError as error:
@@ -218,9 +219,9 @@ def run_program(main: Callable[[C], object], config: type[C]) -> NoReturn:
     """Call `main` with the command line's options, and end the process with the exit code and the
     messages that Python would give.
 
-    It skips Python's own teardown: compiled parts of the SDK and its dependencies abort it now and
-    then (once in 123 runs on a busy machine). A finished run would then count as failed, and a
-    failed run would lose its error message.
+    It skips Python's own teardown, during which compiled parts of the SDK and its dependencies
+    sometimes abort the process (once in 123 runs on a busy machine). A finished run would then
+    count as failed, and a failed run would lose its error message.
     """
     code = 0
     try:

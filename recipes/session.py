@@ -144,7 +144,8 @@ class Session(Trainer):
         self.orders.put_progress(**now, step=self.step, metrics=shown, pid=os.getpid())
 
     def carry_out(self, order: Mapping[str, Any]) -> None:
-        """Execute an order and answer it. An order that was refused before is skipped."""
+        """Execute an order and answer it. When a resumed run repeats orders, it skips those that
+        were refused, and answered orders to sample."""
         before = self.orders.answer(self.number)
         if before is not None and ("error" in before or order["kind"] == "sample"):
             return
@@ -171,8 +172,8 @@ class Session(Trainer):
             self.orders.put_answer(self.number, {"step": self.step, **result})
 
     def do_train(self, order: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Train some steps; a checkpoint may already contain the first ones. Return None if a
-        signal stops it."""
+        """Train the steps of an order, except those that the run trained before it was resumed.
+        Return None if a signal stops the training."""
         last = self.begun + order["steps"]
         if last > self.config.max_steps:
             remaining = self.config.max_steps - self.begun
@@ -203,7 +204,8 @@ class Session(Trainer):
             raise Refused(str(error)) from None
 
     def save_by_itself(self) -> None:
-        """Save a checkpoint if enough steps are unsaved and the reward is high enough."""
+        """Save a checkpoint if `checkpoint_steps` steps are unsaved and the last reward is at
+        least `checkpoint_reward`."""
         config = self.config
         threshold = config.checkpoint_reward
         good = threshold is None or self.last_row.get(_REWARD, threshold) >= threshold
@@ -282,8 +284,9 @@ class Session(Trainer):
         self.saved_at = step
 
     def is_saved(self, step: int) -> bool:
-        """Return whether the step is saved, possibly by an order. A resumed run repeats later
-        orders to load weights."""
+        """Return whether the run started at this step, or has saved it last (possibly by an
+        order). Weights that were loaded after that need no checkpoint, because a resumed run
+        repeats the order to load them."""
         return step == self.saved_at
 
     def save_due(self, step: int) -> bool:
@@ -303,7 +306,8 @@ class Session(Trainer):
 
 
 def _conversation(values: Any, where: str) -> tasks.Conversation:
-    """Return the conversation of an order's row. Raises RecipeError, also for unknown keys."""
+    """Return the conversation in a row of an order. Raises RecipeError for an invalid
+    conversation or an unknown key."""
     row = data_files.Row(values, where)
     messages = tasks.conversation(row)
     if unused := row.unused():

@@ -1,6 +1,6 @@
-"""The settings that recipes share, and functions of them. `Place` has the model and the folder,
-`Problems` the generated problems, `Training` how to train, `Settings` the data, `ByOrder`
-sessions."""
+"""The settings that recipes share, and functions that check or use them. `Place` has the model
+and the folder, `Problems` the generated problems, `Training` how to train, `Settings` the data,
+`ByOrder` sessions."""
 
 import math
 import os
@@ -325,8 +325,8 @@ def due(every: int, step: int) -> bool:
 
 
 def made(config_class: type[C], values: Mapping[str, Any]) -> C:
-    """Return the configuration of a run's values. A key such as `eval.every` is a field of the
-    field `eval`."""
+    """Build the configuration from a run's values. A key such as `eval.every` sets the field
+    `every` of the setting `eval`."""
     if not any("." in key for key in values):
         return config_class(**values)
     return chz.Blueprint(config_class).apply(dict(values)).make()
@@ -448,11 +448,11 @@ def task_named(config: Problems, name: str) -> tasks.Task:
 
 
 def learning_rate_at(config: Training, step: int) -> float:
-    """Return the learning rate of a step: 0 <= step < max_steps.
+    """Return the learning rate of a step (0 <= step < max_steps).
 
-    A checkpoint of another run comes without its optimizer state. The first steps of a new
-    optimizer do not know how large gradients are, and move every weight as far as any other: the
-    smaller steps of a warm-up preserve what was learned.
+    A run that starts from another run's checkpoint has a new optimizer. In its first steps, a
+    new optimizer does not know how large the gradients are, and moves all weights equally far. A
+    warm-up makes these steps smaller, so that they preserve what was learned.
     """
     rate = float(config.learning_rate) * min(1.0, (step + 1) / (config.warmup_steps + 1))
     if config.lr_schedule == "constant":

@@ -201,7 +201,8 @@ class SupervisedTrainer(Trainer):
         return lambda: evaluation.result(self.connection, self.tokenizer, self.test)
 
     def submit(self, step: int) -> Submitted:
-        """Submit all of a step's requests; the service executes them in this order."""
+        """Submit all requests of a step. The service executes them in the order in which they
+        are submitted: first a checkpoint and evaluations if they are due, then the training."""
         saved = self.save(step) if self.save_due(step) else None
         scores = self.begin_scores(step)
         batch = self.shown_at(step)

@@ -25,12 +25,12 @@ from .service import RecipeError
 NAMED: Mapping[str, tuple[tuple[str, int], ...]] = {
     "arithmetic": (("addition", 1), ("addition", 2))
 }
-"""Suites of several tasks, each with its digits."""
+"""Suites of several tasks, each with its number of digits."""
 
 
 class Item(NamedTuple):
-    """A question: `key` is a hash of its content, `grader` is None if it is not graded, `others`
-    are further suites that have it."""
+    """A question. `key` is a hash of its content, `grader` is None if it is not graded, and
+    `others` are further suites that contain it."""
 
     key: str
     suite: str
@@ -103,7 +103,7 @@ def _label_of(path: str) -> str:
 
 
 def check(name: str, grader: str) -> data_files.Checked:
-    """Check a task's name or a file of a suite while a grid is planned."""
+    """Check a suite while a grid is planned: the name of a task, or the lines of a file."""
     if os.path.isfile(name):
         return data_files.check(name, _parser(name, grader))
     try:

@@ -33,7 +33,8 @@ class Task(NamedTuple):
 
 
 def addition(digits: int) -> Task:
-    """Return problems `a+b=` for all numbers of up to `digits` digits; the answer is their sum."""
+    """Return problems `a+b=` for all pairs of numbers of up to `digits` digits; the answer is
+    the sum."""
     base = 10**digits
 
     def problem(index: int) -> tuple[str, str]:
@@ -44,9 +45,8 @@ def addition(digits: int) -> Task:
 
 
 def reversal(length: int, letters: int) -> Task:
-    """Return problems to reverse a word of `length` letters, out of the first `letters` of the
-    alphabet.
-    """
+    """Return problems to reverse a word of `length` letters, for all words that consist of the
+    first `letters` letters of the alphabet."""
 
     def problem(index: int) -> tuple[str, str]:
         word = _word(index, length, letters)
@@ -56,8 +56,8 @@ def reversal(length: int, letters: int) -> Task:
 
 
 def sorting(length: int, letters: int) -> Task:
-    """Return problems to sort the letters of a word of `length` letters, out of the first `letters`
-    of the alphabet."""
+    """Return problems to sort the letters of a word of `length` letters, for all words that
+    consist of the first `letters` letters of the alphabet."""
 
     def problem(index: int) -> tuple[str, str]:
         word = _word(index, length, letters)
@@ -67,10 +67,8 @@ def sorting(length: int, letters: int) -> Task:
 
 
 def generate(task: Task, train_size: int, test_size: int, seed: int) -> Split:
-    """Hold out `test_size` problems, and choose up to `train_size` of the others by `seed`.
-
-    Raises RecipeError if the task has too few problems to train on any.
-    """
+    """Hold out `test_size` problems, and draw up to `train_size` of the others with `seed`.
+    Raises RecipeError if no problem would be left to train on."""
     if test_size >= task.size:
         raise RecipeError(
             f"test_size={test_size} leaves nothing to train on: the task has {task.size} problems"
@@ -208,7 +206,8 @@ def conversation(row: Row) -> Conversation:
 
 
 def question(row: Row) -> Conversation:
-    """Return the conversation of a line whose last message is compared with sampled answers."""
+    """Return the conversation of a line. Its last message is the right answer, which is compared
+    with sampled answers. Raises RecipeError if that message has tool calls or thoughts."""
     messages = conversation(row)
     for key in ("tool_calls", "reasoning_content"):
         if key in messages[-1]:

@@ -282,7 +282,8 @@ class EpisodeTrainer(rl.GroupTrainer):
         sampler: "tinker.SamplingClient",
         size: int,
     ) -> Callable[[], list[Group]]:
-        """Start `size` episodes of each of these tasks."""
+        """Start `size` episodes of each task in `indices`. The returned function waits for them.
+        It raises RecipeError if all were given up."""
         begun: list[tuple[Problem, list[Future[Ended]]]] = []
         problems = self.questions if split == "train" else self.held_out
         for group, index in enumerate(indices):
@@ -342,7 +343,8 @@ class EpisodeTrainer(rl.GroupTrainer):
     def play(
         self, key: Key, task: Task, problem: Problem, sampler: "tinker.SamplingClient", first: Any
     ) -> Ended:
-        """Play an episode, and play it again if its environment dies. Append the episode to
+        """Play an episode, unless it was recorded before the run was resumed. If its environment
+        dies, play it again, at most `environment_retries` times. Append a finished episode to
         `episodes.jsonl`."""
         if key in self.recorded:
             return self.recorded.pop(key)
@@ -432,8 +434,8 @@ class EpisodeTrainer(rl.GroupTrainer):
         return rewards.judging(self.run, step, "the verifier", failures, len(played), name)
 
     def failure_metrics(self, judging: rewards.Judging, name: str = "") -> dict[str, float]:
-        """Return the metrics of all failures in a step's episodes, and of the reasons for their
-        ends."""
+        """Return the metrics of a step's episodes: failures, durations, and the reasons why they
+        ended."""
         return episodes.counts(self.batch[_split_of(name)]) | judging.metrics("verifier")
 
     def write_rollouts(self, step: int, name: str, groups: list[Group], title: str) -> None:
@@ -463,7 +465,8 @@ class EpisodeTrainer(rl.GroupTrainer):
 
 
 def _split_of(name: str) -> str:
-    """Return the split of episodes whose files begin with `name`."""
+    """Return the split to which `name` belongs: a prefix of files for evaluations, empty for
+    training."""
     return "test" if name else "train"
 
 

@@ -17,8 +17,8 @@ class Tasks(NamedTuple):
 
 
 def sources(values: Mapping[str, Any]) -> dict[str, tuple[str, Choice]]:
-    """Return a dict from "train", and "test" if there are test tasks, to the folder of the tasks
-    and the choice among them."""
+    """Return the folder and the choice of tasks for each split: "train", and "test" if there are
+    test tasks."""
     if not values.get("tasks"):
         return {}
     choice, ids = choice_of(values), values.get("test_task_ids")

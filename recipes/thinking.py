@@ -18,7 +18,7 @@ service."""
 _SWITCHES = re.compile(
     r"(?<![\w.'\"<|\[])(?:enable_thinking|thinking)\b(?=\s*(?:is\b|and\b|or\b|==|\)|\||-?%\}))"
 )
-"""Matches the tests of the thinking variable in a chat template."""
+"""Matches the name of the variable for thoughts where a chat template tests it."""
 
 
 def resolved(connection: Service | None, config: Any, last: Mapping[str, Any]) -> str | None:
@@ -38,8 +38,8 @@ def resolved(connection: Service | None, config: Any, last: Mapping[str, Any]) -
 
 
 def _of_checkpoint(connection: Service | None, checkpoint: str) -> str | None:
-    """Return the setting that was recorded with a checkpoint, given by a run's directory or by
-    an address."""
+    """Return the setting that was recorded with a checkpoint, or None. `checkpoint` is a run's
+    directory or an address."""
     if not checkpoint.startswith("tinker://"):
         return rundir.last_state(checkpoint).get(KEY)
     if connection is None:

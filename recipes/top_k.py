@@ -103,9 +103,9 @@ def _values(rollout: Rollout) -> "np.ndarray":
 
 
 def to_datum(prompt: list[int], rollout: Rollout, weights: "np.ndarray") -> "tinker.Datum":
-    """Return a datum for `cross_entropy`. At each sampled position, the first target is the sampled
-    token with weight 0, so that the service returns its logprob. The others are the likeliest
-    tokens with their weights."""
+    """Return a datum for `cross_entropy`. At each sampled position, the first target is the
+    sampled token with weight 0, so that the service returns its logprob. The other targets are
+    the likeliest tokens with their weights."""
     import numpy as np
     import tinker
 

@@ -24,7 +24,7 @@ class Log(Protocol):
     """An open tracker."""
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Log the metrics of a step. A step that was logged before is not logged twice."""
+        """Log the metrics of a step. A step that is logged again is shown only once."""
         ...
 
     def finish(self) -> None:

@@ -44,8 +44,8 @@ class Tracker:
 
     def catch_up(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Log the steps that a tracker lacks, because the run was killed before it could send
-        them, or because the tracker is new. An offline W&B run is left out, because the steps
-        that it has on disk are unknown."""
+        them, or because the tracker is new. An offline W&B run that resumes is left out, because
+        the steps that it has on disk are unknown."""
         run = self._run
         skip = run is None or (run.offline and self._before)
         first = None if run is None or skip else run.starting_step  # `run.step` is not there yet
@@ -76,7 +76,8 @@ class Tracker:
                 self._others[name] = other
 
     def finish(self, exit_code: int) -> None:
-        """Wait a short time for pending uploads, and tell the trackers the run's exit code."""
+        """Finish all trackers. W&B waits a short time for pending uploads, and gets the run's
+        exit code."""
         for name, other in self._others.items():
             with _harmless("not finished", name):
                 other.finish()
@@ -104,7 +105,7 @@ def tracked(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -
 
 def _start(config: Place, directory: RunDirectory, values: Mapping[str, Any]) -> Any | None:
     """Return the W&B run. If it cannot be opened, return an offline run, which is stored on
-    disk. Return None without a project, or if both fail."""
+    disk. Return None if there is no project, if W&B is disabled, or if both fail."""
     if not (config.wandb_project or os.environ.get("WANDB_PROJECT")):
         return None
     if os.environ.get("WANDB_MODE") == "disabled":

@@ -1,5 +1,5 @@
-"""The common parts of every recipe's run: start, resumption, checkpoints and end. A recipe is a
-`Trainer` with two methods, `train_steps` and `begin_evaluation`."""
+"""The common parts of all runs that train: start, resumption, checkpoints and end. A recipe
+defines a subclass of `Trainer` with the methods `prepare`, `train_steps` and `begin_evaluation`."""
 
 # Line n of the metrics has step n's own results, and the evaluation of the weights that step n
 # began with; the last line, at max_steps, has only an evaluation.
@@ -109,7 +109,9 @@ class Trainer(ABC):
 
     def train(self, tracker: tracking.Tracker) -> bool:
         """Train from the run's start. Return True at the end, False if a signal stopped the
-        training. In both cases there is a checkpoint: the final one, or one to resume from."""
+        training. At the end, the final checkpoint is recorded. After a signal, a checkpoint to
+        resume from is saved, unless there are no unsaved steps or the run cannot resume at this
+        step."""
         self.tracker = tracker
         self.stop.graceful = True
         step = self.train_steps()
@@ -169,7 +171,8 @@ class Trainer(ABC):
         return last is not None and last.get("name") == _name_of(step)
 
     def resumable(self, step: int) -> bool:
-        """Return whether a run resumed from the weights of a step reaches the same values."""
+        """Return whether a run that resumes from the weights of a step reaches the same values
+        as one that was not stopped."""
         del step
         return True
 
@@ -191,7 +194,8 @@ class Trainer(ABC):
 
     @property
     def about(self) -> dict[str, str]:
-        """The facts that are recorded with each checkpoint, here and at the service."""
+        """The facts that are recorded with each checkpoint, in checkpoints.jsonl and at the
+        service."""
         return {thinking.KEY: self.thinking} if self.thinking else {}
 
     @property
@@ -215,7 +219,7 @@ class Trainer(ABC):
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Log and print a line of metrics. `time/total` is the time since the previous line, and
         `time/...` are its parts. If a metric is not finite, raise Diverged after writing the
-        line: all later steps would be NaN too, at the same cost."""
+        line, because all later steps would be NaN too, and would cost as much."""
         now = time.monotonic()
         times = {"progress": step / self.config.max_steps, "time/total": now - self.last_line}
         times |= self.stopwatch.metrics()
@@ -239,7 +243,7 @@ def _name_of(step: int) -> str:
 
 def found_numbers(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
     """Return the configuration with numbers in place of `auto`, and the reason for each number.
-    Raises RecipeError."""
+    Raises RecipeError if no number is known."""
     try:
         numbers, whys = hyperparams.resolved(recipe, config)
     except ValueError as error:
