@@ -1,6 +1,6 @@
-"""The options of a backend, declared once as a `NamedTuple` of annotated fields. `section_of` makes
-the section of a grid, and `read_options` reads a plan's options. Durations (`time_s`) have no `_s`
-in grids."""
+"""The options of a backend, declared once as a `NamedTuple` of annotated fields. `section_of`
+makes the section of a grid, and `read_options` reads a plan's options. A duration (`time_s`) has
+a name without `_s` in grids."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints

@@ -59,8 +59,9 @@ def _environments(where: str) -> Iterator[_Environment]:
 
 
 def _old() -> Iterator[_Environment]:
-    """Yield the environment files that are at least an hour old. If a file only has the path of
-    the actual environment file, the actual file is yielded instead, provided that it exists."""
+    """Yield the environment files that are at least an hour old. Some files only name the actual
+    environment file. Then the actual file is yielded if it exists, and nothing if its disk may
+    be unmounted."""
     for environment in _environments(home()):
         place = environment.document.get(PLACE)
         if time.time() - environment.written < _YOUNG_SECONDS:

@@ -158,8 +158,8 @@ def try_out(
 
 def shared_environment(capabilities: Capabilities, folder: SweepFolder) -> str | None:
     """Return the path of the runs' environment file in the sweep's folder, if jobs run on other
-    machines that see this folder. Return None if jobs run on this machine, where the file lies
-    in a private folder."""
+    machines that see this folder. Return None for all other jobs. (On this machine the file lies
+    in a private folder.)"""
     if capabilities.here or not capabilities.files:
         return None
     return environment_in_store(folder)
@@ -177,8 +177,8 @@ _CREDENTIALS = ("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD", "TINKER_BASE_URL")
 
 def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None]) -> str:
     """Find or start the engine for a plan, and return its address. Tell the user which models of
-    the plan the engine replaces by other models or lacks. Raises as `ensure_engine` does, and
-    `GridError` for models that the engine lacks."""
+    the plan the engine replaces by other models or lacks. Raises as `engine_url` and
+    `ensure_engine` do, and `GridError` for models that the engine lacks."""
     url = engine_url(capabilities)
     if url is not None:
         return url
@@ -217,7 +217,8 @@ def service_warnings(plan: Plan) -> list[str]:
 
 
 def _needs_service(plan: Plan) -> bool:
-    """Return whether runs of a recipe need the hosted service but there is no key for it."""
+    """Return whether some runs need a model service, but neither their configurations nor the
+    environment set one up."""
     if not {"base_url", "model_name"} <= plan.recipe.takes.keys():
         return False
     if any(os.environ.get(name) or name in plan.launch.env for name in _CREDENTIALS):
@@ -295,7 +296,8 @@ def missing_at_engine(plan: Plan, offered: Collection[str]) -> list[str]:
 
 def missing_at_service(plan: Plan) -> list[str]:
     """Return a warning for each model that the hosted service does not list, or a single warning
-    if its list cannot be read. Raises `GridError` as `missing_at_engine` does."""
+    if its list cannot be read. Without an API key, nothing is checked. Raises `GridError` as
+    `missing_at_engine` does."""
     from sweeper.fields.kinds import nearest
     from sweeper.results.service_models import offered
     from sweeper.results.service_requests import hosted
@@ -318,7 +320,7 @@ def missing_at_service(plan: Plan) -> list[str]:
 
 
 def _refuse_models(plan: Plan, missing: Mapping[str, str]) -> list[str]:
-    """Raise `GridError` with a line for each missing model and its place in the grid. If the
+    """Raise `GridError` with a line for each missing model and its place in the grid. If any
     recipe is a command or the grid says `check_models: false`, return these lines as warnings
     instead."""
     if not missing or not plan.launch.check_models or plan.has_commands:

@@ -135,8 +135,8 @@ def later_warnings(planned: Plan, store: Store) -> list[str]:
 
 
 def _uncounted(planned: Plan) -> list[str]:
-    """Return a warning if a budget can only count tokens that the commands of runs record
-    themselves."""
+    """Return a warning if runs are commands and a budget limits tokens, since only tokens that a
+    command records itself are counted."""
     if not planned.has_commands:
         return []
     from sweeper.scheduler.budgets import configured_budget  # slow to import
@@ -272,8 +272,8 @@ def _job(
     launch: LaunchPreview, preview: RunPreview, spec: JobSpec, bare: Sequence[str]
 ) -> dict[str, object]:
     """Return the job that would be submitted for a run, as a JSON object. `argv` is its command
-    line, without the common beginning if the job is marked `bare`. `log_path` is the run's
-    folder. `command` is the argv of a recipe that is a command."""
+    line, without the common beginning if the job is marked `bare`. `log_path` is the folder that
+    the attempt writes to. `command` is the argv of a recipe that is a command."""
     folder = log_path(launch.folder, preview.run.id, preview.attempt)
     is_bare = bool(bare) and list(spec.argv[: len(bare)]) == bare
     return {

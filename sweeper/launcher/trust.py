@@ -178,7 +178,7 @@ def dropped(folder: SweepFolder, old: Plan, remaining: Container[str]) -> list[R
 
 
 def sentence(count: int) -> str:
-    """Return the sentence that a launch would drop `count` finished runs."""
+    """Return the part of a message which says that a launch would drop `count` finished runs."""
     return (
         f"{plural(count, 'finished run')} no longer in the grid, which a launch "
         "removes from the sweep's status and report"

@@ -228,8 +228,8 @@ def _schedule(hours: Sequence[float], abreast: int) -> float:
 
 
 def _examples(plan: Plan, store: Store) -> Iterator[Example]:
-    """Yield examples from the newest sweeps: runs of the same recipe that succeeded in their first
-    attempt."""
+    """Yield the runs that succeeded in their first attempt, from the newest sweeps that share a
+    recipe with the plan and use the same service."""
     examples = 0
     for folder in newest_sweeps(store):
         try:

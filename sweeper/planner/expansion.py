@@ -73,7 +73,8 @@ def _lone_values(grid: Grid) -> Iterator[str]:
 
 
 def _seeds_from_axis(grid: Grid, warnings: list[str]) -> Grid:
-    """Treat an axis over the seed as replicates, with a warning."""
+    """Make the values of an axis `seed` the seeds of all cells, with a warning. If other axes
+    vary together with it, only warn."""
     for block in grid.blocks:
         settings = block.axes.get("seed")
         integers = _integers(settings or ())

@@ -9,7 +9,7 @@ from sweeper.grid.blocks import Block, Setting
 
 class Row(NamedTuple):
     """One choice of a block, or the settings of an entry of `when` or `include`. `given` has the
-    same values by dotted key. `refers`: some of the values contain references."""
+    values of `settings` by dotted key. `refers`: some of these values contain references."""
 
     settings: dict[str, Setting]
     given: dict[str, object]

@@ -383,7 +383,7 @@ def _referring(grid: Grid) -> dict[str, None]:
 
 
 def _keys(grid: Grid, whens: Sequence[When]) -> set[str]:
-    """Return the keys that cells may have, apart from included cells."""
+    """Return the keys that cells other than included ones may have."""
     blocks = [*grid.blocks, *(block for when in whens for block in when.blocks)]
     axes = {
         leaf

@@ -93,9 +93,9 @@ def _passwords(value: str) -> list[str]:
 
 
 class Redactor:
-    """A filter that replaces secrets in a stream of bytes that arrives in arbitrary pieces. If the
-    end of a piece may be the start of a secret, it holds back at most the length of the longest
-    secret."""
+    """A filter that replaces secrets in a stream of bytes that arrives in arbitrary pieces. If
+    the end of a piece may be the start of a secret, it holds back at most as many bytes as the
+    longest secret has."""
 
     def __init__(self, values: Sequence[str]) -> None:
         self._needles = sorted({form for value in values for form in _forms(value)})

@@ -110,9 +110,9 @@ def relink(snapshot: Snapshot) -> None:
 
 
 def results_in(store: Store, root: str, sweep: str) -> list[str]:
-    """Return the folders in the checkout `root` that contain results and no code: the store, and
-    sweeper's home. If the checkout is inside the store, return the folders of the sweeps instead of
-    the store."""
+    """Return the folders that a copy of the checkout `root` leaves out, since they contain
+    results and no code: the store, and sweeper's home. If the checkout is inside the store,
+    return the folders of the sweeps instead of the store."""
     from sweeper.paths import home
 
     top = store.local_path("")

@@ -47,9 +47,9 @@ class Summary(NamedTuple):
     counts the runs that therefore wait for another launch. `limit` is the number of jobs that
     may run at the same time, if that is less than `max_parallel`, and `limit_by` the reason, a
     key of `labels.LOWERED`. `alarms` are lines for people. `again` counts, by state, the runs to
-    start that have run before. `waits` says which runs depend on others that did not succeed.
-    `ends` says why the launcher ends before the sweep is over. `to_come` counts the runs of
-    stages that are unknown until others have ended.
+    start that have run before. `waits` are messages about stages or the race, for example about
+    runs that wait in vain. `ends` says why the launcher ends before the sweep is over. `to_come`
+    counts the runs of stages that are unknown until others have ended.
     """
 
     counts: Counter[State]

@@ -122,8 +122,9 @@ def _apply(draft: Draft, overrides: list[tuple[int, str]]) -> None:
 
 
 def _draw_all(draft: Draft) -> None:
-    """If some values are drawn, draw all of them. Drawn values come from intervals, and only those
-    sweepers of Hydra that draw all values (Optuna, Ax) accept intervals."""
+    """If some values are drawn, also draw from the axes with listed values; a range stays an
+    axis. Drawn values come from intervals, and only those sweepers of Hydra that draw all values
+    (Optuna, Ax) accept intervals."""
     axes = draft.mapping("grid") if draft.draws else {}
     for key, values in list(axes.items()):
         if is_list(values):

@@ -214,8 +214,9 @@ class BeakerBackend(Backend):
                 self._nodes[node] = self._node(node)
 
     def _due(self, token: str, now: float) -> float | None:
-        """If the experiment's details must be queried now, return when they were last queried (0:
-        never), else None."""
+        """If the experiment's details must be queried now, return when they were last queried,
+        else None. Return 0 if they were never queried, or not since the experiment's status
+        changed."""
         workload, detail = self._workloads.get(token), self._details.get(token)
         if workload is None or token in self._over:
             return None

@@ -22,7 +22,7 @@ from sweeper.sweep.folder import attempt_of
 _ROOM_SECONDS = 30.0, 300.0
 """Backoff of sbatch after it had no room or did not answer: first and longest wait."""
 _LATER = re.compile("nodes are busy|Required node not available|eservation")
-"""Matches Slurm's objections to a test submission that only mean that a real job would wait."""
+"""Matches what Slurm says about a test submission if a real job would only have to wait."""
 _OWN = ("--signal=", "--requeue", "--no-requeue")
 """Options that are not about a job's resources."""
 _OVER_MEMORY = re.compile("slurmstepd.*: error: .*memory limit")
