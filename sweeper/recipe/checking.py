@@ -232,7 +232,7 @@ class Checker(typing.Generic[Made]):
 
     def _is_refused(self, index: int, key: str, value: object) -> bool:
         """Return whether the key is not a field, or takes an object or code. If so, report it,
-        but only once. Null is accepted for every field."""
+        but only once. A null value for a field is not refused here."""
         if key not in self._refused:
             self._refused[key] = self._why_refused(key)
         why = self._refused[key]

@@ -51,8 +51,8 @@ often."""
 
 
 class BuildError(Exception):
-    """The error if an environment cannot be built, or the source not downloaded. The message is
-    one line."""
+    """An environment cannot be built, or the source cannot be downloaded. The message is one
+    line."""
 
 
 def say(line: str) -> None:
@@ -67,10 +67,11 @@ def build(
     goes_on: "Callable[[], bool]" = lambda: True,
 ) -> "str | None":
     """Build an environment in `folder` with the packages in `requirements`, the text of a
-    requirements file, or reuse an earlier one. Return the path of the environment's interpreter.
-    Use uv if it is installed, else venv and pip, with the variables in `environ`. The
-    environment's hash includes the variables that choose packages. Call `goes_on` about once a
-    second, and return None when it returns False. Raises `BuildError` and `OSError`."""
+    requirements file. Return the path of the environment's interpreter. An earlier environment
+    is reused if it was built from the same text, interpreter and variables that choose packages.
+    The function uses uv if it is installed, else venv and pip, with the variables in `environ`.
+    It calls `goes_on` about once a second, and returns None when `goes_on` returns False. Raises
+    `BuildError` and `OSError`."""
     key = (requirements, sys.version, sysconfig.get_config_var("SOABI"))
     key += (os.path.realpath(sys.executable), *_choices(environ))
     digest = hashlib.sha256(repr(key).encode()).hexdigest()[:24]
@@ -228,7 +229,8 @@ class _Installer:
 
 
 def _last_word(lines: "list[str]") -> str:
-    """Return the installer's own error message in one line, or "" if there is none."""
+    """Return the installer's own error message in one line. If there is none, return the last
+    line that says something."""
     lines_left = [line.strip() for line in lines if not line.strip().startswith(_SAYS_NOTHING)]
     fails = [number for number, line in enumerate(lines_left) if line.startswith(_FAILS)]
     if not fails:

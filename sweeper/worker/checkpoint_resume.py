@@ -14,9 +14,9 @@ _DEEP = 8
 
 def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1) -> int | None:
     """Copy files of an earlier attempt into the folder of `attempt`, so that the recipe resumes.
-    The earlier attempt is the last with a recorded checkpoint. If there is none and `mode` is
-    `always`, it is the last with any file. Attempts before `first` are not used. Return the
-    number of the earlier attempt, or None."""
+    That attempt is the latest with a recorded checkpoint. If there is none and `mode` is
+    `always`, it is the latest with any file except `code.diff`. Attempts before `first` are not
+    used. Return the number of the earlier attempt, or None."""
     target = folder.store.local_path(folder.log_path(run, attempt))
     paths = {
         earlier: path
@@ -68,8 +68,8 @@ def has_checkpoints(log_path: str, folder: SweepFolder) -> bool:
 
 
 def has_final_checkpoint(log_path: str) -> bool | None:
-    """Return whether the last recorded checkpoint is final: marked or named `final`. Return None if
-    the recipe records no checkpoints."""
+    """Return whether the last recorded checkpoint is final (see `rows.ends_final`). Return None
+    if the recipe records no checkpoints."""
     path = os.path.join(log_path, "checkpoints.jsonl")
     if not os.path.exists(path):
         return None
@@ -80,7 +80,7 @@ def has_final_checkpoint(log_path: str) -> bool | None:
 
 def read_records(path: str) -> list[dict[str, object]]:
     """Read the JSON objects of a small JSONL file. Skips incomplete lines and lines that are not
-    objects."""
+    objects. Returns [] if the file cannot be read."""
     try:
         with open(path, "rb", opener=open_regular) as file:
             lines = file.read().splitlines()

@@ -35,7 +35,7 @@ class Guard:
         os.close(reading)
 
     def watch(self, group: int) -> None:
-        """Set the process group to kill when this process dies."""
+        """Set the process group that the guard kills when this process dies; 0 means none."""
         os.write(self._writing, b"%d\n" % group)
 
     def dismiss(self) -> None:
@@ -85,7 +85,7 @@ class Child:
 
     def reap(self) -> tuple[int, int]:
         """Reap the process. Return its exit code (negative for a signal), and the peak memory in
-        bytes of the process or of a child that it waited for."""
+        bytes: the largest value of the process and of the children that it waited for."""
         if self._reaped is None:
             _, status, usage = os.wait4(self.pid, 0)
             unit = 1 if sys.platform == "darwin" else 1024

@@ -139,7 +139,8 @@ def _open(folder: SweepFolder, run: str, submitted: int, attempt: int) -> None:
 
 
 def _place(folder: SweepFolder, run: str, submitted: int) -> str | None:
-    """Return the job's backend, or None if that record is missing or damaged."""
+    """Return the backend that the job was submitted to, or None if no record names it or a
+    record is damaged."""
 
     with suppress(Damaged):
         return folder.place_of(run, submitted)

@@ -44,7 +44,8 @@ PARTS = (
     *("start.py", "bootstrap.py", "fork_server.py", "fork_protocol.py", "fresh_process.py"),
     *("own_packages.py", "meter.py", "inspection.py", "function_recipes.py", "stack_signal.py"),
 )
-"""The source files of the server and of its children. A new version of one needs a new server."""
+"""The source files of the server and of its children. If one of them changes, a new server is
+needed."""
 
 
 def module_list(job: Job, environment: Mapping[str, str]) -> str | None:
@@ -151,9 +152,9 @@ def fork(
 ) -> ForkedChild | None:
     """Start `program`, a bootstrap command, from a fork server. `guard` then watches the
     program. `modules` is the file that lists the program's imports. There must be only one
-    thread, since this may have to start the server. While the server does not answer, call
-    `meanwhile` every `wait_s` seconds, and give up when it returns False. Return None if no
-    server could fork the program."""
+    thread, since the function may have to start the server. While the server does not answer,
+    the function calls `meanwhile` every `wait_s` seconds, and gives up when it returns False.
+    Return None if no server could fork the program."""
     if modules is None or not os.path.exists(modules):
         return None
     try:
@@ -216,9 +217,10 @@ def _request(program: Program) -> dict[str, object]:
 
 
 def _await(connection: "socket.socket", meanwhile: Callable[[], bool], wait_s: float) -> None:
-    """Wait until the server answers. Raises `TimeoutError` if it does not answer on an idle
-    machine. On a busy machine, this waits longer: hundreds of runs may have started at the same
-    time, and starting without the server would cost even more."""
+    """Wait until the server answers. Raises `TimeoutError` after `wait_s` seconds on an idle
+    machine, or after five minutes on a busy one: hundreds of runs may have started at the same
+    time, and starting them without the server would cost even more. Raises `InterruptedError`
+    when `meanwhile` returns False."""
     import select
 
     begun = time.monotonic()

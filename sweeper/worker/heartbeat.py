@@ -227,7 +227,8 @@ class Heartbeat:
 
     def used(self) -> dict[str, object]:
         """Return what the recipe has used of its service, and its sessions there, as fields of a
-        heartbeat. Empty fields are left out."""
+        heartbeat. Empty fields are left out. Also update `pauses` with the pause that the
+        recipe's processes report."""
         usage = NO_USAGE if self.usage is None else self.usage.read()
         if self.usage is not None and self.pauses is not None:
             self.pauses.hear(self.usage.paused)
@@ -254,7 +255,8 @@ def stacks_of(group: int, path: str) -> str:
 
 
 def _catches(pid: int) -> bool:
-    """Return whether the process handles our signal. The signal would end any other process."""
+    """Return whether the process handles our signal. The signal would end a process without a
+    handler."""
     for line in _text_of(f"/proc/{pid}/status").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (stack_signal.number() - 1) & 1)

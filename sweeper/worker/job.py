@@ -251,8 +251,8 @@ def with_gpus(
     job: Job, prepared: Prepared, heartbeat: "Heartbeat", rest: Callable[[float], bool]
 ) -> "Taken | None":
     """Wait until the GPUs of the run are free, lock them, and let the recipe see only these.
-    `rest` waits, and returns False if the worker has to stop; this then returns None. Raises
-    `EnvironmentFailure`."""
+    `rest` waits, and returns False if the worker has to stop; the function then returns None.
+    Raises `EnvironmentFailure`."""
     from sweeper.common.gpus import NONE_YET, Gpus
 
     gpus = Gpus(job.settings.gpus, job.settings.per_gpu, prepared.environment)

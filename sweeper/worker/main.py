@@ -97,7 +97,7 @@ class Worker:
 
     def main(self) -> int:
         """Execute the attempt. Return 0 if the run succeeded or belongs to another worker, 75 if
-        the worker was asked to stop and can resume, else 1."""
+        the worker was asked to stop and the run can resume, else 1."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # The run outlives the terminal.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
@@ -220,8 +220,8 @@ class Worker:
         return guard
 
     def _rest(self, seconds: float) -> bool:
-        """Wait up to `seconds` before the recipe has started. Return False if the worker has to
-        stop."""
+        """Wait at most `seconds` seconds; the recipe has not started yet. Return False if the
+        worker has to stop."""
         with suppress(Empty):
             self._wake.get(timeout=seconds)
         return self._beats_on()
@@ -251,8 +251,9 @@ class Worker:
     def _prepare(self, job: Job) -> Prepared | None:
         """Determine what to execute. Return None if the worker has to stop first.
 
-        Waits while the store answers nothing, not even heartbeats. Reads the stored environment
-        only once, because it may be deleted after the worker's first heartbeat.
+        While the store does not even accept heartbeats, this method retries without a limit;
+        otherwise it retries `_TRIES` times. Reads the stored environment only once, because it
+        may be deleted after the worker's first heartbeat.
         """
         environment = read_environment(job.env_file)
         variables = {**environment, **job.settings.env}
@@ -388,9 +389,9 @@ class Worker:
 
     def _await_signal(self, code: int) -> None:
         """Wait for our own signal if the recipe may have got the signal first. A batch scheduler
-        that ends a job may signal all of the job's processes; then the recipe was stopped and
-        has not failed. Or the scheduler kills the processes one after the other; then its reason
-        is better than ours."""
+        that ends a job may signal all of the job's processes: then the recipe was stopped and
+        has not failed. Or the scheduler kills the processes one after the other: then the
+        scheduler knows the reason better than we do."""
         everybody = os.environ.get("SWEEPER_SIGNALS") == "everybody"
         if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
             seconds = KILL_SECONDS if code == -signal.SIGKILL else SIGNAL_SECONDS
@@ -401,8 +402,8 @@ class Worker:
 
     def _sync(self, prepared: Prepared) -> str | None:
         """Flush the recipe's files and log to disk before the outcome is recorded. Files in
-        subfolders are not flushed: the folders of iterations hold many files, and no run resumes
-        from them. Return what is missing in a remote store, or None."""
+        subfolders are not flushed: iteration folders hold many files, and no run resumes from
+        these files. Return what is missing in a remote store, or None."""
         attempt = prepared.place.store.local_path(self.folder.attempt(self.run, self.attempt))
         for folder in filter(None, (prepared.log_path, attempt)):
             with suppress(OSError):

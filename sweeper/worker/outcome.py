@@ -154,10 +154,10 @@ def crowded_out(detail: str) -> Judged:
 
 
 class MemoryKills:
-    """The number of processes of this worker's control group that the kernel killed because
-    memory was full since this object was made; 0 if the kernel does not report it. All runs of a
-    tmux server usually share a control group, so the number is used only if the recipe was
-    killed."""
+    """A count of the processes in this worker's control group that the kernel has killed since
+    this object was made, because memory was full. It is 0 if the kernel does not report such
+    kills. All runs of a tmux server usually share a control group, so the killed process may
+    belong to another run."""
 
     def __init__(self, groups: str = _CGROUPS, membership: str = "/proc/self/cgroup") -> None:
         self._path = _counter(groups, membership)

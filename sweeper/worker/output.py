@@ -92,7 +92,8 @@ def _bytes_in(pipe: int) -> int:
 
 
 def show(data: bytes, patience: float) -> bool:
-    """Write to our terminal without blocking. Return False if a part could not be written."""
+    """Write to our terminal. While the terminal accepts nothing, wait at most `patience`
+    seconds. Return False if a part could not be written."""
     view = memoryview(data)
     try:
         descriptor = sys.stdout.fileno()

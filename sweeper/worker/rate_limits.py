@@ -1,6 +1,6 @@
-"""Detects pauses in a recipe's output, when the recipe waits for the service: the tinker SDK's
-"is paused" warnings, and reports of HTTP status 429. A pause is not a failure. Uses only the
-standard library."""
+"""Detects from a recipe's output that the recipe is paused, which means that it waits for the
+service. Signs are the tinker SDK's "is paused" warnings, and reports of HTTP status 429. A pause
+is not a failure. Uses only the standard library."""
 
 import os
 import threading
@@ -19,9 +19,9 @@ _MOST = 32
 
 
 class Pauses:
-    """The pauses of one recipe. `folder` has the recipe's metrics; a pause ends when these grow.
-    One thread calls `feed`, and another thread reads the pauses. `begun` is called when a pause
-    begins, by the thread that detects it. `clock` returns monotonic seconds."""
+    """The pauses of one recipe. `folder` has the recipe's metrics file; a pause ends when this
+    file grows. One thread calls `feed`, and another thread reads the pauses. `begun` is called
+    when a pause begins, by the thread that detects it. `clock` returns monotonic seconds."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Pauses:
             self._tell()
 
     def current(self) -> Paused | None:
-        """Return the current pause, if any."""
+        """Return the current pause, or None."""
         with self._lock:
             self._settle()
             return self._lasting(self._clock())
@@ -135,7 +135,7 @@ def _size(folder: str) -> int:
 
 
 def _pause_reason(line: bytes) -> str | None:
-    """Return the reason for waiting that a line of output contains, if any."""
+    """Return the reason for waiting that a line of output contains, or None."""
     text = line.lower()
     if b"is paused due to billing" in text:
         return "quota"

@@ -153,7 +153,8 @@ def _marks(spool: SweepFolder) -> list[str]:
 
 
 def tidy(spool: SweepFolder) -> None:
-    """Remove the local copies of a sweep that has ended, unless some attempts are unsynced."""
+    """Remove the local copies of a sweep, which must have ended, unless some attempts are
+    unsynced."""
     with suppress(OSError):
         if not _marks(spool):
             shutil.rmtree(_local(spool, spool.name), ignore_errors=True)

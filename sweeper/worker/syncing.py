@@ -114,9 +114,10 @@ class Sync:
         self._each(self._finish_one, whatever)
 
     def _each(self, send: Callable[[str, str, _Stat], None], whatever: bool = False) -> None:
-        """Send each file. Files that were refused the last time come after other files.
-        Checkpoints come last, and only if no other file was refused. Raises `StoreError` if some
-        are refused."""
+        """Send each file: first the files that were not refused the last time, then refused
+        files, then `checkpoints.jsonl`. Without `whatever`, stop after three failures in a row,
+        and do not send `checkpoints.jsonl` if another file was refused. Raises `StoreError` if a
+        file was refused."""
         files = sorted(self._scan(), key=lambda file: (_is_last(file[0]), file[0] in self.refused))
         self.refused = {path: self.refused[path] for path, *_ in files if path in self.refused}
         failed, sent = 0, self.sent
@@ -181,8 +182,8 @@ class Sync:
             self._known = {entry.path: entry.size for entry in entries}
 
     def _scan(self) -> Iterator[tuple[str, str, _Stat]]:
-        """Yield the store path, local path and status of each file. Checkpoints come last, but
-        their status is read first."""
+        """Yield the store path, local path and status of each file. `checkpoints.jsonl` comes
+        last, but its status is read first."""
         files: list[tuple[str, str]] = []
         for folder in self._folders:
             top = self._spool.local_path(folder)
@@ -333,8 +334,8 @@ class Syncing:
         cancelled: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> str | None:
-        """Wait until everything is in the store, and for as long as the store does not answer.
-        Every `every` seconds, call `beat`, which returns whether the store answers.
+        """Wait until everything is in the store, however long the store does not answer. Every
+        `every` seconds, call `beat`, which returns whether the store answers.
 
         Give up if the store answers but accepts none of the remaining files for
         `REFUSED_SECONDS`, and also once the run is `cancelled` and the store fails. Return what
