@@ -219,7 +219,8 @@ class Running:
 
 
 def _mark_of(sweep: Sweep) -> str:
-    """Return a hash that changes whenever a run gets an event or an alarm is raised."""
+    """Return a hash that changes whenever a run gets an event, a run is added or an alarm is
+    raised."""
     import hashlib
 
     from sweeper.alarms import names

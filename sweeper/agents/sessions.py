@@ -301,8 +301,8 @@ def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) ->
 
 
 def _try_out(grading: Grading) -> None:
-    """Call a grader on its examples, in isolation. Raises `UsageError` if a score differs from
-    the expected score, or if the grader fails."""
+    """Call a grader on its examples, in isolation. Raises `UsageError` if all examples expect
+    the same score, if the grader fails, or if it returns another score than an example expects."""
     scores = {score for *_, score in grading.examples}
     if len(scores) < 2:
         raise UsageError(

@@ -345,8 +345,9 @@ class Training:
         busy_seconds: float,
         only: Kind | None = None,
     ) -> dict[str, object]:
-        """Wait until no other order is being executed. Then create the order, and wait for the
-        result."""
+        """Wait at most `busy_seconds` until no other order is being executed. Then create the
+        order, and wait at most `seconds` for its result. Raises `UsageError` if another order is
+        still being executed."""
         live = await asyncio.to_thread(self._sessions.find, session)
         if only is not None and live.kind != only:
             raise UsageError(f"{live.name} is a session of {live.kind}: use train_{live.kind}_step")

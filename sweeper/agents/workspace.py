@@ -27,8 +27,8 @@ agent."""
 
 
 class GridPreview(NamedTuple):
-    """A grid, compared with what has already run. `launch` previews the launch without the runs
-    in `reused`, which have succeeded in other sweeps ({id: entry})."""
+    """A grid, compared with what has already run. `reused` has the runs that have succeeded in
+    other sweeps ({id: entry}). `launch` is the preview of a launch of all other runs."""
 
     launch: LaunchPreview
     reused: Mapping[str, Recorded]
@@ -69,8 +69,9 @@ class Workspace:
             )
 
     def preview(self, grid: str, overrides: Sequence[str], *, again: bool) -> GridPreview:
-        """Plan a grid. Runs that have succeeded in other sweeps are left out, unless `again` is
-        set or the grid has stages or is a race. Raises `UsageError`."""
+        """Plan a grid. Runs that have succeeded in other sweeps, and that this sweep does not
+        have yet, are left out. They are included if `again` is set, if the grid has stages, or
+        if it is a race. Raises `UsageError`."""
         planned = planned_for(self.grids, grid, overrides)
         reused: dict[str, Recorded] = {}
         if not again and not planned.stages and planned.race is None:

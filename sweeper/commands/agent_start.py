@@ -100,7 +100,7 @@ def _add_allowance(verb: ArgumentParser) -> None:
 
 
 def _request(arguments: Namespace, store: Store) -> session.Start:
-    """Convert the arguments to a request to start an agent. Raises `UsageError`,
+    """Convert the arguments to a `Start`, the request to start an agent. Raises `UsageError`,
     `EnvironmentFailure`."""
     allowance.read_limits(arguments.budget)
     if not 0 < arguments.hours <= 10_000 or arguments.restarts < 0:

@@ -55,7 +55,8 @@ def _record(alarm: Alarm, attempts: int, outcome: str | None) -> dict[str, objec
 
 
 def _done(sweep: Sweep, alarm: Alarm) -> str | None:
-    """Return the result of an alarm's actions, or None if no result is recorded yet."""
+    """Return the result of an alarm's actions. None if no result is recorded yet, or if it
+    cannot be read."""
     try:
         outcome = read_action(sweep.folder, alarm).outcome
     except NotFound:
@@ -75,6 +76,6 @@ def _what(alarm: Alarm, outcome: str | None) -> str:
 
 
 def _advice(alarms: Sequence[Alarm]) -> list[str]:
-    """Return a line with advice for each rule."""
+    """Return a line with the advice of each rule that raised one of the alarms."""
     advice = {alarm.rule: alarm.advice for alarm in alarms if alarm.advice}
     return [f"{rule}: {text}" for rule, text in advice.items()]

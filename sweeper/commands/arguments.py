@@ -52,7 +52,7 @@ class OneRoot(Once):
 
 
 def root(verb: ArgumentParser) -> None:
-    """Add `--root`, the place where sweeps are stored."""
+    """Add `--root`, which names the store."""
     group(verb, WHERE).add_argument(
         "--root",
         action=OneRoot,
@@ -70,7 +70,7 @@ def roots(verb: ArgumentParser) -> None:
 
 
 def json(verb: ArgumentParser) -> None:
-    """Add `--json`, which prints an answer for programs."""
+    """Add `--json`, which makes a verb print its answer as JSON."""
     flag(group(verb, OUTPUT), "--json", "print one JSON object")
 
 
@@ -173,7 +173,8 @@ def launch_options(verb: ArgumentParser) -> _ArgumentGroup:
 
 
 def wait(verb: ArgumentParser) -> None:
-    """Add `--trust`, and the options that concern waiting for launched runs."""
+    """Add `--trust`, the options for waiting until the launched runs have ended, and
+    `--verbose`."""
     trust(verb)
     waiting = group(verb, "waiting")
     flag(waiting, "--wait", "run the launcher in this terminal until all runs have ended")

@@ -36,7 +36,7 @@ def run(arguments: Namespace) -> NoReturn:
 
 def go(root: str, name: str, why_none: Callable[[], str] = str) -> NoReturn:
     """Attach this terminal to the tmux windows of a sweep. Raises `UsageError` if standard
-    output is no terminal. If there are no windows, raises `NotFound` with the text that
+    output is not a terminal. If there are no windows, raises `NotFound` with the text that
     `why_none` returns."""
     from sweeper.backends.tmux.server import TmuxServer, socket_name
 

@@ -48,7 +48,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """List checkpoints. With `--delete` or `--ttl`, then delete them or set when they expire."""
+    """List checkpoints. With `--delete` or `--ttl`, then delete those that are not spared, or
+    set when they expire."""
     keep = _keep(arguments.keep)
     ttl = _ttl(arguments.ttl)
     if arguments.delete and arguments.ttl is not None:

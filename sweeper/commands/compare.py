@@ -323,8 +323,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _are_runs(registry: Registry, arguments: Namespace) -> bool:
-    """Return whether to compare single runs. False if exactly two sweeps or cells are named and
-    no option selects runs: these are compared statistically."""
+    """Return whether to compare single runs. If two sweeps or two cells are named, without
+    `--where`, `--state` and `--all`, return False: they are compared statistically."""
     if len(arguments.runs) != 2 or arguments.where or arguments.state or arguments.all:
         return True
     if arguments.metric or arguments.goal or arguments.at:

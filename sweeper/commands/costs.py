@@ -31,7 +31,8 @@ _FRESH_SECONDS = 6 * 3600
 """The longest time until usage appears in the service's billing."""
 _RUN, _CELL, _STAGE, _DAY, _MODEL, _CHAIN = "run", "cell", "stage", "day", "model", "chain"
 _OWN = (_RUN, _CELL, _STAGE, _DAY, _MODEL)
-"""The keys of `--by` that are not settings, except `chain`."""
+"""The keys of `--by` that are not settings. (`chain`, which is not a setting either, is handled
+separately.)"""
 
 _Row = tuple[tuple[object, ...], Spent]
 
@@ -154,9 +155,9 @@ def run(arguments: Namespace) -> int:
 def _rows(
     costs: Sequence[tuple[RecordedRun, Spent]], keys: Sequence[str], table: prices.Prices
 ) -> list[_Row]:
-    """Return the costs of each combination of values of the keys, in the order of first
-    appearance (days in ascending order). Raises `UsageError`, and `NotFound` for a key that no
-    run has."""
+    """Return the costs of each combination of values of the keys, sorted by the first key, then
+    by the second, and so on. Days ascend. Values of other keys are in the order in which they
+    first appear. Raises `UsageError`, and `NotFound` for a key that no run has."""
     prefix = prefixes(run for run, _ in costs)
     if _CHAIN in keys:
         if len(keys) > 1:
@@ -203,7 +204,7 @@ def _dollars(counts: Counts, cost: prices.Amount) -> str:
 
 
 def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
-    """Return lines that explain the figures, and name the usage that is not included."""
+    """Return lines that explain the figures and say which usage is not included."""
     without = sum(spending.counted == "nothing" for _, spending in costs)
     lines: list[str] = []
     if without < len(costs):

@@ -79,9 +79,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | None":
-    """Return the examples of a run, with sampled answers if there is a checkpoint. If the
-    checkpoint cannot be sampled, raise the error if the user chose the checkpoint with
-    `--checkpoint`, else leave the answers out. Return None if the recipe cannot show examples."""
+    """Return the examples of a run, with answers that are sampled from a checkpoint if there is
+    one. If sampling fails, raise the error if the user gave `--checkpoint`, else leave the
+    answers out. Return None if the recipe cannot show examples."""
     recipe, count = plan.of(planned.stage).recipe, arguments.examples
     environment, chosen = _environment(plan), arguments.checkpoint
     name = chosen if chosen or _is_grid(arguments.of) else arguments.of
@@ -114,7 +114,7 @@ def _is_grid(name: str) -> bool:
 
 
 def _planned(arguments: Namespace) -> tuple[Plan, Run]:
-    """Return the plan and the run whose examples to show."""
+    """Return the run whose examples are to be shown, and its plan."""
     if _is_grid(arguments.of):
         from sweeper.planner.plan import plan  # slow to load
 

@@ -103,8 +103,8 @@ def trial_request(name: str, grid: str | None) -> "TrialRequest":
 
 
 def declared_checks(request: "TrialRequest", root: str) -> list[Check]:
-    """Return the checks that a backend declares, and the checks for jobs that have no access to
-    local files."""
+    """Return the checks that a backend declares. If its jobs have no access to local files, also
+    return the checks that concern such jobs."""
     name, launch, service, secrets = request
     backend, options = backend_type(name), options_of(launch, name)
     checks = list(backend.checks(options))
@@ -122,7 +122,7 @@ def declared_checks(request: "TrialRequest", root: str) -> list[Check]:
 
 
 def _requirements(name: str) -> str:
-    """Check the requirements file whose packages jobs install."""
+    """Check the requirements file `name`, whose packages jobs install."""
     from sweeper.provenance.requirements import outside, read
 
     path = os.path.abspath(os.path.expanduser(name))
@@ -133,7 +133,7 @@ def _requirements(name: str) -> str:
 
 
 def _reached(launch: Launch, root: str, service: str, secrets: Sequence[str]) -> str:
-    """Run the checks that a launch would run first."""
+    """Run the checks with which a launch begins. Return the root and the names of the secrets."""
     from sweeper.launcher.manifest import secret_names
     from sweeper.launcher.preflight import admit
 
@@ -266,7 +266,8 @@ def _output(*command: str) -> str:
 def _try(
     request: "TrialRequest", root: str, arguments: Namespace
 ) -> tuple[list["Step"], str | None]:
-    """Test the backend with a job, and print each step. Return the steps, and the error or None."""
+    """Test the backend with a job, and print each step unless `--json` is given. Return the
+    steps, and the error or None."""
     from sweeper.commands.doctor_try import try_out
 
     steps: list[Step] = []

@@ -108,8 +108,8 @@ def _step(name: str, begun: float, found: str) -> Step:
 
 
 def _trained(service: Service, model: str, seconds: float) -> Iterator[Step]:
-    """Train a model for one step, and sample from the trained model. Each operation may take
-    `seconds`. Raises `EnvironmentFailure`."""
+    """Train a model for one step, and sample from the trained model. Each operation may take at
+    most `seconds`. Raises `EnvironmentFailure`."""
     import tinker
 
     name = "sweeper doctor"

@@ -101,8 +101,8 @@ class _Report(TypedDict):
 
 
 def _remove_old(tell: Callable[[Step], None]) -> None:
-    """Remove the sweeps of earlier tests that were killed. A killed test's note file is no
-    longer locked."""
+    """Remove the sweeps of earlier tests that were killed. These are the tests whose note files
+    are no longer locked."""
     try:
         names = sorted(os.listdir(paths.trials()))
     except OSError:
@@ -288,8 +288,8 @@ class _Trial:
             self._tell(Step("submitted", now - self._begun, f"to {self._place}"))
 
     def _limit(self) -> None:
-        """When the test's time is over, ask the launcher to cancel the job. If the job still
-        does not end, ask the launcher to end."""
+        """When the test's time is over, ask the launcher to cancel the job. If the job has still
+        not ended after `_STOP_SECONDS`, also ask the launcher to end."""
         if self._over.wait(self._timeout):
             return
         fault = "has not ended" if State.RUNNING in self._seen else "has not started"

@@ -231,8 +231,8 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
 
 def _row(row: Mapping[str, object]) -> tuple[dict[str, object], int | None]:
     """Return the values to log to W&B for a row, and the step. W&B requires whole steps, so a
-    fractional step is logged as a value. W&B also requires ascending steps, which rows already
-    have."""
+    fractional step is logged as a value. W&B also requires ascending steps; the rows are already
+    in this order."""
     values = {key: _logged(value) for key, value in row.items() if value is not None}
     step = as_float(row.get("step"))
     if step is None or step < 0 or step != int(step):

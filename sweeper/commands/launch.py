@@ -150,8 +150,9 @@ def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
 
 
 def _before(planned: "Plan", store: "Store") -> tuple[str, bool]:
-    """Return the states of the runs as text, such as `: 2 to start, 16 succeeded` ("" before the
-    first launch), and whether all runs have ended and none is to start."""
+    """Print an estimate of the launch's usage. Return the states of the runs as text, such as `:
+    2 to start, 16 succeeded` ("" before the first launch), and whether all runs have ended and
+    none will be started."""
     from sweeper.launcher.preview import counts, estimate_of, survey
     from sweeper.sweep.states import OPEN
 
@@ -179,8 +180,8 @@ def _left_alone(root: str, planned: "Plan") -> int:
 
 
 def _tell_other_code(planned: "Plan", root: str) -> None:
-    """If finished runs executed other code than this launch, print how to start them again. A
-    launch skips finished runs."""
+    """If succeeded runs executed different code from the code of this launch, print how to start
+    them again. The launch itself skips them."""
     from sweeper.results.origins import differences
     from sweeper.results.registry import Registry
     from sweeper.results.selectors import current

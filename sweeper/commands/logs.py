@@ -38,8 +38,8 @@ _STANDS_SECONDS = 2.0
 has stopped."""
 
 _IDLE_SECONDS = 3.0
-"""Seconds without a launcher and without a job after which `--follow` ends. Until then, another
-launcher may take over."""
+"""`--follow` ends when there has been neither a launcher nor a job for this many seconds. Until
+then, another launcher may take over."""
 
 _STACKS_SECONDS = 60.0
 """Seconds to wait for the workers' answers. Workers check for requests every 5 s."""
@@ -260,8 +260,9 @@ class _Reader:
         self._printer.print_lines(self._printer.matching(lines))
 
     def _start_back(self, tail: Tail, files: Files) -> None:
-        """Move the position before the last `--lines` lines. With `--grep`, instead print the
-        last matching lines, and move the position to the end."""
+        """Move the read position of `tail` to the start of the last `--lines` lines. With
+        `--grep`, instead print the last `--lines` matching lines, and move the position to the
+        end."""
         count: int = self._arguments.lines
         if self._arguments.grep is None:
             tail.back(files, count)
@@ -272,8 +273,8 @@ class _Reader:
         self._printer.print_lines(lines)
 
     def _whole(self, tail: Tail, files: Files) -> Iterator[Line]:
-        """Yield the output of the newest attempt that has any. With `--lines` and without
-        `--grep`, yield only the last lines."""
+        """Yield the output of the newest attempt that has any. If `--lines` is given without
+        `--grep`, yield only that many last lines."""
         if self._arguments.lines is not None and self._arguments.grep is None:
             tail.back(files, self._arguments.lines)
         for chunk in _chunks(tail, files):
@@ -282,8 +283,9 @@ class _Reader:
         yield from self._backend_lines(tail)
 
     def _backend_lines(self, tail: Tail) -> Iterator[Line]:
-        """If the store has no output of an attempt, yield the backend's copy of the output. The
-        backend gets only one request per attempt."""
+        """If the store has no output of an attempt, yield the backend's copy of the output or,
+        if there is none, the reason for the newest attempt's failure. The backend is asked only
+        once per attempt."""
         run, attempt = tail.run, (run_key(tail.run), tail.attempt)
         if not tail.is_empty or not run.attempts or attempt in self._requested:
             return

@@ -27,7 +27,7 @@ from sweeper.sweep.run_record import RunRecord
 from sweeper.terminal import duration, print_table, say
 
 _LOOKED_AT = 20
-"""The number of runs that are read to suggest a metric for an unknown name."""
+"""The largest number of runs that are read to suggest a metric if the user gave an unknown name."""
 
 
 def add_arguments(verb: ArgumentParser) -> None:
@@ -109,8 +109,8 @@ def _print_table(
     with_code: bool,
 ) -> None:
     """Print a table with a line for each run. `roots` is ["root"] if there are several roots,
-    else []. The content of a column is computed from the run and from its record, which `--json`
-    prints."""
+    else []. Columns are computed from the run and from its record. (With `--json`, the records
+    are printed instead.)"""
     columns: list[tuple[str, Callable[[RecordedRun, _Record], object]]] = [
         *((name, lambda run, _: run.root) for name in roots),
         ("sweep", lambda run, _: run.sweep),
@@ -161,8 +161,9 @@ def _print_notes(runs: list[RecordedRun]) -> None:
 def _ordered(
     runs: list[RecordedRun], records: "list[_Record]", key: str | None, limit: int
 ) -> "tuple[list[RecordedRun], list[_Record]]":
-    """Return the runs and their records, sorted by a key, at most `limit` (0: all). Numbers come
-    first, then strings, then runs without a value. Raises `UsageError` for an unknown key."""
+    """Return at most `limit` runs (0: all) and their records, sorted by a key (`-key`:
+    backwards). Numbers come first, then strings, then runs without a value. Raises `UsageError`
+    for an unknown key."""
     order = list(range(len(runs)))
     if key is not None and runs:
         backwards, key = key.startswith("-"), key.removeprefix("-")
@@ -237,8 +238,8 @@ def _last(run: RecordedRun, key: str) -> float | None:
 
 
 def _refuse(key: str, runs: list[RecordedRun]) -> None:
-    """Raise `NotFound` for a metric that no run has recorded, unless the runs have recorded
-    nothing."""
+    """Raise `NotFound` for a metric without values, unless the first `_LOOKED_AT` runs have
+    recorded this metric, or no metric at all."""
     histories = (run.readable_history for run in runs[:_LOOKED_AT])
     recorded = {name for history in histories for name in last_values(history.rows)}
     if recorded and key not in recorded:

@@ -1,6 +1,6 @@
-"""The tables of `sweeper ls --by`. The table of states has a row for each value of a setting,
-and a column for each stage. The table of scores has a row for each checkpoint, and a column for
-each suite."""
+"""The tables of `sweeper ls --by`. The table of states has a row for each combination of values
+of the requested settings, and a column for each stage. The table of scores has a column for each
+suite, and a row for each checkpoint if the key `checkpoint` is given."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -47,8 +47,8 @@ class _Row(NamedTuple):
 
 
 def print_by(runs: Sequence[RecordedRun], by: str, registry: Registry, *, as_json: bool) -> int:
-    """Print the table of the runs. `by` is the value of `--by`: keys separated by commas. Raises
-    `NotFound` for a key that no run has."""
+    """Print the table of states, or the table of scores if `by` has its keys. `by` is the value
+    of `--by`: keys separated by commas. Raises `NotFound` for a key that no run has."""
     keys = keys_of(by)
     settings = {name for run in runs for name in run.config}
     scored = CHECKPOINT in keys or (SUITE in keys and SUITE not in settings)
@@ -84,7 +84,8 @@ def identity(config: Mapping[str, object], keys: Sequence[str]) -> tuple[str, ..
 
 
 def one_or_all(values: _Values) -> object:
-    """Return the field `value` of a row in `--json`: the value of the only key, or a list."""
+    """Return the field `value` of a row in `--json`: the value of the only key or, if there are
+    several keys, the list of their values."""
     return values[0] if len(values) == 1 else list(values)
 
 

@@ -46,7 +46,7 @@ def with_status(run: Callable[[Namespace], int], arguments: Namespace) -> int:
 
 
 def print_steered(done: "Steered", **more: object) -> int:
-    """Print the result of a request to a sweep, with `more` keys, as JSON."""
+    """Print the result of a request to a sweep as JSON, with the additional keys `more`."""
     return print_json({"schema": 1, **done._asdict(), **more})
 
 
@@ -105,7 +105,8 @@ def _page_size(items: Sequence[object], arguments: Namespace) -> int:
 
 
 def print_text(title: str, text: str) -> None:
-    """Print text with a title. The first line follows the title, and more lines are indented."""
+    """Print text with a title. The first line of the text follows the title on the same line.
+    Further lines are indented."""
     first, *more = sanitize_lines(text).splitlines() or [""]
     say(f"{title}: {first}")
     for line in more:
@@ -113,6 +114,6 @@ def print_text(title: str, text: str) -> None:
 
 
 def excerpt(text: str, most: int) -> str:
-    """Return the first `most` characters of a text, on one line."""
+    """Return the first `most` characters of a text on one line, and `...` if the text is longer."""
     line = " ".join(sanitize_lines(text).split())
     return line[:most] + "..." * (len(line) > most)

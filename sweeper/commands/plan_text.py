@@ -134,8 +134,8 @@ def terminal_width() -> int | None:
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], width: int | None, gives: int = 0
 ) -> Iterator[str]:
-    """Yield the lines of a table. If the table is wider than `width`, the column number `gives`
-    is cut."""
+    """Yield the lines of a table. If the table is wider than `width`, the column with the index
+    `gives` is cut."""
     rows = [[sanitize(cell) for cell in row] for row in rows]
     widths = [max(map(display_width, cells)) for cells in zip(columns, *rows, strict=True)]
     if width is not None:

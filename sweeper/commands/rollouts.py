@@ -39,10 +39,10 @@ from sweeper.terminal import measurement, number, print_table, say, warn
 def export(
     rollouts: Sequence[tuple[RecordedRun, Found]], path: str | None, collector: str | None
 ) -> None:
-    """Write rollouts to the file at `path` ("-": standard output), one JSON line per step. If
-    `collector` is an address, send the rollouts there as OpenTelemetry spans. Raises
-    `UsageError` for an invalid path or address, and `EnvironmentFailure` if the collector does
-    not accept the spans."""
+    """Write rollouts to the file at `path` ("-": standard output), one JSON line for each step
+    of a trajectory. If `collector` is an address, send the rollouts there as OpenTelemetry
+    spans. Raises `UsageError` for an invalid path or address, and `EnvironmentFailure` if the
+    collector does not accept the spans."""
     now = time.time()
     traces: list[Trace] = []
     for run, rollout in rollouts:

@@ -50,8 +50,9 @@ def chosen(
 
 
 def open_chosen(arguments: Namespace) -> tuple[Registry, list[RecordedRun]]:
-    """Open the registry, and return the runs that the arguments select. Runs are named, or given
-    as the folders or addresses of sweeps or of plain runs."""
+    """Open the registry, and return the runs that the arguments select. If `--root` is not given
+    and `runs` has only folders or addresses, the registry has these folders, which may be sweeps
+    or plain runs."""
     names: list[str] = arguments.runs
     registry = open_registry(arguments, snapshot=True)
     folders = [name for name in names if "://" in name or os.path.isdir(name)]
@@ -87,9 +88,9 @@ def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
 
 
 def only(registry: Registry, *, at_work: bool = False) -> str:
-    """Return the sweep that a verb changes if the user names none: the only sweep or, if
-    `at_work` is set, the only sweep with a launcher. Raises `NotFound` if there is no sweep, and
-    `UsageError` if there are several."""
+    """Return the sweep that a verb changes if the user names none: the only sweep. If there are
+    several and `at_work` is set, this is the only sweep with a launcher. Raises `NotFound` if
+    there is no sweep, and `UsageError` if there are several."""
     sweeps = _sweeps(registry)
     choices = [sweep.name for sweep in sweeps]
     if at_work and len(sweeps) > 1:
@@ -103,7 +104,7 @@ def only(registry: Registry, *, at_work: bool = False) -> str:
 def open_named(
     root: str | Sequence[str] | None, requests: Sequence[str], registry: Registry | None = None
 ) -> tuple[Registry, list[str]]:
-    """Return a registry that has all requested sweeps, and the names of the sweeps in the
+    """Return a registry that has all requested sweeps, and the name of each of them in this
     registry. A name that is not in a requested root is taken for the path of a sweep's folder,
     or of a cell below this folder. The returned name then begins with the sweep's root."""
     requested = _roots(root)
@@ -136,7 +137,7 @@ def _is_in(registry: Registry, name: str) -> bool:
 
 def _split_folder(name: str) -> tuple[str | None, str]:
     """Split the path or address of a sweep's folder, or of a cell below this folder, into the
-    root and the path below the root. Return (None, name) if there is no sweep."""
+    root and the path below the root. Return (None, name) if there is no sweep at the path."""
     path = name.rstrip("/") if "://" in name else os.path.abspath(name)
     for depth in (1, 2):
         parts = path.rsplit("/", depth)

@@ -40,8 +40,8 @@ def print_status(
     most: int = _SHOWN,
     problems: Sequence[str] = (),
 ) -> None:
-    """Print the status of a sweep. If there are more than `most` runs, list only the most
-    important."""
+    """Print the status of a sweep. List only the `most` most important runs, unless `--state`,
+    `--where` or `--json` is given."""
     observed = seen.observed
     runs = pick(sweep.runs, (), arguments.state, arguments.where)
     alarms = alarms_of(sweep, runs)
@@ -114,8 +114,7 @@ def _print_table(
 
 
 def _print_sweep(sweep: "Sweep", seen: Status) -> None:
-    """Print the number of runs in each state, the costs, and the reasons for which the sweep
-    waits."""
+    """Print the number of runs in each state, the costs, and the reasons why the sweep waits."""
     say(f"{sweep.name}: {counted({state.value: n for state, n in seen.counts.items()})}")
     if sweep.race is not None:
         say(sweep.race)
@@ -136,7 +135,7 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
 
 def _costs(seen: Status, *, as_document: bool = False) -> object:
     """Describe the usage of a sweep and its expected total, as text or as a document. None if no
-    usage was counted."""
+    usage was counted, or if the price table cannot be read."""
     if seen.usage is None:
         return None
     from sweeper.money import forecast, prices
@@ -167,8 +166,8 @@ def alarm_line(alarm: "Alarm", more: int = 0) -> str:
 
 
 def _interest(run: "RecordedRun") -> int:
-    """Return the rank of a run by importance: running runs first, then failed runs, planned runs
-    and succeeded runs."""
+    """Return the rank of a run by importance. Submitted and running runs come first, then failed
+    and cancelled runs, then planned runs, and succeeded runs last."""
     if run.state in OPEN:
         return 0
     return 2 if run.state is State.PLANNED else 3 if run.state is State.SUCCEEDED else 1

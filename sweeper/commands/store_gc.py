@@ -121,8 +121,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _caches(before: float) -> Iterator[Waste]:
-    """Yield caches that were not used since `before`. If a root is missing, its cache is not
-    removed earlier, since the disk of the root may only be unmounted."""
+    """Yield caches that were not used since `before`. If a root is missing, its cache is kept as
+    long as any other, since the root's disk may just be unmounted at the moment."""
     for folder in _folders(paths.cache(), depth=2):
         if _newest(folder) < before:
             yield Waste(folder, "cache not used lately", _size(folder))
@@ -155,8 +155,8 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
 
 
 def built_waste(before: float) -> Iterator[Waste]:
-    """Yield environments that jobs built on this machine and that no job has used since
-    `before`. Each job that uses an environment updates the environment's time."""
+    """Yield Python environments and copies of sweeper's source that jobs made on this machine
+    and that no job has used since `before`. Each job updates the time of those that it uses."""
     for folder in (*_folders(paths.built(), depth=1), *_folders(paths.sources(), depth=1)):
         with contextlib.suppress(FileNotFoundError):
             used = _last_use(folder)
@@ -184,8 +184,9 @@ def _remove_made(waste: Waste) -> None:
 
 
 def _of_launchers(registry: Registry, before: float, away: list[dict[str, str]]) -> Iterator[Waste]:
-    """Yield files of launchers that have ended. If the folder of the sweep is missing, the
-    launcher's file is kept and added to `away`."""
+    """Yield the files of environment variables that no sweep needs any more, and the logs of
+    ended launchers that were last written before `before`. If a sweep is missing or cannot be
+    read, its file of variables is added to `away` instead."""
     from sweeper.launcher.environment_cleanup import unused_files
 
     def tell(path: str, folder: str) -> None:
@@ -216,8 +217,9 @@ def _logs_in_use(registry: Registry) -> set[str]:
 
 
 def _temporaries(root: str, before: float) -> Iterator[Waste]:
-    """Yield temporary files whose writer, a process on this machine, has ended, and temporary
-    files that are older than `before`. Files younger than an hour are left out."""
+    """Yield temporary files that are older than an hour and whose writer no longer runs on this
+    machine. A file that is older than `before` is yielded even if a process has its writer's
+    number."""
     if "://" in root:
         return
     for folder, _, names in os.walk(root):
@@ -264,8 +266,8 @@ def _of_each(
 
 
 def _left_parts(run: RecordedRun) -> Iterator[Waste]:
-    """Yield parts of files whose complete file exists. The process that should have removed the
-    parts was killed."""
+    """Yield the parts of a file if the remote store also has the complete file. (The process
+    that should have removed these parts was killed.)"""
     if not run.store.is_remote or run.state not in _OVER:
         return
     for folder in run.folders():
@@ -303,7 +305,7 @@ def _submissions(runs: Iterable[RecordedRun], before: float) -> Iterator[Waste]:
 def _of_backends(
     leftovers: Sequence[Leftover], store: Store, folder: str, before: float
 ) -> Iterator[Waste]:
-    """Yield files that backends have left behind for a sweep, if they are older than `before`.
+    """Yield the files of a sweep that its backends left behind, if they are older than `before`.
     Files on a remote store are always included, since their age is unknown."""
     sizes: dict[str, int] = {}
     paths = [path for leftover in leftovers for path in leftover.paths]
@@ -397,8 +399,8 @@ def _touched(folder: str) -> float:
 
 
 def _released(removed: Sequence[Waste]) -> list[Waste]:
-    """Call the `release` functions of files that will be removed. Return all files except those
-    for which `release` failed."""
+    """Call the `release` functions of the files in `removed`, which are still to be removed.
+    Return all of these files except those for which `release` failed."""
     paths: dict[Callable[[Sequence[str]], None], list[str]] = {}
     for waste in removed:
         if waste.release is not None:

@@ -31,8 +31,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Show the live view of a sweep. Return 0 if the user closed the view. Without a terminal,
-    print lines, and return the exit code of `sweeper status`."""
+    """Show the live view of a sweep. Return 0 if the user closed the view. Without a terminal or
+    with `--plain`, print lines, and return the exit code of `sweeper status`."""
     root = arguments.root or default_root()
     name = arguments.sweep or _newest(root)
     if arguments.plain or not is_screen():
@@ -58,9 +58,10 @@ def _lines(name: str, root: str, *, follow: bool = True) -> int:
 
 
 def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = False) -> int | None:
-    """Show the sweep until the view is closed. Return the exit code, or None if a key closed the
-    view. `guest` is the process id of the `launch --wait` that started the view. If `leaves` is
-    set, the view closes some time after the sweep has ended, and the exit code is 0."""
+    """Show the sweep until the view is closed. Return the exit code: None if the user quit the
+    view, 130 after Ctrl-C. `guest` is the process id of the `launch --wait` that started the
+    view. If `leaves` is set, the view closes some time after the sweep has ended, and the exit
+    code is 0."""
     from sweeper.tui.poller import Poller
 
     poller = Poller(SweepFolder.open(root, sweep))

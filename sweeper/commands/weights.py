@@ -88,8 +88,8 @@ def _made_of(record: Row, form: str) -> str:
 
 
 def _is_made(target: str, made_of: str) -> bool:
-    """Return whether an earlier command has completed the folder, for example a command whose
-    push failed. The model card is written last. It contains the line `made_of`."""
+    """Return whether an earlier command, such as one whose push failed, has completed the folder
+    `target`. This is so if its model card, which is written last, contains the line `made_of`."""
     try:
         with open(os.path.join(target, _CARD), encoding="utf-8") as file:
             return made_of in file.read().splitlines()
@@ -171,7 +171,8 @@ def _cost(run: SweepRun) -> Iterator[str]:
 
 
 def _card(run: SweepRun, base_model: str, facts_of_sweep: Iterable[str]) -> Iterator[str]:
-    """Yield the lines of a model card, from the records of the sweep."""
+    """Yield the lines of a model card: the lines `facts_of_sweep`, and facts from the records of
+    the run."""
     facts = run.record()
     yield "---"
     if base_model:

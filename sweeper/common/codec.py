@@ -15,7 +15,7 @@ from typing import get_origin as origin_of
 from sweeper.errors import Damaged
 
 SCHEMA = 1
-"""The version of every document that this sweeper writes, and the newest that it reads."""
+"""The version of every document that this sweeper writes, and the newest version that it reads."""
 
 LARGEST = 1e18
 """The bound for numbers in documents, which are seconds, bytes or counters. Larger numbers, NaN
@@ -31,15 +31,15 @@ Read = Callable[[Any], Any]
 
 
 class Check:
-    """A condition on a field's value, in `Annotated`. `expected` completes "should be"."""
+    """For use in `Annotated`: a condition on a field's value. `expected` completes "should be"."""
 
     def __init__(self, accepts: Callable[[Any], object], expected: str) -> None:
         self.accepts, self.expected = accepts, expected
 
 
 class Parse:
-    """A function that reads a field's value, in `Annotated`. It replaces the reader for the
-    field's type, and raises `Wrong`."""
+    """For use in `Annotated`: a function that reads a field's value. It replaces the reader for
+    the field's type, and raises `Wrong`."""
 
     def __init__(self, read: Read) -> None:
         self.read = read
@@ -51,27 +51,29 @@ class _Bound:
 
 
 class AtLeast(_Bound):
-    """The lower bound of a number, in `Annotated`."""
+    """For use in `Annotated`: the lower bound of a number."""
 
 
 class AtMost(_Bound):
-    """The upper bound of a number, in `Annotated`."""
+    """For use in `Annotated`: the upper bound of a number."""
 
 
 class Clamp(_Bound):
-    """The lower bound of a number, in `Annotated`. A lower number is replaced by the bound."""
+    """For use in `Annotated`: the lower bound of a number. A lower number is replaced by the
+    bound."""
 
 
 class Key:
-    """The key of a field in documents, in `Annotated`, if it differs from the field's name."""
+    """For use in `Annotated`: the key of a field in documents, if it differs from the field's
+    name."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
 
 class Default:
-    """The value to use if a document lacks the field's key, in `Annotated`. In Python, the field
-    has no default."""
+    """For use in `Annotated`: the value of a field if a document lacks the field's key. Python
+    code that makes the `NamedTuple` must still pass a value."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -186,8 +188,8 @@ def _fields(kind: type[Any]) -> tuple[_Field, ...]:
 
 
 def _class_taken_as_is(hint: Any) -> type | None:
-    """Return the class of values that need no check and no copy when they are read; None if
-    there is none."""
+    """If values of the type `hint` need no check and no copy when they are read, return their
+    class, else None."""
     origin, args = origin_of(hint), args_of(hint)
     if origin is Annotated:
         checked = any(isinstance(mark, Parse | Check | _Bound) for mark in args[1:])
@@ -413,7 +415,8 @@ def _special(field: _Field, kind: type[Any], document: dict[str, Any]) -> object
 
 
 def _missing(read_field: Read) -> object:
-    """Raise the error for a missing required key."""
+    """Read None in place of the value of a missing required key. If this raises `Wrong`, the
+    error says that the key is missing."""
     try:
         return read_field(None)
     except Wrong as error:

@@ -31,7 +31,8 @@ OF_A_TERMINAL = (
 
 
 _SCOPE = r"[^/\n]*[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}[^/\n]*\.scope"
-"""Matches the control group of a single terminal window, which sets no limits."""
+"""Matches the name of the control group of a single terminal window. Such a group sets no
+limits."""
 _STARTING_SECONDS = 2.0
 """Seconds to retry while another process starts the daemon, or the previous daemon ends."""
 
@@ -45,9 +46,9 @@ def outlive(process: "subprocess.Popen[bytes]") -> None:
 
 
 class Daemon:
-    """A client of a daemon, which starts the daemon if needed. The daemon's socket and lock are
-    in `folder`, which only this user can enter, and are named after `name`. The daemon runs
-    `argv` with `environment`."""
+    """A client of a daemon. It starts the daemon if needed. The daemon's socket and lock are in
+    `folder`, which only this user can enter, and are named after `name`. The daemon runs `argv`
+    with `environment`."""
 
     def __init__(
         self,

@@ -136,7 +136,7 @@ class Gpus:
         return sorted(self._devices, key=lambda device: (held[device.number], device.number))
 
     def _locks(self, file: int, device: Device) -> bool:
-        """Try to lock a share of a device. Return whether a share was free."""
+        """Try to lock a share of a device. Return whether this succeeded."""
         locked = any(_lock(file, start, self._share) for start in self._starts())
         return locked and _is_at(file, _FOLDER, device.uuid)
 
@@ -145,8 +145,8 @@ class Gpus:
 
     @staticmethod
     def _is_ours(file: int, device: Device) -> bool:
-        """Return whether only runs use the device, or no process does. If a run has locked a
-        share, all processes on the device count as processes of runs."""
+        """Return whether no process uses the device, or only processes of runs do. If a run has
+        locked a share, all processes on the device count as processes of runs."""
         return not device.used or not _test(file, 0, _SHARES)
 
 
@@ -226,8 +226,8 @@ def _is_at(file: int, folder: str, uuid: str) -> bool:
 
 
 def _lock(file: int, start: int, length: int) -> bool:
-    """Try to lock bytes of a file, until no process has the file open. Return whether that
-    worked."""
+    """Try to lock bytes of an open file. Return whether this succeeded. The lock lasts as long
+    as this process or a child that inherited the open file has it open."""
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, _request(start, length))
     except OSError:

@@ -11,7 +11,7 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 class Interrupts:
     """A context manager in which the first SIGINT, SIGTERM or SIGHUP raises `KeyboardInterrupt`.
-    Signals that come later, or after `hold`, take effect at the end of the block."""
+    Signals after the first, and signals after `hold`, take effect at the end of the block."""
 
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}

@@ -111,10 +111,11 @@ _REMOTE_SECONDS = 5.0
 _ENDED_SECONDS = 5.0
 _LOADING_SECONDS = 0.02
 LINGER_SECONDS = 600.0
-"""Seconds that an automatically closing view stays open after the sweep's end and the last key."""
+"""Seconds after the last key press before which a view does not close by itself, even if the
+sweep has ended."""
 UNTOUCHED_SECONDS = 10.0
-"""Seconds that an automatically closing view stays open after the sweep's end if no key was ever
-pressed."""
+"""Seconds after its start before which a view in which no key was pressed does not close by
+itself, even if the sweep has ended."""
 
 _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 
@@ -130,7 +131,7 @@ def _describe(error: Exception) -> str:
 class WatchApp(App[int]):
     """The app, which shows the sweep of `poller` and returns the exit code. `guest` is the id of
     the process that started this view. The view closes when that process ends. If `leaves` is
-    set, the view also closes some time after the sweep's end and the last key."""
+    set, the view also closes when the sweep has ended and no key has been pressed for some time."""
 
     TITLE = "sweeper watch"
     CSS_PATH = "watch.tcss"
@@ -281,8 +282,8 @@ class WatchApp(App[int]):
         return max(self._every, _ENDED_SECONDS) if view.ended and not self._page else self._every
 
     def _should_close(self) -> bool:
-        """Return whether the view should close: the process that started it has ended, or nobody
-        has pressed a key for a long time after the sweep's end."""
+        """Return whether the view should close: the process that started it has ended, or the
+        sweep has ended and no key has been pressed for some time (only with `leaves`)."""
         if self._guest is not None and os.getppid() != self._guest:
             return True
         idle = time.monotonic() - self._last_key_time
@@ -404,7 +405,7 @@ class WatchApp(App[int]):
         self._poll()
 
     def action_window(self, number: str) -> None:
-        """Switch to the window of the tmux session with this number."""
+        """Switch to the window with this number in the tmux session."""
         self._tell_tmux(f"select-window -t :={number}")
 
     def action_detach(self) -> None:

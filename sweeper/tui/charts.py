@@ -93,7 +93,7 @@ def plot(
     the left, and the range of x is below. `other` is a second curve, drawn behind the first with
     other characters. `log`: the y scale is logarithmic. Points that the scale cannot show are
     left out: NaN, infinity and, on a logarithmic scale, values of zero or less. If there is
-    nothing to draw, return one line that says so."""
+    nothing to draw, or not enough space, return one line that says that nothing is drawn."""
     curve, behind = _drawable(points, log), _drawable(other, log)
     if not curve or height < 3 or width < 16:
         positive = "positive" if log else "finite"
@@ -123,8 +123,8 @@ def _drawable(points: _Points, log: bool) -> list[tuple[float, float]]:
 
 def _labels(frame: _Frame, rows: int, log: bool) -> dict[int, str]:
     """Return the labels of the y axis as {row: text}. The ends of the range are always labelled.
-    On a logarithmic scale, powers of ten are labelled too, or the middle row if no power is near
-    it."""
+    On a logarithmic scale, powers of ten are labelled too, or the middle row if no power is in a
+    row between the ends."""
     if not log:
         return {rows - 1: value(frame.low), 0: value(frame.high)}
     labels: dict[int, str] = {}

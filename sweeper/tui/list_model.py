@@ -23,9 +23,9 @@ _INTEREST = (
 
 
 class Group(NamedTuple):
-    """Runs under one heading. `key` identifies the group. `mean` is the mean value of the
-    `measured` runs that are included in means. `scale` is the scale of this mean, on which the
-    sweep's cells are compared. `rank` is the rank of the group."""
+    """Runs under one heading. `key` identifies the group. `measured` is the number of runs that
+    have a value to be included in means, and `mean` is the mean of their values. It is taken on
+    the scale `scale`, on which the sweep's cells are compared. `rank` is the rank of the group."""
 
     key: str
     title: str
@@ -52,8 +52,8 @@ Item = Group | RunView
 
 
 def groupings(view: SweepView) -> list[str]:
-    """Return the possible groupings, the default first. The default is `cell` if cells have
-    several runs, and `stage` if the sweep has stages."""
+    """Return the possible groupings, the default first. The default is `stage` if the sweep has
+    stages, else `cell` if a cell has several runs, else `none`."""
     cells = {run.cell for run in view.runs}
     by_cell = len(cells) < len(view.runs)
     axes = [axis for axis in view.axes if len({_setting(run, axis) for run in view.runs}) > 1]

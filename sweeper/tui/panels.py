@@ -90,9 +90,9 @@ def curve_lines(
     *,
     log: bool = False,
 ) -> list[Line]:
-    """Plot the metric number `chosen`, and below the plot draw a sparkline of each neighbouring
-    metric. `size` is (columns, lines). `about` describes the run that `best_curves` belong to:
-    first its name, then more lines."""
+    """Plot the metric with the index `chosen`. Below the plot, draw a sparkline for this metric
+    and for each of its neighbours in the list of metrics. `size` is (columns, lines). `about`
+    describes the run that `best_curves` belong to: first its name, then more lines."""
     width, height = size
     keys = list(data.curves)
     if not keys:

@@ -165,8 +165,8 @@ class Poller:
         )
 
     def _has_grown(self) -> bool:
-        """Return whether the plan has grown since it was read: the best runs for a stage were
-        chosen, or a race has a new round."""
+        """Return whether the plan has grown since it was read: the best runs from which a stage
+        starts were chosen, or a race has a new round."""
         plan = self.sweep.plan
         if plan.race is not None and plan.unknown:
             return self._store.exists(self._folder.race_round(len(plan.rounds) + 1))
@@ -190,8 +190,9 @@ class Poller:
         return ""
 
     def _replanned(self, launcher: object) -> bool:
-        """If the launcher has changed, read the plan on a remote store again. Return whether the
-        plan was read. A stamp of the plan would take a request in each poll."""
+        """Read the plan of a sweep on a remote store again if the launcher has changed since the
+        last call. Return whether the plan was read. (A look at the plan's file would take a
+        request in each poll.)"""
         if self._plan_stamp == launcher:
             return False
         if self._view is None:
@@ -215,7 +216,8 @@ class Poller:
         return problem
 
     def _observations(self, problems: list[str]) -> Observations:
-        """Return the launcher's observations. Their file is read again only if it has changed."""
+        """Return the launcher's observations. A file on a local store is read again only if it
+        has changed."""
         stamp = self._stamp(self._folder.observations)
         if stamp is None and not self._remote:
             return NO_OBSERVATIONS
@@ -249,9 +251,9 @@ class Poller:
     # Records that were written earlier
 
     def _load(self, opened: Mapping[str, int]) -> str:
-        """Read the metrics of runs that were not read yet, running runs first, until the time of
-        this poll is over. Runs that cannot be read are tried again in the next poll. Return the
-        first error, or ""."""
+        """Read the metrics of runs whose metrics were not read yet, running runs first. Stop
+        after `_LOADING_SECONDS`. Runs that cannot be read are tried again in the next poll.
+        Return the first error, or ""."""
         self._pending |= self._unreadable
         self._unreadable = {}
         problem = ""

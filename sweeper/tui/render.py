@@ -96,8 +96,9 @@ def head_lines(view: SweepView, glyphs: Glyphs) -> list[Line]:
 
 
 def _troubles(view: SweepView) -> list[Span]:
-    """Return what delays the sweep, and whether a launcher is running. Long texts come last,
-    because a small screen cuts the end of the line."""
+    """Return the sweep's problems, what delays it, and whether a launcher is running. The
+    launcher's own reasons, which may be long, come near the end, because a small screen cuts the
+    end of the line."""
     parts: list[Span] = []
     if view.problem:
         parts.append((f"outdated: {sanitize(view.problem)}", "bad"))
@@ -198,7 +199,8 @@ def heading(view: SweepView, shown: Table, sort: str) -> Line:
 
 def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
     """Render a line of the list. `inside` is the heading above the run, which is left out of the
-    run's name. The line with the cursor (`cursor`) begins with `>` and is highlighted."""
+    run's name. If `cursor` is set, the cursor is on the line: the line begins with `>` and is
+    highlighted."""
     columns, glyphs = shown.columns, shown.glyphs
     alarmed = any(run.alarms for run in item.runs) if isinstance(item, Group) else item.alarms
     mark = ">" if cursor else "!" if alarmed else " "
@@ -227,8 +229,8 @@ def item_line(item: Item, shown: Table, *, inside: str, cursor: bool) -> Line:
 
 
 def _in_words(run: RunView, columns: Sequence[Column]) -> Sequence[Column]:
-    """Return the columns for a run. For a run without step and value, a wide remark replaces the
-    columns between the first and the last."""
+    """Return the columns for a run. For a run without a step and a value, a wide remark replaces
+    the columns between the first and the last, unless the remark has a column already."""
     titles = {column.title for column in columns}
     if run.step is not None or run.value is not None or not {"state", "beat"} <= titles:
         return columns

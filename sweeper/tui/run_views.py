@@ -217,7 +217,7 @@ class RunFacts(NamedTuple):
     again. `body` is the content of the last event. `backend` is the run's backend, in a sweep
     with several. `last_line` is the last output line of a failed run. `version` is the version
     of the series. `beat` is the number of seconds since the last heartbeat, rounded to the
-    displayed precision. `late`: there was no heartbeat for too long."""
+    displayed precision. `late`: the last heartbeat is too old."""
 
     state: RunState
     observed: Observation | None

@@ -25,8 +25,8 @@ class Action(NamedTuple):
 
 
 def proposed(kind: str, runs: Sequence[RunView], of: str) -> Action | str:
-    """Return the action for the runs that can be cancelled or retried. If there are none, return
-    a message. `of` is the name of all runs in the question."""
+    """Return the action `kind` for those of the runs that can be cancelled or retried. If there
+    are none, return a message. The question and the message call the given runs `of`."""
     cancel = kind == "cancel"
     verb = "cancel" if cancel else "start again"
     chosen = [run.id for run in runs if (run.state not in _OVER if cancel else run.state in _AGAIN)]
@@ -119,7 +119,7 @@ class ScreenModel:
         self._arrange()
 
     def sort_by(self, sort: str | None = None) -> str:
-        """Sort by `sort`; if None, by the next column. Return a message."""
+        """Sort by `sort` or, if None, by the next sort order. Return a message."""
         self.sort, self.backwards = sort or _next(SORTS, self.sort), False
         self._arrange()
         return f"sorted by {self.sort}"
@@ -131,14 +131,15 @@ class ScreenModel:
         return f"sorted by {self.sort}{', backwards' * self.backwards}"
 
     def group_by(self, by: str | None = None) -> str:
-        """Group by `by`; if None, use the next grouping. Return a message."""
+        """Group by `by` or, if None, by the next grouping. Return a message."""
         self._by = by or _next(groupings(self.view), self.grouping)
         self._arrange()
         return f"grouped by {self._by}" if self._by != "none" else "not grouped"
 
     def fold(self, folded: bool | None = None) -> None:
-        """Fold (True) or open (False) the group with the cursor, or toggle it (None). If the
-        cursor is on a run and `folded` is True, move the cursor to the heading."""
+        """If the cursor is on a heading, fold (True) or open (False) its group, or do the
+        opposite of the current state (None). If the cursor is on a run and `folded` is True,
+        move the cursor to the heading above."""
         item = self.item
         if isinstance(item, Group):
             fold = not item.folded if folded is None else folded
@@ -158,9 +159,9 @@ class ScreenModel:
     # Texts
 
     def heading_above(self, place: int) -> str:
-        """Return the title of the cell above a run, since the run's line leaves the title out.
-        If runs are grouped by something else, return a blank, which indents the line. If they
-        are not grouped, return ""."""
+        """If runs are grouped by cell, return the title of the cell that the line `place`
+        belongs to, because a run's line leaves the title out. If they are grouped by something
+        else, return a blank, which indents the line. If they are not grouped, return ""."""
         if self.grouping == "none":
             return ""
         group = self.group_of(place)

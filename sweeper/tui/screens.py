@@ -40,7 +40,7 @@ class Lines(Static):
 
 
 class _Keys(KeyPanel, can_focus=True, inherit_bindings=False):
-    """Textual's table of keys, with more keys for scrolling. The table does not list these."""
+    """Textual's table of keys, with more keys for scrolling, which the table does not list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "screen.help", "back", key_display="esc"),
@@ -116,7 +116,8 @@ class WatchScreen(Screen[None]):
 
 
 class OpenRun(Provider):
-    """Entries of the command palette that open the pages of runs, found by parts of their names."""
+    """Entries of the command palette that open the pages of runs. A part of a run's name finds
+    its entry."""
 
     async def search(self, query: str) -> Hits:
         screen, matcher = self.screen, self.matcher(query)

@@ -1,5 +1,5 @@
-"""A program that runs an agent in a Modal sandbox, and has the agent's output and exit code.
-`start.json` in the private folder says what to start (places.py)."""
+"""A program that runs an agent in a Modal sandbox. It prints the agent's output, and ends with
+the agent's exit code. `start.json` in the private folder says what to start (places.py)."""
 
 import asyncio
 import json
@@ -190,7 +190,7 @@ def run(private: str) -> int:
 
 
 def main() -> int:
-    """Run the agent that is described in the folder `sys.argv[1]`."""
+    """Run the agent that `start.json` in the folder `sys.argv[1]` describes."""
     try:
         return run(sys.argv[1])
     except SweeperError as error:

@@ -24,8 +24,8 @@ _EVERY_SECONDS = 10.0
 
 
 class Folder:
-    """A folder that exists on both sides. Files that one side writes are copied to the other
-    side."""
+    """A folder that exists both in the sandbox and on the other side, this machine. Files that
+    one side writes are copied to the other side."""
 
     def __init__(self, top: str) -> None:
         self.top = os.path.realpath(top)
@@ -106,7 +106,7 @@ def unpack(line: bytes) -> "tuple[dict[str, Any], bytes]":
 
 
 class Relay:
-    """The side of the exchange that runs in the sandbox."""
+    """The side of the exchange of frames that runs in the sandbox."""
 
     def __init__(self, base: str, output: "IO[bytes]") -> None:
         self.base, self._output = base, output

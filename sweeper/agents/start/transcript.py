@@ -71,18 +71,19 @@ class Transcript:
         self._insist(lambda: self._store.replace(path, encode(session.document())))
 
     def add(self, data: bytes) -> None:
-        """Add output. The end may be the beginning of a secret, so the last bytes are written
-        later."""
+        """Add output. Its last bytes are written later, because they may be the beginning of a
+        secret."""
         self._append(self._redactor.feed(data))
 
     def end_output(self) -> None:
-        """Write the rest of the output of one start."""
+        """Write the output that is left after one start of the agent has ended."""
         self._append(self._redactor.end())
         self._redactor = Redactor(self._secrets)
         self._insist(lambda: self.flush(now=True))
 
     def _insist(self, action: Callable[[], None]) -> None:
-        """Write to the store, and retry for some time. If all tries fail, warn and continue."""
+        """Call `action`, which writes to the store, and retry for some time if it fails. If all
+        tries fail, warn and continue."""
         try:
             retried(action, delays(1.0, 8.0, 5), lambda error: isinstance(error, StoreError))
         except StoreError as error:
@@ -98,8 +99,8 @@ class Transcript:
                 self._number += 1
 
     def flush(self, *, now: bool = False) -> None:
-        """Write new output if the last write was a second ago or `now` is set. Raises
-        `StoreError` only if `now` is set."""
+        """Write new output if the last write was at least a second ago, or if `now` is set.
+        Raises `StoreError` only if `now` is set."""
         if not self._new or (not now and time.monotonic() - self._written < _EVERY_SECONDS):
             return
         self._written = time.monotonic()
