@@ -48,7 +48,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """List checkpoints. With `--delete` or `--ttl`, then delete those that are not spared, or
+    """List checkpoints. With `--delete` or `--ttl`, then delete those that need not be kept, or
     set when they expire."""
     keep = _keep(arguments.keep)
     ttl = _ttl(arguments.ttl)

@@ -323,8 +323,9 @@ def run(arguments: Namespace) -> int:
 
 
 def _are_runs(registry: Registry, arguments: Namespace) -> bool:
-    """Return whether to compare single runs. If two sweeps or two cells are named, without
-    `--where`, `--state` and `--all`, return False: they are compared statistically."""
+    """Return True to compare single runs, and False to compare two sweeps or two cells
+    statistically. `--where`, `--state` and `--all` are only for single runs. `--metric`,
+    `--goal` and `--at` are only for sweeps and cells."""
     if len(arguments.runs) != 2 or arguments.where or arguments.state or arguments.all:
         return True
     if arguments.metric or arguments.goal or arguments.at:

@@ -156,8 +156,9 @@ def _rows(
     costs: Sequence[tuple[RecordedRun, Spent]], keys: Sequence[str], table: prices.Prices
 ) -> list[_Row]:
     """Return the costs of each combination of values of the keys, sorted by the first key, then
-    by the second, and so on. Days ascend. Values of other keys are in the order in which they
-    first appear. Raises `UsageError`, and `NotFound` for a key that no run has."""
+    by the second, and so on. Days are in ascending order, and the values of other keys in the
+    order in which they first appear. Raises `UsageError`, and `NotFound` for a key that no run
+    has."""
     prefix = prefixes(run for run, _ in costs)
     if _CHAIN in keys:
         if len(keys) > 1:

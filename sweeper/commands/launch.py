@@ -150,9 +150,9 @@ def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
 
 
 def _before(planned: "Plan", store: "Store") -> tuple[str, bool]:
-    """Print an estimate of the launch's usage. Return the states of the runs as text, such as `:
-    2 to start, 16 succeeded` ("" before the first launch), and whether all runs have ended and
-    none will be started."""
+    """Print the launch's expected usage if it can be estimated. Return the states of the runs as
+    text, such as `: 2 to start, 16 succeeded` ("" before the first launch), and whether all runs
+    have ended and none will be started."""
     from sweeper.launcher.preview import counts, estimate_of, survey
     from sweeper.sweep.states import OPEN
 
@@ -180,7 +180,7 @@ def _left_alone(root: str, planned: "Plan") -> int:
 
 
 def _tell_other_code(planned: "Plan", root: str) -> None:
-    """If succeeded runs executed different code from the code of this launch, print how to start
+    """If runs have succeeded with different code from that of this launch, print how to start
     them again. The launch itself skips them."""
     from sweeper.results.origins import differences
     from sweeper.results.registry import Registry

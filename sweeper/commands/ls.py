@@ -238,8 +238,8 @@ def _last(run: RecordedRun, key: str) -> float | None:
 
 
 def _refuse(key: str, runs: list[RecordedRun]) -> None:
-    """Raise `NotFound` for a metric without values, unless the first `_LOOKED_AT` runs have
-    recorded this metric, or no metric at all."""
+    """Raise `NotFound` if the first `_LOOKED_AT` runs have recorded some metrics, but not the
+    metric `key`."""
     histories = (run.readable_history for run in runs[:_LOOKED_AT])
     recorded = {name for history in histories for name in last_values(history.rows)}
     if recorded and key not in recorded:

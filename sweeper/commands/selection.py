@@ -88,9 +88,9 @@ def split_sweep(arguments: Namespace) -> tuple[str | None, list[str]]:
 
 
 def only(registry: Registry, *, at_work: bool = False) -> str:
-    """Return the sweep that a verb changes if the user names none: the only sweep. If there are
-    several and `at_work` is set, this is the only sweep with a launcher. Raises `NotFound` if
-    there is no sweep, and `UsageError` if there are several."""
+    """Return the sweep that a verb changes if the user names none: the only sweep or, if there
+    are several and `at_work` is set, the only one with a launcher. Raises `NotFound` if there is
+    no sweep, and `UsageError` if there are several."""
     sweeps = _sweeps(registry)
     choices = [sweep.name for sweep in sweeps]
     if at_work and len(sweeps) > 1:

@@ -40,8 +40,8 @@ def print_status(
     most: int = _SHOWN,
     problems: Sequence[str] = (),
 ) -> None:
-    """Print the status of a sweep. List only the `most` most important runs, unless `--state`,
-    `--where` or `--json` is given."""
+    """Print the status of a sweep. List at most `most` runs, the most important ones, unless
+    `--state`, `--where` or `--json` is given."""
     observed = seen.observed
     runs = pick(sweep.runs, (), arguments.state, arguments.where)
     alarms = alarms_of(sweep, runs)

@@ -218,8 +218,8 @@ def _logs_in_use(registry: Registry) -> set[str]:
 
 def _temporaries(root: str, before: float) -> Iterator[Waste]:
     """Yield temporary files that are older than an hour and whose writer no longer runs on this
-    machine. A file that is older than `before` is yielded even if a process has its writer's
-    number."""
+    machine. A file that is older than `before` is yielded even if a process with its writer's
+    process id is running."""
     if "://" in root:
         return
     for folder, _, names in os.walk(root):

@@ -111,11 +111,11 @@ _REMOTE_SECONDS = 5.0
 _ENDED_SECONDS = 5.0
 _LOADING_SECONDS = 0.02
 LINGER_SECONDS = 600.0
-"""Seconds after the last key press before which a view does not close by itself, even if the
-sweep has ended."""
+"""After the last key press, a view that closes by itself stays open for at least this many
+seconds."""
 UNTOUCHED_SECONDS = 10.0
-"""Seconds after its start before which a view in which no key was pressed does not close by
-itself, even if the sweep has ended."""
+"""After its start, a view that closes by itself stays open for at least this many seconds if no
+key is pressed."""
 
 _DEBUG = bool(os.environ.get("SWEEPER_DEBUG"))
 

@@ -93,7 +93,7 @@ def plot(
     the left, and the range of x is below. `other` is a second curve, drawn behind the first with
     other characters. `log`: the y scale is logarithmic. Points that the scale cannot show are
     left out: NaN, infinity and, on a logarithmic scale, values of zero or less. If there is
-    nothing to draw, or not enough space, return one line that says that nothing is drawn."""
+    nothing to draw, or too little space, return one line with a message."""
     curve, behind = _drawable(points, log), _drawable(other, log)
     if not curve or height < 3 or width < 16:
         positive = "positive" if log else "finite"

@@ -23,9 +23,10 @@ _INTEREST = (
 
 
 class Group(NamedTuple):
-    """Runs under one heading. `key` identifies the group. `measured` is the number of runs that
-    have a value to be included in means, and `mean` is the mean of their values. It is taken on
-    the scale `scale`, on which the sweep's cells are compared. `rank` is the rank of the group."""
+    """Runs under one heading. `key` identifies the group. `mean` is the mean value of the
+    group's runs, without runs that are excluded from means. `measured` is the number of runs in
+    this mean. `scale` is the scale on which means are taken and cells are compared. `rank` is
+    the rank of the group."""
 
     key: str
     title: str

@@ -163,8 +163,8 @@ class PageReader:
             self._follower, self._followed = follower, at_work.keys()
 
     def _read_best(self, best: RunView, into: dict[str, Points]) -> None:
-        """Read the curves of the best other run into `into`. The curves of the `_BEST` runs that
-        were the best most recently are cached, since runs with similar values often swap ranks."""
+        """Read the curves of the best other run into `into`. The curves of the last `_BEST` runs
+        that were in this place are cached, since runs with similar values often swap ranks."""
         place = (best.id, best.attempt, best.state)
         of_best = self._others.pop(place, None)
         recent = [*self._others.items()][1 - _BEST :]

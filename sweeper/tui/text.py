@@ -61,7 +61,7 @@ Line = list[Span]
 
 def as_strip(line: Line, width: int) -> Strip:
     """Convert a line for Textual, and sanitize its text. Text that looks like Textual's markup,
-    such as the name of a run may, is shown unchanged."""
+    for example in the name of a run, is shown as it is."""
     strip = Strip([Segment(sanitize(text), style_of(words)) for text, words in line])
     return strip.adjust_cell_length(width, style_of(""))
 

@@ -34,7 +34,7 @@ class Sandbox(NamedTuple):
     """The settings of a sandbox for an agent. `kind` is one of `PLACES`. `image` is a container
     image or, for podman, also a folder with a Linux file system. `network` is podman's option,
     and `memory` is a limit in MiB. At Modal, `hours` is the time limit of the sandbox, and
-    `token` is part of the name of its folder."""
+    `token` is part of the name of sweeper's folder in the sandbox."""
 
     kind: str
     image: str | None = None
@@ -54,12 +54,12 @@ class Sandbox(NamedTuple):
         return "python3" if self.isolated else sys.executable
 
     def work(self, folder: str) -> str:
-        """Return the path in the sandbox of the agent's folder `folder`."""
+        """Return the path that the agent's folder `folder` has in the sandbox."""
         places = {"podman": "/work", "modal": f"{self._base}/work"}
         return places.get(self.kind, folder)
 
     def private(self, folder: str) -> str:
-        """Return the path in the sandbox of the private folder `folder`."""
+        """Return the path that the private folder `folder` has in the sandbox."""
         places = {"podman": "/sweeper", "modal": f"{self._base}/private"}
         return places.get(self.kind, folder)
 
@@ -126,7 +126,7 @@ class Room:
 
     @property
     def seen(self) -> str:
-        """The path in the sandbox of the private folder."""
+        """The path that the private folder has in the sandbox."""
         return self._sandbox.private(self.folder)
 
     def start(

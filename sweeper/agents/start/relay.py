@@ -24,8 +24,8 @@ _EVERY_SECONDS = 10.0
 
 
 class Folder:
-    """A folder that exists both in the sandbox and on the other side, this machine. Files that
-    one side writes are copied to the other side."""
+    """A folder that exists twice: in the sandbox and on the machine that started the sandbox.
+    Files that are written on one side are copied to the other side."""
 
     def __init__(self, top: str) -> None:
         self.top = os.path.realpath(top)
