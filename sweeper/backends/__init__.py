@@ -101,7 +101,8 @@ def with_key(key: str) -> BackendType | None:
 
 @contextmanager
 def registered(kind: BackendType) -> Generator[None]:
-    """Make a backend available under its name in this process while the block runs. For tests."""
+    """Make a backend available under its name in this process while the `with` block runs. For
+    tests."""
     before = dict(_REGISTERED)
     _REGISTERED[kind.name] = kind
     try:
@@ -175,7 +176,7 @@ def open_places(
 class Away(Backend):
     """A place that could not be opened. `why` is the reason. Calls try to open it again, at most
     every `_AGAIN_SECONDS`, and raise `Unreachable` until that succeeds. `room` and `location` do
-    not try: until then they return None and no fields."""
+    not try: until then `room` returns None, and `location` no fields."""
 
     def __init__(
         self,

@@ -31,11 +31,11 @@ _NOTHING = Section()
 
 
 class JobSpec(NamedTuple):
-    """A job to start. `argv` is executed directly, never by a shell; its last element is the token.
-    `title` is for people. `resources` are the backend's options for this job, such as its memory. A
-    backend that displays its jobs shows those with the same `window` side by side, at most
-    `window_panes` in a window. When the job is stopped, its recipe has `grace_s` seconds to
-    save."""
+    """A job to start. `argv` is executed directly, never by a shell; its last element is the
+    token. `title` is for people. `resources` are the backend's options for this job, such as its
+    memory. A backend that displays its jobs shows jobs with the same text `window` together, at
+    most `window_panes` in one window. When the job is stopped, its recipe has `grace_s` seconds
+    to save."""
 
     token: str
     title: str

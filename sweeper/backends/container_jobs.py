@@ -34,7 +34,7 @@ def image_option(doc: str) -> Option:
 
 def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
     """Return the kind of an option that is a list of strings. Each string must match `pattern`.
-    `called` describes such a string: the message about a wrong one says that it "is not a
+    `called` describes such a string: the message about a wrong one ends with "is not a
     `called`"."""
 
     def wrong_with(text: str) -> str | None:

@@ -28,8 +28,8 @@ def secrets_option(doc: str, reference: Matching, example: str) -> Option:
 
 
 def where_to_say(backend: BackendType, name: str) -> str:
-    """Return text that a message appends: in parentheses, the option with which a grid passes
-    the secret `name` to jobs. Empty if the backend has no such option."""
+    """Return the end of a message: in parentheses, the option with which a grid passes the
+    secret `name` to jobs. Empty if the backend has no such option."""
     field = backend.section.fields.get(_FIELD)
     if field is None or not field.examples:
         return ""

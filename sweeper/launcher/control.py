@@ -286,7 +286,7 @@ def retry_runs(
     succeeded: bool = False,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Request another attempt of each run with one of these ids. Runs that succeeded are left
+    """Request another attempt of each of the runs with these ids. Runs that succeeded are left
     out unless `succeeded` is set. The running launcher starts the attempts; if there is none, a
     new detached launcher does. Raises as `launch` does."""
     from sweeper.launcher.launching import resume

@@ -282,8 +282,8 @@ class Backlog:
 
     @property
     def held(self) -> str | None:
-        """The reason why no runs are started, or None. If no runs are left to start, a pause and
-        a reached budget are no reason."""
+        """The reason why no runs are started, or None. If no runs are left to start, a pause or
+        a reached budget does not count as a reason."""
         spent = None if self._spending is None else self._spending.reached
         if self._policy.held is not None:
             return self._policy.held

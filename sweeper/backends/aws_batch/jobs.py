@@ -237,8 +237,8 @@ class Jobs:
         )
 
     def _look(self, jobs: Sequence[str]) -> None:
-        """Query those of `jobs` that have not ended. If they are too many, later calls query the
-        others, but every job without a status is queried now."""
+        """Query the `jobs` that have not ended. If there are too many, leave some for later
+        calls, but never a job without a status."""
         pending = [job for job in dict.fromkeys(jobs) if not _ended(self._seen.get(job))]
         children: dict[str, list[str]] = {}
         for job in pending:
@@ -304,7 +304,7 @@ class Jobs:
             self._seen[job] = status_of(parent)
 
     def _count_restarts(self, jobs: Iterable[str]) -> None:
-        """Query how often Batch restarted those of `jobs` that have ended."""
+        """For the `jobs` that have ended, query how often Batch restarted them."""
         ended = (job for job in dict.fromkeys(jobs) if _ended(self._seen.get(job)))
         uncounted = [job for job in ended if job not in self._restarts]
         restarts = {job["jobId"]: _restarts(job) for job in self._describe(uncounted)}

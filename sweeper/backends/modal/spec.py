@@ -34,9 +34,9 @@ class Names:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags of the sweep's sandboxes, which exclude those of earlier sweeps in the folder.
-        Before the first submission the sweep has no identity. Then this tag is left out, since a
-        tag must have a value."""
+        """The tags of the sweep's sandboxes, which exclude those of earlier sweeps in the
+        folder. One tag is the sweep's identity. It is left out before the first submission, when
+        the sweep has no identity yet, since a tag must have a value."""
         identity = self.identity.current()
         return {"sweeper": self.identity.folder_hash, **({_IDENTITY: identity} if identity else {})}
 

@@ -179,8 +179,8 @@ class Host:
             return ""
 
     def forget(self, tokens: list[str]) -> None:
-        """Remove the records and logs of those of `tokens` whose jobs have ended. Then remove
-        the sweep's folder if it is empty."""
+        """Remove the records and logs of the `tokens` whose jobs have ended. Then remove the
+        sweep's folder if it is empty."""
         with open(os.path.join(self.top, "lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for token, state in self.look(tokens).items():
