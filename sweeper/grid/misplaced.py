@@ -7,8 +7,7 @@ from sweeper.grid.sampling import SECTION as RANDOM
 
 _SECTIONS = {"launch": LAUNCH, "metric": METRIC, "budget": BUDGET, "random": RANDOM}
 _SHARED = ("name", "seed")
-"""Fields of sections that are not searched for, because their names have another meaning
-elsewhere."""
+"""These fields of sections are ignored, because their names have another meaning elsewhere."""
 
 
 def belongs(key: str) -> str:

@@ -83,8 +83,8 @@ def _hash(text: str, digits: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Return a number with an exponent (`1e-4`) if that is shorter than without (`0.0001`). From
-    1 on, it must be shorter by more than two characters."""
+    """Return a number with an exponent (`1e-4`) if that is shorter than without (`0.0001`). A
+    number of 1 or more gets an exponent only if that saves more than two characters."""
     digits = repr(value)
     if "e" in digits:
         mantissa, exponent = digits.split("e")

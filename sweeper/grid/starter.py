@@ -105,7 +105,7 @@ def guess_settings(reference: str, fields: list[Field], python: str | None) -> G
 
 
 def in_order(fields: list[Field]) -> list[Field]:
-    """Sort fields by how likely they are to be swept."""
+    """Sort fields by how likely they are to be swept. The seed is left out."""
 
     def rank(field: Field) -> tuple[int, int]:
         last = field.key.rpartition(".")[2]

@@ -167,8 +167,8 @@ class Catalog:
             yield from ((store, item) for item in items)
 
     def _is_there(self, store: Store) -> bool:
-        """Return whether a local root exists. Report a missing root, since its disk may not be
-        mounted."""
+        """Return whether a root exists; a remote root is assumed to exist. Report a missing
+        root, since its disk may not be mounted."""
         top = store.local_path("")
         if top is None or os.path.isdir(top):
             return True
@@ -216,8 +216,9 @@ class Catalog:
     def handles(
         self, sweep: str | None = None, state: str | Iterable[str] | None = None
     ) -> list[RecordedRun]:
-        """Return the runs as objects, without retired runs. `sweep` is a name or glob of sweeps, or
-        of folders that contain runs outside sweeps. Raises the same errors as `records`."""
+        """Return the runs as objects, without retired runs that have ended. `sweep` is a name or
+        glob of sweeps, or of folders that contain runs outside sweeps. Raises the same errors as
+        `records`."""
         return current(self.all_handles(sweep, state))
 
     def all_handles(
@@ -305,8 +306,8 @@ class Catalog:
 
     def run(self, reference: str) -> RecordedRun:
         """Return the run that `reference` selects (see `results.selectors`): `sweep/name`, the
-        beginning of such a name, a value or an id. Raises `NotFound`, or `UsageError` if several
-        runs match."""
+        beginning of such a name, values (`lr=3e-2,seed=0`) or an id. Raises `NotFound`, or
+        `UsageError` if several runs match."""
         sweep, rest = self.split(reference)
         runs = self.all_handles(sweep if rest and self.has_sweep(sweep) else None)
         fitting = named(runs, reference)

@@ -32,9 +32,10 @@ _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
 class Transcript(NamedTuple):
-    """A conversation, and how certain it is that the trajectory had it. `whose` is "trajectory" if
-    that is certain, "order" if trajectories of equal reward were matched in order, and "group" if
-    the conversation of the whole group could not be divided."""
+    """A conversation, and how certain it is that the trajectory had it. `whose` is "trajectory"
+    if that is certain, "order" if the trajectories of a group got its conversations in order,
+    because several were possible, and "group" if the conversation of the whole group could not
+    be divided."""
 
     spoken: list[Spoken]
     whose: Literal["trajectory", "order", "group"]
@@ -71,8 +72,8 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
 
 
 def _recorded_lengths(group: Record) -> list[list[float]]:
-    """Return the lengths of the turns of each trajectory, if the section has them. A turn has the
-    number of tokens read, then the number of tokens written."""
+    """Return the lengths of the turns of each trajectory, if the section has them. Each turn has
+    two numbers: the tokens read, and the tokens written."""
     lengths: dict[int, list[float]] = {}
     for section in _all_sections(group):
         matched = _EPISODE.match(_heading(section))
@@ -174,7 +175,7 @@ def _children(node: object) -> list[object]:
 
 
 def _sections(node: object, below: bool = False) -> Iterator[dict[str, object]]:
-    """Yield the outermost sections of a tree; with `below`, only those inside the node."""
+    """Yield the outermost sections of a tree. With `below`, the node itself is not one of them."""
     if is_table(node) and node.get("tag") == "section" and not below:
         yield node
         return

@@ -73,9 +73,9 @@ def _paths(value: object) -> Iterator[str]:
 
 
 def referred(runs: Sequence[RecordedRun]) -> tuple[set[str], set[str]]:
-    """Return the addresses of checkpoints and the ids of runs that other runs may need. These
-    are the addresses in the configurations of `runs`, the runs to whose folders a configuration
-    refers, parents, and runs from which a later stage may start."""
+    """Return the addresses of checkpoints and the ids of runs that other runs may need. The
+    addresses are those in the configurations of `runs`. The ids are those of parents, of runs to
+    whose folders a configuration refers, and of runs from which a later stage may start."""
     addresses: set[str] = set()
     texts: list[str] = []
     parents: set[str] = set()

@@ -273,8 +273,8 @@ def _names(run: RecordedRun) -> str:
 
 
 def missing_at_end(columns: Columns, key: str) -> int:
-    """Return the number of rows at the end of a merged history that should have a number for `key`,
-    but have none."""
+    """Return the number of rows at the end of a merged history that should have a number for
+    `key`, but have none (see `objective.missing_in`)."""
     has_number = present(columns.numbers(key))
     return missing_rows(has_number, columns.has(key), present(columns.column("step")))
 

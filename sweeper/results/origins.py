@@ -61,7 +61,7 @@ class Origin:
     @property
     def code(self) -> str | None:
         """A short name of the code: the commit, and the digest of the program if there are
-        uncommitted changes."""
+        uncommitted changes. Without a commit, it is only the digest."""
         program = (self.program or _text(self.get("code")) or "")[:8]
         if self.live is not None or self.commit is None:
             return program or None

@@ -108,10 +108,10 @@ class Registry(Catalog):
         """Return one dict per run, in the order of the plans; see `RecordedRun.record`.
 
         `sweep` is a name or a glob, `state` one state or several, `where` a condition such as
-        `learning_rate < 1e-3 and seed = 0` (see `results.where`). Retired runs are left out unless
-        `where` mentions `retired`, and runs of archived sweeps unless `sweep` is given.
-        `values=False` reads no metrics. Raises `NotFound` if `sweep` matches nothing, `UsageError`
-        for an invalid condition or state.
+        `learning_rate < 1e-3 and seed = 0` (see `results.where`). Retired runs that have ended
+        are left out unless `where` mentions `retired`, and runs of archived sweeps unless
+        `sweep` is given. `values=False` reads no metrics. Raises `NotFound` if `sweep` matches
+        nothing, `UsageError` for an invalid condition or state.
         """
         from sweeper.results.where import parse_where, select  # many commands have no condition
 

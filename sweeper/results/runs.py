@@ -335,7 +335,7 @@ class RecordedRun(ABC):
         return pandas.DataFrame(records, columns=keys)
 
     def plot(self, *keys: str) -> Any:
-        """Return a plotly figure of metrics by step; without names, of the run's metric. Raises
+        """Return a plotly figure of metrics by step; without `keys`, of the run's metric. Raises
         `UsageError` if a metric was not recorded."""
         import plotly.graph_objects as go  # pyright: ignore[reportMissingTypeStubs]
 

@@ -138,8 +138,8 @@ def _nodes(tree: object) -> Iterator[dict[str, object]]:
 
 
 def _out_of_reach(node: Mapping[str, object], names: set[str]) -> str | None:
-    """Return the forbidden source that a part of a statement reads, if any. `names` are the names
-    that the statement defines."""
+    """Return the forbidden source that a part of a statement reads, or None. `names` are the
+    names that the statement defines."""
     kind = node.get("type")
     if kind == "BASE_TABLE":
         name, schema = str(node["table_name"]), str(node["schema_name"]).lower()

@@ -33,7 +33,7 @@ class Status(NamedTuple):
     `held`: the reason why the last launcher started no more runs. `waits`: for each reason why runs
     cannot start without a user's action, one line. `usage`: the usage of the runs, as a launcher
     last computed it. `to_come`: for each stage, the number of runs that are not known yet.
-    `observed`: for each run (by id), what its launcher has observed, or which runs it waits for.
+    `observed`: for runs (by id), what a running launcher has observed, or which runs they wait for.
 
     Without a running launcher, these are None: the system that does not answer (`unreachable`),
     and the launcher's limit on jobs, if it is below the requested limit (`limit`, with the
@@ -134,8 +134,8 @@ def stands_still(sweep: "Sweep") -> str | None:
 
 
 def _waits(sweep: "Sweep") -> tuple[dict[str, Observation], tuple[str, ...]]:
-    """Return the runs that wait for other runs, as a launcher would report them, and messages about
-    runs that can never start."""
+    """Return the runs that wait for other runs, as a launcher would report them, and messages
+    about runs that cannot start without a user's action."""
     if not sweep.plan.stages:
         return {}, ()
     from sweeper.sweep.stage_waits import halted, told_of, waits  # most sweeps have no stages

@@ -1,6 +1,6 @@
-"""Conditions on runs, such as `learning_rate < 1e-3 and state = failed`. Values of different types
-are not equal, a missing key is null, and nothing is evaluated. docs/registry.md describes
-conditions."""
+"""Conditions on runs, such as `learning_rate < 1e-3 and state = failed`. Values of different
+types are not equal, a missing key is null, and no text is evaluated as code. docs/registry.md
+describes conditions."""
 
 # condition := both { "or" both }
 # both      := single { "and" single }
@@ -76,8 +76,8 @@ class _Test(Condition):
 
 @dataclass(frozen=True)
 class _Compared(_Test):
-    """A comparison. It is false between values without an order: a string and a number, true and a
-    number, or null and anything."""
+    """A comparison. Between values without an order, `<`, `<=`, `>` and `>=` are false: a string
+    and a number, true and a number, or null and anything."""
 
     operator: str
     value: Scalar

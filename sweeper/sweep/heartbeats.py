@@ -74,8 +74,8 @@ class Heartbeats:
     ) -> None:
         """Set the clocks and the limit. `wall` returns seconds since 1970. With `wall`, a
         heartbeat that does not change for `_DOUBT_SECONDS` is dated by the time in it, not by
-        the first poll. `most` limits how many heartbeats a poll of a remote store reads; of
-        other heartbeats, the poll only notices changes."""
+        the first poll. `most` limits how many heartbeats a poll of a remote store reads; if more
+        heartbeats have changed, the poll does not read the others."""
         self._store, self._folder = folder.store, folder
         self._clock, self._wall = clock, wall
         self._most = most

@@ -50,7 +50,7 @@ class NoState(StrEnum):
 
 
 class Event(StrEnum):
-    """An event of an attempt. If an attempt has several events, the last one in this list
+    """An event of an attempt. If an attempt has several events, the one that is listed last here
     decides."""
 
     CANCEL = "cancel"  # a request: stop this attempt, start no other

@@ -30,7 +30,7 @@ class Counts(NamedTuple):
         return self.prefill + self.cached + self.sample + self.train
 
     def plus(self, other: "Counts") -> "Counts":
-        """Return the sum, kind by kind."""
+        """Return the sum, field by field."""
         return Counts(*map(sum, zip(self, other, strict=True)))
 
 
