@@ -117,15 +117,16 @@ class Vitals(NamedTuple):
     """The state of an attempt at a check. Times are in seconds by the launcher's clock; None means
     unknown.
 
-    `quiet` is the time since the last step, without pauses; `longest` is the longest of the last
-    steps. `others` is the time that an attempt may need until its first step: this attempt's own
-    time if it has made a step, else the longest time of all attempts of the sweep. `is_command`:
-    the recipe is a command without a step yet, and may never record one. `lacks_folder`: neither
-    the command nor its environment contains `{log_path}`. `paused` says why the service has
-    paused the attempt, `paused_s` for how long. `beat_quiet` is the time since the last
-    heartbeat, `lease` the time after which a worker counts as lost. `disk_free`, `memory_free`
-    and `memory_total` are the bytes of the worker's machine, `host`. `failed` is set only after
-    a failure, and `metric` (the grid's metric) only after a success.
+    `quiet` is the time since the last step or pause, less an allowance for late metrics and for
+    the end of training. `longest` is the duration of the longest of the last steps. `others` is
+    the time that an attempt may need until its first step: this attempt's own time if it has
+    made a step, else the longest time of all attempts of the sweep. `is_command`: the recipe is
+    a command without a step yet, and may never record one. `lacks_folder`: neither the command
+    nor its environment contains `{log_path}`. `paused` says why the service has paused the
+    attempt, `paused_s` for how long. `beat_quiet` is the time since the last heartbeat, `lease`
+    the time after which a worker counts as lost. `disk_free`, `memory_free` and `memory_total`
+    are the bytes of the worker's machine, `host`. `failed` is set only after a failure, and
+    `metric` (the grid's metric) only after a success.
     """
 
     quiet: float = 0.0
@@ -223,7 +224,7 @@ class History:
 
     `malformed` counts the lines of metrics that are not JSON objects, and `unlike` describes the
     first of them. `first_mismatch` is the first mismatch of sampler and trainer;
-    `usual_mismatch` is its median over the sweep's other runs of the same model, if any.
+    `usual_mismatch` is its median over the sweep's other runs of the same model, or None.
     `drifts` is explained in `Seen`.
     """
 
