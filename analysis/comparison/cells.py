@@ -120,10 +120,10 @@ class Ranking:
 
     `best` is None if no cell can be named: nothing was measured, every measured cell has a diverged
     run or no run that counts, or all runs of all cells gave the same value. `comparisons` compare
-    each cell with the best. A cell in neither `apart` nor `tied` was not compared, because the cell
-    or the best cell has no interval. `passed_over` are cells with a better mean that are not the
-    best because one of their runs diverged. `held_back` are cells with a better mean that are not
-    the best because one of their runs failed: it might have had the `worst` value of all.
+    each cell with the best. `not_compared` has the cells that were not compared, because their
+    noise or that of the best cell is unknown. `passed_over` are cells with a better mean that are
+    not the best because one of their runs diverged. `held_back` are cells with a better mean that
+    are not the best because one of their runs failed: it might have had the `worst` value of all.
 
     On the `scale` "log", means are geometric and comparisons are ratios. `keys` are the settings
     of all cells, in order. Intervals stay within the `bounds` of the metric. `noise` is the
@@ -350,8 +350,7 @@ _EVEN = 1.25
 
 
 def _worst(data: SweepData) -> float | None:
-    """Return the worst value by which any of the runs that count is judged; None if no run
-    counts."""
+    """Return the worst value of the runs that count; None if no run counts."""
     values = [run.value for run in data.runs if run.counts and run.value is not None]
     return max(values, key=lambda value: data.sign * value, default=None)
 

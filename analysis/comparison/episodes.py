@@ -71,9 +71,10 @@ class TaskEpisodes:
 
 @dataclass(frozen=True)
 class Episodes:
-    """The episodes of a split: cells in the order of the ranking, and tasks with the largest gap
-    first. `read` is the number of episodes that were read, from at most `iterations` iterations
-    of each run."""
+    """The episodes of a split, with the cells in the order of the ranking. Tasks on which cells
+    differ beyond the noise come first, then other solved tasks, then unsolved ones; within each
+    of these groups, tasks with a larger gap come first. `read` is the number of episodes that
+    were read, from at most `iterations` iterations of each run."""
 
     split: str
     cells: tuple[CellEpisodes, ...]

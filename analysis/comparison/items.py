@@ -33,7 +33,7 @@ SOLVED = 0.5
 """An item counts as solved if the mean score of its answers is at least this."""
 
 PAIRED = 6
-"""Pairs are formed from the first cells of the ranking, at most this many."""
+"""Pairs are formed from at most this many cells, those with the highest means over the items."""
 
 _SHOWN = 12
 _DRAWS = 4000
@@ -135,9 +135,9 @@ class Alone:
 class Compared:
     """A comparison of cells, the best first, by the items of a task that all their runs
     answered. `known` is the number of items that some cell answered. `apart` has the items on
-    which cells differ most. `unsolved` has the first of the `unsolved_count` items that no run
-    scored on, and `solved` counts the items with the full score in all runs. `errors` counts
-    answers that ended in an error, `clusters` the groups of related items (0 if all are
+    which cells differ most. `unsolved` has the first of the `unsolved_count` items whose score
+    is 0 in all runs, and `solved` counts the items with the full score in all runs. `errors`
+    counts answers that ended in an error, `clusters` the groups of related items (0 if all are
     independent). If scores are fractions, `alone` has, for pairs of the first `PAIRED` cells,
     the items that only one of the two cells solves."""
 

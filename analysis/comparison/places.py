@@ -1,6 +1,6 @@
 """Finds the range of an axis in which the best values lie. If at least three blocks or rows of a
-grid have three or more values of the axis, the best value of each counts; otherwise the values
-of the best cells of a random search. No curve is fitted. Pure."""
+grid have three or more values of the axis, the best value of each counts; otherwise, as in a
+random search, the values of the best cells count. No curve is fitted. Pure."""
 
 import math
 from collections import Counter

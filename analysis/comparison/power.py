@@ -1,5 +1,6 @@
-"""Simulates which leads can be detected with a number of seeds: with the smallest such lead,
-four of five sweeps name the best cell alone. Only `before_launch` does I/O."""
+"""Simulates which leads can be detected with a number of seeds. A lead is the distance of the
+best cell from the other cells, if these are equally good. With the smallest lead that can be
+detected, four of five sweeps name the best cell alone. Only `before_launch` does I/O."""
 
 import functools
 import math

@@ -94,9 +94,9 @@ class Surface:
     """A model of `cells` cells: the axes, the most important first; pairs of axes that matter;
     the fraction of the variance that the model explains (adjusted for its number of terms); and
     the axes that it leaves out, with reasons. `cut` is the number of outliers that were moved
-    closer. If there is no model, `why` is the reason, and the other fields are empty. `within`
-    is the setting that separates blocks: then fractions refer to the variance within blocks, and
-    this setting is not judged."""
+    closer. If there is no model, `why` is the reason, and there are no axes and no pairs.
+    `within` is the setting that separates blocks: then fractions refer to the variance within
+    blocks, and this setting is not judged."""
 
     cells: int
     axes: tuple[AxisEffect, ...]
@@ -287,8 +287,9 @@ def _importance(model: Fit, index: int, total: float) -> Share:
 
 def _permuted(model: Fit, index: int, total: float) -> Share:
     """Return the increase of the squared prediction error of left-out cells if an axis is
-    shuffled, averaged over all shuffles, as a fraction of the variance. It is halved: a shuffled
-    value adds the variance of the real value and its own. The interval is over cells."""
+    shuffled, averaged over all shuffles, as a fraction of the variance. It is halved, because it
+    contains the variance of the effect twice: once for the real values, once for the shuffled
+    ones. The interval is over cells."""
     part = model.alone(index)
     errors = model.left / (1 - model.leverage)
     with_own = errors + model.alone(index, without_own=True)

@@ -132,7 +132,7 @@ def is_wide(low: float, high: float) -> bool:
 
 def marks(low: float, high: float) -> dict[str, Any]:
     """Return the tick marks of a logarithmic axis. Between powers of ten, plotly's own labels
-    show only a digit."""
+    show only the first digit."""
     values = log_ticks(low, high)
     return {"tickvals": values, "ticktext": [tick_text(value) for value in values]}
 
@@ -188,7 +188,7 @@ def row_tones(ranking: Ranking) -> dict[str, int]:
 
 
 def named_rows(ranking: Ranking) -> dict[str, dict[str, Any]]:
-    """Return a dict from cell to the `name` and the `tone` of its row. Grey cells share a row."""
+    """Return a dict from cell to the `name` and the `tone` of its row in a table."""
     colours = row_tones(ranking)
     return {
         cell.name: {"name": short_name(cell), "tone": colours[cell.name]} for cell in ranking.cells

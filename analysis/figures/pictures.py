@@ -95,7 +95,7 @@ def drawing(figure: Mapping[str, Any], title: str) -> Any:
 
 
 def _draw(axes: Any, trace: Mapping[str, Any], xs: Sequence[float], ys: Sequence[float]) -> None:
-    """Draw a trace: an area, a line with optional marks and error bars, or only marks."""
+    """Draw a trace: an area, a line with optional markers and error bars, or only markers."""
     line: Mapping[str, Any] = trace.get("line", {})
     marker: Mapping[str, Any] = trace.get("marker", {})
     colour: str = line.get("color") or marker["color"]

@@ -273,7 +273,7 @@ def _nothing(data: SweepData, ranking: Ranking) -> Finding:
 
 
 def _last_words(data: SweepData) -> str:
-    """Return the last line in the log of the first failed run."""
+    """Return a phrase with the last log line of the first failed run that has one."""
     for run in data.runs:
         if run.state == "failed" and run.last_line:
             return f" The last line of {run.name}: {run.last_line[:200]}"

@@ -12,9 +12,9 @@ from sweeper.sweep.labels import plural
 
 
 def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
-    """Return a comparison for each task with recorded answers: first the task of the metric,
-    then held-out tasks, then training tasks. A cell is left out if one of its counted runs has
-    no answers."""
+    """Return a comparison for each task with recorded answers, held-out tasks before training
+    tasks. Of each kind, a task to which the metric belongs comes first. A cell is left out if
+    one of its counted runs has no answers."""
     tasks = dict.fromkeys(one.task for run in data.runs for one in run.items)
     compared = [one for task in tasks if (one := _of_task(data, ranking, task)) is not None]
     metric = data.metric_name or ""
@@ -53,8 +53,8 @@ def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
 
 
 def item_findings(compared: Sequence[Compared], ranking: Ranking) -> list[Finding]:
-    """Return the finding that compares the best cell of the first comparison with its other
-    cells."""
+    """Return a finding that compares the best cell of the first comparison with its other cells,
+    unless this comparison is of a training task."""
     if not compared or compared[0].training or len(compared[0].cells) < 2:
         return []
     one = compared[0]

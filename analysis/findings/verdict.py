@@ -53,10 +53,10 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a sweep. `kind` is "clear", "ahead" (of every cell compared, but some were
-    not compared), "tied", "unproven", "alone", "none" or "blocks"; `label` describes the verdict
-    in a few words. `headline` names the best cell. `each` has a line for the terminal about the
-    best cell of each block."""
+    """The verdict on a sweep. `kind` is "clear", "ahead" (of every compared cell, but the sweep
+    is incomplete or a finding raises doubts), "tied", "unproven", "alone", "none" or "blocks";
+    `label` describes the verdict in a few words. `headline` names the best cell. `each` has a
+    line for the terminal about the best cell of each block."""
 
     kind: str
     label: str

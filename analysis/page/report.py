@@ -106,17 +106,17 @@ def analyze(
     """Compare the cells of one or several sweeps, and write `report.html`, `report.json`,
     `report.md` with its pictures, and `next.yaml` if another grid is worth running.
 
-    `registry` may be a root. `sweep` may also be the path of a folder with runs: their states are
-    unknown, so all of them are treated as finished. `metric` and `goal` ("minimize" or "maximize")
-    default to those of the sweep. The goal of another metric is derived from its name if possible.
-    Sweeps that lend their noise are looked up in the registry.
+    `registry` may be a root. `sweep` may also be the path of a folder with runs: those of unknown
+    state are treated as finished. `metric` and `goal` ("minimize" or "maximize") default to those
+    of the sweep. The goal of another metric is derived from its name if possible. Sweeps that lend
+    their noise are looked up in the registry.
 
     The files are written to the folder `out`. The default is `report/` in the folder of the
     sweep; for several sweeps, `report/with-OTHERS/` in the folder of the first. `Options` has
     the other options. The same records in the same folder give the same bytes; the commands in
     the report name this folder. Raises `NotFound` if a sweep does not exist, `TypeError` for an
-    unknown option, `UsageError` for a metric of unknown goal, for invalid prices, and for an
-    `out` that is not a folder, and `StoreError` if the report cannot be written.
+    unknown option, `UsageError` for a metric of unknown goal, for an invalid value of an option,
+    and for an `out` that is not a folder, and `StoreError` if the report cannot be written.
     """
     if not isinstance(registry, Registry):
         registry = Registry(os.fspath(registry))

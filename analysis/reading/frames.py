@@ -140,17 +140,17 @@ class SweepData:
     """One or several sweeps at the time when they were read.
 
     `retired` counts runs that only an earlier version of the grid had; `runs` does not contain
-    them. `keys` maps each numeric key to the number of runs that recorded it. `roles` maps
-    "train", "reward" and so on to such a key (see `reading/keys.py`). `lent` has, for each sweep
-    that lends its noise, the values of its cells. `confirmed` is set if some of the sweeps
-    repeat cells of the first. `ends` is the reason why runs are judged by a mean of their last
-    values although the user did not choose it. `baseline` is the cell that the best cell is
-    compared with, `unmet` the reason if it is missing, and `borrowed` are cells from other
-    sweeps. `used` describes the usage of the model service, and `places` the usage at each
-    backend, if there are several. `root` is the root of the first sweep ("" for a folder), and
-    `paths` are the folders of all sweeps. `noted` has users' notes. `stands_still` is the reason
-    if unfinished runs are not being started. For runs in plain folders, `own_keys` are the
-    configuration keys that are not settings.
+    them. `keys` maps each numeric key to the number of runs that recorded it. `train_key` is the
+    key of the training curve, and `roles` maps "reward", "kl" and other roles to keys (see
+    `reading/keys.py`). `lent` has, for each sweep that lends its noise, the values of its cells.
+    `confirmed` is set if some of the sweeps repeat cells of the first. `ends` is the reason why
+    runs are judged by a mean of their last values although the user did not choose it.
+    `baseline` is the cell that the best cell is compared with, `unmet` the reason if it is
+    missing, and `borrowed` are cells from other sweeps. `used` describes the usage of the model
+    service, and `places` the usage at each backend, if there are several. `root` is the root of
+    the first sweep ("" for a folder), and `paths` are the folders of all sweeps. `noted` has
+    users' notes. `stands_still` is the reason if unfinished runs are not being started. For runs
+    in plain folders, `own_keys` are the configuration keys that are not settings.
     """
 
     name: str

@@ -172,8 +172,8 @@ def _with_stages(registry: Registry, name: str) -> Sweep | None:
 
 
 def _folders(registry: Registry, name: str) -> list[str]:
-    """Return the folders that a name may mean: below a root, as in `ls`, or below the current
-    folder. A path such as `./exp` always means the current folder."""
+    """Return the folders that a name may mean: below a root, as `sweeper ls` shows it, or below
+    the current folder. A path such as `./exp` always means the current folder."""
     if "://" in name:
         return [name]
     here = [os.path.abspath(name)] if os.path.isdir(name) else []
@@ -222,7 +222,8 @@ def _placed(runs: Sequence[SweepRun]) -> tuple[tuple[Placed, ...], int]:
 
 def _of_folder(path: str, keys: OwnKeys) -> Source | None:
     """Return the runs below a folder as a source. Runs form a cell if their configurations
-    differ only in keys that identify runs. Cells with several runs are named by their settings."""
+    differ only in keys that identify runs. If any cell has several runs, cells are named by
+    their settings."""
     registry = Registry(path)
     runs = registry.handles()
     if not runs:
@@ -276,7 +277,7 @@ def _cell_names(names: Sequence[str], configs: Sequence[Mapping[str, Any]]) -> l
 
 
 def _seed(config: Mapping[str, Any], keys: Sequence[str]) -> int | None:
-    """Return the seed of a run; None if its seed keys have different values."""
+    """Return the seed of a run; None if its seed keys have different values or no integer."""
     values = {config[key] for key in keys if key in config}
     value = values.pop() if len(values) == 1 else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
@@ -376,7 +377,8 @@ class Note(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """`notes`, the oldest first, and the `tags` by run or sweep name (a star is "*")."""
+    """The `notes`, the oldest first. `tags` maps the name of a run ("" for the sweep) to its
+    tags; a star is "*"."""
 
     notes: tuple[Note, ...] = ()
     tags: Mapping[str, tuple[str, ...]] = {}

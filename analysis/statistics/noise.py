@@ -195,10 +195,10 @@ def fit_noise(
 ) -> Noise:
     """Estimate the noise of cells from their values. `rule` says whether the cells share their
     noise. `lent` maps other sweeps to their cells, from which the noise is estimated too. With
-    lent noise, fewer than `FEW` repeated cells are enough, since the user vouches for it; but it
-    is refused if it differs significantly. `axes` maps each ordered axis to the positions of the
-    cells; the noise may have a trend along an axis. Set `shares` if values are fractions of
-    questions."""
+    lent noise, fewer than `FEW` repeated cells are enough, since the user vouches for it. Lent
+    noise that differs significantly is refused. `axes` maps each ordered axis to the positions
+    of the cells; the noise may have a trend along an axis. Set `shares` if values are fractions
+    of questions."""
     own = {name: list(values) for name, values in groups.items() if values}
     others = {name: dict(cells) for name, cells in (lent or {}).items()}
     borrowed = [v for cells in others.values() for v in cells.values() if len(v) > 1]

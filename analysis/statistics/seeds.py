@@ -55,10 +55,10 @@ collapse."""
 
 class Summary(NamedTuple):
     """A summary of a cell's values, one for each seed. `low` and `high` bound the mean with
-    `CONFIDENCE`. They are None at n = 1, and if all values are equal, since identical values do
-    not show the noise between seeds. At n = 0 all other fields are None. `sd` (with n - 1) is
-    also None at n = 1. On the log scale, `mean` and its bounds are for the geometric mean, and
-    `sd` is the standard deviation of the natural logarithms."""
+    `CONFIDENCE`. If no noise is given, they are None at n = 1, and if all values are equal,
+    since identical values do not show the noise between seeds. At n = 0 all other fields are
+    None. `sd` (with n - 1) is also None at n = 1. On the log scale, `mean` and its bounds are
+    for the geometric mean, and `sd` is the standard deviation of the natural logarithms."""
 
     n: int
     mean: float | None
