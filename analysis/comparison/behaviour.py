@@ -205,8 +205,8 @@ def _histogram(runs: Sequence[list[Rollout]], ends: tuple[float, float]) -> tupl
 
 
 def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
-    """Return a dict from k to pass@k over the runs. A run's pass@k is the mean over its
-    questions."""
+    """Return a dict from k (1, 2, 4, ...) to pass@k over the runs. A run's pass@k is the mean
+    over its questions. The dict is empty if it is unknown whether an answer is correct."""
     by_k: dict[int, list[float]] = {}
     for rollouts in runs:
         groups = list(_groups(rollouts).values())
@@ -236,14 +236,15 @@ def _distinct(rollouts: Sequence[Rollout]) -> float | None:
 
 
 def _repeated(rollouts: Sequence[Rollout]) -> float | None:
-    """Return the fraction of texts of at least 200 characters that repeat themselves."""
+    """Return the fraction of the texts (the first 400 at most) that repeat themselves, by
+    `_loops`."""
     texts = [rollout.response for rollout in rollouts if rollout.response][:400]
     return sum(map(_loops, texts)) / len(texts) if texts else None
 
 
 def _loops(text: str) -> bool:
-    """Return whether a text repeats itself. Prose compresses to a third, code to a fifth; a text
-    that compresses to a seventh or less is repetitive."""
+    """Return whether a text of at least 200 bytes repeats itself. Prose compresses to a third,
+    code to a fifth; a text that compresses to less than a seventh is repetitive."""
     raw = text.encode("utf-8", "replace")
     return len(raw) >= 200 and len(zlib.compress(raw)) * 7 < len(raw)
 

@@ -10,8 +10,8 @@ _LINEAR = 7
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Return the marks of a logarithmic axis between two positive numbers: powers of ten, and
-    round values between them if there are few powers."""
+    """Return the tick marks of a logarithmic axis between two positive numbers: powers of ten,
+    and round values between them if there are few powers."""
     if not (0 < low <= high < math.inf):
         return []
     bottom, top = math.floor(math.log10(low)), math.ceil(math.log10(high))
@@ -27,8 +27,8 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def linear_ticks(low: float, high: float) -> list[float]:
-    """Return the marks of a linear axis between two values: a few multiples of 1, 2 or 5 times a
-    power of ten."""
+    """Return the tick marks of a linear axis between two values: a few multiples of 1, 2 or 5
+    times a power of ten."""
     span = high - low
     if not (0 < span / _LINEAR < math.inf):
         return [low] if math.isfinite(low) else []
@@ -40,7 +40,7 @@ def linear_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_text(value: float) -> str:
-    """Return the label of a mark: `0.02`, `500`, `1e-5`, `2e6`."""
+    """Return the label of a tick mark: `0.02`, `500`, `1e-5`, `2e6`."""
     if value == 0:
         return "0"
     if 1e-4 < abs(value) < 1e5 or not math.isfinite(value):

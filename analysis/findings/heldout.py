@@ -66,8 +66,8 @@ class HeldOut:
 
 
 def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
-    """Return the comparison of training and held-out values; None if only one of the metrics was
-    recorded."""
+    """Return the comparison of training and held-out values; None if only one of the two was
+    recorded, or if there is no best cell."""
     metric = data.metric
     if metric is None or not (ranking.best or ranking.leaders):
         return None

@@ -1,5 +1,6 @@
-"""Maintains a file of notes about a sweep, for people and agents. Each `sweeper analyze`
-rewrites the facts between two marker lines, and leaves the rest of the file unchanged."""
+"""Maintains a file of notes about a sweep, for people and agents. Each `sweeper analyze` with
+such a file rewrites the facts between two marker lines in it, and leaves everything else in it
+unchanged."""
 
 import os
 import re
