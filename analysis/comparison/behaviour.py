@@ -221,8 +221,8 @@ def _passes(runs: Sequence[list[Rollout]]) -> dict[int, Summary]:
 
 
 def _cut(rollouts: Sequence[Rollout], limit: int | None) -> float | None:
-    """Return the fraction of answers that were cut off: they have `limit` tokens, and no end of
-    text was recorded."""
+    """Return the fraction of answers that were cut off: they have at least `limit` tokens, and
+    the record does not say that the model ended them."""
     if limit is None or not rollouts:
         return None
     return sum(r.length >= limit and r.ended is not True for r in rollouts) / len(rollouts)

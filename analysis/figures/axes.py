@@ -69,8 +69,9 @@ def panels(study: Study) -> Iterator[Panel]:
 
 
 def telling(study: Study) -> list[str]:
-    """Return all settings that vary, the most important first: settings in the model of all axes
-    in its order, then the others by the range of their means."""
+    """Return all settings that vary, the most important first: first the settings in the model
+    of all axes, in its order, then `matched` axes, then other axes, both by the size of their
+    effect."""
     model = study.surface.axes if study.surface is not None else ()
     keys = [axis.key for axis in (*model, *(a for a in study.axes if a.matched), *study.axes)]
     return list(dict.fromkeys([*keys, *varying(study.ranking)]))

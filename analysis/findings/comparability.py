@@ -147,8 +147,9 @@ def _best_at(data: SweepData, cells: Sequence[Cell], step: float) -> Cell | None
 
 
 def _noisier_best(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return a finding if runs are judged by their best evaluation and evaluations of the best cell
-    vary more than those of another cell. The best of noisier values is better by chance."""
+    """Return a finding if runs are judged by their best evaluation and evaluations of the best
+    cell vary more than those of another cell, or may do so. The best of noisier values is better
+    by chance."""
     best = ranking.best
     if data.metric is None or data.metric.at != "best" or best is None:
         return []
