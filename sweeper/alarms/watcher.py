@@ -23,8 +23,8 @@ _ERROR = re.compile(r'\{"error": ("(?:[^"\\]|\\.)*")')
 _LONGEST = 300
 _CUT = ("stop/max_tokens", "max_tokens_reached")
 _GOOD = 0.5
-"""If all answers of a group have the same reward, they count as right if it is at least this, as
-in tinker-cookbook's `frac_all_good`."""
+"""In a group whose answers all have the same reward, a reward of at least this counts as right,
+as in tinker-cookbook's `frac_all_good`."""
 
 
 def path_of(folder: str, step: float) -> str:

@@ -188,8 +188,8 @@ def check_overlap(
 
 
 def fields(node: Node, section: str, problems: Problems) -> Iterator[tuple[str, Place, Node]]:
-    """Yield the keys of a mapping that are valid in a configuration, with their places and
-    nodes."""
+    """Yield each key of a mapping that is a valid key of a configuration, with its place and
+    node."""
     if node.value is None:
         return
     if node.entries is None:

@@ -156,7 +156,7 @@ def read_launch(node: Node, where: str, problems: Problems) -> Launch:
 
 
 def _check_gpus(reading: Reading, where: str, chosen: Iterable[BackendType]) -> None:
-    """Report a backend that cannot assign GPUs by `gpus`, and keys that contradict `gpus`."""
+    """Report a backend with which `gpus` does not work, and keys that contradict `gpus`."""
     gpus, shared = reading.values.get("gpus", 0), reading.values.get("per_gpu", 1)
     if shared > 1 and gpus != 1:
         reading.problem("per_gpu", f"{where}.per_gpu needs `gpus: 1`: runs share one GPU")

@@ -90,7 +90,7 @@ def _fault(match: re.Match[str]) -> str | None:
 
 
 def nested(config: Mapping[str, object], key: str) -> dict[str, object]:
-    """Return the dotted keys of a configuration below `key` as one nested mapping."""
+    """Return the dotted keys that lie below `key` in a configuration, as one nested mapping."""
     result: dict[str, object] = {}
     for other, value in config.items():
         if other.startswith(f"{key}."):

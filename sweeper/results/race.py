@@ -81,8 +81,8 @@ class _Mean(NamedTuple):
 def _means(cells: Mapping[str, Sequence[float]], sign: float) -> dict[str, _Mean] | None:
     """Return the means of cells, scaled so that squares do not overflow. Each cell has its own
     variance if fewer than `_FEW` cells are repeated, or if Bartlett's test finds different
-    variances. Otherwise all cells share one variance; with `_MANY` repeated cells, variances are
-    shrunk toward a common one. None if all variances are 0."""
+    variances. Otherwise all cells share one variance; with `_MANY` or more repeated cells, each
+    cell's variance is shrunk toward a common one. None if all variances are 0."""
     unit = unit_of(value for values in cells.values() for value in values) or 1.0
     means = {name: _mean(values, sign, unit) for name, values in cells.items()}
     repeated = [mean for mean in means.values() if mean.df]

@@ -35,8 +35,8 @@ def _named(what: str, pid: int, tid: int, name: str) -> TraceEvent:
 
 
 def _spans(run: SweepRun, now: datetime) -> Iterator[TraceEvent]:
-    """Yield the spans of a run. For each attempt these are the wait for a worker, the work, and the
-    pauses when the service held it back."""
+    """Yield the spans of a run. For each attempt these are the wait for a worker, the work, and
+    the pauses in which the service delayed the work."""
     for attempt in range(1, run.attempts + 1):
         outcome = run.ended(attempt)
         opened = _opened(run, attempt)

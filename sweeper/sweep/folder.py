@@ -181,9 +181,9 @@ class SweepFolder:
         return NotFound(f"no sweep {self.name!r} in {self.store.root}: {listing}")
 
     def with_chosen(self, plan: "Plan") -> "Plan":
-        """Add the runs to a plan that follow from the recorded choices of its stages, or from
-        the recorded rounds of its race. These are read from this folder, whose name may differ
-        from the plan's if the folder was moved. Raises `StoreError`."""
+        """Return a plan with the runs that follow from the recorded choices of its stages, or
+        from the recorded rounds of its race. Choices and rounds are read from this folder, whose
+        name differs from the plan's name if the folder was moved. Raises `StoreError`."""
         if plan.race is not None:
             from sweeper.sweep.race import raced
 

@@ -148,7 +148,7 @@ def _take(folder: SweepFolder, before: int) -> bool:
 
 def _remove_changing(folder: SweepFolder) -> None:
     """Remove the files of `settled.changing` that were left by commands that were killed on this
-    machine. This is safe, because readers use no listing from before our epoch."""
+    machine. This is safe, because readers use no listing that is older than our epoch."""
     with contextlib.suppress(StoreError):
         for path in [*folder.store.names(folder.launcher)]:
             if path.startswith(f"{folder.launcher}/{CHANGING}"):

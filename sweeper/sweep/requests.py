@@ -24,8 +24,8 @@ _OPENED = (
     "an attempt is already open, but it is unknown whether it was submitted: the "
     "launcher checks that and submits it if needed"
 )
-"""The message for runs whose next attempt is recorded but perhaps not submitted, so no request is
-needed."""
+"""The message about a run whose next attempt is recorded, but perhaps not submitted. No request
+is needed then."""
 
 Happened = set[tuple[int, Event]]
 """The events of a run, each with its attempt."""
