@@ -27,8 +27,8 @@ _ITERATION = "iteration_"
 _PLAN = "sweep.json"
 _EVAL_INDEX = "runs.jsonl"
 _EVAL_RUNS = "runs"
-"""The files of tinker-cookbook's EvalStore: an index, and a folder for each evaluation with a file
-about it (`EVALUATION`). A store in a run's folder belongs to that run."""
+"""The files of tinker-cookbook's EvalStore: an index, and for each evaluation a folder, in which
+the file `EVALUATION` describes it. A store in a run's folder belongs to that run."""
 _OF_THE_DISK = "lost+found"
 
 
