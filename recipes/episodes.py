@@ -282,8 +282,8 @@ class _Episode:
     def _summed_up(self) -> bool:
         """Let the model write a summary in an extra turn, and restart the context from the
         summary. (Do not write a second summary right after the first.) Return whether the next
-        answer fits. Return False too if no summary can be written: they are disabled, no turn is
-        left, or it does not fit."""
+        answer fits. Return False if no summary can be written, because summaries are disabled,
+        no turn is left, or the request for one does not fit."""
         limits = self._limits
         if self._fresh:
             return len(self._context) + limits.tokens <= limits.context

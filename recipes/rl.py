@@ -179,7 +179,7 @@ class GroupTrainer(Trainer):
 
     @cached_property
     def telemetry(self) -> "Telemetry":
-        """Sends episodes to the OpenTelemetry collector. The setting `otlp` is its address."""
+        """Sends episodes to the OpenTelemetry collector whose address is the setting `otlp`."""
         from sweeper.telemetry import Telemetry
 
         return Telemetry(self.config.otlp)
