@@ -1,5 +1,5 @@
-"""Comparisons of two sweeps, of two cells, or of the rows of a DataFrame: `compare(runs,
-metric="value", goal="minimize").pairs`."""
+"""Compares cells by the rows of a DataFrame: `compare(runs, metric="value",
+goal="minimize").pairs`."""
 
 import html
 import itertools

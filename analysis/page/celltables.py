@@ -224,7 +224,7 @@ class _Scale:
         return value / self._unit  # so that no difference is too large for a float
 
     def at(self, value: float | None) -> float:
-        """Return the position in pixels, cut to the plot."""
+        """Return the position in pixels, limited to the plot."""
         place = (self._map(value or 0.0) - self._low) / (self._high - self._low) * _STRIP
         return round(min(max(place, 0.0), _STRIP), 1)
 

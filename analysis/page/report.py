@@ -106,10 +106,10 @@ def analyze(
     """Compare the cells of one or several sweeps, and write `report.html`, `report.json`,
     `report.md` with its pictures, and `next.yaml` if another grid is worth running.
 
-    `registry` may be a root. `sweep` may also be the path of a folder with runs: those of unknown
-    state are treated as finished. `metric` and `goal` ("minimize" or "maximize") default to those
-    of the sweep. The goal of another metric is derived from its name if possible. Sweeps that lend
-    their noise are looked up in the registry.
+    `registry` may be a root. `sweep` may also be the path of a folder with runs. Such runs are
+    treated as finished if their state is unknown. `metric` and `goal` ("minimize" or "maximize")
+    default to those of the sweep. The goal of another metric is derived from its name if possible.
+    Sweeps that lend their noise are looked up in the registry.
 
     The files are written to the folder `out`. The default is `report/` in the folder of the
     sweep; for several sweeps, `report/with-OTHERS/` in the folder of the first. `Options` has

@@ -45,8 +45,8 @@ def _without_names(
     flats: Mapping[str, Mapping[str, Any]],
     derived: Collection[str],
 ) -> list[str]:
-    """Return the chosen keys without names, copies and derived keys, as long as the remaining
-    keys still distinguish all cells."""
+    """Return the chosen keys without names, copies and derived keys. If the remaining keys would
+    not distinguish all cells, return all chosen keys."""
     configs = list(flats.values())
     columns = {key: tuple(_same(config.get(key)) for config in configs) for key in chosen}
     first = {columns[key]: key for key in reversed(chosen)}

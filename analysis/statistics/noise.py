@@ -217,7 +217,8 @@ def fit_noise(
 
 
 def _wider(df: float) -> float:
-    """Return the variance of Student's t, with at least 4 degrees of freedom."""
+    """Return the variance of Student's t with `df` degrees of freedom, or with 4 if `df` is
+    smaller."""
     return max(df, 4.0) / (max(df, 4.0) - 2)
 
 
