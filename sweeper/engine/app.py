@@ -1,4 +1,4 @@
-"""The engine's HTTP API, as the SDK of `tinker` 0.38 uses it."""
+"""The engine's HTTP API, as version 0.38 of the SDK `tinker` uses it."""
 
 import asyncio
 import hmac

@@ -64,7 +64,7 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
 
 
 def limits_of(arguments: argparse.Namespace) -> Limits:
-    """Return the limits from the arguments of a parser with `add_limits`."""
+    """Return the limits that a parser with the flags of `add_limits` has read."""
     return Limits(**{name: getattr(arguments, name) for name in Limits._fields})
 
 
@@ -136,7 +136,7 @@ class Gate:
 
 class Bucket:
     """A token bucket that gains `rate` tokens per second. Its capacity is `rate` tokens, but at
-    least one. None means no limit."""
+    least one. If `rate` is None, there is no limit."""
 
     def __init__(self, rate: float | None, now: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._now = rate, now

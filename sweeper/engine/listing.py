@@ -96,8 +96,8 @@ def capabilities(service: Service, _path: Params, _query: Params) -> Body:
 
 
 def training_runs(service: Service, _path: Params, query: Params) -> Body:
-    """List the training runs: those of open sessions, newest first; then removed runs, latest
-    removal first; then earlier runs that have checkpoints, by id."""
+    """List the training runs: current runs, newest first; then removed runs, latest removal
+    first; then runs of earlier engines that have checkpoints, by id."""
     names, cursor = _page(_names(service), query)
     return {"training_runs": [_training_run(service, name) for name in names], "cursor": cursor}
 
@@ -139,7 +139,8 @@ def external_addresses(service: Service, path: Params, base: str) -> Body:
 
 
 def storage(service: Service, _path: Params, query: Params) -> Body:
-    """Return the disk usage of all checkpoints. They all belong to the project `OWNER`."""
+    """Return the disk usage of all checkpoints. Return no item if the query names another
+    project than `OWNER`."""
     entries = _all_entries(service) if query.get("project_id") in (None, OWNER) else []
     size = sum(entry.document.size for entry in entries)
     item = {"checkpoint_count": len(entries), "size_bytes": size, "size_gigabytes": size / 1e9}
@@ -172,7 +173,8 @@ def expire(service: Service, path: Params, body: Body) -> Body:
 
 
 def sessions(service: Service, _path: Params, query: Params) -> Body:
-    """List the ids of the open sessions, then of the sessions that ended most recently."""
+    """List the ids of the open sessions, newest first, then of the ended sessions, latest end
+    first."""
     page, _ = _page([session.id for session in service.registry.all_sessions()], query)
     return {"sessions": page}
 

@@ -85,7 +85,7 @@ def _cispo(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats
 
 
 def _dro(logprobs: Floats, inputs: Arrays, config: LossConfig) -> tuple[Floats, Floats]:
-    """Compute DRO, which has a quadratic penalty on log r instead of a ratio."""
+    """Compute DRO, which has a quadratic penalty on log(p / q) instead of the ratio p / q."""
     apart = logprobs - inputs["logprobs"]
     return _penalised(logprobs, inputs, apart, _number(config, "beta", _DRO))
 

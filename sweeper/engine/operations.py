@@ -243,9 +243,9 @@ class SampleResult(NamedTuple):
 
 
 def _stop(model: Model, stop: Stop) -> tuple[frozenset[int], Callable[[list[int]], bool] | None]:
-    """Return the token ids in the SDK's `stop`, and a function that checks whether the last of
-    some tokens contain a string in `stop` (None if `stop` has no strings). If `stop` is None,
-    the ids are the model's end-of-text tokens."""
+    """Return the token ids in the SDK's `stop`, and a function that checks whether the end of a
+    sequence contains a string in `stop` (None if `stop` has no strings). If `stop` is None, the
+    ids are the model's end-of-text tokens."""
     if stop is None:
         return model.eos, None
     items: list[object] = [stop] if isinstance(stop, str) else list(stop)

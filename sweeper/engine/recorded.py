@@ -50,7 +50,7 @@ class Records:
             self._sessions.pop(session, None)
 
     def sweep(self) -> None:
-        """Forget the sequences that were not used for a day."""
+        """Forget the sequences that have not been used for a day."""
         before = self._clock() - UNUSED_SECONDS
         with self._lock:
             for session, sequences in list(self._sessions.items()):

@@ -183,13 +183,13 @@ class Registry:
             return list(self._sessions.values())[::-1]
 
     def all_sessions(self) -> list[Session]:
-        """Return all open sessions, newest first, then the last ended sessions, latest end
-        first."""
+        """Return all open sessions, newest first, then the sessions that ended most recently,
+        latest end first."""
         with self._lock:
             return [*reversed(self._sessions.values()), *reversed(self._past.values())]
 
     def past_runs(self) -> dict[str, RunSummary]:
-        """Return the last removed training runs by id, latest removal first."""
+        """Return the most recently removed training runs by id, latest removal first."""
         with self._lock:
             return dict(reversed(self._past_runs.items()))
 

@@ -238,8 +238,8 @@ class _Tensor(TypedDict, total=False):
 
 
 def decode_targets(value: _Tensor) -> Targets:
-    """Decode a JSON tensor of target tokens, dense or sparse (CSR). Raises RequestError if it is
-    invalid."""
+    """Decode a JSON tensor of target tokens, dense or sparse (CSR). Raises RequestError if the
+    tensor is invalid."""
     wrong = RequestError("target_prompt_logprobs must be an int64 tensor of two dimensions")
     try:
         height, width = (int(size) for size in value["shape"])

@@ -30,7 +30,7 @@ class GrowingMetrics:
         return self.file.path if self._growing.has_begun else None
 
     def open(self, folder: str) -> None:
-        """Follow the metrics file of another folder, from the beginning of this file."""
+        """Follow the metrics file of another folder, from the file's beginning."""
         self._folder = folder
         self._open(next(paths_in(folder)))
 
@@ -49,8 +49,8 @@ class GrowingMetrics:
         return self._growing.read(find, most)
 
     def _choose(self, find: Find) -> None:
-        """Open the first file of `files.NAMES` that exists now. A program may have created a
-        later one first."""
+        """Open the first file in the order of `files.NAMES` that exists now. A program may
+        create this file after one with a later name."""
         for path in paths_in(self._folder):
             if path == self.begun_path:
                 return

@@ -59,8 +59,8 @@ class Contents:
         self._changed.add(path.partition("/")[0])
 
     def listing(self, top: str, gate: Sequence[Entry]) -> list[Entry] | None:
-        """Return the cached listing of a sweep's files. Return None if it is too old, or was
-        cached with other entries than those in `gate`."""
+        """Return the cached listing of a sweep's files. Return None if there is none, if it is
+        too old, or if it was cached with a different `gate`."""
         stored = self._folder.load_json(f"listing of {top}")
         if stored is None or stored["gate"] != [[*entry] for entry in gate]:
             return None

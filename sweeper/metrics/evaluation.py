@@ -9,7 +9,7 @@ from sweeper.common.json_values import list_of, table_of
 from sweeper.metrics.rows import as_float
 
 BASE = "base"
-"""The name that replaces a checkpoint's name if the model was not trained."""
+"""The name of the checkpoint if the evaluated model was not trained."""
 _STEP = r"(?:^|step|batch|[-_/])(\d+)$"
 
 

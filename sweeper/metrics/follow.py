@@ -1,6 +1,6 @@
-"""Follows one growing file and reads only new bytes. The file may be missing, cut, replaced or
-rewritten in place, or be stored in parts on a remote store. If the last bytes before the new ones
-are unchanged, all earlier bytes are assumed to be unchanged."""
+"""Follows one growing file and reads only new bytes. The file may be missing, truncated,
+replaced or rewritten in place, or be stored in parts on a remote store. If the last bytes before
+the new ones are unchanged, all earlier bytes are assumed to be unchanged."""
 
 import os
 from collections.abc import Callable
@@ -30,8 +30,8 @@ class Added(NamedTuple):
 
 
 class Growing:
-    """A follower of the file at `path`. With `lines`, it returns only complete lines, and parts
-    of a line that is longer than a read."""
+    """A follower of the file at `path`. With `lines`, it returns only complete lines, unless a
+    line is longer than a read."""
 
     def __init__(self, store: Store, path: str, *, lines: bool = True) -> None:
         self._store, self._lines = store, lines
@@ -74,8 +74,8 @@ class Growing:
         self._again = False
 
     def read(self, find: Find, most: int | None = None) -> Added | None:
-        """Read the bytes added since the last call, at most `most`; None if nothing has changed.
-        Raises `StoreError`."""
+        """Read the bytes added since the last call, at most `most` bytes; None if nothing has
+        changed. Raises `StoreError`."""
         if self._is_as_it_was():
             return None
         source = find(self.path)

@@ -46,7 +46,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def judged(points: Sequence[Point], goal: str, at: str) -> Point | None:
-    """Return the point of a merged history (`metrics.merge`) by which a run is judged; None if
+    """Return the point of a merged history (`rows.merge`) by which a run is judged; None if
     there are no points."""
     counting = [point for point in points if point.step is not None] or list(points)
     if not counting:

@@ -44,9 +44,9 @@ class SummaryFile(NamedTuple):
 
 
 def summary_files(files: Files, folders: Sequence[str]) -> list[SummaryFile]:
-    """Return the files of a run, sorted by iteration and name. If several attempts wrote an
-    iteration, the latest attempt's files are returned. `folders` has one folder per attempt, oldest
-    first. Raises `StoreError`."""
+    """Return the summary files of a run, sorted by iteration and name. If several attempts wrote
+    the same file, the latest attempt's file is returned. `folders` has one folder per attempt,
+    oldest first. Raises `StoreError`."""
     files_by_place: dict[tuple[int, str], SummaryFile] = {}
     for attempt, folder in enumerate(folders, start=1):
         for inner, name in _names(files, folder):

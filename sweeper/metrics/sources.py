@@ -261,9 +261,9 @@ _MOST_LISTED = 512
 
 
 class ListedOnce:
-    """The files of attempts on a remote store. The folder of an ended attempt no longer changes, so
-    it is listed only once for all parts of a launcher that follow it. Threads may share this
-    object."""
+    """The files of attempts on a remote store. The folder of an ended attempt no longer changes,
+    so it is listed only once, even if several followers in a launcher read it. Threads may share
+    this object."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

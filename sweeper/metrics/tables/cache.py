@@ -193,8 +193,8 @@ class Cache:
                 _writers.append(writer)
 
     def save(self) -> None:
-        """Write new data, and merge segments if many hold little valid data. Too few new data
-        from local files are not written (`_WORTH`)."""
+        """Write new data, and merge segments if many hold little valid data. If local files have
+        fewer than `_WORTH` new values, nothing is written."""
         if self._new_numbers < self._least:
             return
         live = dict.fromkeys(self._segments.values(), 0)

@@ -1,4 +1,4 @@
-"""Merges the attempts of a run into one history, in columns, as `metrics.merge` does for rows."""
+"""Merges the attempts of a run into one history, in columns, as `rows.merge` does in rows."""
 
 import math
 from collections.abc import Sequence
@@ -130,8 +130,8 @@ def _steps(columns: Columns) -> Floats:
 
 
 def _lasting(steps: Sequence[Floats]) -> NDArray[np.bool_]:
-    """Return a mask over the rows of all attempts: the rows whose step is below the first step of
-    every later attempt."""
+    """Return a mask over the rows of all attempts: True for the rows whose step is below the
+    lowest step of every later attempt."""
     begin, lasting = math.inf, list[NDArray[np.bool_]]()
     for attempt in reversed(steps):
         lasting.append(attempt < begin)
