@@ -394,7 +394,8 @@ def members_of(annotation: object) -> list[object]:
 
 
 def takes_object(annotation: object) -> bool:
-    """Return whether a value of this type would be the name of a chz class."""
+    """Return whether a type is a chz class or a union with one, so that a plain value would name
+    a class."""
     return any(chz.is_chz(typing.get_origin(m) or m) for m in members_of(annotation))
 
 
@@ -468,7 +469,7 @@ def _name(annotation: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return a value in JSON, cut if it is long."""
+    """Return a value in JSON, shortened if it is long."""
     if isinstance(value, tuple):
         value = list(typing.cast("tuple[object, ...]", value))
     try:

@@ -69,7 +69,7 @@ def _exactly(connection: socket.socket, length: int) -> bytes:
 
 
 def user_of(connection: socket.socket) -> int:
-    """Return the user id of the process on the other side."""
+    """Return the user id of the process at the other end of the connection."""
     form = struct.Struct("3i")
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size)
     return form.unpack(credentials)[1]

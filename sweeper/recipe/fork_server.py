@@ -168,8 +168,8 @@ class Server:
             os.replace(partial, self._status)
 
     def _fork(self, connection: socket.socket) -> str:
-        """Fork a keeper. Return "" in the server, and the path of the file that describes the
-        recipe in the recipe's process."""
+        """Fork a keeper. In the server, return ""; in the recipe's process, return the path of
+        the file that describes the recipe."""
         if os.fork():
             return ""
         recipe = None

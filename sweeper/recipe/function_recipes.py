@@ -242,7 +242,8 @@ def _takes_one(function: Callable[..., object]) -> bool:
 
 
 def run(module: ModuleType, name: str, arguments: list[str]) -> None:
-    """Make the config, and run its `main` until it ends."""
+    """Make the config, and call the function that takes it (`consumer`). If the result is
+    awaitable, wait for it."""
     function = Function(getattr(module, name), arguments)
     ended = function.consumer(module)(function.make(arguments).config)
     if inspect.isawaitable(ended):

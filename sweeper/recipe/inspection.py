@@ -267,7 +267,7 @@ def entry_points() -> dict[str, str]:
 
 def check_source(recipe: Located) -> None:
     """Raise `Refused` for a module that does nothing when run as `__main__`, since its runs would
-    succeed without any work. Raise it too for a module that starts a run when imported, since
+    succeed without any work. Also raise it for a module that starts a run when imported, since
     planning must not run anything.
 
     The function reads the source before the import. It accepts a module whose source cannot be

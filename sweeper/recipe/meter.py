@@ -261,7 +261,7 @@ def wrap(sdk: ModuleType, meter: Meter, labels: dict[str, str]) -> None:
 def _wrap_observer(observer: type[Observer] | None, meter: Meter) -> None:
     """Wrap the method by which the SDK reports a pause. Sampling clients have this method; for
     other clients, the SDK's logger has it. If the SDK has no such method, pauses are known only
-    from its output."""
+    from what the SDK prints."""
     original = getattr(observer, "on_queue_state_change", None)
     if observer is None or original is None:
         return

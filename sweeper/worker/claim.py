@@ -77,7 +77,8 @@ _GO_ON = (State.PLANNED, State.SUBMITTED, State.RUNNING, State.LOST, State.PREEM
 def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.environ) -> int:
     """Return how often the backend has restarted this job. `variable` holds the backend's
     counter, and `first` is its value at the first start. For jobs of older launchers, `first` is
-    None: their backends count attempts from 1, or restarts from 0."""
+    None: then a variable whose name ends with `_ATTEMPT` counts attempts from 1, and any other
+    variable counts restarts from 0."""
     text = environ.get(variable, "")
     if first is None:
         first = 1 if variable.endswith("_ATTEMPT") else 0
@@ -155,7 +156,8 @@ def read_run_events(folder: SweepFolder, run: str) -> set[tuple[int, Event]]:
 
 
 def _describe(folder: SweepFolder, run: str, submitted: int, attempt: int) -> object:
-    """Copy the description of the submitted attempt to `attempt`. Return the id of its launch."""
+    """Copy the job description of the attempt `submitted` for `attempt`. Return the id of the
+    launch that it names, or None."""
     job = read_json(folder.store, folder.job(run, submitted))
     folder.store.replace(folder.job(run, attempt), encode(job | {"attempt": attempt}))
     path = f"{folder.log_path(run, submitted)}/code.diff"

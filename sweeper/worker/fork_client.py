@@ -286,8 +286,8 @@ def _parts() -> Iterator[object]:
 class Servers(NamedTuple):
     """The running fork servers of this user. `number` is how many there are. `modules` is the
     largest number of modules that a server has imported, and `import_s` the largest processor
-    time (in seconds) of a server's imports, which every fork saves. `refused` says why a server
-    refused to fork, if one did."""
+    time (in seconds) that a server's imports took. Each fork from that server saves this time.
+    `refused` says why a server refused to fork, if one did."""
 
     number: int
     modules: int

@@ -116,8 +116,9 @@ def _machine() -> tuple[int, int] | None:
 def container_memory(
     top: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"
 ) -> tuple[int, int] | None:
-    """Return the available and total memory in bytes of the control group (version 2) of this
-    process that has the least available memory. Return None if there is no limit."""
+    """Return the available and total memory, in bytes, of the tightest control group (version
+    2): the one with the least available memory among the groups around this process. Return None
+    if no group has a limit."""
     tightest: tuple[int, int] | None = None
     for line in _text_of(membership).splitlines():
         if line.startswith("0::/"):
@@ -243,7 +244,8 @@ _POLL_SECONDS = 0.05
 
 def stacks_of(group: int, path: str) -> str:
     """Return the stacks of a process group's leader. The leader gets a signal, and then writes
-    its stacks to the file at `path`. If it cannot, return the states of the group's processes."""
+    its stacks to the file at `path`. If the leader cannot do that, return the states of the
+    group's processes."""
     if _catches(group):
         before = _size(path)
         with suppress(ProcessLookupError):

@@ -48,8 +48,9 @@ def prepare(
 ) -> Prepared | None:
     """Create the recipe's folder, copy the files that the attempt resumes from, and return the
     command to execute. `environment` is the environment stored for the job. The call can be
-    repeated. Slow steps call `goes_on` about once a second; if that returns False, return None.
-    Raises `StoreError`, `EnvironmentFailure`, and `RecipeError` for a wrong command template."""
+    repeated. Slow steps call `goes_on` about once a second; if it returns False, the function
+    returns None. Raises `StoreError`, `EnvironmentFailure`, and `RecipeError` for a wrong
+    command template."""
     run, attempt, recipe = job.run, job.attempt, job.recipe
     place = _place(folder, job, environment)
     log_path = place.store.local_path(place.log_path(run, attempt))

@@ -125,7 +125,7 @@ class Pauses:
 
 
 def _size(folder: str) -> int:
-    """Return the bytes of the metrics in a folder."""
+    """Return the size in bytes of the metrics file in a folder; 0 if there is none."""
     from sweeper.metrics.files import local_metrics  # Most recipes are never paused.
 
     try:

@@ -206,7 +206,7 @@ def _held(path: str) -> Generator[bool]:
 
 def _fetch_earlier(folder: SweepFolder, spool: SweepFolder, run: str, attempt: int) -> None:
     """Download what the attempt may resume from: the files of earlier attempts on other
-    machines. Begin with the newest attempt, and end with the first that has a checkpoint."""
+    machines. Begin with the newest attempt, and stop after the first one with a checkpoint."""
     for earlier in range(attempt - 1, 0, -1):
         log_path = folder.log_path(run, earlier)
         target = _local(spool, log_path)

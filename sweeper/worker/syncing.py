@@ -335,11 +335,11 @@ class Syncing:
         clock: Callable[[], float] = time.monotonic,
     ) -> str | None:
         """Wait until everything is in the store, however long the store does not answer. Every
-        `every` seconds, call `beat`, which returns whether the store answers.
+        `every` seconds, this method calls `beat`, which returns whether the store answers.
 
-        Give up if the store answers but accepts none of the remaining files for
-        `REFUSED_SECONDS`, and also once the run is `cancelled` and the store fails. Return what
-        is missing, or None.
+        It gives up if the store answers but accepts none of the remaining files for
+        `REFUSED_SECONDS`. It also gives up as soon as the run is `cancelled` and the store
+        fails. Return what is missing, or None.
         """
         if self._thread is None:
             self.start()
