@@ -10,8 +10,9 @@ from sweeper.errors import GridError, SweeperError
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table. On a terminal, fit it to the terminal's width. Numbers are aligned right,
-    and None is printed as a dash. Terminal control sequences in strings and titles are removed."""
+    """Print a table. On a terminal, fit it to the terminal's width. Columns of numbers are
+    aligned right, and None is printed as a dash. Terminal control sequences in strings and
+    titles are removed."""
     columns = [sanitize(column) for column in columns]
     shown = [
         [sanitize(value) if isinstance(value, str) else value for value in row] for row in rows
@@ -70,7 +71,8 @@ def display_width(text: str) -> int:
 
 
 def number(value: object) -> str:
-    """Format a value for a table: four significant digits for a float, a dash for None."""
+    """Format a value for a table. A float is rounded to four significant digits, unless it is a
+    whole number below a million. None becomes a dash."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -145,7 +147,7 @@ def is_screen() -> bool:
 
 
 def say(line: str = "", *, flush: bool = False) -> None:
-    """Print a line on standard output, with control characters removed."""
+    """Print a sanitized line on standard output (see `common/sanitize.py`)."""
     print(sanitize(line), flush=flush)
 
 

@@ -139,8 +139,8 @@ class Preparing:
         rows. With `save`, write rows to a JSONL file. To read rows of a hub dataset, give
         `config` and `split`; call without them first to see which exist. Read rows before you
         train on them. The setting `data` of most recipes needs rows with `prompt` and `answer`,
-        or with `messages`: rename columns with `columns`. Write the path in `saved` in your
-        grid."""
+        or with `messages`: rename columns with `columns`. `saved` has the path of the file:
+        write this path into your grid."""
         grids = self._workspace.grids
         if not request.name:
             if request.save:

@@ -264,7 +264,7 @@ class Reading:
         ] = None,
     ) -> dict[str, object]:
         """Write a note on a sweep or a run: what you expected, what you saw and what you
-        conclude. Without `text`, only return the notes."""
+        conclude. Without `text`, no note is written. The answer has the latest notes."""
         from sweeper.launcher.annotations import Noted, mark
 
         change = Noted(text, tag, untag, star)

@@ -48,8 +48,8 @@ class Option(NamedTuple):
 
 def options_of(path: str) -> list[Option] | None:
     """Return the options that a Python script declares with argparse or click, except options
-    that take no value. Return [] for other programs. Return None for a script that uses chz or
-    has syntax errors: for such a script, the interpreter reports more."""
+    that take no value. Return [] for other programs. Return None for a script that uses chz,
+    cannot be read or has syntax errors: the recipe's interpreter then says more about it."""
     if not path.endswith(".py"):
         return []
     try:

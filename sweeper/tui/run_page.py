@@ -164,7 +164,7 @@ class PageReader:
 
     def _read_best(self, best: RunView, into: dict[str, Points]) -> None:
         """Read the curves of the best other run into `into`. The curves of the last `_BEST` runs
-        that were in this place are cached, since runs with similar values often swap ranks."""
+        that were read are cached, since runs with similar values often swap ranks."""
         place = (best.id, best.attempt, best.state)
         of_best = self._others.pop(place, None)
         recent = [*self._others.items()][1 - _BEST :]

@@ -137,7 +137,8 @@ def fit_middle(text: str, width: int, *, cut: str = "…") -> str:
 
 
 def value(number: float | None) -> str:
-    """Format a number with four significant digits."""
+    """Format a number with four significant digits, or a whole number below 100,000 with all its
+    digits."""
     if number is None:
         return "-"
     if math.isfinite(number) and number == int(number) and abs(number) < 1e5:

@@ -25,8 +25,8 @@ _PASSED_ON = (
 _END_SECONDS = 30.0
 _MOST_HOURS = 24
 _LONGEST_PATH = 90
-"""The largest length of the path of a socket's folder, in bytes. Linux allows 108 for the whole
-path."""
+"""The largest length of the path of a socket's folder, in bytes. The path of the socket itself
+may have 107 bytes."""
 _FILES = 65_536
 
 
