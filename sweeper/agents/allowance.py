@@ -159,7 +159,7 @@ def of_sweep(store: Store, recorded: Sequence[Entry], sweep: str) -> list[Entry]
 
 
 def used(store: Store, recorded: Sequence[Entry]) -> Used:
-    """Return how much of the allowance the recorded launches use together. Raises `StoreError`."""
+    """Return how much of the allowance the recorded launches use in total. Raises `StoreError`."""
     runs = 0
     sums = {"tokens": 0.0, "usd": 0.0, "hours": 0.0}
     for sweep in dict.fromkeys(entry.sweep for entry in recorded):

@@ -63,7 +63,8 @@ class Ours(str):
 
 class Marker:
     """Encloses untrusted text in tags. The tag's name is random, so the text cannot contain the
-    closing tag. All marked text of an answer together is cut to `_WHOLE` characters."""
+    closing tag. The marked texts of an answer are cut so that they have at most about `_WHOLE`
+    characters in total."""
 
     def __init__(self) -> None:
         self._word = os.urandom(4).hex()

@@ -75,7 +75,7 @@ class Dataset(Arguments):
 
 
 class Preparing:
-    """Tools for an agent that prepares a grid. Each returns JSON values and raises
+    """Tools for an agent that prepares a grid. Each returns JSON values or raises
     `SweeperError`."""
 
     def __init__(self, workspace: Workspace) -> None:

@@ -1,5 +1,5 @@
-"""The tools that read results. Most call the same functions as the verb of the same name. Agents
-read the docstrings and argument descriptions of tools."""
+"""The tools that read results. Most tools call the same functions as the verbs of the same
+names. Agents read the docstrings and argument descriptions of tools."""
 
 import re
 from typing import TYPE_CHECKING, Annotated
@@ -78,7 +78,7 @@ def _judged(a: int, b: int, difference: "Estimate", minimize: bool) -> tuple[boo
 
 
 class Reading:
-    """Tools that read results and write notes. Each returns JSON values and raises
+    """Tools that read results and write notes. Each returns JSON values or raises
     `SweeperError`."""
 
     def __init__(self, workspace: Workspace) -> None:

@@ -1,5 +1,5 @@
-"""The tools that plan, launch, watch and stop sweeps. Most call the same functions as the verb
-of the same name. Agents read the docstrings and argument descriptions of tools."""
+"""The tools that plan, launch, watch and stop sweeps. Most tools call the same functions as the
+verbs of the same names. Agents read the docstrings and argument descriptions of tools."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ class Launch(Arguments):
 
 
 class Running:
-    """Tools that plan, launch, watch and stop sweeps. Each returns JSON values and raises
+    """Tools that plan, launch, watch and stop sweeps. Each returns JSON values or raises
     `SweeperError`."""
 
     def __init__(self, workspace: Workspace) -> None:
@@ -192,8 +192,8 @@ class Running:
 
     async def cancel(self, sweep: Name, runs: Selectors = []) -> dict[str, object]:  # noqa: B006
         """Stop runs of a sweep that an agent has launched. Stopped runs do not continue later.
-        Returns after at most 30 seconds, when some runs may still be stopping
-        (`still_stopping`)."""
+        Returns after at most 30 seconds. If runs are then still stopping, `still_stopping` is
+        true."""
         from sweeper.launcher.control import cancel
         from sweeper.sweep.requests import Requested
 

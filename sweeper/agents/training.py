@@ -168,7 +168,7 @@ class Sample(Arguments):
 
 
 class Training:
-    """Tools for training sessions. Each returns JSON values and raises `SweeperError`."""
+    """Tools for training sessions. Each returns JSON values or raises `SweeperError`."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._sessions = Sessions(workspace)
@@ -271,7 +271,7 @@ class Training:
     async def finish(
         self, ctx: Client, session: SessionName, seconds: Seconds = 120.0, busy_seconds: Busy = 10.0
     ) -> dict[str, object]:
-        """End a session. The session evaluates the model a last time and saves the checkpoint
+        """End a session. The session evaluates the model one last time and saves the checkpoint
         `final`. Then ask for the `verdict` on its sweep, and `note` what you conclude."""
         return await self._do(ctx, session, {"kind": "finish"}, seconds, busy_seconds)
 

@@ -1,5 +1,5 @@
-"""`sweeper doctor --try`: tests a backend end to end with a job of one second, from the launch
-to the files that the job writes. The job is the only run of a temporary sweep."""
+"""`sweeper doctor --try`: tests a backend end to end, from the launch to the files that a job
+writes. The job takes one second, and is the only run of a temporary sweep."""
 
 import fcntl
 import gzip

@@ -83,7 +83,7 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Export runs in a format of other tools."""
+    """Export runs in a format for other tools."""
     kind, out = _format(arguments.format, arguments.out), arguments.out or "-"
     if arguments.json and kind != "wandb" and out == "-":
         raise UsageError("--json needs --out FILE: standard output cannot also take the table")

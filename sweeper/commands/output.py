@@ -51,16 +51,16 @@ def print_steered(done: "Steered", **more: object) -> int:
 
 
 def agreeing(arguments: Namespace) -> "Agree":
-    """Return a function that shows the commands of a plan and asks whether to execute them. The
-    function does not ask if `--trust` is given (the answer is yes) or if there is no terminal
-    (no)."""
+    """Return a function that shows the commands of a plan and asks whether to execute them. If
+    `--trust` is given, the function answers yes without asking. Otherwise, without a terminal,
+    it answers no."""
     return _asking(arguments.trust, "execute this with your environment?")
 
 
 def dropping(arguments: Namespace) -> "Agree":
     """Return a function that names the finished runs to drop from a sweep and asks whether to
-    drop them. The function does not ask if `--drop` is given (the answer is yes) or if there is
-    no terminal (no)."""
+    drop them. If `--drop` is given, the function answers yes without asking. Otherwise, without
+    a terminal, it answers no."""
     ask = _asking(arguments.drop, "drop them?")
     # Without a terminal, the error that follows says the same.
     return ask if is_screen() and not arguments.drop else lambda _: bool(arguments.drop)
