@@ -109,8 +109,8 @@ class Service:
         return {"request_id": name, "model_id": run.id}
 
     def refuse(self, body: Body, message: str) -> None:
-        """If a rejected request has a sequence number, release the number. The SDK does not use
-        a number twice, so later requests would wait for it forever."""
+        """If a rejected request has a sequence number, release the number. The SDK continues
+        with the next number, so its later requests would otherwise wait forever."""
         name, sequence = body.get("model_id"), body.get("seq_id")
         if not isinstance(name, str) or not isinstance(sequence, int):
             return
