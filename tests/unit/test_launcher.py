@@ -412,9 +412,9 @@ def test_a_job_that_ends_here_is_noticed_at_once_on_a_remote_store(make_scene, e
 def test_the_documentation_of_backends_has_the_real_waits():
     text = " ".join((ROOT / "docs" / "backends.md").read_text().split())
     for sentence in (
-        f"`poll` every {POLL_SECONDS:g} s ({REMOTE_POLL_SECONDS:g} s where the store is elsewhere)",
+        f"`poll` every {POLL_SECONDS:g} s ({REMOTE_POLL_SECONDS:g} s if the store is remote)",
         f"A worker writes a heartbeat every {BEAT_SECONDS:g} s. ",
-        f"`ENDED` counts once no heartbeat has come for {SETTLE_SECONDS:g} s: ",
-        f"once none has come for `launch.lease` ({Launch().lease_s:g} s): ",
+        f"no heartbeat has come for {SETTLE_SECONDS:g} s, ",
+        f"heartbeat has come for `launch.lease` ({Launch().lease_s:g} s), ",
     ):
         assert sentence in text
