@@ -70,7 +70,7 @@ class Config(settings.Place, Agents):
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
     """Return a line for each thing that this machine or interpreter lacks for a run, and for
-    each mistake of its tasks."""
+    each mistake in its tasks."""
     reasons: list[str] = []
     if importlib.util.find_spec("harbor") is None:
         reasons.append(

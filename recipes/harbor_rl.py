@@ -62,7 +62,7 @@ class Config(settings.Policy, harbor_settings.Agents):
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
     """Return a line for each thing that this machine or interpreter lacks for a run, and for
-    each mistake of its tasks."""
+    each mistake in its tasks."""
     return harbor.lacks(values)
 
 

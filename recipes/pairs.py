@@ -37,7 +37,8 @@ class Settings(settings.Settings):
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
-    """Return the mistake in the file `data` of a run on pairs, if there is one."""
+    """Return the mistake in the file `data` of a run on pairs. The list is empty if there is
+    none."""
     mistake = settings.check_data(values, pair, hold_out).mistake
     return [] if mistake is None else [mistake]
 

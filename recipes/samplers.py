@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import tinker
 
 _STATES = "/weights/"
-"""The part of an address that marks weights saved for training."""
+"""The part that an address has if its weights were saved for training."""
 
 
 def seed_of(request: str) -> int:

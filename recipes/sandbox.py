@@ -140,7 +140,7 @@ class Sandbox(Function):
         return Scored(None, reply) if isinstance(reply, str) else Scored(reply.get("value"))
 
     def _start(self) -> str | None:
-        """Start the process and load the file. Return the error, if any."""
+        """Start the process and load the file. Return the error, or None if the file was loaded."""
         here = os.path.join(os.path.dirname(os.path.abspath(__file__)), "sandboxed.py")
         self._rest = b""
         process = subprocess.Popen(

@@ -97,8 +97,8 @@ class Service:
 
 
 def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
-    """Connect to `base_url`, else $TINKER_BASE_URL, else the hosted service. Raises RecipeError at
-    once if there is no key or no service answers, because the SDK would retry for minutes."""
+    """Connect to `base_url`, else $TINKER_BASE_URL, else the hosted service. If there is no key,
+    or no service answers, raises RecipeError immediately: the SDK would retry for minutes."""
     # Both are read when transformers is first imported, by the SDK's get_tokenizer.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -181,8 +181,8 @@ def _unreachable(url: str) -> str | None:
 
 class Stop:
     """A handler that records a SIGTERM or SIGINT, so that a loop can end after its step. Before
-    `graceful` is set there is nothing to save, and a signal ends the program at once; so does a
-    second signal."""
+    `graceful` is set there is nothing to save, so a signal ends the program immediately. A
+    second signal always does."""
 
     def __init__(self) -> None:
         self.graceful = False

@@ -129,7 +129,7 @@ class Session(Trainer):
 
     @abstractmethod
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
-        """Set the data of the next steps; None for the session's data."""
+        """Set the data of the next steps. None means the session's own data."""
 
     @abstractmethod
     def sampler_now(self) -> Any:

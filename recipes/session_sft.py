@@ -40,7 +40,7 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
         self.complete(self.submit(step))
 
     def take(self, conversations: Sequence[tasks.Conversation] | None) -> None:
-        """Set the conversations to train on. Each step shows all of them."""
+        """Set the conversations to train on. Each step trains on all of them."""
         if conversations is None:
             self.ordered_data = None
             return

@@ -319,8 +319,8 @@ def check_tier(tier: Suites | Infrequent) -> None:
 
 
 def due(every: int, step: int) -> bool:
-    """Return whether something that happens every `every` steps happens before a step. It happens
-    before the first step too."""
+    """Return whether something that happens every `every` steps happens before a step. It always
+    happens before the first step, and with `every` 0 only then."""
     return step == 0 or bool(every and step % every == 0)
 
 
@@ -384,7 +384,8 @@ def check_data(
 def lacks(
     values: Mapping[str, Any], parse: Callable[[data_files.Row], Any] = tasks.conversation
 ) -> list[str]:
-    """Return the mistake in the file `data` of a run that trains on conversations, if any."""
+    """Return the mistake in the file `data` of a run that trains on conversations. The list is
+    empty if there is none."""
     mistake = check_data(values, parse).mistake
     return [] if mistake is None else [mistake]
 
@@ -400,7 +401,8 @@ def comes_later(value: object) -> bool:
 
 
 def lacking_function(values: Mapping[str, Any], key: str) -> list[str]:
-    """Return the mistake in the file of a user function, if any, without executing it."""
+    """Return the mistake in the file of a user function, without executing the file. The list is
+    empty if there is none."""
     if comes_later(values[key]):
         return []
     try:

@@ -75,7 +75,8 @@ def estimate(values: dict[str, Any]) -> estimates.Counts:
 
 
 def tally_evaluation(tally: estimates.Tally, model: str, test: estimates.Sizes, times: int) -> None:
-    """Count evaluations: a forward pass over the held-out examples, and greedy answers."""
+    """Count the tokens of `times` evaluations: a forward pass over the held-out examples, and
+    greedy answers to them."""
     tally.add(model, "prefill", times * test.number * (test.whole + test.prompt))
     tally.add(model, "sample", times * test.number * test.answer)
 

@@ -148,7 +148,7 @@ class Key(NamedTuple):
 
 def lacks(values: Mapping[str, Any]) -> list[str]:
     """Return a line for each thing that this machine lacks for a run with these values, and for
-    each mistake of its tasks. Called while a grid is planned, if its runs execute on this
+    each mistake in its tasks. Called while a grid is planned, if its runs execute on this
     machine."""
     reasons: list[str] = []
     kind = values.get("environment", "bubblewrap")
@@ -318,7 +318,8 @@ class EpisodeTrainer(rl.GroupTrainer):
     def ask_first(
         self, sampler: "tinker.SamplingClient", problem: Problem, key: Key, size: int
     ) -> "rl.SampleRequest | None":
-        """Sample the first answers of a group in one request, since they share a prompt."""
+        """Submit one request for the first answers of all episodes of a group, since they share
+        a prompt."""
         seed = rl.sampling_seed(self.config.seed, key.step, key.group)
         return self.ask(sampler, problem, size, seed=seed, **self.params(key.split))
 

@@ -36,7 +36,7 @@ def _read(folder: str, choice: Choice) -> tuple[list[Task], tuple[str, ...]]:
 
 
 def mistakes(values: Mapping[str, Any]) -> list[str]:
-    """Return a line for each mistake of a run's tasks."""
+    """Return a line for each mistake in a run's tasks."""
     lines = [line for source in sources(values).values() for line in _read(*source)[1]]
     return list(dict.fromkeys(lines))
 

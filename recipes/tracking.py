@@ -24,7 +24,8 @@ FLUSH = ("WANDB_X_TRANSACTION_LOG_FLUSH_INTERVAL", "1")
 
 
 class Tracker:
-    """The trackers of a run: its W&B run and `others`. Without trackers, the methods do nothing."""
+    """The trackers of a run: its W&B run, and `others` such as Trackio. Without trackers, the
+    methods do nothing."""
 
     def __init__(
         self,
