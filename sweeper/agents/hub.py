@@ -26,8 +26,8 @@ class Rows(NamedTuple):
 
 
 def search_hub(text: str, most: int) -> list[dict[str, object]]:
-    """Search the hub for `text`. Return name, downloads and likes of at most `most` datasets.
-    Raises `EnvironmentFailure`."""
+    """Search the hub for `text`. Return the names, downloads and likes of at most `most`
+    datasets. Raises `EnvironmentFailure`."""
     hub, _ = _addresses()
     answer = _ask(hub, "/api/datasets", search=text, limit=str(most))
     records = [table_of(entry) for entry in list_of(answer)]
@@ -38,7 +38,7 @@ def search_hub(text: str, most: int) -> list[dict[str, object]]:
 
 
 def describe(name: str) -> dict[str, object]:
-    """Return for each configuration of a dataset its features and the number of rows of each
+    """For each configuration of a dataset, return its features and the number of rows of each
     split. Raises `NotFound`, `EnvironmentFailure`."""
     _, viewer = _addresses()
     answer = table_of(table_of(_ask(viewer, "/info", dataset=name)).get("dataset_info"))

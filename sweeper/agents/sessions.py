@@ -1,6 +1,6 @@
-"""Training sessions of agents. A session is a run of the sweep `agent-NAME`, which executes
-orders, such as to train or to save. An order is a request of an agent: a file, created
-exclusively, which the run answers with another file (`recipes/session.py`)."""
+"""Training sessions of agents. A session is a run of the sweep `agent-NAME`. The run executes
+orders of an agent, such as to train or to save. Each order is a file in the store, which the run
+answers with another file (`recipes/session.py`)."""
 
 import hashlib
 import json
@@ -70,8 +70,8 @@ class Grading(NamedTuple):
 
 class Spec(NamedTuple):
     """The definition of a session. The session trains on `problems` (prompts and answers), on
-    `data` (a file below the grids folder), or on the task named in `settings`, the recipe's
-    settings."""
+    `data` (a file below the grids folder), or on the task that the recipe's settings,
+    `settings`, name."""
 
     kind: Kind
     name: str

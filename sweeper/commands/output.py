@@ -53,14 +53,14 @@ def print_steered(done: "Steered", **more: object) -> int:
 def agreeing(arguments: Namespace) -> "Agree":
     """Return a function that shows the commands of a plan and asks whether to execute them. If
     `--trust` is given, the function answers yes without asking. Otherwise, without a terminal,
-    it answers no."""
+    it answers no. It raises `UsageError` if the user declines."""
     return _asking(arguments.trust, "execute this with your environment?")
 
 
 def dropping(arguments: Namespace) -> "Agree":
     """Return a function that names the finished runs to drop from a sweep and asks whether to
     drop them. If `--drop` is given, the function answers yes without asking. Otherwise, without
-    a terminal, it answers no."""
+    a terminal, it answers no. It raises `UsageError` if the user declines."""
     ask = _asking(arguments.drop, "drop them?")
     # Without a terminal, the error that follows says the same.
     return ask if is_screen() and not arguments.drop else lambda _: bool(arguments.drop)

@@ -55,7 +55,7 @@ def _add_resume(verb: ArgumentParser) -> None:
 
 
 def _resume(arguments: Namespace) -> int:
-    """Continue a paused sweep. Start a launcher if none is running."""
+    """Continue a paused sweep. Start a launcher if none is running and anything is left to do."""
     from sweeper.commands.output import agreeing
 
     name = arguments.sweep or only(open_registry(arguments, snapshot=True))
@@ -103,7 +103,7 @@ def _add_cancel(verb: ArgumentParser) -> None:
 
 
 def _cancel(arguments: Namespace) -> int:
-    """Cancel runs, and print how many were stopped."""
+    """Cancel runs, and print how many were stopped or could not be."""
     sweep = open_registry(arguments).sweep(arguments.sweep)
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
     names = {run.id: run.name for run in sweep.runs}

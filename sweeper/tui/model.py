@@ -66,7 +66,7 @@ class RunView(NamedTuple):
     @property
     def shown_state(self) -> str:
         """The state, or instead a problem of a run that has not ended: `silent`, `waiting` or
-        `stalled`. `silent` comes first, since a silent worker may or may not still wait.
+        `stalled`. `silent` comes first, since nobody knows whether a silent worker still waits.
         `waiting` comes before `stalled`, since a waiting run makes no steps."""
         if self.silent and self.state == "running":
             return "silent"
@@ -248,7 +248,7 @@ def coarse(seconds: float | None) -> float | None:
 
 
 def nearly(seconds: float | None) -> float | None:
-    """Round seconds to the nearest value of the displayed precision. For estimated times."""
+    """Round an estimated time in seconds to the nearest value of the displayed precision."""
     if seconds is None:
         return None
     return coarse(seconds + (2.5 if seconds < 60 else 30.0 if seconds < 3600 else 150.0))
