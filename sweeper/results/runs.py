@@ -262,7 +262,7 @@ class RecordedRun(ABC):
 
     @functools.cached_property
     def history(self) -> Merged:
-        """The metrics of all attempts as merged rows, read once; see `metrics.merge`."""
+        """The metrics of all attempts as merged rows, read once; see `rows.merge`."""
         return merge(self._parsed_metrics())
 
     def written_rows(self) -> list[Row]:
