@@ -40,19 +40,23 @@ class Lines(Static):
 
 
 class _Keys(KeyPanel, can_focus=True, inherit_bindings=False):
-    """Textual's table of keys, with more keys for scrolling, which the table does not list."""
+    """Textual's table of keys, and below it the screen's help text, which scrolls with the table.
+    Has more keys for scrolling, which the table does not list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "screen.help", "back", key_display="esc"),
         *SCROLLING,
     ]
 
+    def compose(self) -> ComposeResult:
+        yield from super().compose()
+        yield Markdown((self.screen.HELP or "").strip(), id="widget-help")
+
 
 class _Help(HelpPanel):
     """Textual's panel of keys, with the screen's help text."""
 
     def compose(self) -> ComposeResult:
-        yield Markdown(id="widget-help")
         yield _Keys(id="keys-help")
 
 
