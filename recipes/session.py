@@ -133,7 +133,7 @@ class Session(Trainer):
 
     @abstractmethod
     def sampler_now(self) -> Any:
-        """Return a request for a client that samples with the current weights."""
+        """Return a pending request for a client that samples with the current weights."""
 
     def report(self, order: Mapping[str, Any] | None, done: int = 0) -> None:
         """Write the session's progress."""

@@ -47,7 +47,7 @@ class GroupSession(Session, rl.GroupTrainer):
         self.ordered_problems = problems
 
     def asked_at(self, step: int) -> list[Problem]:
-        """Return the questions of the order; if it has none, the recipe's."""
+        """Return the questions that the client gave for the step, or else the recipe's."""
         return super().asked_at(step) if self.ordered_problems is None else self.ordered_problems
 
     def sampler_now(self) -> Any:

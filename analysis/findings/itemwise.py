@@ -53,8 +53,8 @@ def counting(data: SweepData, runs: Sequence[RunData]) -> list[RunData]:
 
 
 def item_findings(compared: Sequence[Compared], ranking: Ranking) -> list[Finding]:
-    """Return a finding that compares the best cell of the first comparison with its other cells,
-    unless this comparison is of a training task."""
+    """Return a finding that compares the best cell of `compared[0]` with its other cells. The
+    list is empty if `compared[0]` is about a training task or has fewer than two cells."""
     if not compared or compared[0].training or len(compared[0].cells) < 2:
         return []
     one = compared[0]

@@ -58,7 +58,8 @@ EMPTY = 0, -99999.0
 
 
 class Prompt(NamedTuple):
-    """A prompt that has been read: its keys and values, and the output of its last positions."""
+    """A prompt that has run through the network: its attention keys and values, and the output
+    at its last positions."""
 
     length: int
     x: Floats  # (T - first) x d: the last layer's output, before the final norm

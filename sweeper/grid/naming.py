@@ -105,8 +105,8 @@ def _number(value: float) -> str:
 
 def _label(value: object, written: str | None = None) -> str:
     """Return the label of a value for names. A float is labelled as it is `written` in the grid.
-    Values with different canonical texts have different labels, apart from case and hash
-    collisions."""
+    Labels of different values may be equal, as for `a/x` and `b/x`, or differ only in case;
+    `value_labels` adds hashes to such labels."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int) and abs(value) < 10**_MAX_LABEL:

@@ -269,8 +269,8 @@ def run(path: str) -> None:
 
 
 def serve(status: str) -> None:
-    """Run the fork server, which writes its status to the file `status`. In a process that the
-    server has forked for a recipe, run the recipe."""
+    """Run the fork server, which writes its status to the file `status`. The server's loop also
+    returns in each process that it forks for a recipe; `serve` then runs the recipe."""
     for name in ("fork_protocol", "fresh_process", "own_packages"):
         _beside(name)  # fork_server imports them under these names.
     recipe = _beside("fork_server").serve(status, move)

@@ -212,11 +212,11 @@ Ended = Literal["clear", "spent", "identical"]
 
 
 class Round(NamedTuple):
-    """A final decision of a race. Either `runs` are the ids of the next runs, which bring their
-    cells to `seeds` seeds each. Or `runs` is empty, and `ended` says why the race has ended: one
-    cell is clearly the best, all seeds are used, or the runs of each cell are identical.
-    `judged` identifies the cells, the metric and the largest number of seeds, so that the race
-    continues if the grid changes them."""
+    """A decision of a race, which is never revised. Either `runs` are the ids of the next runs,
+    which bring their cells to `seeds` seeds each. Or `runs` is empty, and `ended` says why the
+    race has ended: one cell is clearly the best, all seeds are used, or the runs of each cell
+    are identical. `judged` is a digest of the race's runs, its metric and its largest number of
+    seeds: if a changed grid gives another digest, a race that had ended continues."""
 
     seeds: Annotated[int, AtLeast(1)]
     runs: Annotated[tuple[str, ...], Default(())]

@@ -32,7 +32,7 @@ class Bubblewrap(BaseEnvironment):
 
     @staticmethod
     def type() -> str:
-        """Return the name in harbor's records."""
+        """Return the name of this kind of environment in harbor's records."""
         return "sweeper-bubblewrap"
 
     @property

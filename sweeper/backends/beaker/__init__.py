@@ -38,8 +38,8 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 def _manifests(
     sweep: str, folder: str, options: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
-    """Yield the spec of one experiment per job. A spec does not contain the experiment's name, so
-    `about` does."""
+    """Yield the spec of one experiment per job. A spec does not contain the experiment's name,
+    so the name is in the manifest's field `about`."""
     from sweeper.backends.beaker.spec import Names, spec
 
     names, sweep_options = Names(sweep, folder), _whole(options)

@@ -34,7 +34,7 @@ class Names:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The tags of the sweep's sandboxes, which exclude those of earlier sweeps in the
+        """The tags that distinguish this sweep's sandboxes from those of earlier sweeps in the
         folder. One tag is the sweep's identity. It is left out before the first submission, when
         the sweep has no identity yet, since a tag must have a value."""
         identity = self.identity.current()

@@ -23,8 +23,9 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 
 class Tables:
-    """The tables of the sweep at `folder`. For a remote folder (S3), they are in the user's
-    SWEEPER_HOME, which the nodes must then share."""
+    """The tables of the sweep at `folder`. A table is a file that lists the jobs of a
+    submission. For a remote folder (S3), they are in the user's SWEEPER_HOME, which the nodes
+    must then share."""
 
     def __init__(self, folder: str) -> None:
         self.folder_hash = hashlib.sha256(folder.encode()).hexdigest()[:16]
