@@ -122,8 +122,7 @@ def examples(values: Mapping[str, Any], count: int) -> preview.Document:
 
 
 def samples(values: Mapping[str, Any], count: int, checkpoint: str) -> preview.Document:
-    """Return the prompts that `examples` returns, each with answers sampled from `checkpoint`
-    and their rewards."""
+    """Return the prompts of `examples()`, each with answers of `checkpoint` and their rewards."""
     from .sampled_preview import of_groups
 
     return of_groups(settings.made(Config, values), count, checkpoint)
@@ -209,8 +208,7 @@ class GroupTrainer(Trainer):
         )
 
     def problems(self, conversations: list[tasks.Conversation]) -> list[Problem]:
-        """Return the problems whose prompt, with an answer of `max_tokens`, fits into
-        `max_length`."""
+        """Return the problems whose prompt and `max_tokens` fit into `max_length`."""
         return rollouts.problems_of(self.tokenizer, conversations, self.config)
 
     def train_steps(self) -> int:
@@ -251,8 +249,7 @@ class GroupTrainer(Trainer):
 
     def resumable(self, step: int) -> bool:
         """Return whether this step trains on samples from the weights that it begins with. A run
-        can resume only at such a step, because samples from older weights are lost when it
-        stops."""
+        can resume only at such a step: samples from older weights are lost when it stops."""
         return self.begun_at(step) == step
 
     def begun_at(self, step: int) -> int:
@@ -263,9 +260,8 @@ class GroupTrainer(Trainer):
         return max(step - self.config.max_steps_off_policy, anew)
 
     def sample_ahead(self, step: int) -> Callable[[], list[Group]]:
-        """Submit the requests for all batches that are sampled from the weights of `step`. The
-        returned function waits for the batch of `step`, which may have been sampled from older
-        weights."""
+        """Request all batches that are sampled from the weights of `step`. The returned function
+        waits for the batch of `step`, which may have been sampled from older weights."""
         last = min(step + self.config.max_steps_off_policy, self.config.max_steps - 1)
         for batch in range(step, last + 1):
             if self.begun_at(batch) == step:
@@ -273,8 +269,7 @@ class GroupTrainer(Trainer):
         return self.under_way.pop(step)
 
     def train_step(self, step: int) -> None:
-        """Run a step: wait for its samples, run the optimizer's steps, and log a line of
-        metrics."""
+        """Run a step: wait for its samples, train on them, and log a line of metrics."""
         config = self.config
         groups_due = self.sample_ahead(step)
         scores = self.begin_scores(step)
@@ -319,8 +314,7 @@ class GroupTrainer(Trainer):
         return not (config.entropy_coef or config.kl_penalty_coef)
 
     def begin_sampling(self, step: int) -> Callable[[], list[Group]]:
-        """Submit the questions of a step. The returned function waits for the answers and their
-        rewards."""
+        """Submit the questions of a step. The returned function waits for the judged answers."""
         config, problems = self.config, self.asked_at(step)
         with self.timed("save"):
             sampler = self.wait(self.sampler)

@@ -53,8 +53,7 @@ if TYPE_CHECKING:
 
 SIGNAL_SECONDS = 1.0
 KILL_SECONDS = 10.0
-"""Seconds that a worker waits after its recipe was killed, because the worker may get a signal
-or be killed too."""
+"""Seconds that a worker waits after its recipe was killed: it may get a signal too."""
 _PAUSED_SECONDS = 1.0
 """Seconds between checks of a pause. The interval is short, since a launcher may start another run
 when a pause ends."""
@@ -220,8 +219,7 @@ class Worker:
         return guard
 
     def _rest(self, seconds: float) -> bool:
-        """Wait at most `seconds` seconds; the recipe has not started yet. Return False if the
-        worker has to stop."""
+        """Wait at most `seconds` seconds. Return False if the worker has to stop."""
         with suppress(Empty):
             self._wake.get(timeout=seconds)
         return self._beats_on()
@@ -317,8 +315,8 @@ class Worker:
             self._beats_on()
 
     def _watch(self, job: Job, ended: threading.Event, pauses: Pauses) -> None:
-        """Write heartbeats until the recipe has ended. Stop the recipe on request, when the
-        attempt is superseded, and when the attempt's time is over."""
+        """Write heartbeats until the recipe has ended. Stop the recipe on request, and when the
+        attempt is superseded or out of time."""
         begun = time.monotonic()
         self._beat()
         next_beat, was_paused = begun + BEAT_SECONDS, False
@@ -349,9 +347,9 @@ class Worker:
                 self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at, look_at) - now))
 
     def _beat(self) -> bool:
-        """Check for requests, unless they were just checked, and write a heartbeat. Return
-        whether the store accepted the heartbeat. A store that does not answer does not stop the
-        run. Write nothing for a removed sweep."""
+        """Check for requests, unless that was just done, and write a heartbeat. Return whether
+        the store accepted it. A store that does not answer does not stop the run. Write nothing
+        for a removed sweep."""
         if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
             self._look_for_requests()
         elif not self.store.is_remote:  # A heartbeat would create the removed folder again.
@@ -414,8 +412,7 @@ class Worker:
         return self._syncing.finish(self._beat, BEAT_SECONDS, lambda: self._requests.cancelled)
 
     def _begin_syncing(self, job: Job, prepared: Prepared) -> None:
-        """If the store is remote, record that the attempt is unsynced, and create its sync
-        thread."""
+        """If the store is remote, mark the attempt as unsynced, and create its sync thread."""
         if prepared.place.store is self.store:
             return
         from sweeper.worker.spool import Spooled, start_syncing
@@ -452,8 +449,8 @@ class Worker:
         self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
-        """Send SIGTERM to the recipe, only once. At a second SIGTERM, many programs exit
-        immediately and leave their checkpoint unfinished."""
+        """Send SIGTERM to the recipe, but only once: at a second one, many programs exit
+        immediately."""
         if self._child is not None and not self._stop_sent:
             self._stop_sent = True
             self._signal(signal.SIGTERM)
