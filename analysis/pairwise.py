@@ -318,7 +318,7 @@ def _lines(versus: Versus) -> Iterator[str]:
     for key, a, b in versus.changed:
         yield f"  {key}: {a} in A, {b} in B"
     if not versus.rows:
-        yield "  nothing to compare: no cell of both has a value"
+        yield "  nothing to compare: no cell has a value in both A and B"
     for row in versus.rows:
         judged = _judgement(row.difference, row.p, versus.metric)
         count = f"n {row.a.summary.n} and {row.b.summary.n}"

@@ -324,7 +324,7 @@ class OffPolicy(sft.SupervisedTrainer):
             (every - len(requests), f"left out: longer than max_length={config.max_length}"),
             (
                 len(requests) - len(examples),
-                f"left out: no end within max_tokens={config.max_tokens}",
+                f"left out: their answers did not end within max_tokens={config.max_tokens}",
             ),
             (len(examples), "answered by the teacher"),
         ):

@@ -62,7 +62,7 @@ class Config(settings.Problems, settings.Answering, settings.Thinking):
         default=None,
         doc="tasks, arithmetic, JSONL files, cookbook:NAME, separated by commas; default: task",
     )
-    max_items: int | None = chz.field(default=None, doc="only the first items, this many")
+    max_items: int | None = chz.field(default=None, doc="use only this many items, the first ones")
     log_path: str = chz.field(default="runs/eval", doc="directory for metrics and answers")
 
     @chz.validate

@@ -45,7 +45,8 @@ class Config(settings.Policy, harbor_settings.Agents):
 
     test_tasks: str | None = chz.field(default=None, doc="folder of tasks to evaluate on")
     test_task_ids: str | None = chz.field(
-        default=None, doc="evaluate only on these tasks of test_tasks (without it: of tasks)"
+        default=None,
+        doc="evaluate only on these tasks of test_tasks (of tasks, if test_tasks is not set)",
     )
     n_epochs: int | None = chz.field(
         default=None, doc="train on each task this many times, instead of max_steps"

@@ -73,7 +73,7 @@ class Config(settings.Policy, settings.Settings, settings.Evaluated):
     )
     reward_model: str | None = chz.field(
         default=None,
-        doc="instead of reward: a preference model, as log_path of a run of reward, or tinker://...",
+        doc="instead of reward: log_path of a preference model (a run of `reward`), or tinker://...",
     )
     log_path: str = chz.field(default="runs/rl", doc="directory for metrics and checkpoints")
 
@@ -83,7 +83,7 @@ class Config(settings.Policy, settings.Settings, settings.Evaluated):
         settings.check_at_least(self, function_megabytes=32)
         settings.check_positive(self, "function_seconds")
         if self.reward_function is not None and self.reward_model is not None:
-            raise ValueError("reward_function and reward_model: give one of them")
+            raise ValueError("reward_function and reward_model are both set: remove one")
 
 
 def lacks(values: Mapping[str, Any]) -> list[str]:

@@ -83,7 +83,7 @@ def session_folder(environment: Mapping[str, str]) -> str:
         parts = [environment[f"SWEEPER_{name}"] for name in ("ROOT", "SWEEP", "RUN")]
     except KeyError:
         raise service.RecipeError(
-            "a session is a run of a sweep that agents' tools start: `sweeper agent mcp`"
+            "a session cannot be started by hand: the tools of `sweeper agent mcp` start it"
         ) from None
     return os.path.join(parts[0], parts[1], "session", parts[2])
 

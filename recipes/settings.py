@@ -88,7 +88,7 @@ class Answering:
 
     grader: str = chz.field(
         default="exact",
-        doc="default of lines: exact, numeric, regex, choice, or path/to/file.py:function",
+        doc="for lines without their own: exact, numeric, regex, choice, path/to/file.py:function",
     )
     samples: int = chz.field(default=1, doc="answers to each question; more than one gives pass@k")
     temperature: float = chz.field(default=0.0, doc="sampling temperature; 0: the likeliest token")
@@ -127,7 +127,7 @@ class Suites(Answering):
     suites: list[str] = chz.field(doc="tasks, arithmetic, JSONL files, cookbook:gsm8k")
     every: int = chz.field(default=20, doc="steps between evaluations; 0: first and last only")
     items: int | None = chz.field(
-        default=100, doc="only the first items of each suite, this many; None: all"
+        default=100, doc="use only this many items of each suite, the first ones; None: all"
     )
     infrequent: Infrequent | None = chz.field(
         default=None, doc="a rarer evaluation: its own suites, every and items"
@@ -206,7 +206,8 @@ class Policy(Training):
     )
     remove_constant_reward_groups: bool | None = chz.field(
         default=None,
-        doc="drop groups of equal rewards; default: unless entropy_coef or kl_penalty_coef is set",
+        doc="drop groups whose rewards are all equal; default: yes, unless entropy_coef or "
+        "kl_penalty_coef is set",
     )
     max_steps_off_policy: int = chz.field(
         default=0, doc="sample ahead, from weights at most this many steps old; 0: do not"

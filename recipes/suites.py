@@ -93,7 +93,7 @@ def same_names(names: Iterable[str]) -> str | None:
         other = paths.setdefault(_label_of(path), path)
         if not filecmp.cmp(other, path, shallow=False):
             return (
-                f"{other} and {path} have the same name, so their scores would be one: rename one"
+                f"{other} and {path} have the same name, so their scores would be mixed: rename one"
             )
     return None
 

@@ -62,7 +62,8 @@ class Config(settings.Policy, settings.Tasks):
 
     test_tasks: str | None = chz.field(default=None, doc="folder of tasks to evaluate on")
     test_task_ids: str | None = chz.field(
-        default=None, doc="evaluate only on these tasks of test_tasks (without it: of tasks)"
+        default=None,
+        doc="evaluate only on these tasks of test_tasks (of tasks, if test_tasks is not set)",
     )
     environment: str = chz.field(
         default="bubblewrap",

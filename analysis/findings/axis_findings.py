@@ -91,7 +91,7 @@ def _modelled(surface: Surface, trends: Set[str]) -> Iterator[Finding]:
         parts = [f"{axis.key} ({_share(axis.importance)})" for axis in modelled]
         text = (
             f"In a model of all axes over {surface.cells} cells, these settings make a difference "
-            f"beyond the noise (in brackets: their shares of the variance {where}): "
+            f"beyond the noise (in parentheses: their shares of the variance {where}): "
             f"{labels.listed(parts, 8)}."
         )
         shares = {axis.key: axis.importance._asdict() | {"p": axis.p} for axis in surface.axes}

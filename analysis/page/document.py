@@ -98,7 +98,7 @@ def _verdict(study: Study) -> dict[str, object]:
 def _method(ranking: Ranking) -> dict[str, object]:
     return {
         "scale": ranking.scale,
-        "interval": "Student t, 95 %; of the best the wider for having been chosen",
+        "interval": "Student's t, 95 %; wider for the best cell, because the same runs chose it",
         "noise": ranking.noise.document(),
         "comparison": method(ranking.scale, ranking.noise),
         "unstable": RULE,

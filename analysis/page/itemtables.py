@@ -101,7 +101,11 @@ def _about(compared: Compared) -> str:
     whole = plural(compared.items, "question")
     parts = [
         f"{whole}, answered by every run"
-        + (f", of {compared.known} that some did" if compared.known > compared.items else "")
+        + (
+            f", out of {compared.known} that at least one run answered"
+            if compared.known > compared.items
+            else ""
+        )
     ]
     if compared.clusters:
         parts.append(f"in {plural(compared.clusters, 'group')} that count together")

@@ -118,7 +118,7 @@ def _lines(study: Study, shown: dict[str, list[tuple[str, str]]]) -> Iterator[st
     yield from _axes(study, shown)
     yield from _next_grid(study)
     if "curves" in shown:
-        yield "\n## Curves\n\nColours are those of the picture of the cells; grey are all others."
+        yield "\n## Curves\n\nColours are as in the picture of the cells; other cells are grey."
         yield from _images(shown, "curves")
     if "trade" in shown:
         yield "\n## What it costs"

@@ -290,7 +290,7 @@ def write_file(folder: str, name: str, content: bytes) -> str:
     try:
         os.makedirs(folder, exist_ok=True)
     except (OSError, ValueError) as error:  # ValueError: a NUL in it
-        raise UsageError(f"out {folder!r}: cannot be made a folder ({_why(error)})") from error
+        raise UsageError(f"the folder {folder!r} cannot be created ({_why(error)})") from error
     path = os.path.abspath(os.path.join(folder, name))
     try:
         atomic_write(path, content, mode=0o666)

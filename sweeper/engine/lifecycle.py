@@ -244,8 +244,8 @@ def _log_end(home: str | None) -> str:
     with contextlib.suppress(OSError), open(log_path(home), encoding="utf-8") as file:
         lines = [line.strip() for line in file.readlines()[-_LOG_LINES:]]
         if lines:
-            return f"; {log_path(home)} ends with: " + " | ".join(lines)
-    return f"; it wrote no {log_path(home)}"
+            return f"; its log {log_path(home)} ends with: " + " | ".join(lines)
+    return f"; it wrote no log to {log_path(home)}"
 
 
 def wait(home: str | None = None, timeout: float = 30.0) -> EngineInfo:

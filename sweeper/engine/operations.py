@@ -139,7 +139,7 @@ def _moments(checkpoint: Checkpoint, place: Place, *, optimizer_too: bool) -> Mo
     if not optimizer_too:
         return Moments({}, {}, 0)
     if checkpoint.moments is None:
-        raise RequestError(f"{place} has no optimizer: use tinker://<run>/weights/<name>")
+        raise RequestError(f"{place} has no optimizer state: use tinker://<run>/weights/<name>")
     return checkpoint.moments
 
 

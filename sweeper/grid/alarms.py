@@ -43,7 +43,7 @@ class _Rule:
         if node.value is False or node.value == "off":
             return False
         if node.entries is None:
-            takes = f"off, or a mapping of {self._names}" if self._names else "on or off"
+            takes = f"`off`, or a mapping of {self._names}" if self._names else "`on` or `off`"
             wrong(node, where, takes, problems)
             return None
         values = self._section.read(node, where, problems).values
@@ -81,7 +81,9 @@ def _wrong_with_rule(rule: str) -> str | None:
 def _check(reading: Reading) -> None:
     gives = reading.given("run") or reading.given("stop")
     if not gives:
-        reading.problems.add(reading.place, "on_alarm needs run (a command) or stop (run or sweep)")
+        reading.problems.add(
+            reading.place, "on_alarm needs `run: [COMMAND, ...]`, `stop: run` or `stop: sweep`"
+        )
 
 
 def _read_on_alarm(node: Node, where: str, problems: Problems) -> OnAlarm | None:

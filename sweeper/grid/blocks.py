@@ -146,7 +146,7 @@ def read_axis(
         node = values
     if node.items is None:
         entries = node.entries or {}
-        takes = "a list (one value: put it in base)"
+        takes = "a list (a single value belongs in base)"
         if len(entries) == 1 and next(iter(entries)) in DRAWN:
             takes = (
                 f"a list; write random: {{samples: 20, axes: {{{key[:60]}: ...}}}} to draw its"

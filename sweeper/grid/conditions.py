@@ -53,10 +53,12 @@ class When(NamedTuple):
 def read_whens(node: Node, where: str, problems: Problems) -> tuple[When, ...]:
     """Read the section `when`."""
     if node.items is None:
-        wrong(node, where, "a list of mappings with an if", problems)
+        wrong(node, where, "a list of mappings, each with the key `if`", problems)
         return ()
     if len(node.items) > MAX_WHENS:
-        problems.add(node.place, f"{where} has {len(node.items)} entries; at most {MAX_WHENS}")
+        problems.add(
+            node.place, f"{where} has {len(node.items)} entries; at most {MAX_WHENS} are allowed"
+        )
         return ()
     return tuple(filter(None, (_read_one(item, problems) for item in node.items)))
 
@@ -115,7 +117,7 @@ def check_whens(whens: tuple[When, ...], blocks: tuple[Block, ...], problems: Pr
                 problems.add(setting.place, f"when.base: {key[:60]!r} is an axis already{other}")
 
 
-_NEEDS = "an if: keys and values of the cells"
+_NEEDS = "`if: {KEY: VALUE}`, which selects cells"
 _IF = {**NONEMPTY, "additionalProperties": {"not": {"type": "array", "maxItems": 0}}}
 _GIVES = ("base", "grid", "zip", "random")
 _ENTRY = Section(

@@ -36,7 +36,7 @@ from sweeper.sweep.names import SWEEP_NAME
 def _read_excluded(node: Node, where: str, problems: Problems) -> list[dict[str, Setting]]:
     entries = read_entries(node, where, problems)
     for setting in [s for entry in entries for s in entry.values() if s.refers]:
-        problems.add(setting.place, f"{where}: it takes values, not references")
+        problems.add(setting.place, f"{where} takes values, not references")
     return entries
 
 

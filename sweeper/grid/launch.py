@@ -94,7 +94,7 @@ def read_stage_launch(node: Node, name: str, whole: Launch, problems: Problems) 
         if key not in section.fields and (
             key in SECTION.fields or any(field.name == key for field in backend_fields())
         ):
-            message = "applies to all stages: move it into launch next to stages"
+            message = "applies to all stages: move it into `launch` next to `stages`"
             problems.add(place, f"{name}.{key} {message}")
         else:
             entries[key] = place, item
@@ -197,7 +197,7 @@ def _check_alone(reading: Reading, sections: Iterable[str]) -> None:
     if reading.given("backend") is not None:
         reading.problem("backend", "launch has both backend and backends: remove one")
     for key in sections:
-        message = f"launch.{key}: with backends, write a backend's options in its entry there"
+        message = f"launch.{key}: write these options into the backend's entry in launch.backends"
         reading.problem(key, message)
 
 

@@ -60,7 +60,7 @@ _EMAIL = Section(
         examples=("$SMTP_PASSWORD",),
     ),
     Field("tls", Choice("starttls", "ssl", "none"), "How the connection is secured.", "starttls"),
-    needs={"to": "an address: to", "server": "a server", "sender": "a sender"},
+    needs={"to": "`to`, a list of addresses", "server": "`server`", "sender": "`sender`"},
 )
 _SECTION = Section(
     Field(

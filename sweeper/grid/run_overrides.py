@@ -26,7 +26,7 @@ class _Overrides:
         """Return the mappings as stored in plans: `if` maps each key to a list of values, one of
         which a run must have."""
         if node.items is None:
-            wrong(node, where, "a list of mappings with an if", problems)
+            wrong(node, where, "a list of mappings, each with the key `if`", problems)
             return None
         overrides: list[dict[str, object]] = []
         for item in node.items:
@@ -34,7 +34,7 @@ class _Overrides:
             condition = reading.values.pop("if", None)
             if condition is None or condition.entries == {}:
                 if item.entries is not None:
-                    message = f"{where} needs an if: keys and values of the runs"
+                    message = f"{where} needs `if: {{KEY: VALUE}}`, which selects runs"
                     problems.add(item.place, message)
                 continue
             wanted: dict[str, object] = {}
@@ -42,7 +42,7 @@ class _Overrides:
                 value = setting.value
                 wanted[key] = value if isinstance(value, list) else [value]
             if len(item.entries or {}) == 1:
-                problems.add(item.place, f"{where} has only an if: add the options to change")
+                problems.add(item.place, f"{where} has only `if`: add the options to change")
             overrides.append({"if": wanted, **reading.values})
         return overrides
 

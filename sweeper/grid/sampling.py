@@ -133,7 +133,7 @@ SECTION = Section(
         0,
     ),
     Field("axes", Shape(_AXES, _read_drawn_axes), "Each axis and how it is drawn."),
-    needs={"samples": "samples: how many", "axes": "axes"},
+    needs={"samples": "`samples`, the number of cells to draw", "axes": "`axes`"},
 )
 WHOLE: dict[str, object] = {
     "type": ["object", "null"],

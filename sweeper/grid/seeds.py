@@ -71,8 +71,10 @@ def check_race(seeds: Seeds | None, metric: Metric | None, problems: Problems) -
     if metric is None:
         problems.add(seeds.place, "seeds.race needs a metric (its name and goal) to judge cells by")
     elif metric.by is not None:
-        message = f"seeds.race looks for one best cell, and metric.by for one per {metric.by}"
-        problems.add(seeds.place, f"{message}: give every cell its seeds (seeds: 3)")
+        message = f"seeds.race looks for one best cell, but metric.by for one per {metric.by}"
+        problems.add(
+            seeds.place, f"{message}: give every cell the same number of seeds, as in seeds: 3"
+        )
 
 
 def _read_values(node: Node, where: str, problems: Problems) -> tuple[int, ...]:
@@ -114,7 +116,7 @@ def _check(reading: Reading) -> None:
     """Report an error if neither or both of `values` and `race` are set."""
     values, race = reading.given("values"), reading.given("race")
     if values is None and race is None:
-        message = f"{reading.name} needs values: how many, or a list; or race: 3..10"
+        message = f"{reading.name} needs `values: 3`, `values: [11, 12]` or `race: 3..10`"
         reading.problems.add(reading.place, message)
     elif values is not None and race is not None:
         reading.problem("race", f"{reading.path('race')}: give values or race, not both")

@@ -210,7 +210,7 @@ def check_graph(
                     message = f"{where}: no stage {take.stage[:60]!r}{near}"
                     problems.add(place, message)
                 elif take.chooses and not metrics[take.stage]:
-                    message = f"take {take.how} needs a metric, but stages.{take.stage} has none"
+                    message = f"`{take.how}` needs a metric, but stages.{take.stage} has none"
                     problems.add(place, f"{where}: {message}")
     cycle = _cycle({stage.name: stages_before(stage.takings) for stage in stages})
     if cycle:

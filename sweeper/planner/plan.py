@@ -45,7 +45,7 @@ def plan(
     if grid.stages:
         return with_stages(grid, planned, problems, validate=validate)
     if grid.baseline is not None and grid.baseline.is_base_model:
-        message = "baseline: only a stage that takes from others has a base model to compare with"
+        message = "baseline: `base` works only in a stage with `from`"
         problems.add(grid.baseline.place, message)
     expanded, baseline = expand_with_baseline(grid, problems)
     named = name(expanded, problems)
@@ -158,8 +158,8 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
         if keys:
             counts[keys] = counts.get(keys, 0) + 1
     return [
-        f"{plural(count, 'run')} will train again: the grid now gives {', '.join(keys)[:80]}, with "
-        "the recipe's default, and so makes new ids"
+        f"{plural(count, 'run')} will train again: the grid now sets {', '.join(keys)[:80]} "
+        "explicitly, to the recipe's default, which gives runs new ids"
         for keys, count in counts.items()
     ]
 

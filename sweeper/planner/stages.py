@@ -152,11 +152,9 @@ class _Planning:
             return stage
         base, place = dict(grid.base), stage.takings[0].place
         if not self.validate:
-            message = "the fields that continue from its parents are unknown"
-            refer = "refer to them, as in load_checkpoint_path: $${from.checkpoint.state}"
-            self.problems.add(
-                place, f"stages.{stage.name}.from: {message} without validate: {refer}"
-            )
+            message = "without validation, the fields for the parents' checkpoints are unknown"
+            advice = "set these fields, as in load_checkpoint_path: $${from.checkpoint.state}"
+            self.problems.add(place, f"stages.{stage.name}.from: {message}: {advice}")
             return stage
         takes = fields_of(grid)
         for key, value in _GOES_ON.items():
@@ -176,9 +174,9 @@ class _Planning:
         in_grid = baseline is not None and baseline.cell is not None and not stage.takings
         if baseline is None or baseline.sweep is not None or in_grid:
             return baseline_of(stage.grid, expanded, runs, cell)
-        message = "`base` needs the base model among its parents: from: [..., {base: true}]"
+        message = "`base` needs the base model in `from`, as in from: [..., {base: true}]"
         if baseline.cell is not None:
-            message = "a stage with `from` takes base or a sweep, not a cell"
+            message = "in a stage with `from`, the baseline is `base` or {sweep: NAME}, not a cell"
         self.problems.add(baseline.place, f"stages.{stage.name}.baseline: {message}")
         return None
 
@@ -197,7 +195,7 @@ class _Planning:
         if len(cells) <= 1:  # There is no cell if no stage has a model, which is noted elsewhere.
             return Baseline(cell=cells[0] if cells else f"{stage.name}/base")
         shown = f"{', '.join(cells[:3])}{', ...' if len(cells) > 3 else ''}"
-        message = f"base has {len(cells)} cells here ({shown}), and a baseline is one cell"
+        message = f"the base model has {len(cells)} cells ({shown}), but a baseline is one cell"
         if stage.grid.baseline is not None:
             self.problems.add(stage.grid.baseline.place, f"stages.{stage.name}.baseline: {message}")
         return None

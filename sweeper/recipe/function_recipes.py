@@ -230,7 +230,8 @@ def consumer(module: ModuleType, cls: type[object]) -> Callable[[object], object
         if callable(main) and not isinstance(main, type) and _takes_one(main):
             return main
     names = dict.fromkeys(place.__name__ for place in places if place is not None)
-    raise Unusable(f"no main(config) in {' or '.join(names)} to run what it returns")
+    modules = " or ".join(names)
+    raise Unusable(f"no function main(config) in {modules} to run the returned config")
 
 
 def _takes_one(function: Callable[..., object]) -> bool:

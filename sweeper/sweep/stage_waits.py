@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
+from sweeper.sweep.labels import plural
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.request import Request
 from sweeper.sweep.stage_inputs import Choice
@@ -134,6 +135,8 @@ def told_of(plan: Plan, runs: dict[str, Wait], stages: dict[str, Wait]) -> tuple
             counts[stage] = counts.get(stage, 0) + count
     lines: list[str] = []
     for on, counts in held.items():
-        which = ", ".join(f"{count} of {stage}" for stage, count in counts.items())
-        lines.append(f"held back ({which}): they wait for {on}")
+        *others, last = (f"{plural(count, 'run')} of {stage}" for stage, count in counts.items())
+        which = f"{', '.join(others)} and {last}" if others else last
+        verb = "waits" if sum(counts.values()) == 1 else "wait"
+        lines.append(f"held back: {which} {verb} for {on}")
     return tuple(lines)

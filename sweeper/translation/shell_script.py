@@ -121,9 +121,10 @@ class _Script:
         else:
             self.commands.append((line, text, list(self.loops)))
             if end == "&":
-                self.draft.note(line, "&: launch.max_parallel says how many run at once")
+                message = "`&` is left out: set launch.max_parallel to the number of parallel jobs"
+                self.draft.note(line, message)
             elif end in ("|", "||"):
-                self.draft.note(line, f"{end}: the command after it is left out")
+                self.draft.note(line, f"the command after `{end}` is left out")
 
     def _assign(self, line: int, exported: bool, name: str, value: str) -> None:
         if value.startswith("("):

@@ -151,7 +151,8 @@ class _Parameters:
         else:
             if not self.drawn:
                 draft.note(
-                    line, f"{name}: {distribution} in a grid; its values are drawn at random"
+                    line,
+                    f"{name}: {distribution} has no list of values, so values are drawn at random",
                 )
             if distribution.startswith("q_log"):
                 draft.note(line, f"{name}: {distribution} is rounded to integers, not to q")

@@ -26,7 +26,9 @@ def main(arguments: list[str]) -> int:
             (v for k, v in os.environ.items() if k.endswith("_ARRAY_INDEX")), ""
         )
         if not index.isdecimal() or int(index) >= len(tokens):
-            raise UsageError(f"the index is {index!r}, but the table has {len(tokens)} jobs")
+            raise UsageError(
+                f"the job's index in its array is {index!r}, but {table} has {len(tokens)} jobs"
+            )
         command = [sys.executable, *command] if command[0].startswith("-") else command
         os.execvp(command[0], [*command, tokens[int(index)]])
     except (SweeperError, OSError) as error:

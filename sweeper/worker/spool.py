@@ -141,7 +141,8 @@ def _recover(
                 discard(spool, owner, int(attempt), all_of_it=False)
                 done += 1
             else:
-                tell(f"{spool.name}: {mark}: stays in {spool.store.root}: {sync.missing}")
+                files = f"files of attempt {attempt} of run {owner} stay in {spool.store.root}"
+                tell(f"{spool.name}: {files}: {sync.missing}")
     return done
 
 

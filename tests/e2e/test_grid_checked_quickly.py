@@ -94,7 +94,7 @@ def test_mistakes_of_every_kind_are_reported_at_once(tmp_path):
         "g.yaml:3:8: seeds must be 1 to 10000, not 0",
         "g.yaml:4:1: unknown key 'metrc'; did you mean 'metric'?",
         'g.yaml:5:19: alpha takes float, not "x"',
-        "g.yaml:5:29: axis 'rank' is an integer; it takes a list (one value: put it in base)",
+        "g.yaml:5:29: axis 'rank' is an integer; it takes a list (a single value belongs in base)",
     ]
     (tmp_path / "h.yaml").write_text("recipe: nope\nbase: {a: ''}\nseeds: 0\n")
     with pytest.raises(GridError) as caught:

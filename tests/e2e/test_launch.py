@@ -183,8 +183,8 @@ def test_giving_a_default_is_warned_of_and_trains_again(shell: Shell) -> None:
     small = ("grid.yaml", "seeds=1", "learning_rate=[0.3]", "seconds=0.01")
     shell.run("launch", *small, "--wait")
     warning = (
-        "1 run will train again: the grid now gives fail, with the recipe's "
-        "default, and so makes new ids"
+        "1 run will train again: the grid now sets fail explicitly, to the recipe's "
+        "default, which gives runs new ids"
     )
     assert f"warning: {warning}" in shell.run("plan", *small, "fail=false")
     assert warning in shell.run("launch", *small, "fail=false", "--wait", "--drop")

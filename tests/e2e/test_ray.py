@@ -184,9 +184,11 @@ def test_mistakes_are_one_line(sweeper: Sweeper) -> None:
 
     sweeper.write("true")
     assert "127.0.0.1:1 does not answer: " in refused(6, "launch.ray.address=127.0.0.1:1")
-    assert "a job asks for CPU 900, the largest node has" in refused(2, "launch.ray.num_cpus=900")
+    assert "a job asks for CPU 900, but the largest node has" in refused(
+        2, "launch.ray.num_cpus=900"
+    )
     assert "tape 1 asked for" in refused(2, "launch.ray.resources={tape: 1}")
-    assert "a job asks for GPU 8, the largest node has 0" in refused(2, "launch.ray.num_gpus=8")
+    assert "a job asks for GPU 8, but the largest node has 0" in refused(2, "launch.ray.num_gpus=8")
     assert "memory 900000 asked for" in refused(2, "launch.ray.memory=900000")
     assert "cannot read the folder" in refused(2, "launch.ray.files=false")
     assert "nothing answers" in refused(6, RAY_AUTH_TOKEN="another-token-than-the-clusters")
@@ -210,7 +212,7 @@ def test_doctor(sweeper: Sweeper) -> None:
     assert sweeper.options["address"] in output and "2, 32 CPU" in output
     assert "a token in the environment" in output
     sweeper.write("true", {"ray": {"num_gpus": 1}})
-    assert "a job asks for GPU 1, the largest node has 0" in sweeper.run(*look, code=6)
+    assert "a job asks for GPU 1, but the largest node has 0" in sweeper.run(*look, code=6)
     sweeper.write("true", {"ray": {"address": "127.0.0.1:1"}})
     assert "unknown: the head did not answer" in sweeper.run(*look, code=6)
 

@@ -316,7 +316,7 @@ def test_a_function_that_returns_a_blueprint_or_a_config_is_a_recipe(write):
     )
     write("alone.py", BUILDS.partition("    def main")[0])
     assert error("alone:blueprint") == (
-        "recipe 'alone:blueprint': no main(config) in alone to run what it returns"
+        "recipe 'alone:blueprint': no function main(config) in alone to run the returned config"
     )
 
 

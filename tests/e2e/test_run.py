@@ -93,7 +93,7 @@ def test_a_loop_of_a_shell_script_becomes_a_sweep(shell: Shell) -> None:
     loop = "for loss in 0.5 0.25; do\n  python program.py fine $loss | tee log &\ndone\n"
     (shell.folder / "loop.sh").write_text(loop)
     output = shell.run("init", "--from", "loop.sh")
-    assert "loop.sh:2: |: the command after it is left out" in output
+    assert "loop.sh:2: the command after `|` is left out" in output
     assert "wrote loop.yaml" in output
     assert "2 to start" in shell.run("plan", "loop.yaml")
     shell.run("launch", "loop.yaml", "--backend", "local", "--wait")

@@ -61,7 +61,7 @@ def test_one_environment_that_takes_such_jobs_is_enough(environments):
 
 @pytest.mark.parametrize("kind", ["FARGATE", "FARGATE_SPOT"])
 def test_fargate_takes_no_job_by_image(environments, kind):
-    with pytest.raises(LookupError, match="name a job_definition of your own"):
+    with pytest.raises(LookupError, match="set `job_definition` to one of your own"):
         environments({"image": "i"}, (kind, 16))
     assert kind in environments({"job_definition": "d"}, (kind, 16))
 

@@ -109,7 +109,7 @@ def test_a_null_takes_away(files):
     )
     assert list(planned.axes) == ["rank"] and planned.metric is None and planned.launch.env == {}
     assert problems(files, "extends: common.yaml\ngrid: {nope: ~}\n") == [
-        "g.yaml:2:14: axis 'nope' is nothing; it takes a list (one value: put it in base)"
+        "g.yaml:2:14: axis 'nope' is nothing; it takes a list (a single value belongs in base)"
     ]
 
 
@@ -146,7 +146,7 @@ def test_mistakes_carry_the_place_in_their_file(files):
     )
     assert messages == [
         "g.yaml:3:1: unknown key 'metrc'; did you mean 'metric'?",
-        "other.yaml:2:11: axis 'b' is an integer; it takes a list (one value: put it in base)",
+        "other.yaml:2:11: axis 'b' is an integer; it takes a list (a single value belongs in base)",
         "other.yaml:3:8: seeds must be 1 to 10000, not 0",
     ]
     assert problems(files, "extends: other.yaml\n", other="a: [1\n")[0].startswith("other.yaml:2:1")

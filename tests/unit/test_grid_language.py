@@ -35,8 +35,9 @@ def warnings(*overrides, **grid):
 
 MISTAKES_AFTER_RECIPE = {
     "random: 3": "2:9: random is an integer; it takes a mapping",
-    "random: {axes: {a: {choice: [1, 2]}}}": "2:9: random needs samples: how many",
-    "random: {samples: 2}": "2:9: random needs axes",
+    "random: {axes: {a: {choice: [1, 2]}}}":
+        "2:9: random needs `samples`, the number of cells to draw",
+    "random: {samples: 2}": "2:9: random needs `axes`",
     "random: {samples: 2, axes: {}}": "2:28: random.axes is empty",
     "random: {samples: 0, axes: {a: {choice: [1]}}}": "2:19: random.samples must be 1 to 20000, not"
         " 0",
@@ -63,8 +64,9 @@ MISTAKES_AFTER_RECIPE = {
         "2:9: random: more than 50000 values (samples times axes)",
     "grid: {a: [1, 2]}\nrandom: {samples: 1, axes: {a: {uniform: [0, 1]}}}":
         "3:32: axis 'a' is given twice",
-    "when: {if: {a: 1}}": "2:7: when is a mapping; it takes a list of mappings with an if",
-    "when: [{grid: {a: [1]}}]": "2:8: when needs an if: keys and values of the cells",
+    "when: {if: {a: 1}}":
+        "2:7: when is a mapping; it takes a list of mappings, each with the key `if`",
+    "when: [{grid: {a: [1]}}]": "2:8: when needs `if: {KEY: VALUE}`, which selects cells",
     "when: [{if: {a: 1}}]": "2:8: when gives nothing: add grid, zip, random or base",
     "when: [{if: {a: 1}, gird: {b: [1]}}]": "2:21: unknown key 'gird' in when; did you mean "
         "'grid'?",

@@ -140,7 +140,7 @@ MISTAKES_AFTER_RECIPE = {
         "${",
     "base: {x: [{y: '${a b}'}]}": "2:16: 'x': '${a b}' is neither a key nor arithmetic like ${a "
         "// 2}: invalid syntax; write $${ for the text ${",
-    "exclude: [{x: '${y}'}]": "2:15: exclude: it takes values, not references",
+    "exclude: [{x: '${y}'}]": "2:15: exclude takes values, not references",
     'base: {x: "a\\0"}': "2:11: the character U+0000 cannot be passed to a run",
     'base: {x: "\\ud800"}': "2:11: the character U+D800 cannot be passed to a run",
     "base: {x: \x07}": "2:11: character U+0007 is not allowed in YAML: write \\u0007, in double "
@@ -153,7 +153,8 @@ MISTAKES_AFTER_RECIPE = {
         "double quotes",
     "base: {x: \x00}": "2:11: character U+0000 is not allowed in YAML",
     "service: ''": "2:10: service is empty",
-    "grid: {lr: 0.1}": "2:12: axis 'lr' is a number; it takes a list (one value: put it in base)",
+    "grid: {lr: 0.1}":
+        "2:12: axis 'lr' is a number; it takes a list (a single value belongs in base)",
     "grid: {lr: []}": "2:8: axis 'lr' has no values",
     "grid: {lr: [1, 2, 1.0]}": "2:19: axis 'lr' has the value 1 twice (first at 2:13)",
     "grid: {a: [1]}\nzip: [{a: [2]}]": "3:12: axis 'a' is given twice",
@@ -166,7 +167,7 @@ MISTAKES_AFTER_RECIPE = {
     "seeds: true": "2:8: seeds is a boolean; it takes a count or a list of integers",
     "seeds: [1, 1]": "2:12: seed 1 is given twice",
     "seeds: [1.5]": "2:9: a seed is an integer, not a number",
-    "seeds: {field: s}": "2:8: seeds needs values: how many, or a list; or race: 3..10",
+    "seeds: {field: s}": "2:8: seeds needs `values: 3`, `values: [11, 12]` or `race: 3..10`",
     "seeds: {race: 3}": "2:15: seeds.race is an integer; it takes the fewest and the most seeds "
         "of a cell, such as 3..10",
     "seeds: {race: 3-10}": "2:15: seeds.race is '3-10'; it takes the fewest and the most seeds of "
@@ -178,8 +179,8 @@ MISTAKES_AFTER_RECIPE = {
         "2:15: seeds.race: give values or race, not both",
     "seeds: {race: 3..10}": "2:8: seeds.race needs a metric (its name and goal) to judge cells by",
     "seeds: {race: 3..10}\nmetric: {name: m, goal: minimize, by: k}":
-        "2:8: seeds.race looks for one best cell, and metric.by for one per k: give every cell "
-        "its seeds (seeds: 3)",
+        "2:8: seeds.race looks for one best cell, but metric.by for one per k: give every cell "
+        "the same number of seeds, as in seeds: 3",
     "metric: {name: m}": "2:9: metric needs a goal",
     "metric: {name: m, goal: maximize, at: {mean_of_last: 0}}": "2:54: metric.at.mean_of_last must "
         "be 1 to 1000, not 0",

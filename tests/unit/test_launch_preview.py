@@ -217,8 +217,8 @@ def test_runs_that_only_give_a_default_are_warned_of(store):
     planned = planned._replace(recipe=planned.recipe._replace(takes=takes), warnings=("first",))
     survey = preview.survey(planned, store)
     warning = (
-        "4 runs will train again: the grid now gives rank, with the recipe's "
-        "default, and so makes new ids"
+        "4 runs will train again: the grid now sets rank explicitly, to the recipe's "
+        "default, which gives runs new ids"
     )
     assert survey.plan.warnings == ("first", warning)
     assert preview.document(survey)["warnings"] == ["first", warning]

@@ -375,7 +375,7 @@ def test_a_failing_store_does_not_stop_the_notifier(make_scene: Any) -> None:
         ("{command: ['say {massage}']}", "did you mean 'message'?"),
         ("{on: [ends], slack: $S}", "'ends' is not one of end, alarm, budget; did you mean 'end'?"),
         ("{email: {to: [me]}}", "'me' is not an address"),
-        ("{email: {to: [a@b]}}", "needs a server"),
+        ("{email: {to: [a@b]}}", "needs `server`"),
         ("{email: {to: [a@b], server: h, sender: a@b, password: hunter2}}", "the variable with"),
     ],
 )

@@ -302,7 +302,10 @@ def test_an_override_replaces_the_list_of_places() -> None:
             "unknown key 'partitoin' in launch.backends[0].slurm",
         ),
         ("{backends: [local, local]}", "launch.backends[1]: local is given twice"),
-        ("{backends: [local, slurm], slurm: {mem: 8G}}", "launch.slurm: with backends, write a"),
+        (
+            "{backends: [local, slurm], slurm: {mem: 8G}}",
+            "launch.slurm: write these options into",
+        ),
         ("{backends: []}", "launch.backends is an empty list; it takes a list of backends: NAME"),
         ("{backends: local}", "launch.backends is a string; it takes a list of backends: NAME"),
         (

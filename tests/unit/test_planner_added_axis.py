@@ -88,7 +88,7 @@ def test_giving_a_default_makes_new_runs_with_a_warning():
     later = plan({**GRID, "base": {}, "random": None, "grid": {"lr": [1], "rank": [8.0, 32]}})
     later = later._replace(recipe=later.recipe._replace(takes=takes))
     assert repeats_by_default(later, earlier) == [
-        "1 run will train again: the grid now gives rank, with the recipe's "
-        "default, and so makes new ids"
+        "1 run will train again: the grid now sets rank explicitly, to the recipe's "
+        "default, which gives runs new ids"
     ]
     assert repeats_by_default(later, later) == []

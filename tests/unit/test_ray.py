@@ -89,14 +89,14 @@ NODES: list[Node] = [
         ({}, None),
         ({"num_cpus": 8.0}, None),
         ({"num_gpus": 1.0, "resources": {"disk": 2.0}, "memory": 4096}, None),
-        ({"num_cpus": 9.0}, "a job asks for CPU 9, the largest node has 8"),
-        ({"memory": 20000}, "a job asks for memory 20000, the largest node has 16384"),
-        ({"resources": {"tape": 1.0}}, "a job asks for tape 1, the largest node has 0"),
+        ({"num_cpus": 9.0}, "a job asks for CPU 9, but the largest node has 8"),
+        ({"memory": 20000}, "a job asks for memory 20000, but the largest node has 16384"),
+        ({"resources": {"tape": 1.0}}, "a job asks for tape 1, but the largest node has 0"),
         # Either has some of it, and none has all.
         (
             {"num_cpus": 4.0, "num_gpus": 1.0},
-            "a job asks for CPU 4, the largest node has 8, "
-            "a job asks for GPU 1, the largest node has 4",
+            "a job asks for CPU 4, but the largest node has 8; "
+            "a job asks for GPU 1, but the largest node has 4",
         ),
     ],
 )

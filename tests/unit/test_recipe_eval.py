@@ -154,7 +154,7 @@ def test_a_plan_checks_and_counts_the_suites_of_training_runs(tmp_path):
     assert sft.lacks(values | {"eval.suites": [str(suite), str(other)]}) == []
     assert len(suites.load_suites(settings.Problems(), f"{suite},{other}", "exact")) == 2
     other.write_text('{"prompt": "2+2=", "answer": "4"}\n{"prompt": "2+4="}\n')
-    same = f"{suite} and {other} have the same name, so their scores would be one: rename one"
+    same = f"{suite} and {other} have the same name, so their scores would be mixed: rename one"
     assert sft.lacks(values | {"eval.suites": [str(suite), str(other)]}) == [f"eval.suites: {same}"]
     with pytest.raises(RecipeError, match="have the same name"):
         suites.load_suites(settings.Problems(), f"{suite},{other}", "exact")

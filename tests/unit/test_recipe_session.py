@@ -158,7 +158,7 @@ def test_an_answer_is_given_once(tmp_path: Path) -> None:
 
 
 def test_a_session_is_started_by_a_worker() -> None:
-    with pytest.raises(RecipeError, match="agents' tools start"):
+    with pytest.raises(RecipeError, match="cannot be started by hand"):
         session_folder({})
 
 

@@ -68,7 +68,7 @@ REFUSED = [
     (rl.Config, {"function_seconds": 0.0}, "function_seconds must be positive, not 0.0"),
     (rl.Config, {"learning_rate": 0.0}, "learning_rate must be positive, not 0.0"),
     (rl.Config, {"log_path": ""}, "log_path must not be empty"),
-    (rl.Config, {"reward_function": "a.py:f", "reward_model": "b"}, "give one of them"),
+    (rl.Config, {"reward_function": "a.py:f", "reward_model": "b"}, "are both set: remove one"),
     (evaluation.Config, {"samples": 2}, "all samples are the same at temperature 0"),
     (evaluation.Config, {"temperature": -1.0}, "temperature must not be negative, not -1.0"),
     (evaluation.Config, {"max_items": 0}, "max_items must be at least 1, not 0"),

@@ -182,7 +182,9 @@ def test_a_failed_parent_holds_its_children_back_until_a_retry(make: Make) -> No
     summary = made.drive()
     assert (summary.counts[State.SUCCEEDED], summary.counts[State.FAILED]) == (5 + 10 + 11, 1)
     assert summary.held_back == 4 and exit_code(summary) == 4
-    message = "held back (2 of dpo, 2 of eval): they wait for sft/lr=2,seed=1, which has failed"
+    message = (
+        "held back: 2 runs of dpo and 2 runs of eval wait for sft/lr=2,seed=1, which has failed"
+    )
     assert summary.waits == (message,)
     seen = read_status(Registry(made.store.root).sweep("p"))
     assert seen.waits == (message,)
@@ -203,8 +205,8 @@ def test_a_choice_waits_for_failed_runs_unless_they_are_dropped(make: Make) -> N
     made.failing = {"sft/lr=2,seed=1"}
     summary = made.drive()
     assert summary.waits == (
-        "held back (2 of dpo, 2 of eval): they wait for the best of sft, of which sft/lr=2,seed=1"
-        " has failed",
+        "held back: 2 runs of dpo and 2 runs of eval wait for the best of sft, of which "
+        "sft/lr=2,seed=1 has failed",
     )
     assert (summary.held_back, exit_code(summary)) == (4, 4)
     grid = stages()
@@ -220,7 +222,7 @@ def test_a_choice_waits_for_cancelled_runs(make: Make) -> None:
         made.cancel(f"sft/lr=3,seed={seed}")
     summary = made.drive()
     assert summary.waits == (
-        "held back (2 of dpo, 2 of eval): they wait for the best of sft, of which"
+        "held back: 2 runs of dpo and 2 runs of eval wait for the best of sft, of which"
         " sft/lr=3,seed=0 and 1 more were cancelled",
     )
     made.record_stages(stages((1, 2)))  # without them in the grid it goes on
@@ -265,7 +267,7 @@ def test_a_parent_without_a_checkpoint_holds_its_children_back(make: Make) -> No
     made.bare = {"dpo/beta=1"}
     summary = made.drive()
     assert summary.waits == (
-        "held back (1 of eval): they wait for checkpoint.sampler of dpo/beta=1, which has recorded"
+        "held back: 1 run of eval waits for checkpoint.sampler of dpo/beta=1, which has recorded"
         " no sampler_path",
     )
     assert (summary.counts[State.SUCCEEDED], summary.held_back) == (10, 1)
@@ -345,7 +347,7 @@ def test_verbs_show_stages_and_lineage(make: Make, capsys: pytest.CaptureFixture
     assert main(["status", "p", *root]) == 4
     printed = capsys.readouterr().out
     assert "dpo: t, from the best of sft\n" in printed
-    assert "held back (1 of eval): they wait for dpo/beta=2, which has failed" in printed
+    assert "held back: 1 run of eval waits for dpo/beta=2, which has failed" in printed
     assert main(["show", "p/eval/dpo/beta=1", "--json", *root]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert [above["name"] for above in shown["lineage"]] == ["dpo/beta=1", "sft/lr=1,seed=0"]

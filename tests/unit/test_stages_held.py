@@ -109,7 +109,7 @@ def test_descendants_of_a_run_without_a_checkpoint_are_held_back(
     scheduler = made.scheduler()
     summary = made.drive(scheduler)
     assert summary.waits == (
-        "held back (1 of eval, 1 of third, 1 of fourth): they wait for checkpoint.state of"
+        "held back: 1 run of eval, 1 run of third and 1 run of fourth wait for checkpoint.state of"
         " dpo/beta=1, which has recorded no state_path",
     )
     assert (summary.held_back, exit_code(summary)) == (3, 4)
@@ -123,8 +123,8 @@ def test_a_metric_without_values_holds_back_all_later_stages(make: Make) -> None
     scheduler = made.scheduler()
     summary = made.drive(scheduler)
     assert summary.waits == (
-        "held back (2 of dpo, 2 of eval, 2 of third, 2 of fourth): they wait for the best of sft,"
-        " but none has recorded reward",
+        "held back: 2 runs of dpo, 2 runs of eval, 2 runs of third and 2 runs of fourth wait for "
+        "the best of sft, but none has recorded reward",
     )
     assert scheduler.step() == summary
 
@@ -159,7 +159,7 @@ def test_a_cancelled_sweep_chooses_nothing_until_a_retry(make: Make) -> None:
     summary = made.drive(scheduler)
     [message] = summary.waits
     assert message.startswith(
-        "held back (2 of dpo, 2 of eval): they wait for the best of sft, but "
+        "held back: 2 runs of dpo and 2 runs of eval wait for the best of sft, but "
     )
     assert message.endswith(" cancelled the sweep: the next launch or retry continues it")
     sweep = Registry(made.store.root).sweep("p")
@@ -244,7 +244,9 @@ def test_the_base_model_as_baseline_is_one_cell() -> None:
         {"sft": sft, "eval": {**last, "grid": {"n": [5, 6]}}},
         {"sft": {**sft, "grid": {"model_name": ["a", "b"]}}, "eval": last},
     ):
-        with pytest.raises(GridError, match=r"stages.eval.baseline: base has 2 cells here \(eval/"):
+        with pytest.raises(
+            GridError, match=r"stages.eval.baseline: the base model has 2 cells \(eval/"
+        ):
             _planned(wrong)
 
 
@@ -265,7 +267,7 @@ def test_a_take_of_a_known_stage_must_exist() -> None:
 def test_a_stage_without_validation_must_refer_to_the_checkpoint() -> None:
     recipe = {"recipe": "sft", "from": {"stage": "sft", "take": "each"}}
     grid = {"sft": stages()["sft"], "dpo": recipe}
-    with pytest.raises(GridError, match="are unknown without validate: refer to them, as in load_"):
+    with pytest.raises(GridError, match="checkpoints are unknown: set these fields, as in load_"):
         _planned(grid)
     going = {"load_checkpoint_path": "${from.checkpoint.state}"}
     assert len(_planned({**grid, "dpo": {**recipe, "base": going}}).runs) == 12

@@ -174,7 +174,8 @@ def test_a_refused_file_of_a_dead_worker_does_not_hold_up_others(
     lines: list[str] = []
     assert spooling.recover(remote, spool, tell=lines.append) == 1
     assert len(lines) == 1
-    assert lines[0].startswith(f"s: {RUN}.1: stays in {spool.store.root}: ")
+    where = spool.store.root
+    assert lines[0].startswith(f"s: files of attempt 1 of run {RUN} stay in {where}: ")
     folder = SweepFolder(remote, "s")
     spooling.arrange(folder, RUN, 2, str(tmp_path / "home"), resume=True)  # it can go on
     remote.words = ("s/",)

@@ -93,7 +93,7 @@ class AwsBatchBackend(Backend):
         if not queues:
             raise EnvironmentFailure(
                 f"aws-batch: no job queue {queue} in {self.aws.region}: see "
-                "launch.aws_batch.queue and region"
+                "launch.aws_batch.queue and launch.aws_batch.region"
             )
         return queues[0]
 
@@ -143,8 +143,10 @@ class AwsBatchBackend(Backend):
         """Raise `Unreachable` with the name of a running job of an earlier sweep in the same
         folder."""
         reason = f"the job {job} of an earlier sweep in this folder is still running"
-        how = f"stop it by `aws batch terminate-job --job-id {job} --reason gone`"
-        waits = Unreachable(f"aws-batch: {reason}: waiting for its end, or {how}")
+        how = f"`aws batch terminate-job --job-id {job} --reason gone`"
+        waits = Unreachable(
+            f"aws-batch: {reason}: the launcher waits for its end; to stop it, run {how}"
+        )
         self._others.failed(waits)
         raise waits
 

@@ -251,7 +251,7 @@ def _refused(answer: Answer, where: str, operation: str) -> Unreachable:
     code, message = str(about.get("Code", "error")), line_of(about.get("Message", ""))
     status = table_of(answer.get("ResponseMetadata")).get("HTTPStatusCode")
     if code in _THROTTLED or status == 429:
-        return Throttled(f"{where}: too many requests ({operation}); will be repeated")
+        return Throttled(f"{where}: too many requests ({operation}); the request will be repeated")
     if (isinstance(status, int) and status >= 500) or code in _UNDECIDED:
         return Unreachable(f"{where}: {code} at {operation}: {message}")
     reason = f"{where}: {operation}: {message}"

@@ -118,7 +118,7 @@ def _unusable(environment: ComputeEnvironment, options: Options) -> str | None:
         return "it is disabled or invalid"
     resources = environment.get("computeResources", {})
     if str(resources.get("type")).startswith("FARGATE") and options.image is not None:
-        return "Fargate cannot run jobs by `image`: name a job_definition of your own"
+        return "Fargate cannot run jobs made from `image`: set `job_definition` to one of your own"
     vcpus, most = options.vcpus or 1, resources.get("maxvCpus")
     return f"a job asks for {vcpus:g} vCPUs" if most is not None and vcpus > most else None
 

@@ -53,7 +53,7 @@ _TAGS = Names(
     ),
     most=_MOST_TAGS,
 )
-_ARRAY_DOC = "The least number of jobs that are submitted as an array job; 0: never."
+_ARRAY_DOC = "The smallest number of jobs that are submitted as an array job; 0: never."
 _RETRIES_DOC = "How many times Batch itself restarts a job whose machine was taken away."
 _NONE: Mapping[str, Never] = MappingProxyType({})
 

@@ -146,8 +146,10 @@ class BeakerBackend(Backend):
             reason = (
                 f"the experiment {identity} of an earlier sweep in this folder is still running"
             )
-            how = f"waiting for its end, or stop it by `beaker experiment stop {identity}`"
-            raise Refused(f"beaker: {reason}: {how}", "ALREADY_EXISTS")
+            how = f"to stop it, run `beaker experiment stop {identity}`"
+            raise Refused(
+                f"beaker: {reason}: the launcher waits for its end; {how}", "ALREADY_EXISTS"
+            )
         self._service.ask("UpdateWorkload", workload_id=identity, name=f"earlier-{identity}")
         self._details.pop(token, None)
         return True

@@ -302,11 +302,11 @@ class KubernetesBackend(Backend):
         if not is_over(existing):
             if "deletionTimestamp" in existing["metadata"]:
                 raise Unreachable(
-                    f"kubernetes: the job {name} is being deleted: waiting for its end"
+                    f"kubernetes: the job {name} is being deleted: the launcher waits for that"
                 )
             if not self._names.is_ours(existing):
                 reason = f"the job {name} of an earlier sweep in this folder is still running"
-                how = f"waiting for its end, or stop it by `kubectl delete job {name}`"
+                how = f"the launcher waits for its end; to stop it, run `kubectl delete job {name}`"
                 raise Refused(f"kubernetes: {reason}: {how}", 409, "AlreadyExists")
             return False
         self._delete(existing, "Background")

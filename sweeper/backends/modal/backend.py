@@ -231,11 +231,12 @@ class ModalBackend(Backend):
             self._query_id(job.token)
             # If the sandbox is ours, an earlier request has created it, but the answer was lost.
             if self._ids[job.token] is None:
-                reason = "the sandbox"
-                how = "of an earlier sweep in this folder is still running"
                 name = self._names.name(job.token)
-                why = f"modal: {reason} {name} {how}: waiting for its end, or stop it at Modal"
-                raise Refused(why, error.kind) from error
+                raise Refused(
+                    f"modal: the sandbox {name} of an earlier sweep in this folder is still "
+                    "running: the launcher waits for its end; you can stop it at Modal",
+                    error.kind,
+                ) from error
 
     def _status(self, token: str) -> JobStatus:
         if self._ids.get(token) is None:

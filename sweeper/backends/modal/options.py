@@ -23,7 +23,8 @@ _SECRET = Matching(
     NO_VALUE + _NOT_MODALS_OWN + _WORD, "the name of a secret at Modal, never the value"
 )
 _SECRETS_DOC = "Variables, and the secrets that contain their values."
-_REGION_DOC = "Regions where jobs may run; jobs may then be preempted."
+_CLOUD_DOC = "The cloud where jobs run. With this option, jobs may be preempted."
+_REGION_DOC = "Regions where jobs may run. With this option, jobs may be preempted."
 _TIMEOUT_DOC = "Modal's time limit for a job, at most 24h; launch.timeout is the worker's."
 
 
@@ -44,9 +45,7 @@ class Options(NamedTuple):
     cpus: Annotated[float, Option(Number(0, 64, above=True), "CPUs of a job.")] = 1
     memory: Annotated[int, Option(Integer(128), "Memory of a job, in MiB.")] = 2048
     region: Annotated[tuple[str, ...], Option(_REGIONS, _REGION_DOC, ["us-east"])] = ()
-    cloud: Annotated[
-        str | None, Option(_CLOUD, "The cloud where jobs run; jobs may then be preempted.", "aws")
-    ] = None
+    cloud: Annotated[str | None, Option(_CLOUD, _CLOUD_DOC, "aws")] = None
     timeout_s: Annotated[float, Option(Duration(60), _TIMEOUT_DOC)] = _DAY
 
 

@@ -29,8 +29,8 @@ def open_backend(folder: str, options: Mapping[str, object]) -> "RayBackend":
     installed."""
     if importlib.util.find_spec("ray") is None:
         raise EnvironmentFailure(
-            f"ray: Ray is not installed with sweeper: `{add_extra('ray')}`, in the cluster's "
-            "version"
+            f"ray: Ray is not installed with sweeper: run `{add_extra('ray')}`, and install the "
+            "same version of Ray as on the cluster"
         )
     return RayBackend(folder, options)
 
@@ -170,8 +170,8 @@ def lacking(resources: Mapping[str, object], nodes: Sequence[Node]) -> str | Non
     most = {key: max((node["has"].get(key, 0) for node in nodes), default=0) for key in wanted}
     short = [key for key, value in wanted.items() if most[key] < value] or list(wanted)
     units = {"memory": _MEBIBYTE}
-    return ", ".join(
-        f"a job asks for {key} {wanted[key] / units.get(key, 1):g}, the largest node has "
+    return "; ".join(
+        f"a job asks for {key} {wanted[key] / units.get(key, 1):g}, but the largest node has "
         f"{most[key] / units.get(key, 1):g}"
         for key in short
     )

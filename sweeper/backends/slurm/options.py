@@ -68,7 +68,8 @@ _SIGNAL_DOC = (
     "most half of the limit."
 )
 _MEM_DOC = "Memory on each node, in Slurm's notation: 4000, 32G."
-_ARRAY_DOC = "The most tasks of an array (default: what the cluster allows)."
+_THROTTLE_DOC = "The largest number of tasks of an array that run at the same time."
+_ARRAY_DOC = "The largest number of tasks in an array (default: as many as the cluster allows)."
 
 
 class Options(NamedTuple):
@@ -87,9 +88,7 @@ class Options(NamedTuple):
     requeue: Annotated[bool, Option(Flag(), _REQUEUE_DOC)] = True
     # Slurm checks every half minute, so the signal may be up to a minute early.
     signal_s: Annotated[float, Option(Duration(10), _SIGNAL_DOC)] = 120.0
-    throttle: Annotated[
-        int | None, Option(Integer(1), "The most tasks of an array that run at once.", 16)
-    ] = None
+    throttle: Annotated[int | None, Option(Integer(1), _THROTTLE_DOC, 16)] = None
     array: Annotated[int | None, Option(Integer(1), _ARRAY_DOC, 500)] = None
 
 

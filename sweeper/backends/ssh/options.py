@@ -11,8 +11,8 @@ _NAME = r"(?!-)[A-Za-z0-9_.@:%\[\]-]{1,200}"
 _HOST = Text(_NAME, "{} is not a host: a name of your ssh configuration, or user@address")
 _ENTRY = Section(
     Field("host", _HOST, "A name of your ssh configuration, or user@address."),
-    Field("slots", Integer(1), "The most jobs at once, of all sweeps together."),
-    Field("gpus", Integer(1), "How many of its GPUs runs may use, for `launch.gpus`."),
+    Field("slots", Integer(1), "How many jobs of all sweeps may run there at the same time."),
+    Field("gpus", Integer(1), "The number of its GPUs that runs with `launch.gpus` may use."),
 )
 _EXPECTED = "a list of hosts: NAME, or {host: NAME, slots: 4, gpus: 2}"
 
