@@ -63,7 +63,7 @@ class Config(rl.Config):
     )
     kl_top_k: int = chz.field(
         default=0,
-        doc="on-policy: compare this many likeliest tokens per position; 0: the sampled one",
+        doc="on-policy: compare this many of the likeliest tokens; 0: only the sampled token",
     )
     teacher_temperature: float = chz.field(
         default=1.0, doc="off-policy: temperature of the teacher's samples; 0: greedy"

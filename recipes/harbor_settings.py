@@ -36,7 +36,7 @@ class Agents(settings.Tasks):
         default=8000, doc="terminus-2: summarise this many tokens before context_limit"
     )
     renderer_name: str | None = chz.field(
-        default=None, doc="terminus-2: tinker-cookbook's renderer; else the one it recommends"
+        default=None, doc="terminus-2: renderer of tinker-cookbook; default: by the model"
     )
 
 

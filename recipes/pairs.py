@@ -23,7 +23,7 @@ class Settings(settings.Settings):
     """Settings of a run that trains on pairs."""
 
     data: str | None = chz.field(
-        default=None, doc='JSONL of {"prompt", "chosen", "rejected"}; else made from the task'
+        default=None, doc='JSONL of {"prompt", "chosen", "rejected"}; default: pairs of the task'
     )
     wrong_share: float = chz.field(
         default=0.0,

@@ -38,13 +38,13 @@ class Place:
     )
     log_path: str = chz.field(default="runs/run", doc="directory for metrics and checkpoints")
     base_url: str | None = chz.field(
-        default=None, doc="address of the service; else $TINKER_BASE_URL, else the hosted one"
+        default=None, doc="address of the service; default: $TINKER_BASE_URL, or the hosted one"
     )
     wandb_project: str | None = chz.field(
-        default=None, doc="also log to this W&B project; else to $WANDB_PROJECT, if set"
+        default=None, doc="also log to this W&B project; default: $WANDB_PROJECT, if set"
     )
     wandb_name: str | None = chz.field(
-        default=None, doc="the run's name at W&B; else $WANDB_NAME, else chosen by W&B"
+        default=None, doc="the run's name at W&B; default: $WANDB_NAME, or chosen by W&B"
     )
 
     @chz.validate
@@ -202,7 +202,7 @@ class Policy(Training):
         default=0.0, doc="penalty for leaving the reference, in reward per nat"
     )
     kl_reference: str | None = chz.field(
-        default=None, doc="base model, log_path or tinker://...; else the initial weights"
+        default=None, doc="base model, log_path or tinker://...; default: the initial weights"
     )
     remove_constant_reward_groups: bool | None = chz.field(
         default=None,
@@ -251,7 +251,8 @@ class Tasks:
         default=None, doc="tasks of this data set in the registry: NAME@VERSION"
     )
     registry: str | None = chz.field(
-        default=None, doc="registry file of Harbor or Terminal-Bench; else registry.json in tasks"
+        default=None,
+        doc="registry file of Harbor or Terminal-Bench; default: registry.json in the folder tasks",
     )
 
 
@@ -280,9 +281,12 @@ class Settings(Training, Problems):
     )
     data: str | None = chz.field(
         default=None,
-        doc='JSONL of {"messages": [{"role", "content"}]} or {"prompt", "answer"}; else the task',
+        doc='JSONL of {"messages": [{"role", "content"}]} or {"prompt", "answer"}; '
+        "default: problems of the task",
     )
-    max_length: int = chz.field(default=1024, doc="longer examples are left out, in tokens")
+    max_length: int = chz.field(
+        default=1024, doc="longest example, in tokens; longer ones are left out"
+    )
 
     @chz.validate
     def _check_settings(self) -> None:

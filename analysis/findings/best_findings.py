@@ -66,7 +66,7 @@ def _by_blocks(blocks: Blocks) -> Finding:
     single = [block for block in ahead if block.best is not None and block.best.summary.n == 1]
     if single:
         text += (
-            f" In {plural(len(single), 'block')} of the latter, the best cell has a single run, "
+            f" In {plural(len(single), 'block')} with such a lead, the best cell has a single run, "
             "judged by the noise of other cells: a lucky run would look the same."
         )
     sure = len(ahead) == len(judged) and not single

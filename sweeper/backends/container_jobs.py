@@ -13,7 +13,7 @@ from sweeper.fields.options import Option, read_options
 from sweeper.fields.sections import Reading
 
 LINE = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} has several lines")
-PYTHON = Option(LINE, "The interpreter in the image that has sweeper.")
+PYTHON = Option(LINE, "The image's interpreter, in which sweeper is installed.")
 _DIGEST = "@sha256:"
 _SIGNALS = range(129, 193)
 T = TypeVar("T", bound=tuple[Any, ...])

@@ -68,7 +68,7 @@ METRIC = Section(
             Field(
                 "from",
                 _LENT,
-                ("Sweeps of the same recipe whose cells are used to estimate the noise too."),
+                ("Sweeps of the same recipe. Their cells are also used to estimate the noise."),
             ),
         ),
         "How the noise between seeds is estimated: pooled (from all cells together), own (for each "

@@ -68,7 +68,7 @@ _SECTION = Section(
         Texts(
             one_of(KINDS),
             unique=True,
-            example="a list of end, alarm, budget",
+            example="a list with any of end, alarm and budget",
         ),
         "When to notify: the sweep's end, alarms, a spent budget (default: all; []: never).",
     ),

@@ -97,4 +97,6 @@ def check_env(wandb: Wandb | None, launch: Launch, place: Place, problems: Probl
         if name in SECTION:
             problems.add(place, f"launch.env: set wandb.{SECTION[name]} instead of {name}")
         elif name in NAMES:
-            problems.add(place, f"launch.env: {name} is set by sweeper, because of wandb")
+            problems.add(
+                place, f"launch.env: {name} is set by sweeper, since the grid has the section wandb"
+            )

@@ -117,7 +117,8 @@ def test_mistakes_of_the_section_are_refused_at_their_place() -> None:
         parse_grid(text.partition("wandb:")[0] + "wandb: {project: p}", "g.yaml")
     assert list(caught.value.problems) == [
         "g.yaml:2:9: launch.env: set wandb.mode instead of WANDB_MODE",
-        "g.yaml:2:9: launch.env: WANDB_RUN_ID is set by sweeper, because of wandb",
+        "g.yaml:2:9: launch.env: WANDB_RUN_ID is set by sweeper, since the grid has the section "
+        "wandb",
     ]
 
 

@@ -36,9 +36,11 @@ _EXECUTION_DOC = "The role that pulls the image, writes the logs and reads the s
 _REGION = Text(r"[a-z]{2,3}(-[a-z]+)+-[0-9]+", "{} is not a region such as eu-central-1")
 _PROFILE = Text(r"[^\x00-\x1f\x7f]{1,200}", "{} is not a profile's name")
 _PYTHON = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not an interpreter in the image")
-_PYTHON_DOC = "The interpreter in the image that has sweeper."
+_PYTHON_DOC = "The image's interpreter, in which sweeper is installed."
 _TIMEOUT_DOC = "Batch's time limit for an attempt, at least 60s; launch.timeout is the worker's."
-_SECRETS_DOC = "Variables, and the ARNs of the secrets that they hold. Never values."
+_SECRETS_DOC = (
+    "Variables, each with the ARN of the secret that contains its value; never the value."
+)
 _ARN = Matching(
     r"arn:[a-z-]+:(secretsmanager|ssm):[A-Za-z0-9_.:/+=@!-]{1,2000}",
     "the ARN of a secret in Secrets Manager or of a parameter of Systems Manager, never the value",

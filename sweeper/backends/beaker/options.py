@@ -40,7 +40,7 @@ _LEVELS = kinds.Choice("low", "normal", "high", "urgent", "immediate")
 _SECRET = Matching(NO_VALUE + _WORD, _NEVER_VALUES)
 _DATASETS, _WEKA = _mounts(_OWNED, "the datasets"), _mounts(_WORD, "Weka's buckets")
 _MINUTE = kinds.Duration(60)
-_SECRETS_DOC = "Variables, and the secrets that contain their values."
+_SECRETS_DOC = "Variables, each with the secret that contains its value."
 _NONE: Mapping[str, Never] = MappingProxyType({})
 
 

@@ -22,7 +22,7 @@ _KEY = r"([a-z0-9][a-z0-9.-]{0,252}/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9
 _VALUE = r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?"
 _QUANTITY = r"[0-9]{1,15}(\.[0-9]{1,9})?(m|k|[KMGTPE]i?)?"
 _TAINT = rf"{_KEY}(={_VALUE})?(:(NoSchedule|PreferNoSchedule|NoExecute))?"
-_SECRETS_DOC = "Variables, and the secrets that contain their values."
+_SECRETS_DOC = "Variables, each with the secret that contains its value."
 _TAINTS = "taint: key, key=value, key:NoSchedule, key=value:NoExecute"
 _POD_DOC = (
     "More fields of a pod's spec, as in Kubernetes; fields of its container go below `container`."

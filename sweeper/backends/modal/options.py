@@ -22,7 +22,7 @@ _REGIONS = container_jobs.texts_matching(_PLACE, "region: us, eu-west", least=1)
 _SECRET = Matching(
     NO_VALUE + _NOT_MODALS_OWN + _WORD, "the name of a secret at Modal, never the value"
 )
-_SECRETS_DOC = "Variables, and the secrets that contain their values."
+_SECRETS_DOC = "Variables, each with the secret that contains its value."
 _CLOUD_DOC = "The cloud where jobs run. With this option, jobs may be preempted."
 _REGION_DOC = "Regions where jobs may run. With this option, jobs may be preempted."
 _TIMEOUT_DOC = "Modal's time limit for a job, at most 24h; launch.timeout is the worker's."

@@ -21,7 +21,9 @@ _ADDRESS_DOC = (
     "$RAY_ADDRESS, else this machine's head."
 )
 _PYTHON = Text(r"[^\x00-\x1f\x7f]{1,1000}", "{} is not an interpreter on the nodes")
-_PYTHON_DOC = "The interpreter on the nodes that has sweeper. Default: the same path as here."
+_PYTHON_DOC = (
+    "The nodes' interpreter, in which sweeper is installed. Default: the same path as here."
+)
 _AMOUNT = Number(0, _MOST)
 _LABELS = Names(
     "a mapping of labels to required values",
@@ -32,7 +34,9 @@ _LABELS = Names(
     ),
 )
 _LABELS_DOC = "Labels that a job's node must have."
-_SECRETS_DOC = "Variables, and where a node finds their values. Never the values themselves."
+_SECRETS_DOC = (
+    "Variables, each with the place where a node finds its value; never the value itself."
+)
 _REFERENCE = Matching(
     r"env:[A-Za-z_][A-Za-z0-9_]*|file:/[^\x00-\x1f\x7f]{1,1000}",
     "env:NAME or file:/path of the node, never the value",
