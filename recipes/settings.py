@@ -159,7 +159,7 @@ class Training(Place, Thinking):
         default="linear", doc="linear: falls to zero over max_steps"
     )
     warmup_steps: int = chz.field(
-        default=0, doc="first steps, over which the rate rises to learning_rate"
+        default=0, doc="number of steps over which the rate rises to learning_rate"
     )
     lora_rank: int | Auto = chz.field(
         default=16, doc="rank of a new LoRA adapter; auto: by the amount of data"

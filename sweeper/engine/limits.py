@@ -52,9 +52,13 @@ def add_limits(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `Limits` to a parser."""
     flags = parser.add_argument_group("simulated limits of a shared service")
     for name, kind, meaning in (
-        ("max-sessions", int, "maximum sessions with training clients; others are paused"),
-        ("max-concurrent-samples", int, "maximum concurrent samples; others wait or get a 429"),
-        ("rate-limit", float, "maximum requests per second; others get a 429"),
+        ("max-sessions", int, "maximum number of sessions with training clients; more are paused"),
+        (
+            "max-concurrent-samples",
+            int,
+            "maximum number of samples at the same time; more wait or get a 429",
+        ),
+        ("rate-limit", float, "maximum number of requests per second; more get a 429"),
         ("latency", float, "minimum response time in seconds"),
         ("fail-rate", float, "fraction of requests that fail with a 500"),
         ("seed", int, "seed for choosing the requests that fail"),

@@ -204,7 +204,7 @@ def check_graph(
             for take, place in taking.placed_takes():
                 where = f"stages.{stage.name}.from"
                 if take.stage == stage.name:
-                    problems.add(place, f"{where}: a stage cannot take from itself")
+                    problems.add(place, f"{where}: a stage cannot continue from itself")
                 elif take.stage not in names:
                     near = nearest(take.stage, names)
                     message = f"{where}: no stage {take.stage[:60]!r}{near}"
@@ -216,7 +216,7 @@ def check_graph(
     if cycle:
         first = next(stage for stage in stages if stage.name == cycle[0])
         place = first.takings[0].place
-        problems.add(place, f"stages take from each other in a cycle: {' -> '.join(cycle)}")
+        problems.add(place, f"stages continue from each other in a cycle: {' -> '.join(cycle)}")
 
 
 def _cycle(before: Mapping[str, Sequence[str]]) -> list[str]:

@@ -42,7 +42,10 @@ def from_wandb(root: Node, source: str, program: str | None) -> Draft:
     if type(cap) is int:
         draft.samples = cap
         if method == "grid":
-            draft.note(top["run_cap"][0], "run_cap: a grid cannot limit its runs; remove values")
+            draft.note(
+                top["run_cap"][0],
+                "run_cap: a grid cannot limit the number of its runs; remove values",
+            )
     elif method != "grid":
         draft.note(
             top.get("method", (0,))[0],

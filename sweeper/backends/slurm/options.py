@@ -47,8 +47,8 @@ def _check(reading: Reading) -> None:
 
 _WORD = Text(r"[^\x00-\x20\x7f]{1,200}", "{} contains a blank or a control character", numbers=True)
 _TIME_DOC = (
-    "The time limit, with a unit, at least 60s. Shortly before it, a job is "
-    "asked to stop; it is then restarted."
+    "The time limit of a job, with a unit, at least 60s. Shortly before the limit, the job is "
+    "asked to stop, and then restarted."
 )
 _EXTRA = Texts(
     Item(
