@@ -13,8 +13,9 @@ LINKED = "file://"
 _CELLS = 40
 _PARTS = 8
 ABOUT = (
-    "Mean seconds of a step, and the share of each part. Requests are pipelined, so a part is "
-    "the time in which the run waited for it alone; parts may overlap."
+    "Mean seconds of a step, and the share of each part. A part is the time in which the run "
+    "waited for this kind of work. Requests are pipelined, so the work itself may take longer. "
+    "Parts that tinker-cookbook recorded may overlap."
 )
 
 

@@ -57,7 +57,8 @@ class _Overrides:
 def overrides_of(section: Section) -> Field:
     """Return the field `overrides` of a section."""
     doc = (
-        "Options for jobs of runs that have the values under `if`. They override the options above."
+        "Options for jobs of runs that have the values under `if`. They override the options "
+        "outside of `overrides`."
     )
     examples = ([{"if": {"lora_rank": 64}}],)
     return Field(OVERRIDES, _Overrides(section), doc, examples=examples)
