@@ -71,7 +71,9 @@ def _mcp(arguments: Namespace) -> int:
         raise UsageError(f"{place}: the token has fewer than {_SHORTEST} characters")
 
     def ready(port: int) -> None:
-        warn(f"http://127.0.0.1:{port}/mcp; the token (Authorization: Bearer) is in {place}")
+        warn(
+            f"serving MCP at http://127.0.0.1:{port}/mcp; clients send the bearer token in {place}"
+        )
 
     serve_http(workspace, arguments.http, token, ready)
     return 0

@@ -35,7 +35,7 @@ _LONGEST_NAME = 60
 def _add_start(verb: ArgumentParser) -> None:
 
     agent = shared.group(verb, "the agent")
-    agent.add_argument("--model", required=True, help="the model, by its name for the agent")
+    agent.add_argument("--model", required=True, help="the model's name, for the agent's command")
     agent.add_argument(
         "--prompt",
         required=True,
@@ -46,8 +46,8 @@ def _add_start(verb: ArgumentParser) -> None:
         "--agent",
         default="claude",
         metavar="COMMAND",
-        help=f"{', '.join(CLIS)}, or a command with {{model}}, {{prompt}}, {{mcp}}; it reads the "
-        "prompt from standard input (claude)",
+        help=f"{', '.join(CLIS)}, or a command, in which {{model}}, {{prompt}} and {{mcp}} are "
+        "replaced, and which gets the prompt on standard input (claude)",
     )
     agent.add_argument(
         "--name", help="the agent's name in the store (default: the prompt's name and the time)"
@@ -87,7 +87,7 @@ def _add_allowance(verb: ArgumentParser) -> None:
         "--restarts",
         type=int,
         default=2,
-        help="how often the agent is started again after a failure (2)",
+        help="how many times the agent is started again after failures (2)",
     )
     allowed.add_argument(
         "--secret",

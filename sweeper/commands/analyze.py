@@ -210,8 +210,11 @@ def _print_power(report: "Report") -> None:
     if not rows:
         print("The noise between seeds is not known, so no number of seeds can be judged.\n")
         return
-    print("With this noise and this number of cells, 4 of 5 sweeps name the best cell alone if")
-    print_table(["seeds", "it leads by"], [[row["seeds"], row["text"]] for row in rows])
+    print(
+        "The smallest lead at which 4 of 5 sweeps name the best cell alone, with this noise and "
+        "this number of cells:"
+    )
+    print_table(["seeds", "lead"], [[row["seeds"], row["text"]] for row in rows])
     print()
 
 

@@ -70,7 +70,7 @@ def _sides(arguments: Namespace) -> list[Checkpoint]:
     models = {side.model for side in checkpoints if side.model}
     model: str | None = arguments.model or (models.pop() if len(models) == 1 else None)
     if any(side.address is None for side in checkpoints) and model is None:
-        raise UsageError("base: give the base model with --model")
+        raise UsageError("`base` needs --model, the name of the base model")
     counts: dict[str, int] = {}
     sides: list[Checkpoint] = []
     for side in checkpoints:

@@ -74,7 +74,7 @@ def show(
     print_table(
         columns, [_billing_line(name, *row) for name, row in (*rows.items(), ("all", whole))]
     )
-    explanation = explanation or ["the two counts are equal"]
+    explanation = explanation or ["the counted and the billed tokens are equal"]
     for line in ("", *explanation, f"dollars at {whole[1].basis}"):
         print(line)
     return tell_problems(registry.problems)
@@ -162,7 +162,9 @@ def _rows(
     prefix = prefixes(run for run, _ in costs)
     if _CHAIN in keys:
         if len(keys) > 1:
-            raise UsageError("--by chain takes no other key, since chains share their first runs")
+            raise UsageError(
+                "--by chain takes no other key, since a run can be part of several chains"
+            )
         return [((prefix(run) + run.name,), chain(run, spent, table)) for run, spent in costs]
     settings = {name for run, _ in costs for name in run.config}
     for key in keys:
@@ -213,12 +215,17 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
     if whole.amount.unpriced:
         lines.append(f"no price known for {', '.join(whole.amount.unpriced)}")
     if whole.usage.unknown:
-        lines.append(f"not counted: {whole.usage.unknown}")
+        lines.append(f"usage is incomplete: {whole.usage.unknown}")
     if without:
         which = f"{without} of {len(costs)} runs" if without < len(costs) else "these runs"
-        lines.append(f"{which} have no meter and recorded no tokens: their usage is unknown")
+        lines.append(
+            f"usage unknown: the requests of {which} are not counted, and the runs recorded no "
+            "tokens"
+        )
     if any(spending.counted == "metrics" for _, spending in costs):
-        lines.append("for runs without a meter, the tokens that they recorded are shown")
+        lines.append(
+            "some runs' requests are not counted: the tokens that these runs recorded are shown"
+        )
     return lines
 
 
@@ -292,7 +299,7 @@ def _refresh(source: str) -> None:
         atomic_write(path, _dated(data, source, today))
     except OSError as error:
         raise EnvironmentFailure(f"{path}: {error.strerror or error}") from error
-    warn(f"{path}: {plural(len(table.models), 'model')}")
+    warn(f"stored the prices of {plural(len(table.models), 'model')} in {path}")
 
 
 def _dated(data: bytes, source: str, today: str) -> bytes:

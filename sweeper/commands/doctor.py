@@ -179,7 +179,7 @@ def _store(root: str) -> str:
         from sweeper.launcher.background import check
 
         check(SweepFolder(store, ".doctor"))
-        return f"{root}, creates exclusively, lists and reads"
+        return f"{root}: sweeper can create files exclusively, list and read"
     folder = nearest_folder(store.local_path("") or root)
     with tempfile.TemporaryDirectory(prefix=".doctor-", dir=folder) as place:
         probe(open_store(place), "probe")

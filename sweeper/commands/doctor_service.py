@@ -80,8 +80,8 @@ def _steps(arguments: Namespace, models: list[Model]) -> Iterator[Step]:
         needed = models_of(plan)
         if missing := sorted(needed - set(names)):
             raise EnvironmentFailure(f"{plan.name}: the service has no model {', '.join(missing)}")
-        text = ", ".join(sorted(needed)) or "no model"
-        yield _step("grid", begun, f"{plan.name}: {text} is available")
+        text = f"the service has {', '.join(sorted(needed))}" if needed else "needs no model"
+        yield _step("grid", begun, f"{plan.name}: {text}")
     model = smallest(tuple(models))
     if model is None:
         raise EnvironmentFailure(f"{service.url}: no model supports both training and sampling")
@@ -100,7 +100,7 @@ def _reach(service: Service) -> Step:
         offered(service, _ANSWER_SECONDS)
         times.append(time.monotonic() - started)
     middle, worst = statistics.median(times) * 1000, max(times) * 1000
-    return _step("reach", begun, f"{service.url}: {middle:.0f} ms, at most {worst:.0f} ms")
+    return _step("reach", begun, f"{service.url}: median {middle:.0f} ms, longest {worst:.0f} ms")
 
 
 def _step(name: str, begun: float, found: str) -> Step:

@@ -83,7 +83,7 @@ def try_out(request: TrialRequest, root: str, timeout: float, tell: Callable[[St
             try:
                 trial.remove()
             except SweeperError as failure:
-                raise EnvironmentFailure(f"{error}; not removed: {failure}") from error
+                raise EnvironmentFailure(f"{error}; the test was not removed: {failure}") from error
             raise
         except BaseException:  # interrupted
             trial.remove()
@@ -117,7 +117,8 @@ def _remove_old(tell: Callable[[Step], None]) -> None:
             try:
                 _remove(SweepFolder.open(root, name))
             except SweeperError as error:
-                tell(Step("left", None, f"{name} in {root}, left by an earlier test: {error}"))
+                text = f"{name} in {root}, left by an earlier test, cannot be removed: {error}"
+                tell(Step("left", None, text))
             else:
                 os.unlink(path)
                 tell(Step("removed", None, (f"{name} from {root}, left by an earlier test")))

@@ -107,7 +107,7 @@ def run(arguments: Namespace) -> int:
         facts = {"format": kind, "out": place, "runs": len(runs), "rows": count}
         return print_json_answer({"schema": 1, **facts}, registry.problems)
     if out != "-" or kind == "wandb":
-        say(f"{plural(len(runs), 'run')}, {plural(count, what)}: {place}")
+        say(f"exported {plural(len(runs), 'run')} ({plural(count, what)}) to {place}")
     return tell_problems(registry.problems)
 
 

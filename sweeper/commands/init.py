@@ -259,7 +259,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if (file := arguments.recipe or "").endswith((".yaml", ".yml")):
         raise UsageError(
-            f"{file} is no recipe: --from {file} translates the file, --out {file} writes it"
+            f"{file} is not a recipe: --from {file} translates this file, --out {file} writes a "
+            "grid to it"
         )
     reference = arguments.source or arguments.recipe or "sft"
     name = _name(reference)

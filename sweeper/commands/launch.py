@@ -29,7 +29,9 @@ def add_options(verb: ArgumentParser) -> None:
     """Declare the options that `launch` and `run` have in common."""
     how = shared.group(verb, shared.LAUNCH)
     shared.flag(how, "--smoke", "start one run first, and the others if it succeeds")
-    shared.flag(how, "--drop", "remove finished runs that are no longer in the grid from the sweep")
+    shared.flag(
+        how, "--drop", "let finished runs leave the sweep if they are no longer in the grid"
+    )
     how.add_argument(
         "--debug",
         metavar="RUN",
@@ -66,7 +68,7 @@ def _run(arguments: Namespace) -> int:
     recipes = ", ".join(dict.fromkeys(part.recipe.reference for part in planned.parts))
     most = " at most" if planned.race else ""
     more = f", and {sum(planned.unknown.values())}{most} to come" if planned.unknown else ""
-    say(f"{planned.name}: {plural(len(planned.runs), 'run')}{more} of {shortened(recipes)}{begun}")
+    say(f"{planned.name}: {plural(len(planned.runs), 'run')} of {shortened(recipes)}{more}{begun}")
     for note in planned.notes:
         say(note)
     how = {"smoke": arguments.smoke, "live": arguments.live}
@@ -119,7 +121,7 @@ def _launch_detached(request: "LaunchRequest", user: "User", *, idle: bool) -> i
         say(f"nothing to start; see {words('status')}")
         return 0
     attach = f" or {words('attach')}" if "tmux" in planned.launch.places else ""
-    begun = "the running launcher continues it" if launched.taken_up else "launched"
+    begun = "the running launcher continues the sweep" if launched.taken_up else "launched"
     say(f"{begun}; watch it with {words('watch')}{attach}")
     return 0
 
@@ -135,7 +137,7 @@ def _launch_here(request: "LaunchRequest", user: "User", *, plain: bool) -> int:
     root = request.root or default_root()
     if "tmux" in planned.launch.places:
         attach = hint("attach", planned.name, root=request.root)
-        say(f"watch it with `{attach}` from another terminal", flush=True)
+        say(f"watch the sweep from another terminal with `{attach}`", flush=True)
     try:
         with showing(planned.name, root, plain=plain) as notify:
             launched = launch_plan(request, user._replace(notify=notify))

@@ -211,7 +211,7 @@ class _Reader:
         self._tails = {key: tail for key, tail in self._tails.items() if key[:2] not in gone}
         if not self._candidates:
             names = ", ".join(sorted(sweep for _, sweep in gone))
-            raise NotFound(f"{names}: removed while following")
+            raise NotFound(f"{names}: removed, so there is no log left to follow")
 
     def _files(self) -> dict[tuple[str, str], Files]:
         """Return the current listings of the folders with logs, one listing for each sweep."""

@@ -96,7 +96,9 @@ def print_page_footer(items: Sequence[object], noun: str, arguments: Namespace) 
     """Print how many items the page shows, and the number of the page if there are several."""
     pages = -(-len(items) // _page_size(items, arguments))
     shown = len(page_of(items, arguments))
-    place = f", page {arguments.page} of {pages}: --page, --limit" if pages > 1 else ""
+    place = (
+        f", page {arguments.page} of {pages} (--page and --limit show more)" if pages > 1 else ""
+    )
     print(f"\n{shown} of {len(items)} {noun}{place}")
 
 

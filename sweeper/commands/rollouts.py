@@ -53,12 +53,12 @@ def export(
     if path is not None:
         _write(path, traces)
         if path != "-":
-            say(f"{count}: {path}")
+            say(f"wrote {count} to {path}")
     if collector is not None:
         url = address_of(collector)
         for body in batches(traces):
             send(url, body)
-        print(f"{count}: {url}", file=sys.stderr)
+        print(f"sent {count} to {url}", file=sys.stderr)
 
 
 def _write(path: str, traces: Sequence[Trace]) -> None:
@@ -308,7 +308,7 @@ def _last_answer(rollout: Found, conversation: Transcript) -> str:
     last logged messages."""
     logged = turns_logged(rollout.record)
     if conversation.whose == "group":
-        return "(of the group; see --full)"
+        return "(in the group's conversations: see --full)"
     answer = answers(logged) or answers(conversation.spoken)
     if answer:
         return answer[-1] if conversation.whose == "trajectory" else f"? {answer[-1]}"

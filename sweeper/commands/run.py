@@ -30,7 +30,8 @@ def add_arguments(verb: ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="key=value",
-        help="settings, before the --: launch.retries=2, seeds=3 ({seed} in the command)",
+        help="settings before the --, such as launch.retries=2, or seeds=3 with {seed} in the "
+        "command",
     )
     what.add_argument(
         "--each",

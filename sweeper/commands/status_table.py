@@ -126,7 +126,11 @@ def _print_sweep(sweep: "Sweep", seen: Status) -> None:
     for line in seen.waits:
         say(line)
     if (costs := _costs(seen)) is not None:
-        say(f"{costs}" if seen.finished or seen.launcher else f"{costs} (as of the last launcher)")
+        say(
+            f"{costs}"
+            if seen.finished or seen.launcher
+            else f"{costs} (when the last launcher ended)"
+        )
     if seen.held:
         say(f"held: {seen.held}")
     if not (seen.launcher or seen.finished):

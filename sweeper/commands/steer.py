@@ -67,7 +67,7 @@ def _resume(arguments: Namespace) -> int:
     elif done.started:
         say(f"{done.sweep}: continued by a new launcher")
     else:
-        say(f"{done.sweep}: {'continued' if done.changed else 'is not paused'}")
+        say(f"{done.sweep}: {'continued' if done.changed else 'not paused'}")
     return 0
 
 

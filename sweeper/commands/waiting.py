@@ -16,6 +16,7 @@ from sweeper.common.sanitize import raw, sanitize
 from sweeper.common.sweeper_argv import self_command
 from sweeper.scheduler.progress import Summary, line, showing_progress
 from sweeper.sweep.hint import hint
+from sweeper.sweep.labels import plural
 from sweeper.sweep.states import State
 from sweeper.terminal import is_screen, say, warn
 
@@ -85,9 +86,9 @@ class _View:
             return
         if code:
             self._restore()
-        why = f"the view ended ({code})" if code else "the view is closed"
-        effect = "running jobs continue, nothing new is started"
-        print(f"{why}; the launcher runs here until you press Ctrl-C: {effect}", file=sys.stderr)
+        why = f"the view ended with exit code {code}" if code else "the view is closed"
+        effect = "then running jobs continue, and nothing new is started"
+        print(f"{why}; the launcher runs here until you press Ctrl-C; {effect}", file=sys.stderr)
         if self._last is not None:
             print(sanitize(line(self._last)), file=sys.stderr, flush=True)
 
@@ -164,7 +165,10 @@ def tell_failed(sweep: str, root: str, count: int) -> None:
     if count:
         logs = hint("logs", sweep, "--state", "failed", root=root)
         again = hint("retry", sweep, root=root)
-        warn(f"{count} failed: `{logs}` shows their output, `{again}` starts them again")
+        warn(
+            f"{plural(count, 'run')} failed: `{logs}` shows their output, `{again}` starts them "
+            "again"
+        )
 
 
 def tell_interrupted(sweep: str, root: str) -> int:

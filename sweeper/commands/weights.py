@@ -76,7 +76,10 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         document = {"schema": 1, **facts, "pushed": arguments.push}
         return print_json_answer(document, registry.problems)
-    say(f"{facts['run']}, checkpoint {facts['checkpoint']}: {arguments.format} in {arguments.to}")
+    say(
+        f"{facts['run']}: checkpoint {facts['checkpoint']} is in {arguments.to} (format: "
+        f"{arguments.format})"
+    )
     if arguments.push:
         say(f"pushed to {arguments.push}")
     return 0

@@ -116,7 +116,7 @@ def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = F
     if folder.store.is_remote:
         command += ["--env", environment_file.env_file(folder.address)]
     if "tmux" in places:
-        where = f"its window: `{hint('attach', folder.name, root=folder.store.root)}`"
+        where = f"its window with `{hint('attach', folder.name, root=folder.store.root)}`"
         start_again_or_raise = _in_a_window(folder, command)
     else:
         log_path = folder.store.local_path(folder.launcher_log)
@@ -178,7 +178,8 @@ def start_with_log(command: Sequence[str], where: str) -> Callable[[], object]:
             log.seek(begin)
             last_line = log.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise EnvironmentFailure(
-            last_line.removeprefix("sweeper: ") or (f"the launcher ended with {process.returncode}")
+            last_line.removeprefix("sweeper: ")
+            or f"the launcher ended with exit code {process.returncode}"
         )
 
     return start_again_or_raise

@@ -154,7 +154,7 @@ def _tell_damaged(folder: SweepFolder, tell: Callable[[str], None]) -> None:
         folder.read_service()
     except Damaged as error:
         tell(
-            f"{error}; runs are stopped without it, and `sweeper store gc` removes their "
+            f"{error}; runs are stopped without this file, and `sweeper store gc` removes their "
             "environment"
         )
     except (NotFound, StoreError):
@@ -211,8 +211,8 @@ def _refuse_addresses(plan: Plan, folder: str) -> None:
     if any(named) and not is_ours(plan.recorded):
         raise UsageError(
             f"{folder} was not launched by you from here, and names the address "
-            f"{next(filter(None, named))}: runs stop once their workers see the request; its "
-            "launching user must cancel the queued jobs there"
+            f"{next(filter(None, named))}: running jobs stop once their workers see the request; "
+            "queued jobs must be cancelled there by the user who launched the sweep"
         )
 
 

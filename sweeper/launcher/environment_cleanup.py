@@ -120,8 +120,8 @@ def refuse_if_folder_missing(folder: SweepFolder) -> None:
     path = env_file(folder.address)
     if os.path.exists(path) and not _has_anything(folder):
         raise StoreError(
-            f"{folder.address}: was launched before and was not over, but is missing now: "
-            f"is its disk mounted? If you have removed the sweep, remove {path} as well"
+            f"{folder.address}: this sweep was launched before and has not ended, but its folder "
+            f"is missing: is its disk mounted? If you have removed the sweep, remove {path} as well"
         )
 
 

@@ -132,7 +132,9 @@ def launch(  # noqa: PLR0913  (the options of the command)
 
         source = grid_of(source, main, name)
     elif name is not None or not isinstance(source, Plan | str | os.PathLike | Mapping):
-        raise UsageError("launch: a list of configs needs main=FUNCTION; name goes with it")
+        raise UsageError(
+            "launch: a list of configs needs main=FUNCTION, and name works only with main"
+        )
     planned = source if isinstance(source, Plan) else plan(source, overrides)
 
     def dropping(_: Sequence[str]) -> bool:
@@ -455,7 +457,7 @@ def load_secrets(grid_path: str, names: Sequence[str], tell: Callable[[str], Non
     values = {name: value for name, value in _values(path, missing) if value}
     os.environ.update(values)
     if values:
-        tell(f"from {path}: {', '.join(sorted(values))}")
+        tell(f"secrets from {path}: {', '.join(sorted(values))}")
 
 
 def _values(path: str, wanted: set[str]) -> Iterator[tuple[str, str]]:

@@ -115,7 +115,7 @@ def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[s
     # Other jobs do not get these files, which `has_code` reports.
     if code.live and capabilities.files:
         tell(
-            "not in the copy of the code, so runs use their latest version: "
+            "files that are not in the copy of the code, so runs use their latest version: "
             f"{first_of(code.live, 3)}"
         )
     if code.why is not None and not live and code.in_checkout:
@@ -259,7 +259,7 @@ def tell_changes(folder: SweepFolder, old: Plan, new: Plan, tell: Callable[[str]
     retired = [states[run.id] for run in new.runs if run.retired and run.id in states]
     if retired:
         running = sum(state.state in OPEN for state in retired)
-        still = f"; {running} still running, which continue" if running else ""
+        still = f"; {running} still running (left to continue)" if running else ""
         gone = plural(len(retired), "run")
         tell(f"launched before, but no longer in the grid: {gone}{still}")
     planned = {run.id for run in old.runs if not run.retired}
@@ -267,15 +267,16 @@ def tell_changes(folder: SweepFolder, old: Plan, new: Plan, tell: Callable[[str]
     if added:
         tell(f"new in the grid: {plural(added, 'run')}")
     for line in changes(old, new):
-        note = f"; {at_work} running keep their settings" if at_work else ""
+        jobs = plural(at_work, "running job keeps its", "running jobs keep their")
+        note = f"; {jobs} settings" if at_work else ""
         tell(f"{line}{note}")
     changed = code_change(folder, old, new)
     if changed is not None:
         tell(changed)
     if old.metric != new.metric:
         tell(
-            f"the metric is now {_metric(new.metric)}, before {_metric(old.metric)}; it "
-            "also applies to old runs"
+            f"the metric was {_metric(old.metric)} and is now {_metric(new.metric)}, also for "
+            "old runs"
         )
 
 
@@ -291,7 +292,7 @@ def changes(old: Plan, new: Plan) -> list[str]:
     ]
     lines = [f"launch options have changed ({', '.join(changed)})"] if changed else []
     if old.budget != new.budget:
-        lines.append(f"the budget is now {_budget(new)}, before {_budget(old)}")
+        lines.append(f"the budget was {_budget(old)} and is now {_budget(new)}")
     if old.notify != new.notify:
         lines.append("the notification settings have changed")
     if old.wandb != new.wandb:

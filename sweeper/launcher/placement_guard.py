@@ -184,11 +184,11 @@ def _places_before(
     except StoreError as error:
         if needed:
             raise StoreError(
-                f"{error}; so it is unknown where its jobs are: "
+                f"{error}; so the place of the sweep's jobs is unknown: "
                 f"`{hint('cancel', folder.name, root=folder.store.root)}`, and launch "
-                "again when they have ended"
+                "again when the jobs have ended"
             ) from error
-        tell(f"{error}; it is not needed and will be rewritten")
+        tell(f"{error}; the file is not needed and will be rewritten")
         return before
 
 

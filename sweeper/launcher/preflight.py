@@ -131,7 +131,7 @@ def has_code(
             )
         tell(f"no code is sent with the jobs ({code.why}): their image must contain it")
     if code.linked:
-        tell(f"not in the copy of the code that jobs get: {first_of(code.linked, 3)}")
+        tell(f"the copy of the code that jobs get does not contain {first_of(code.linked, 3)}")
 
 
 def try_out(

@@ -130,7 +130,7 @@ def _key(*, make: bool) -> bytes:
     given = os.environ.get(_VARIABLE, "")
     if given:
         if len(given) < _SHORTEST:
-            raise EnvironmentFailure(f"{_VARIABLE} has less than {_SHORTEST} characters")
+            raise EnvironmentFailure(f"{_VARIABLE} has fewer than {_SHORTEST} characters")
         return given.encode("utf-8", "surrogateescape")
     path = os.path.join(home(), "identity")
     try:
@@ -180,8 +180,8 @@ def dropped(folder: SweepFolder, old: Plan, remaining: Container[str]) -> list[R
 def sentence(count: int) -> str:
     """Return the part of a message which says that a launch would drop `count` finished runs."""
     return (
-        f"{plural(count, 'finished run')} no longer in the grid, which a launch "
-        "removes from the sweep's status and report"
+        f"{plural(count, 'finished run is', 'finished runs are')} no longer in the grid: a launch "
+        "removes such runs from the sweep's status and report"
     )
 
 

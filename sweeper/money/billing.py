@@ -124,14 +124,12 @@ def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list
     # One side may count tokens as cached that the other counts as prefill. The total is the same.
     moved = min(billed_only.get("cached", 0), counted_only.get("prefill", 0))
     if moved:
-        lines.append(
-            f"{moved:,} tokens of prompts were read from the cache, which only the bill shows"
-        )
+        lines.append(f"{moved:,} prompt tokens were read from the cache; only the bill shows this")
         _less(billed_only, "cached", moved)
         _less(counted_only, "prefill", moved)
     if billed_only:
         why = "requests of runs that were stopped before the answer came"
-        why += ", and runs that have no meter" if unseen else ""
+        why += ", and runs whose requests are not counted" if unseen else ""
         lines.append(f"billed but not counted: {_counts(billed_only)} ({why})")
     if counted_only:
         why = "billing lags by some hours" if fresh else "the service no longer lists this usage"

@@ -42,7 +42,9 @@ def choose(run: RecordedRun, which: str, *keys: str) -> Row:
     name = f"{run.sweep}/{run.name}"
     if not records:
         use = "continue from" if keys == (STATE,) else "sample from"
-        raise NotFound(f"{name}: no checkpoint to {use} is recorded (`sweeper show`)")
+        raise NotFound(
+            f"{name}: no checkpoint to {use} is recorded: `sweeper show` lists its checkpoints"
+        )
     if which == "final":
         return dict(next(filter(None, (last(records, key) for key in keys)), records[-1]))
     if which == "best":

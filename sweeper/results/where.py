@@ -273,7 +273,7 @@ class _Parser:
         if self._took("("):
             condition = self._condition()
             if not self._took(")"):
-                raise self._wrong("a bracket is not closed")
+                raise self._wrong("a parenthesis is not closed")
         else:
             condition = self._test()
         return _Not(condition) if negated else condition
@@ -302,7 +302,7 @@ class _Parser:
         while self._took(","):
             values.append(self._value())
         if not self._took(")"):
-            raise self._wrong("a bracket is not closed")
+            raise self._wrong("a parenthesis is not closed")
         return tuple(values)
 
     def _value(self) -> Scalar:

@@ -96,7 +96,7 @@ def _source() -> str:
     """Say, for messages, which setting determines the place of quotas."""
     if os.environ.get(PLACE):
         return f"${PLACE}"
-    return f"quota.place in {config_file.file()}, or else in sweeper's home"
+    return f"quota.place in {config_file.file()}; default: sweeper's home"
 
 
 def account_of(plan: Plan, service: Service, settings: Quota) -> str | None:

@@ -57,7 +57,9 @@ class Racing(Stages):
     def messages(self) -> tuple[str, ...]:
         """The reason why the race waits for the user, as a message; empty if it does not wait."""
         runs = sum(self._plan.unknown.values())
-        return () if self._why_not is None else (f"race: {self._why_not} (up to {runs} runs)",)
+        return (
+            () if self._why_not is None else (f"race: {self._why_not} (up to {runs} runs to come)",)
+        )
 
     @property
     def to_come(self) -> int:

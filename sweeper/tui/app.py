@@ -381,7 +381,7 @@ class WatchApp(App[int]):
             self.tell(f"not done: {action.question.rstrip('?')}", "dim")
             return
         stopping = action.kind == "cancel"
-        self.tell("requested to stop; waiting ..." if stopping else "requesting ...", "dim")
+        self.tell("stop requested; waiting ..." if stopping else "requesting ...", "dim")
         do = cancel if stopping else retry
         self._run_in_thread(lambda: do(self._poller.sweep, action.runs))
 

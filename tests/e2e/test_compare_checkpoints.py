@@ -42,7 +42,11 @@ def test_two_base_models_on_the_same_prompts(engine, metered, tmp_path):
     assert [side["name"] for side in document["sides"]] == ["base", "base (2)"]
 
     for arguments, code, message in (
-        (("base", "base", "--prompts", str(prompts)), 2, "base: give the base model with --model"),
+        (
+            ("base", "base", "--prompts", str(prompts)),
+            2,
+            "`base` needs --model, the name of the base model",
+        ),
         (("base", "--prompts", str(prompts)), 2, "--checkpoints takes two or more"),
         (("base", "base"), 2, "--checkpoints needs --prompts FILE, a JSONL file of prompts"),
         (("base", "nothing/here", "--prompts", str(prompts)), 5, "no run 'nothing/here'"),

@@ -105,7 +105,7 @@ def test_the_meter_agrees_with_the_service(
     read = expected["forward_tokens"] + expected["prompt_tokens"]
     assert recorded["prefill"] + recorded["cached"] == read
     assert recorded["steps"] == sum(line["steps"] for line in ours) == 6
-    assert "the two counts are equal" in shell.run("costs", "whole", "--billing")
+    assert "the counted and the billed tokens are equal" in shell.run("costs", "whole", "--billing")
     billed = json.loads(shell.run("costs", "whole", "--billing", "--by", "run", "--json"))
     assert len(billed["costs"]) == 2
     assert billed["total"]["billed"]["train"] == recorded["train"]

@@ -26,7 +26,7 @@ def test_runs_become_offline_runs_of_wandb(
     environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "SWEEPER_HOME": str(tmp_path / "h")}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "1 run, 2 rows: W&B project p" in done.stdout
+    assert "exported 1 run (2 rows) to W&B project p" in done.stdout
     [folder] = out.glob("wandb/offline-run-*")
     records = wandb_records(folder)
     [made] = [record["run"] for record in records if record["type"] == "run"]

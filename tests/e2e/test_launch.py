@@ -43,7 +43,7 @@ def test_failures_are_reported(shell: Shell) -> None:
     assert "error: RuntimeError: the toy was told to fail" in shell.run("status", "toys", code=3)
     output = shell.run("launch", "grid.yaml", "fail=true", "--wait", code=3)
     assert {attempt for _, attempt, _ in shell.executed()} == {"1"}  # left alone
-    again = "6 failed: `sweeper logs toys --state failed` shows their output, `sweeper retry"
+    again = "6 runs failed: `sweeper logs toys --state failed` shows their output, `sweeper retry"
     assert again in output
     assert again in shell.run("launch", "grid.yaml", "fail=true")
 
@@ -55,7 +55,7 @@ def test_one_launcher_at_a_time(shell: Shell) -> None:
     second = shell.start("launch", "grid.yaml", "--wait")
     follows = "a launcher is already running: following it until it ends"
     assert any(follows in line for line in second.stderr)
-    joined = "the running launcher continues it; watch it with `sweeper watch toys`"
+    joined = "the running launcher continues the sweep; watch it with `sweeper watch toys`"
     assert joined in shell.run("launch", "grid.yaml")
     assert "running" in shell.run("status", "toys", code=4)
     first.send_signal(signal.SIGINT)

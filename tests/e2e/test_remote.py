@@ -163,7 +163,7 @@ def test_detached_followed_and_cancelled(
     shell.until(lambda: len(_steps(s3_root)) == 2)  # while they run
     shell.until(lambda: "step 0" in shell.run("logs", "toys/lr=0.1"))
     again = shell.run("launch", "grid.yaml", "seconds=600")
-    assert "the running launcher continues it" in again
+    assert "the running launcher continues the sweep" in again
     assert "2 cancelled" in shell.run("cancel", "toys")
     executed = Counter(run for run, _, _ in shell.executed())
     assert {run: len(steps) for run, steps in _steps(s3_root).items()} == executed
@@ -335,4 +335,4 @@ def test_roots_that_are_refused(local: Any) -> None:
     assert "remove the credentials" in output
     assert "hushhush" not in output
     checks = json.loads(shell.run("doctor", "--json"))["checks"]
-    assert "creates exclusively" in next(c["found"] for c in checks if c["name"] == "store")
+    assert "create files exclusively" in next(c["found"] for c in checks if c["name"] == "store")

@@ -34,7 +34,7 @@ def test_a_command_is_followed_fails_and_is_retried(shell: Shell) -> None:
     follow = ("run", "--backend", "local", "-f", *words)
     output = shell.run(*follow, code=3)
     assert "loss is 0.5\n" in output
-    assert "1 failed: `sweeper logs one --state failed` shows" in output
+    assert "1 run failed: `sweeper logs one --state failed` shows" in output
     flag.touch()
     shell.run("retry", "one", "--wait")
     (run,) = shell.runs_of("one")

@@ -159,7 +159,7 @@ def test_a_sweep_is_paused_widened_stopped_and_resumed(shell: Shell) -> None:
     assert launcher.poll() is None
     shell.hold.touch()
     wider = ("grid.yaml", "learning_rate=[0.1,0.3,0.5]")
-    joined = "the running launcher continues it"
+    joined = "the running launcher continues the sweep"
     assert joined in shell.run("launch", *wider)
     assert sum(shell.states().values()) == 9
     again = shell.run("launch", *wider)

@@ -111,7 +111,7 @@ def test_skills_are_installed_without_replacing_changed_files(tmp_path):
     path.write_text("mine")
     (notice,) = session.prepare(str(tmp_path))
     assert (
-        "differs from the file of this version, and is not replaced" in notice
+        "differs from the file of this version of sweeper, and is not replaced" in notice
         and path.read_text() == "mine"
     )
 

@@ -86,8 +86,8 @@ def test_analyze_prints_the_leads_that_seeds_find(tmp_path, capsys):
     words = ["analyze", "demo", "--root", str(tmp_path), "--no-pictures", "--power"]
     assert main(words) == 0
     out = capsys.readouterr().out
-    assert "4 of 5 sweeps name the best cell alone if" in out
-    assert any(line.split()[:1] == ["3"] for line in out.splitlines()) and "it leads by" in out
+    assert "4 of 5 sweeps name the best cell alone" in out
+    assert any(line.split()[:1] == ["3"] for line in out.splitlines())
 
 
 @pytest.mark.parametrize(("goal", "sign"), [("minimize", 1), ("maximize", -1)])

@@ -24,7 +24,7 @@ from sweeper.sweep.usage import Counts
         (Counts(10), Counts(13, 0, 2), False, ["billed but not counted: 3 prefill, 2 sample"]),
         (Counts(train=9), Counts(train=4), True, ["counted but not billed: 5 train (billing lags"]),
         (Counts(train=9), Counts(), False, ["counted but not billed: 9 train (the service no"]),
-        (Counts(10), Counts(4, 6), True, ["6 tokens of prompts were read from the cache"]),
+        (Counts(10), Counts(4, 6), True, ["6 prompt tokens were read from the cache"]),
     ],
 )
 def test_a_difference_is_explained(ours, theirs, fresh, expected):

@@ -92,7 +92,9 @@ def test_a_yaml_file_is_no_recipe(tmp_path, monkeypatch, capsys):
     for arguments in (["w.yaml"], ["new.yaml", "--from", "w.yaml"]):
         assert main(["init", *arguments]) == 2
         error = capsys.readouterr().err
-        assert f"--from {arguments[0]} translates the file, --out {arguments[0]} writes it" in error
+        assert (
+            f"--from {arguments[0]} translates this file, --out {arguments[0]} writes a " in error
+        )
     assert [*tmp_path.iterdir()] == [tmp_path / "w.yaml"]
     assert main(["init", "--from", "w.yaml", "--out", "new.yaml"]) == 0
 

@@ -209,7 +209,7 @@ def test_a_sweep_that_is_removed_is_not_followed(printing, monkeypatch, capsys, 
 
     monkeypatch.setattr("sweeper.commands.logs.time.sleep", sleep)
     monkeypatch.setattr("sweeper.commands.logs.time.monotonic", lambda: now[0])
-    with pytest.raises(NotFound, match="removed while following"):
+    with pytest.raises(NotFound, match="removed, so there is no log left to follow"):
         logs.run(arguments(printing, *selectors, follow=True))
     printed = capsys.readouterr().out
     assert printed.count("mine") == len(selectors) and ("more" in printed) == (len(selectors) == 2)

@@ -135,7 +135,7 @@ def test_ambiguous_rollout_texts_are_marked(root, capsys):
     assert main(["rollouts", "rl"]) == 0
     head, _, *lines = capsys.readouterr().out.splitlines()
     texts = [line[head.index("text") :].strip() for line in lines[:5]]
-    of_group = "(of the group; see --full)"
+    of_group = "(in the group's conversations: see --full)"
     assert texts == ["? reply 0", "? reply 1", of_group, of_group, "reply 4"]
     unsure = "from this trajectory, or from another one of equal reward in its group"
     assert lines[5:] == ["", f"?: {unsure}", "", "5 of 5 rollouts"]

@@ -176,7 +176,7 @@ def test_the_error_of_a_launcher_that_does_not_start_is_raised(tmp_path):
     log.write_text("of the launch before\n")
     for program, message in (
         ("echo begun; echo 'sweeper: the queue is closed'; exit 6", "the queue is closed"),
-        ("exit 1", "the launcher ended with 1"),
+        ("exit 1", "the launcher ended with exit code 1"),
     ):
         see_to_it = background.start_with_log(["sh", "-c", program], str(log))
         with pytest.raises(EnvironmentFailure, match=f"^{message}$"):

@@ -138,7 +138,7 @@ def test_a_race_without_values_waits_for_a_retry(make: Make) -> None:
     made.failing = {f"lr=4,seed={seed}" for seed in range(3)}
     summary = made.drive()
     assert summary.waits == (
-        "race: waits for cells with a value of loss: see why runs failed (up to 6 runs)",
+        "race: waits for cells with a value of loss: see why runs failed (up to 6 runs to come)",
     )
     assert (summary.held_back, exit_code(summary)) == (6, 4)
     assert not read_status(Registry(made.store.root).sweep("r")).finished
@@ -153,7 +153,8 @@ def test_a_cancelled_run_stops_the_race(make: Make) -> None:
     made.cancel("lr=2,seed=1")
     summary = made.drive()
     assert summary.waits == (
-        "race: waits for runs that were cancelled: retry them, or launch again (up to 12 runs)",
+        "race: waits for runs that were cancelled: retry them, or launch again "
+        "(up to 12 runs to come)",
     )
     assert sum(made.counts().values()) == 11
 

@@ -54,7 +54,7 @@ def test_a_run_with_a_result_keeps_its_name() -> None:
 
 def test_dropping_finished_runs_needs_consent(capsys: pytest.CaptureFixture[str]) -> None:
     launch(grid(OK, 1, 2))
-    with pytest.raises(UsageError, match="1 finished run no longer in the grid"):
+    with pytest.raises(UsageError, match="1 finished run is no longer in the grid"):
         launch(grid(OK, 1))
     assert names() == ["lr=1", "lr=2"]
     survey = preview.survey(plan(grid(OK, 1)), LocalStore("sweeps"))
@@ -64,7 +64,7 @@ def test_dropping_finished_runs_needs_consent(capsys: pytest.CaptureFixture[str]
         "grid: {lr: [1, 2]}\nlaunch: {backend: local}\n"
     )
     assert main(["plan", "g.yaml", "lr=[1,3]"]) == 0
-    dropped = "1 finished run no longer in the grid, which a launch removes"
+    dropped = "1 finished run is no longer in the grid: a launch removes"
     assert dropped in capsys.readouterr().out
     assert main(["launch", "g.yaml", "lr=[1,3]", "--wait", "--plain"]) == 2
     assert "To do that, launch with --drop" in capsys.readouterr().err

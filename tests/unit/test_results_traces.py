@@ -67,7 +67,7 @@ def test_export_writes_one_json_line_per_step(sweep, capsys, tmp_path):
     path = tmp_path / "failed.jsonl"
     assert main(["rollouts", sweep, "--failed", "--export", str(path)]) == 0
     assert {json.loads(line)["task"] for line in path.read_text().splitlines()} == {"b"}
-    assert f"2 steps of 1 trajectory: {path}" in capsys.readouterr().out
+    assert f"wrote 2 steps of 1 trajectory to {path}" in capsys.readouterr().out
 
 
 def test_spans_are_sent_to_a_collector(sweep, collector, capsys, monkeypatch):

@@ -94,7 +94,7 @@ def prepare(folder: str) -> list[str]:
                 skill.install(name, os.path.join(folder, place))
             elif not _holds(path, skill.skill_text(name)):
                 warnings.append(
-                    f"{path} differs from the file of this version, and is not replaced"
+                    f"{path} differs from the file of this version of sweeper, and is not replaced"
                 )
     return warnings
 
