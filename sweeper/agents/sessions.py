@@ -320,7 +320,9 @@ def _try_out(grading: Grading) -> None:
                 timeout=_TRY_SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise UsageError(f"grader: took more than {_TRY_SECONDS:g} s on its examples") from None
+            raise UsageError(
+                f"the grader took more than {_TRY_SECONDS:g} s on its examples"
+            ) from None
         if done.returncode:
             last = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
             message = last.removeprefix("error: ").replace(f"{path}:score", "grader")

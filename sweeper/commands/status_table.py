@@ -62,7 +62,7 @@ def print_status(
     _print_runs(sweep, runs, observed)
     if more:
         every = hint("ls", sweep.name, root=sweep.root)
-        say(f"... and {more} more: `{every}` shows all, --state selects")
+        say(f"... and {more} more: `{every}` shows all runs, --state chooses runs by state")
     if not sweep.plan.stages:
         print()
     _print_sweep(sweep, seen)

@@ -374,7 +374,7 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
     if has_changed(sweep.folder, sweep.plan, values):
         tell(
             "the code has changed since the launch, but retried runs use the old code: "
-            "for the new code, `sweeper launch` the grid"
+            "to use the new code, launch the grid again"
         )
     else:
         snapshot.relink(recorded)

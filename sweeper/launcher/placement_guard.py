@@ -152,7 +152,7 @@ def _refuse_unless_none(
     if unknown is not None:
         raise UsageError(
             f"{sweep}: {there} may have jobs of unfinished runs ({unknown}), and a launch to "
-            f"{here} would not find them: launch again when that is known, or {_CANCEL} "
+            f"{here} would not find them: launch again when these jobs can be listed, or {_CANCEL} "
             f"({first_of(list(opened.values()), _NAMED)})"
         )
 

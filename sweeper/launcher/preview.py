@@ -152,9 +152,9 @@ def _uncounted(planned: Plan) -> list[str]:
     if not named:
         return []
     return [
-        f"budget: {', '.join(named)}: a command's tokens are counted from its metrics "
-        "file (num_tokens, tokens/sampled, ...), so a command that records none is "
-        "never stopped; `hours` limits every program"
+        f"the budget limits {' and '.join(named)}, but a command's tokens are counted from its "
+        "metrics file (num_tokens, tokens/sampled, ...): a command that records none is never "
+        "stopped; `hours` limits every program"
     ]
 
 

@@ -173,7 +173,9 @@ class Catalog:
         if top is None or os.path.isdir(top):
             return True
         if top == open_store(DEFAULT_ROOT).root:
-            self.problems.tell_once(f"{top}: no sweep has been launched from this folder yet")
+            self.problems.tell_once(
+                f"{top} does not exist: nothing has been launched from the current folder yet"
+            )
         else:
             self._report(NotFound(f"{top}: does not exist"))
         return False

@@ -66,7 +66,7 @@ def ask(
         try:
             statements = connection.extract_statements(query)
             if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
-                raise UsageError("sql: write one SELECT; its tables are " + ", ".join(TABLES))
+                raise UsageError("sql: write one SELECT over the tables " + ", ".join(TABLES))
             nodes = _parsed(connection, statements[0].query)
             _refuse(nodes)
             for node in nodes:

@@ -135,7 +135,7 @@ def find_cookbook(python: str | None) -> str:
         return find_python(python)
     if importlib.util.find_spec("tinker_cookbook") is None:
         raise UsageError(
-            "this needs tinker-cookbook: give the interpreter of an environment with "
+            "this command needs tinker-cookbook: give the interpreter of an environment with "
             "tinker-cookbook as --python (`make cookbook` makes .venv-cookbook/bin/python)"
         )
     return sys.executable

@@ -214,7 +214,7 @@ def refuse_links(top: str, path: str) -> None:
         if os.path.islink(at):
             raise StoreError(
                 f"{at} is a symbolic link, and sweeper does not write or remove files through "
-                "links: replace it by a folder or a mount"
+                "links: replace it with a folder or a mount"
             )
 
 

@@ -180,7 +180,10 @@ def test_a_budget_stops_commands_by_what_they_record(shell: Shell) -> None:
     (shell.folder / "command.py").write_text(COMMAND)
     (shell.folder / "cmd.yaml").write_text(COMMANDS.format(name="cmd"))
     output = shell.run("plan", "cmd.yaml", "--budget", "tokens=15000")
-    assert "budget: tokens: a command's tokens are counted from its metrics file" in output
+    assert (
+        "the budget limits tokens, but a command's tokens are counted from its metrics file"
+        in output
+    )
     output = shell.run("launch", "cmd.yaml", "--budget", "tokens=15000", "--wait", code=4)
     assert "the budget is spent (" in output and "of 15,000 tokens" in output
     recorded = total(shell, "cmd")
@@ -201,7 +204,7 @@ def test_the_budget_of_an_account_stops_commands_too(shell: Shell) -> None:
     (shell.folder / "command.py").write_text(COMMAND)
     (shell.folder / "acc.yaml").write_text(COMMANDS.format(name="acc") + "service: local\n")
     output = shell.run("launch", "acc.yaml", "--wait", code=4)
-    assert "budget: tokens: a command's tokens are counted from" in output
+    assert "the budget limits tokens, but a command's tokens are counted from" in output
     assert "the budget of your account is spent (" in output and "of 15,000 tokens" in output
 
 

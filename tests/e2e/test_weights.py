@@ -59,7 +59,7 @@ def test_a_checkpoint_by_name_differs_from_the_final_one(taught: Run, tmp_path: 
         (("taught/lr=1e-2", "--which", "other", "--to", "x"), 5, "no checkpoint 'other'"),
         (("nothing", "--to", "x"), 5, "nothing"),
         (("taught", "--to", "x", "--push", "me/mine"), 2, "--push needs HF_TOKEN"),
-        (("taught", "--to", "x", "--format", "peft"), 2, "this needs tinker-cookbook"),
+        (("taught", "--to", "x", "--format", "peft"), 2, "this command needs tinker-cookbook"),
         (
             ("taught", "--to", "x", "--format", "merged", "--python", "/no/python"),
             2,

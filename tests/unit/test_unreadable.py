@@ -484,7 +484,7 @@ def test_a_missing_root_does_not_hide_the_others(
     monkeypatch.delenv("SWEEPER_ROOT")
     (root.parent / "sweeps").rename(root.parent / "others")
     code, _, error = say("status")
-    assert code == 0 and "no sweep has been launched from this folder yet" in error
+    assert code == 0 and "nothing has been launched from the current folder yet" in error
 
 
 def test_an_unreadable_log_does_not_hide_the_others(root: Path, say: Say) -> None:
