@@ -56,7 +56,7 @@ def test_another_home_is_another_user_without_the_identity(
     with open(write(str(tmp_path / "s"), {})) as file:
         assert "SWEEPER_IDENTITY" not in json.load(file)  # no run can seal a plan
     monkeypatch.setenv("SWEEPER_IDENTITY", "short")
-    with pytest.raises(EnvironmentFailure, match="less than 16 characters"):
+    with pytest.raises(EnvironmentFailure, match="fewer than 16 characters"):
         is_ours(mine)
 
 
