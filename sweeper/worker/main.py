@@ -304,9 +304,8 @@ class Worker:
         return output, code, memory
 
     def _await_copy(self, copying: threading.Thread, grace_s: float) -> None:
-        """Wait until the recipe's output is copied, because the end of the output may say why
-        the recipe failed. A worker that has to stop waits for a blocked log no longer than the
-        grace period."""
+        """Wait until the recipe's output is copied: its end may say why the recipe failed. A
+        worker that has to stop waits for a blocked log no longer than the grace period."""
         deadline = time.monotonic() + _COPY_SECONDS
         while copying.is_alive():
             copying.join(1.0)

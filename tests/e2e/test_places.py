@@ -128,7 +128,7 @@ def test_a_place_that_is_away_for_longer_than_a_lease(sweep: Sweep, cluster: Any
     sweep.write(7, 6, 1.0, places, mode="holds-2")
     launcher = sweep.launch()
     _until(lambda: len({run for run, _, _ in sweep.done()}) == 4)
-    at_slurm = [run for run, place in sweep.where().items() if place == "slurm"]
+    at_slurm = [run for run, place in sweep.places_of("toys").items() if place == "slurm"]
     away.touch()
     _until(lambda: "Unable to contact" in sweep.unreachable())
     sweep.kill(launcher)
@@ -140,7 +140,7 @@ def test_a_place_that_is_away_for_longer_than_a_lease(sweep: Sweep, cluster: Any
     away.unlink()
     sweep.end(launcher)
     sweep.judge(once=True)
-    assert Counter(sweep.where().values())["tmux"] > 2
+    assert Counter(sweep.places_of("toys").values())["tmux"] > 2
 
 
 def test_where_things_are_known_to_cancel_and_logs(sweep: Sweep, cluster: Any) -> None:
