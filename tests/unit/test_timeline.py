@@ -17,7 +17,7 @@ def spans(tmp_path, capsys):
         out = tmp_path / "sweep.json"
         code = main(["export", "--root", str(tmp_path), "--format", "trace", "--out", str(out)])
         assert code == 0
-        assert capsys.readouterr().out.endswith(f" events: {out}\n")
+        assert capsys.readouterr().out.endswith(f" events) to {out}\n")
         events = json.loads(out.read_text())["traceEvents"]
         names = {
             (e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"
