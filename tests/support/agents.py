@@ -59,7 +59,8 @@ def served(servers: Servers) -> Iterator[str]:
     with servers.http() as server:
         try:
             assert server.stderr is not None
-            yield server.stderr.readline().split()[1].rstrip(";")
+            words = server.stderr.readline().split()
+            yield next(word for word in words if word.startswith("http://")).rstrip(";")
         finally:
             server.terminate()
 
