@@ -1,7 +1,7 @@
 """`sweeper compare A B`: compares two sweeps, cell by cell, or two cells, seed by seed."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -253,12 +253,14 @@ def _costs(own: _Side, other: _Side) -> Iterator[tuple[str, str, str]]:
         values = [v for run in side.runs if run.counts and (v := get(run)) is not None]
         return sum(values) / len(values) if values else None
 
-    a, b = (mean(side, lambda run: run.wall_s) for side in (own, other))
-    if a is not None or b is not None:
-        yield "time per run", labels.duration(a), labels.duration(b)
-    a, b = (mean(side, lambda run: run.cost.total) for side in (own, other))
-    if a is not None or b is not None:
-        yield "tokens per run", labels.amount(a), labels.amount(b)
+    costs: Mapping[str, tuple[Callable[[RunData], float | None], Callable[[float | None], str]]] = {
+        "time per run": (lambda run: run.wall_s, labels.duration),
+        "tokens per run": (lambda run: run.cost.total, labels.amount),
+    }
+    for name, (get, text_of) in costs.items():
+        a, b = mean(own, get), mean(other, get)
+        if a is not None or b is not None:
+            yield name, text_of(a), text_of(b)
 
 
 def _record(row: Row) -> dict[str, Any]:

@@ -169,8 +169,12 @@ class Asker:
             seeds = [self.seed(item, sample) for sample in range(first, how.samples)]
             return Pending(item, first, model.examples.begin(model.sampler, item, first, seeds))
         prompt, end = chat.render_prompt(model.tokenizer, item.messages)
-        sampling = {"max_tokens": how.max_tokens, "temperature": how.temperature}
-        params = tinker.SamplingParams(stop=[end], seed=self.seed(item, first), **sampling)
+        params = tinker.SamplingParams(
+            max_tokens=how.max_tokens,
+            temperature=how.temperature,
+            stop=[end],
+            seed=self.seed(item, first),
+        )
         wanted = how.samples - first
         request = model.sampler.sample(tinker.ModelInput.from_ints(prompt), wanted, params)
         return Pending(item, first, request)
@@ -188,8 +192,8 @@ class Asker:
                 rows = [played.row() for played in answer]
             else:
                 rows = [self.row(item, model.tokenizer, sequence) for sequence in answer.sequences]
-            numbered = enumerate(rows, question.first)
-            self.answers.add([described(item) | row | {"sample": n} for n, row in numbered])
+            fields, numbered = described(item), enumerate(rows, question.first)
+            self.answers.add([fields | row | {"sample": number} for number, row in numbered])
         return self.answers.of(item, self.how.samples) or []
 
     def row(self, item: Item, tokenizer: Any, sequence: "tinker.SampledSequence") -> dict[str, Any]:

@@ -72,8 +72,9 @@ class Row:
             value.encode()
         except UnicodeEncodeError as error:
             half = value[error.start].encode("unicode_escape").decode()
-            message = f"{name} is not valid text: it has half a character ({half})"
-            raise self.wrong(message) from None
+            raise self.wrong(
+                f"{name} is not valid text: it has half a character ({half})"
+            ) from None
         return value
 
     def answer(self, value: Any, name: str) -> str:

@@ -261,8 +261,10 @@ class OnPolicy(rl.GroupTrainer):
             apart += (np.array(rollout.logprobs) - by_teachers).tolist()
         if not apart:
             return weights, {}
-        nearest = sum(nearer) / len(nearer)
-        return weights, {"teacher_kl": sum(apart) / len(apart), "teacher_kl_top_k": nearest}
+        return weights, {
+            "teacher_kl": sum(apart) / len(apart),
+            "teacher_kl_top_k": sum(nearer) / len(nearer),
+        }
 
     @property
     def loss_fn(self) -> Any:

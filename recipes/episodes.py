@@ -262,8 +262,10 @@ class _Episode:
     ) -> None:
         """Record a sampled turn."""
         measured = {"seconds": round(monotonic() - begun, 3)} | metrics
-        size, ended = len(sampled.tokens), sampled.ended
-        self._turns.append(Turn(self._before, size, text, ended, output, measured, self._fresh))
+        turn = Turn(
+            self._before, len(sampled.tokens), text, sampled.ended, output, measured, self._fresh
+        )
+        self._turns.append(turn)
         self._tokens += sampled.tokens
         self._logprobs += sampled.logprobs
         self._context = self._context + sampled.tokens
@@ -430,7 +432,9 @@ def atif(
         "agent": {"name": agent, "version": "1", "model_name": model_name},
         "steps": steps,
         "final_metrics": {
-            "total_prompt_tokens": sum(step["metrics"]["prompt_tokens"] for step in steps[1:]),
+            "total_prompt_tokens": sum(
+                step["metrics"]["prompt_tokens"] for step in steps if "metrics" in step
+            ),
             "total_completion_tokens": len(rollout.tokens),
             "total_steps": len(steps),
         },

@@ -185,10 +185,13 @@ class Ranking:
     @cached_property
     def tied(self) -> tuple[Cell, ...]:
         """Cells that cannot be distinguished from the best, including equal cells."""
-        compared = [(cell.name, self._of(cell)) for cell in self.others]
-        names = {name for name, one in compared if one is not None and not one.told_apart}
-        names |= {cell.name for cell in self.equal}
-        return tuple(cell for cell in self.others if cell.name in names)
+        equal = {cell.name for cell in self.equal}
+        return tuple(
+            cell
+            for cell in self.others
+            if ((comparison := self._of(cell)) is not None and not comparison.told_apart)
+            or cell.name in equal
+        )
 
     @cached_property
     def equal(self) -> tuple[Cell, ...]:
@@ -360,8 +363,11 @@ def _noise(
 ) -> Noise:
     lent: dict[str, dict[str, list[float]]] = {}
     for sweep, others in data.lent.items():
-        fitting = {n: own for n, own in others.items() if scale == "linear" or min(own) > 0}
-        lent[sweep] = {name: on_scale(own, scale) for name, own in fitting.items()}
+        lent[sweep] = {
+            name: on_scale(values, scale)
+            for name, values in others.items()
+            if scale == "linear" or min(values) > 0
+        }
     rule_name = "auto" if data.metric is None else data.metric.noise
     own = {cell.name: on_scale(cell.values, scale) for cell in cells}
     rule = "own" if rule_name == "own" else "pooled" if rule_name == "pooled" else "auto"

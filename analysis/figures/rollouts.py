@@ -44,12 +44,10 @@ def rewards(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any]:
     width = (behaviour.high / BINS - behaviour.low / BINS) or 1.0
     centres = rounded([behaviour.low + width * (i + 0.5) for i in range(BINS)])
     hover = "reward about %{x}: %{y:.1%} of answers"
-    traces: list[dict[str, Any]] = []
-    for shown in reversed(_shown(behaviour, ranking)):
-        trace = _line(shown, centres, shown.cell.histogram, hover)
-        trace["line"]["shape"], trace["mode"] = "hvh", "lines"
-        del trace["marker"]
-        traces.append(trace)
+    traces = [
+        _line(shown, centres, shown.cell.histogram, hover, stepped=True)
+        for shown in reversed(_shown(behaviour, ranking))
+    ]
     laid = layout("reward at the last iteration", height=280, y_title="share of answers")
     laid["xaxis"]["rangemode"] = "normal"
     laid["yaxis"].update({"rangemode": "tozero", "tickformat": ".0%"})
@@ -121,16 +119,31 @@ def _shown(behaviour: Behaviour, ranking: Ranking) -> list[_Shown]:
     ][:_SHOWN]
 
 
-def _line(shown: _Shown, x: Iterable[float | None], y: Iterable[Any], hover: str) -> dict[str, Any]:
+def _line(
+    shown: _Shown,
+    x: Iterable[float | None],
+    y: Iterable[Any],
+    hover: str,
+    *,
+    stepped: bool = False,
+) -> dict[str, Any]:
+    """Draw a cell's values as a line with markers, or as the outline of a histogram
+    (`stepped`)."""
     colour = colour_of(shown.tone)
+    line: dict[str, Any] = {"width": 1.8 if shown.position else 2.5, "color": colour}
+    if stepped:
+        mode, marks = "lines", {}
+        line["shape"] = "hvh"
+    else:
+        mode, marks = "lines+markers", {"marker": {"size": 6, "color": colour}}
     return {
         "type": "scatter",
-        "mode": "lines+markers",
+        "mode": mode,
         "name": shown.name,
         "x": list(x),
         "y": list(y),
-        "line": {"width": 1.8 if shown.position else 2.5, "color": colour},
-        "marker": {"size": 6, "color": colour},
+        "line": line,
+        **marks,
         "hovertemplate": hover,
         "meta": {"cell": shown.position, "tone": shown.tone, "role": "line"},
     }

@@ -174,7 +174,8 @@ def _flat(axes: Sequence[Axis]) -> Iterator[Finding]:
     flat = [a.key for a in axes if a.effect.p is not None and a.effect.p > 1 - CONFIDENCE]
     if flat:
         verb = "makes" if len(flat) == 1 else "make"
-        which = f"{labels.listed(flat)} {verb}"
-        text = f"{which} no difference on average that stands out from the noise."
+        text = (
+            f"{labels.listed(flat)} {verb} no difference on average that stands out from the noise."
+        )
         evidence = {a.key: a.effect._asdict() for a in axes if a.key in flat}
         yield Finding("no_effect", "note", text, (), evidence)

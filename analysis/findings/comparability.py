@@ -103,9 +103,11 @@ def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
     metric = data.metric
     if metric is None or ranking.best is None or not ranking.others:
         return []
-    cells = [(cell, _curves(data, cell)) for cell in (ranking.best, *ranking.others)]
-    last = [(cell, [float(own.steps[-1]) for own in curves]) for cell, curves in cells]
-    ends = [_End(cell, median(steps)) for cell, steps in last if steps]
+    ends: list[_End] = []
+    for cell in (ranking.best, *ranking.others):
+        steps = [float(curve.steps[-1]) for curve in _curves(data, cell)]
+        if steps:
+            ends.append(_End(cell, median(steps)))
     if len(ends) < 2:
         return []
     short, long = (choose(ends, key=lambda end: end.step) for choose in (min, max))

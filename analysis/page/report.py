@@ -175,8 +175,9 @@ def _ruled(data: SweepData, registry: Registry, noise: str | None, failed: str |
         raise UsageError(f"failed={failed!r} is not one of {', '.join(FAILED)}")
     if data.metric is None:
         return data
-    rules = {"noise": noise or data.metric.noise, "failed": failed or data.metric.failed}
-    metric = replace(data.metric, **rules)
+    metric = replace(
+        data.metric, noise=noise or data.metric.noise, failed=failed or data.metric.failed
+    )
     return lend(replace(data, metric=metric), registry, lenders(metric.noise))
 
 

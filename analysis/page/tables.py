@@ -158,8 +158,12 @@ def heat(pair: Grid2, sign: float) -> list[dict[str, Any]]:
         {
             "name": name,
             "places": [
-                (labels.fixed(m, places), None if m is None else shade[sign * m], i == best)
-                for i, m in enumerate(row)
+                (
+                    labels.fixed(mean, places),
+                    None if mean is None else shade[sign * mean],
+                    i == best,
+                )
+                for i, mean in enumerate(row)
             ],
         }
         for name, row, best in zip(pair.ys, pair.means, pair.best_x, strict=True)
@@ -282,8 +286,14 @@ def paired_rows(study: Study) -> list[dict[str, Any]]:
             continue
         shown = [estimate.value, estimate.low, estimate.high]
         texts = [labels.ratio(exp(v)) if log else labels.difference(v) for v in shown]
-        row = {"name": short_name(cell), "value": texts[0], "p": labels.p_value(estimate.p)}
-        rows.append({**row, "interval": f"{texts[1]} to {texts[2]}"})
+        rows.append(
+            {
+                "name": short_name(cell),
+                "value": texts[0],
+                "interval": f"{texts[1]} to {texts[2]}",
+                "p": labels.p_value(estimate.p),
+            }
+        )
     return rows
 
 

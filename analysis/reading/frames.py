@@ -356,8 +356,14 @@ def _one_metric(
 def _of_study(run: RunData, sweep: str, cell: str, again: Confirmed) -> RunData:
     """Assign a run to its cell of the study. Runs of a sweep and of its confirmation share
     cells."""
-    ids = {"id": f"{sweep}/{run.id}", "name": f"{sweep}/{run.name}"}
-    return replace(run, **ids, cell=cell, sweep=sweep, superseded=sweep not in again.fresh)
+    return replace(
+        run,
+        id=f"{sweep}/{run.id}",
+        name=f"{sweep}/{run.name}",
+        cell=cell,
+        sweep=sweep,
+        superseded=sweep not in again.fresh,
+    )
 
 
 def _of_sweep(run: RunData, sweep: str) -> RunData:

@@ -128,7 +128,8 @@ def share_bounds(share: float, answers: float, below: float, above: float) -> tu
     interval: Brown, Cai and DasGupta, *Statistical Science* 16(2), 2001)."""
     right, wrong = share * answers + 0.5, (1 - share) * answers + 0.5
     low = beta_quantile(normal_tail(below), right, wrong) if share > 0 else 0.0
-    return low, (1 - beta_quantile(normal_tail(above), wrong, right) if share < 1 else 1.0)
+    high = 1 - beta_quantile(normal_tail(above), wrong, right) if share < 1 else 1.0
+    return low, high
 
 
 def on_logits(mean: float, reach: float) -> tuple[float, float]:

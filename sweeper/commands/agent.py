@@ -21,7 +21,6 @@ _SHORTEST = 16
 
 
 def _add_mcp(verb: ArgumentParser) -> None:
-
     allowed = shared.group(verb, "what agents may do")
     allowed.add_argument(
         "--grids",
@@ -80,7 +79,6 @@ def _mcp(arguments: Namespace) -> int:
 
 
 def _add_skill(verb: ArgumentParser) -> None:
-
     where = shared.group(verb, "where to install")
     where.add_argument(
         "name",

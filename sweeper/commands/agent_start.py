@@ -33,7 +33,6 @@ _LONGEST_NAME = 60
 
 
 def _add_start(verb: ArgumentParser) -> None:
-
     agent = shared.group(verb, "the agent")
     agent.add_argument("--model", required=True, help="the model's name, for the agent's command")
     agent.add_argument(
@@ -71,7 +70,6 @@ def _add_start(verb: ArgumentParser) -> None:
 
 
 def _add_allowance(verb: ArgumentParser) -> None:
-
     allowed = shared.group(verb, "what the agent may use")
     allowed.add_argument(
         "--budget",
@@ -118,8 +116,19 @@ def _request(arguments: Namespace, store: Store) -> session.Start:
     sandbox.require()
     values = session.secrets_of(cli, arguments.secret, required=sandbox.isolated)
     folder = os.path.realpath(arguments.grids or os.path.join("agents", name))
-    what = (name, arguments.model, cli, sandbox, task, folder, store.root)
-    return session.Start(*what, arguments.budget, values, arguments.hours, arguments.restarts)
+    return session.Start(
+        name,
+        arguments.model,
+        cli,
+        sandbox,
+        task,
+        folder,
+        store.root,
+        arguments.budget,
+        values,
+        arguments.hours,
+        arguments.restarts,
+    )
 
 
 def _start(arguments: Namespace) -> int:
@@ -177,7 +186,6 @@ def _sweeps(store: Store, agent: str) -> list[str]:
 
 
 def _add_prompts(verb: ArgumentParser) -> None:
-
     output = shared.group(verb, shared.OUTPUT)
     output.add_argument("prompt", nargs="?", help="print this prompt (default: list them)")
 
@@ -196,7 +204,6 @@ def _prompts(arguments: Namespace) -> int:
 
 
 def _add_transcript(verb: ArgumentParser) -> None:
-
     output = shared.group(verb, shared.OUTPUT)
     output.add_argument("agent", nargs="?", help="an agent's name (default: list them)")
     shared.flag(output, "--prompt", "print the prompt that the agent got")

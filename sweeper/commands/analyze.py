@@ -53,7 +53,6 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def _add_output_arguments(verb: ArgumentParser) -> None:
-
     folders = shared.group(verb, "runs in plain folders")
     folders.add_argument(
         "--ignore",

@@ -55,6 +55,9 @@ def go(root: str, name: str, why_none: Callable[[], str] = str) -> NoReturn:
     else:
         command += ["attach", "-t", session]
         if environment.pop("TMUX", None):  # tmux refuses to nest if TMUX is set, but nesting works
-            keys = "press the prefix twice for the inner tmux (C-b C-b d detaches it)"
-            command += [";", "display-message", "-d", "4000", f"tmux inside tmux: {keys}"]
+            advice = (
+                "tmux inside tmux: press the prefix twice for the inner tmux (C-b C-b d detaches "
+                "it)"
+            )
+            command += [";", "display-message", "-d", "4000", advice]
     os.execvpe(command[0], command, environment)

@@ -145,8 +145,9 @@ def _show(compared: "Sides", arguments: Namespace) -> None:
     def print_prompts(title: str, prompts: "Sequence[Prompt]") -> None:
         limited, every = prompts[: arguments.limit or None], len(prompts)
         if limited:
+            more = f" ({len(limited)} of {every}: --limit)" if len(limited) < every else ""
             print()
-            say(title + (f" ({len(limited)} of {every}: --limit)" if len(limited) < every else ""))
+            say(f"{title}{more}")
         for prompt in limited:
             _print_prompt(prompt, compared.names)
 
@@ -197,7 +198,9 @@ def compare_runs(registry: Registry, arguments: Namespace) -> int:
     points = [last_values(run.readable_history.rows) for run in runs]
     last = [{key: point["value"] for key, point in by_key.items()} for by_key in points]
     metrics = _rows(last, arguments.all)
-    executed: list[list[object]] = [[it.title, *map(it.label, runs)] for it in differences(runs)]
+    executed: list[list[object]] = [
+        [each.title, *map(each.label, runs)] for each in differences(runs)
+    ]
     if arguments.json:
         document = {"schema": 1, "runs": [run.record() for run in runs]}
         keyed = {"config": config, "state": _rows(states, True), "last_metrics": metrics}

@@ -165,7 +165,7 @@ def _rows(
             raise UsageError(
                 "--by chain takes no other key, since a run can be part of several chains"
             )
-        return [((prefix(run) + run.name,), chain(run, spent, table)) for run, spent in costs]
+        return [((prefix(run) + run.name,), chain(run, spending, table)) for run, spending in costs]
     settings = {name for run, _ in costs for name in run.config}
     for key in keys:
         if key not in _OWN and key not in settings:
@@ -230,7 +230,6 @@ def _notes(costs: list[tuple[RecordedRun, Spent]], whole: Spent) -> list[str]:
 
 
 def _add_prices(verb: ArgumentParser) -> None:
-
     table = shared.group(verb, "prices")
     shared.flag(table, "--prices", "show the prices of tokens by model")
     table.add_argument(

@@ -99,8 +99,9 @@ def _examples(arguments: Namespace, plan: Plan, planned: Run) -> "Examples | Non
         else:
             shown = [] if answer is None else answer["examples"]
             if chosen and answer is not None and not any("samples" in example for example in shown):
-                message = f"the recipe {recipe.reference} cannot show samples of a checkpoint"
-                raise UsageError(message)
+                raise UsageError(
+                    f"the recipe {recipe.reference} cannot show samples of a checkpoint"
+                )
             return answer
     answer = examples(recipe, planned.config, count, environment)
     prompts = answer is not None and not any(example["trained"] for example in answer["examples"])

@@ -211,8 +211,10 @@ def _fork_server() -> str:
     if servers.refused is not None:
         raise LookupError(f"runs start as separate processes: {servers.refused}")
     if not servers.number:
-        runs = "the first run of a Tinker recipe, which lists the modules to import"
-        return f"not running: starts after {runs}"
+        return (
+            "not running: starts after the first run of a Tinker recipe, which lists the modules "
+            "to import"
+        )
     return (
         f"{servers.number} running; each run skips the import of {servers.modules} modules"
         f" ({servers.import_s:.1f} s of processor time)"

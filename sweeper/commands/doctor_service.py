@@ -112,8 +112,9 @@ def _trained(service: Service, model: str, seconds: float) -> Iterator[Step]:
     most `seconds`. Raises `EnvironmentFailure`."""
     import tinker
 
-    name = "sweeper doctor"
-    client = tinker.ServiceClient(base_url=service.url, api_key=service.key, display_name=name)
+    client = tinker.ServiceClient(
+        base_url=service.url, api_key=service.key, display_name="sweeper doctor"
+    )
     yield from _first_steps(client, model, seconds)
 
 

@@ -247,8 +247,8 @@ class _Trial:
             document: _Report = json.loads(store.read(path))
         except (NotFound, ValueError) as error:
             raise EnvironmentFailure(f"{self._place}: the store lacks {path}: {error}") from error
-        found = f"has the files that the job wrote with Python {document['version']}"
-        self._tell(Step("store", None, found))
+        written = f"has the files that the job wrote with Python {document['version']}"
+        self._tell(Step("store", None, written))
         snapshot = folder.read_plan().snapshot
         if snapshot is None:
             self._tell(Step("code", None, "not sent, since there is no git checkout here"))

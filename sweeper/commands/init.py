@@ -158,8 +158,10 @@ def script_text(
 
 
 def _command(script: str, parts: _Parts, python: str | None) -> Iterator[str]:
-    about = "{key} is replaced by a value below. Add the options that you set."
-    yield f"# What each run executes. {about}"
+    yield (
+        "# What each run executes. {key} is replaced by a value below. Add the options that you "
+        "set."
+    )
     yield "command:"
     interpreter = python or next(filter(shutil.which, ("python", "python3")), "python3")
     start = [interpreter, script] if script.endswith(".py") else [os.path.join(".", script)]

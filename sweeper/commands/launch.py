@@ -71,8 +71,9 @@ def _run(arguments: Namespace) -> int:
     say(f"{planned.name}: {plural(len(planned.runs), 'run')} of {shortened(recipes)}{more}{begun}")
     for note in planned.notes:
         say(note)
-    how = {"smoke": arguments.smoke, "live": arguments.live}
-    request = LaunchRequest(planned, arguments.root, arguments.wait, **how)
+    request = LaunchRequest(
+        planned, arguments.root, arguments.wait, smoke=arguments.smoke, live=arguments.live
+    )
     user = User(agreeing(arguments), dropping(arguments), tell=warn)
     if arguments.wait:
         return _launch_here(request, user, plain=arguments.plain or arguments.json)

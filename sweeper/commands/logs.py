@@ -340,8 +340,9 @@ def _print_stacks(arguments: Namespace) -> int:
     if not running:
         raise NotFound("none of these runs is running: there are no stacks to print")
     requests = [(run, stacks.ask(run.sweep_folder, run.id, run.attempts)) for run in running]
-    workers = plural(len(requests), "worker")
-    warn(f"waiting for {workers}, which check for requests every few seconds")
+    warn(
+        f"waiting for {plural(len(requests), 'worker')}, which check for requests every few seconds"
+    )
     answers: dict[str, stacks.Stacks | None] = {}
     deadline = time.monotonic() + _STACKS_SECONDS
     for run, word in requests:
@@ -357,8 +358,10 @@ def _print_stacks(arguments: Namespace) -> int:
             say(f"{name}, {answer.time}:")
             print(sanitize_lines(answer.text))
     for name in unanswered:
-        late = f"no answer within {_STACKS_SECONDS:g} s"
-        warn(f"{name}: {late}: the worker may have no access to the store")
+        warn(
+            f"{name}: no answer within {_STACKS_SECONDS:g} s: the worker may have no access to the "
+            "store"
+        )
     return 1 if unanswered else 0
 
 
@@ -397,8 +400,9 @@ def _print_launcher(
 
     Live(print_more, ended=lambda more: not more, tell=warn).run()
     if latest is None:
-        message = f"no launcher of this sweep has logged anything on this machine ({path})"
-        warn(f"{folder.name}: {message}")
+        warn(
+            f"{folder.name}: no launcher of this sweep has logged anything on this machine ({path})"
+        )
 
 
 def _messages(path: str) -> list[str]:

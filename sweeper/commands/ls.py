@@ -79,8 +79,11 @@ def run(arguments: Namespace) -> int:
         return print_by(runs, arguments.by, registry, as_json=arguments.json)
     columns: list[str] = arguments.metric or []
     records = [_record(run, *marks) for run, marks in zip(runs, marks_by_run(runs), strict=True)]
-    for run, record in zip(runs, records, strict=True) if columns else ():
-        record["metrics"] = {key: run.readable(partial(_last, run, key), None) for key in columns}
+    if columns:
+        for run, record in zip(runs, records, strict=True):
+            record["metrics"] = {
+                key: run.readable(partial(_last, run, key), None) for key in columns
+            }
     for key in columns:
         if runs and all(record.get("metrics", {}).get(key) is None for record in records):
             _refuse(key, runs)

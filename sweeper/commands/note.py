@@ -116,8 +116,9 @@ def _edited(name: str) -> str | None:
         except (OSError, ValueError) as error:
             raise EnvironmentFailure(f"--edit: {editor}: {error}") from error
         if code:
-            message = f"{editor} ended with exit code {code}: no note was added"
-            raise EnvironmentFailure(f"--edit: {message}")
+            raise EnvironmentFailure(
+                f"--edit: {editor} ended with exit code {code}: no note was added"
+            )
         with open(path, encoding="utf-8", errors="replace") as file:
             text = _read(file, "--edit")
     lines = [line for line in text.splitlines() if not line.startswith("#")]

@@ -91,7 +91,6 @@ def _add(
 
 
 def _declare(verb: argparse.ArgumentParser, whole: str) -> None:
-
     from sweeper.commands.arguments import help_option
 
     if whole not in PARENTS:
@@ -151,7 +150,6 @@ class _Help(_Formatter):
         groups: object,
         prefix: str | None = None,
     ) -> None:
-
         del groups
         self._prog += " [options]"
         positional = [action for action in actions if not action.option_strings]
@@ -181,7 +179,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _verbs() -> str:
-
     groups: dict[str, list[str]] = {}
     for name, entry in VERBS.items():
         if " " not in name:

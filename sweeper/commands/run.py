@@ -72,9 +72,10 @@ def run(arguments: Namespace) -> int:
         raise UsageError(f"{message}; the command follows --, as in: {_EXAMPLE}")
     for override in arguments.overrides:
         if not _SETTING.match(override):
-            allowed = "only launch.KEY=VALUE and seeds=N can be set"
-            message = f"{override[:80]!r}: {allowed}"
-            raise UsageError(f"{message}; the command follows --, as in: {_EXAMPLE}")
+            raise UsageError(
+                f"{override[:80]!r}: only launch.KEY=VALUE and seeds=N can be set; the command "
+                f"follows --, as in: {_EXAMPLE}"
+            )
     arguments.grid = _grid(arguments)
     arguments.overrides = [*_gpus(arguments), *arguments.overrides]
     try:
@@ -85,7 +86,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _grid(arguments: Namespace) -> dict[str, object]:
-
     if arguments.each is None:
         commands = [[_escaped(word) for word in arguments.command]]
         grid: dict[str, object] = {"command": commands[0]}

@@ -139,7 +139,6 @@ def run(arguments: Namespace) -> int:
 
 
 def _tell_files(files: Sequence[_File]) -> None:
-
     _section("files", ("file", "bytes"), [(f["path"], f["size"]) for f in files[:_FILES]])
     if len(files) > _FILES:
         print(f"... and {len(files) - _FILES} more")

@@ -50,10 +50,16 @@ def print_status(
             run.record() | {"observed": observed.get(run.id), "detail": run.outcome.detail}
             for run in runs
         ]
-        document = {"schema": 1, "sweep": sweep.name, **seen.published()}
-        document |= {"costs": _costs(seen, as_document=True), "runs": records}
-        document["alarms"] = [alarm.document() for alarm in alarms]
-        print_json(document | {"problems": problems})
+        document = {
+            "schema": 1,
+            "sweep": sweep.name,
+            **seen.published(),
+            "costs": _costs(seen, as_document=True),
+            "runs": records,
+            "alarms": [alarm.document() for alarm in alarms],
+            "problems": problems,
+        }
+        print_json(document)
         return
     more = 0
     if len(runs) > most and not (arguments.state or arguments.where):

@@ -22,7 +22,6 @@ from sweeper.terminal import print_json, say, warn
 
 
 def _add_pause(verb: ArgumentParser) -> None:
-
     shared.optional_sweep(verb, "the only sweep, or the only one that is running")
     shared.flag(
         shared.group(verb, "what to pause"),
@@ -34,7 +33,6 @@ def _add_pause(verb: ArgumentParser) -> None:
 
 
 def _pause(arguments: Namespace) -> int:
-
     name = arguments.sweep or only(open_registry(arguments, snapshot=True), at_work=True)
     done = pausing.pause(name, root=arguments.root, runs=arguments.runs)
     if arguments.json:
@@ -47,7 +45,6 @@ def _pause(arguments: Namespace) -> int:
 
 
 def _add_resume(verb: ArgumentParser) -> None:
-
     shared.optional_sweep(verb, "the only one")
     shared.trust(verb)
     shared.root(verb)
@@ -72,7 +69,6 @@ def _resume(arguments: Namespace) -> int:
 
 
 def _add_parallel(verb: ArgumentParser) -> None:
-
     shared.required_sweep(verb)
     shared.group(verb, "how many").add_argument(
         "jobs",
@@ -95,7 +91,6 @@ def _parallel(arguments: Namespace) -> int:
 
 
 def _add_cancel(verb: ArgumentParser) -> None:
-
     shared.runs_of_required_sweep(verb)
     shared.select(verb)
     shared.root(verb)
@@ -130,7 +125,6 @@ def _cancel(arguments: Namespace) -> int:
 
 
 def _add_retry(verb: ArgumentParser) -> None:
-
     shared.runs_of_optional_sweep(verb, "the only one")
     shared.select(verb)
     shared.flag(shared.group(verb, shared.RUNS), "--failed", "failed runs (the default)")
@@ -146,7 +140,6 @@ def _add_retry(verb: ArgumentParser) -> None:
 
 
 def _retry(arguments: Namespace) -> int:
-
     shared.set_log_level(arguments)
     return with_status(_start_again, arguments)
 
@@ -202,7 +195,6 @@ def _tell_none(sweep: Sweep) -> None:
 
 
 def _add_stop(verb: ArgumentParser) -> None:
-
     shared.optional_sweep(verb, "the only sweep, or the only one that is running")
     shared.root(verb)
     shared.json(verb)

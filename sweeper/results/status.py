@@ -169,7 +169,6 @@ def _cancelled(sweep: "Sweep") -> "Request | None":
 
 
 def _observations(sweep: "Sweep") -> Observations:
-
     try:
         return sweep.folder.read_observations()
     except StoreError as error:

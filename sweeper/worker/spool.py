@@ -141,8 +141,10 @@ def _recover(
                 discard(spool, owner, int(attempt), all_of_it=False)
                 done += 1
             else:
-                files = f"files of attempt {attempt} of run {owner} stay in {spool.store.root}"
-                tell(f"{spool.name}: {files}: {sync.missing}")
+                tell(
+                    f"{spool.name}: files of attempt {attempt} of run {owner} stay in "
+                    f"{spool.store.root}: {sync.missing}"
+                )
     return done
 
 

@@ -70,7 +70,8 @@ async def go_on(url: str, grids: Path) -> None:
         (grids / "next.yaml").write_text(verdict["next_grid"])
         more = {"grid": "next.yaml", "overrides": ["seeds=4"]}
         refused = await other.call_tool("launch", more)
-        assert refused.is_error and "exceed what is left of the budget" in refused.content[0].text  # type: ignore[union-attr]
+        beyond = "exceed what is left of the budget: runs 2"
+        assert refused.is_error and beyond in refused.content[0].text  # type: ignore[union-attr]
         assert (await agents.ask(other, "launch", grid="next.yaml"))["runs_started"] == 2
         assert (await until_over(other, "higher"))["states"] == {"succeeded": 6}
         base = (await agents.ask(client, "runs", sweep="baseline"))["runs"][0]["cell"]

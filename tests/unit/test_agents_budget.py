@@ -40,7 +40,8 @@ def test_launches_need_a_budget_and_stay_within_it(bench):
         return bench.ask(limits, ("launch", given))[0]
 
     assert "nothing may be launched" in launch(Limits()).content[0].text
-    assert "6 more runs would exceed what is left" in launch(Limits(runs=5)).content[0].text
+    beyond = "6 more runs would exceed what is left of the budget: runs 5"
+    assert beyond in launch(Limits(runs=5)).content[0].text
     assert allowance.entries(bench.workspace().store) == [] and not bench.launched
     answer = launch(Limits(runs=8, tokens=1000)).structured_content
     assert (answer["runs_started"], answer["budget_left"]) == (6, {"runs": 2.0, "tokens": 0.0})
@@ -115,12 +116,14 @@ def test_a_retry_counts_as_one_more_run(bench):
     limits = Limits(runs=2)
     assert bench.call(limits, "retry", sweep="s")["runs"] == {}
     (second,) = bench.ask(limits, ("retry", {"sweep": "s"}))
-    assert second.is_error and "1 more run would exceed what is left" in second.content[0].text
+    beyond = "1 more run would exceed what is left of the budget: runs 0"
+    assert second.is_error and beyond in second.content[0].text
     assert len(bench.retried) == 1
     folder = SweepFolder(bench.workspace().store, "s")
     allowance.reserve(folder, [], {"tokens": 900.0}, folder.ensure_identity())
     (third,) = bench.ask(Limits(runs=9, tokens=500), ("retry", {"sweep": "s"}))
-    assert "may still use 900 tokens of its own budget, but only 500" in third.content[0].text
+    beyond = "may still use 900 tokens of its own budget, but only 500 are left of yours"
+    assert beyond in third.content[0].text
 
 
 def test_simultaneous_launches_stay_within_the_budget(bench):

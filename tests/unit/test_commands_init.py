@@ -93,7 +93,8 @@ def test_a_yaml_file_is_no_recipe(tmp_path, monkeypatch, capsys):
         assert main(["init", *arguments]) == 2
         error = capsys.readouterr().err
         assert (
-            f"--from {arguments[0]} translates this file, --out {arguments[0]} writes a " in error
+            f"--from {arguments[0]} translates this file, --out {arguments[0]} writes a grid to it"
+            in error
         )
     assert [*tmp_path.iterdir()] == [tmp_path / "w.yaml"]
     assert main(["init", "--from", "w.yaml", "--out", "new.yaml"]) == 0

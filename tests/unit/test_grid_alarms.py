@@ -34,7 +34,10 @@ def test_alarm_sections_are_in_the_plan_and_change_no_id():
     ("text", "message"),
     [
         ("alarms: {klt: off}", "2:10: unknown key 'klt' in alarms; did you mean 'kl'?"),
-        ("alarms: {kl: 1}", "2:14: alarms.kl is an integer; it takes `off`, or a mapping of "),
+        (
+            "alarms: {kl: 1}",
+            "2:14: alarms.kl is an integer; it takes `off`, or a mapping of above, ",
+        ),
         ("alarms: {nan: 1}", "2:15: alarms.nan is an integer; it takes `on` or `off`"),
         ("alarms: {kl: {abov: 1}}", "2:15: unknown key 'abov' in alarms.kl; did you mean 'above'?"),
         ("alarms: {kl: {above: no}}", "2:22: alarms.kl.above is a string; it takes a number from"),

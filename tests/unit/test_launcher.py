@@ -414,7 +414,9 @@ def test_the_documentation_of_backends_has_the_real_waits():
     for sentence in (
         f"`poll` every {POLL_SECONDS:g} s ({REMOTE_POLL_SECONDS:g} s if the store is remote)",
         f"A worker writes a heartbeat every {BEAT_SECONDS:g} s. ",
-        f"no heartbeat has come for {SETTLE_SECONDS:g} s, ",
-        f"heartbeat has come for `launch.lease` ({Launch().lease_s:g} s), ",
+        "If a job is `ENDED`, its worker has recorded no outcome, and no heartbeat has come for "
+        f"{SETTLE_SECONDS:g} s, then the attempt has failed",
+        "If a job is `ABSENT`, and no heartbeat has come for `launch.lease` "
+        f"({Launch().lease_s:g} s), then the run is lost",
     ):
         assert sentence in text

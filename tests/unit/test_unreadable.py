@@ -307,7 +307,9 @@ def test_a_damaged_launch_record_is_replaced_if_no_job_may_wait(
     typed = [sys.executable, "-P", "-m", "sweeper", *words[verb]]
     done = subprocess.run(typed, check=False, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    message = f"{path}: env_file: should be a string, not 7; the file is not needed and will"
+    message = (
+        f"{path}: env_file: should be a string, not 7; the file is not needed and will be rewritten"
+    )
     assert done.stderr.count(message) == 1
     deadline = time.monotonic() + 60
     while lock.is_held(SweepFolder(open_store(str(root)), "done")) and time.monotonic() < deadline:
@@ -340,7 +342,9 @@ def test_a_damaged_launch_record_is_refused_if_a_job_may_wait(
     local = backends.backend_type("local")._replace(open=lambda *_: Clustered())
     with backends.registered(local):
         code, _, error = say(verb, words[verb])
-    message = f"{path}: places: should be a list, not 3; so the place of the sweep's jobs is"
+    message = (
+        f"{path}: places: should be a list, not 3; so the place of the sweep's jobs is unknown: "
+    )
     assert code == 6 and error.count(message) == 1
     assert path.read_text() == '{"env_file": "e", "places": 3}'
 
@@ -435,7 +439,8 @@ def test_a_sweep_that_is_away_is_not_launched_again(
     path = environment_file.write(str(root / "good"), {})
     root.rename(root.parent / "away")
     code, _, error = say("launch", grid, "--wait", "--plain")
-    assert code == 6 and f"{root / 'good'}: this sweep was launched before and has not" in error
+    assert code == 6
+    assert f"{root / 'good'}: this sweep was launched before and has not ended" in error
     assert f"remove {path} as well" in error
     assert not root.exists()
 

@@ -145,6 +145,7 @@ class Trial:
 
     def launch(self, condition: Any, what: str) -> tuple[int, Path]:
         """Launch, again if it ends because the store is unavailable, until the condition holds."""
+        errors = ""
         for _ in range(_AGAIN):
             pid, out = self.type("launch", "grid.yaml", "--wait", "--plain")
             self.until(lambda: condition() or self.has_ended(pid), what)  # noqa: B023
@@ -153,7 +154,7 @@ class Trial:
             code, _, errors = self.ended(pid, out)
             if code != 6:
                 raise Wrong(f"{out.name} ended with {code} before {what}: {errors[-400:]}")
-        raise Wrong(f"launch ends again and again before {what}")
+        raise Wrong(f"launch ends again and again before {what}: {errors[-400:]}")
 
     def has_ended(self, pid: int) -> bool:
         return self.cluster.ask(op="code", pid=pid) is not None
