@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic, time
 from typing import Any, NamedTuple
 
-from sweeper.environments import Environment, Result
-from sweeper.tasks import Judged, Step, Task, begin_step, set_up, total, verify
+from sweeper.sandbox import Environment, Result
+from sweeper.sandbox.tasks import Judged, Step, Task, begin_step, set_up, total, verify
 
 from . import chat
 from .rollouts import Problem, Rollout, Turn

@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 
 import chz
 
-from sweeper import environments
-from sweeper.tasks import Task
+from sweeper import sandbox
+from sweeper.sandbox.tasks import Task
 
 from . import (
     harbor_trials,
@@ -48,7 +48,7 @@ from .harbor_trials import Trial
 from .rollouts import Group, Problem
 from .service import RecipeError
 
-_OURS = {"bubblewrap": "sweeper.tasks.for_harbor:Bubblewrap"}
+_OURS = {"bubblewrap": "sweeper.sandbox.tasks.for_harbor:Bubblewrap"}
 _FREE = settings.FREE | {"attempts", "environment_retries"}
 _LOOK_SECONDS = 0.2
 
@@ -78,7 +78,7 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
             "newer): set launch.python to an interpreter that has it"
         )
     if values.get("environment", "bubblewrap") == "bubblewrap":
-        lacking = environments.missing("bubblewrap")
+        lacking = sandbox.missing("bubblewrap")
         reasons += [f"environment=bubblewrap: {lacking}"] if lacking else []
     return reasons + terminal_tasks.mistakes(values) + terminal_tasks.older(values)
 

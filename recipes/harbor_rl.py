@@ -24,8 +24,8 @@ from typing import Any
 
 import chz
 
-from sweeper.environments import Died
-from sweeper.tasks import Task
+from sweeper.sandbox import Died
+from sweeper.sandbox.tasks import Task
 
 from . import harbor, harbor_settings, harbor_trials, hyperparams, service, settings, terminal
 from .episodes import Played

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sweeper.tasks import Judged
+from sweeper.sandbox.tasks import Judged
 
 from .rollouts import Rollout, Turn
 

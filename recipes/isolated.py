@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from sweeper import environments
-from sweeper.environments import Died, Limits, Made, NotThere, Result
+from sweeper import sandbox
+from sweeper.sandbox import Died, Limits, Made, NotThere, Result
 
 from .sandbox import Function, Scored, find_function
 from .service import RecipeError, errors_in_one_line
@@ -26,7 +26,7 @@ Call = tuple[str, str, str]
 def missing() -> str | None:
     """Return a line about a program that isolation needs and this machine lacks, with how to
     install it; None if nothing is missing."""
-    return environments.missing("bubblewrap")
+    return sandbox.missing("bubblewrap")
 
 
 class IsolatedFunction(Function):
@@ -42,7 +42,7 @@ class IsolatedFunction(Function):
             self._text = file.read()
         self._begun: list[tuple[Call, list[Scored]]] = []
         limits = Limits(megabytes + _MORE_MEGABYTES, storage_mb=64, processes=16, files=1000)
-        self._place = environments.open_environment("bubblewrap", Made(limits=limits))
+        self._place = sandbox.open_environment("bubblewrap", Made(limits=limits))
         try:
             self._open()
             self.examples = self._call([])[0].get("value")

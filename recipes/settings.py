@@ -239,7 +239,7 @@ class Policy(Training):
 
 @chz.chz
 class Tasks:
-    """Terminal tasks of a run; see sweeper.tasks.Choice."""
+    """Terminal tasks of a run; see sweeper.sandbox.tasks.Choice."""
 
     tasks: str = chz.field(
         doc="folder of the tasks (sweeper doctor tasks); with dataset, a checkout of its repository"

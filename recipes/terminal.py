@@ -2,7 +2,7 @@
 sweeper.recipes.terminal tasks=grids/terminal log_path=/tmp/terminal`."""
 
 # Each step plays `groups_per_batch` tasks, `group_size` times each, `n_parallel_envs` at once. Each
-# episode has its own environment (sweeper.environments). In a turn the model answers with a command
+# episode has its own environment (sweeper.sandbox). In a turn the model answers with a command
 # (`agent: command`) or with Terminus's JSON (`agent: terminus`), and gets the output. When the
 # model is done or reaches a limit, the task's verifier computes the reward of the episode. The rest
 # is as in rl.py: advantages within a group, losses, penalties, checkpoints.
@@ -28,9 +28,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, 
 
 import chz
 
-from sweeper import environments
-from sweeper.environments import Died, NotThere
-from sweeper.tasks import Task, TaskFailed, made_of
+from sweeper import sandbox
+from sweeper.sandbox import Died, NotThere
+from sweeper.sandbox.tasks import Task, TaskFailed, made_of
 
 from . import (
     chat,
@@ -120,7 +120,7 @@ class Config(settings.Policy, settings.Tasks):
             settings.check_at_least(self, n_epochs=1)
         settings.check_positive(self, "command_seconds")
         settings.check_positive(self, "episode_seconds")
-        environments.check_kind(self.environment)
+        sandbox.check_kind(self.environment)
         if self.environment == "process" and not self.unsafe:
             raise ValueError(
                 "environment=process isolates nothing: "
@@ -160,7 +160,7 @@ def lacks(values: Mapping[str, Any]) -> list[str]:
 
 @cache
 def _missing(kind: str) -> str | None:
-    return environments.missing(kind)
+    return sandbox.missing(kind)
 
 
 def notes(values: Mapping[str, Any]) -> list[str]:
@@ -193,7 +193,7 @@ class EpisodeTrainer(rl.GroupTrainer):
     def load_data(config: Config) -> terminal_tasks.Tasks:
         """Read the tasks. Raises RecipeError if one has a mistake, or if this machine cannot run
         the environment."""
-        if (lacking := environments.missing(config.environment)) is not None:
+        if (lacking := sandbox.missing(config.environment)) is not None:
             raise RecipeError(f"environment={config.environment}: {lacking}")
         return terminal_tasks.read(chz.asdict(config))
 
@@ -233,7 +233,7 @@ class EpisodeTrainer(rl.GroupTrainer):
                 config.summary_margin,
             ),
         )
-        self.limits = environments.Limits(config.memory_mb, config.storage_mb, cpus=config.cpus)
+        self.limits = sandbox.Limits(config.memory_mb, config.storage_mb, cpus=config.cpus)
 
     def problem(self, task: Task) -> Problem:
         """Return the prompt of a task. Raises RecipeError if it does not fit the context."""
@@ -385,9 +385,7 @@ class EpisodeTrainer(rl.GroupTrainer):
             return _sampled(self.wait(request).sequences[0])
 
         config, environment = self.config, made_of(task, self.limits)
-        opened = environments.open_environment(
-            config.environment, environment, unsafe=config.unsafe
-        )
+        opened = sandbox.open_environment(config.environment, environment, unsafe=config.unsafe)
         with self.held(opened) as place:
             return self.player.play(task, problem, place, sample)
 

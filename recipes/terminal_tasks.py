@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
-from sweeper.tasks import Choice, Task, choice_of, read_all
+from sweeper.sandbox.tasks import Choice, Task, choice_of, read_all
 
 from .service import RecipeError
 

@@ -5,11 +5,11 @@ import importlib
 
 TYPE_CHECKING = False  # importing typing takes some milliseconds at each start
 if TYPE_CHECKING:
-    from sweeper.launcher.annotations import archive, delete, note, rename
     from sweeper.launcher.control import cancel, retry
     from sweeper.launcher.launching import Launched, launch
     from sweeper.launcher.pausing import Steered, parallel, pause, resume, stop
     from sweeper.planner.plan import plan
+    from sweeper.results.annotations import archive, delete, note, rename
     from sweeper.results.last_lines import logs
     from sweeper.results.registry import Registry
     from sweeper.results.status import Status
@@ -54,16 +54,16 @@ _HOMES = {
     "Run": "sweeper.sweep.plan",
     "Status": "sweeper.results.status",
     "Steered": "sweeper.launcher.pausing",
-    "archive": "sweeper.launcher.annotations",
+    "archive": "sweeper.results.annotations",
     "cancel": "sweeper.launcher.control",
-    "delete": "sweeper.launcher.annotations",
+    "delete": "sweeper.results.annotations",
     "launch": "sweeper.launcher.launching",
     "logs": "sweeper.results.last_lines",
-    "note": "sweeper.launcher.annotations",
+    "note": "sweeper.results.annotations",
     "parallel": "sweeper.launcher.pausing",
     "pause": "sweeper.launcher.pausing",
     "plan": "sweeper.planner.plan",
-    "rename": "sweeper.launcher.annotations",
+    "rename": "sweeper.results.annotations",
     "resume": "sweeper.launcher.pausing",
     "retry": "sweeper.launcher.control",
     "status": "sweeper.results.waiting",

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar, cast
 
+from sweeper.common.redaction import Redactor, secret_values
 from sweeper.common.sanitize import sanitize_lines
-from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.store.documents import strict
 
 T = TypeVar("T")

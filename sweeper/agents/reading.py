@@ -150,7 +150,7 @@ class Reading:
         interval and data are checked, and the claim and the result are written as a note on the
         sweep. `holds` is true, false, or null if the runs cannot decide the claim. If `holds` is
         not true, say so, and do not repeat the claim."""
-        from sweeper.launcher.annotations import Noted, mark
+        from sweeper.results.annotations import Noted, mark
 
         checked = check_claim(self._workspace.registry, better, worse, metric)
         words: dict[object, str] = {True: "holds", False: "does not hold", None: "is not shown"}
@@ -265,7 +265,7 @@ class Reading:
     ) -> dict[str, object]:
         """Write a note on a sweep or a run: what you expected, what you saw and what you
         conclude. Without `text`, no note is written. The answer has the latest notes."""
-        from sweeper.launcher.annotations import Noted, mark
+        from sweeper.results.annotations import Noted, mark
 
         change = Noted(text, tag, untag, star)
         marks = mark(target, change, root=self._workspace.root, by=self._workspace.by)

@@ -88,7 +88,7 @@ class Running:
         stops. A launch that exceeds the budget set by a person is refused. If a run has
         succeeded in another sweep with the same configuration and seed, it is not run again:
         `reused` has its result."""
-        from sweeper.launcher.annotations import Noted, mark
+        from sweeper.results.annotations import Noted, mark
 
         preview = self._workspace.preview(request.grid, request.overrides, again=request.again)
         name = preview.launch.plan.name

@@ -16,8 +16,8 @@ from typing import IO, NamedTuple
 from sweeper.alarms.records import Alarm, read_action
 from sweeper.common.codec import SCHEMA
 from sweeper.common.last_line import last_line
+from sweeper.common.redaction import Redactor, secret_values
 from sweeper.errors import AlreadyExists, SweeperError
-from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.command_template import render_command
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep.environment_file import read_environment

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from sweeper.common.backoff import delay
 from sweeper.common.last_line import last_line
+from sweeper.common.redaction import Redactor, secret_values
 from sweeper.common.sanitize import sanitize, sanitize_lines
 from sweeper.errors import NotFound, StoreError, SweeperError
-from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.recipe.command_template import render_command
 from sweeper.sweep import messages
 from sweeper.sweep.folder import SweepFolder

@@ -136,7 +136,7 @@ def _planned(arguments: Namespace) -> tuple[Plan, Run]:
             f"{run.sweep}/{run.name}: cannot show its examples: no sweep started this run and "
             "recorded its recipe"
         )
-    from sweeper.launcher.trust import require
+    from sweeper.sweep.trust import require
 
     folder = run.sweep_folder
     plan = folder.read_plan()

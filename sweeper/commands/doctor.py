@@ -12,7 +12,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, NamedTuple
 
-from sweeper import environments, paths
+from sweeper import paths, sandbox
 from sweeper.backends import backend_type, options_of
 from sweeper.backends.base import Check
 from sweeper.backends.configuration import defaults_of
@@ -123,7 +123,7 @@ def declared_checks(request: "TrialRequest", root: str) -> list[Check]:
 
 def _requirements(name: str) -> str:
     """Check the requirements file `name`, whose packages jobs install."""
-    from sweeper.provenance.requirements import outside, read
+    from sweeper.recipe.requirements import outside, read
 
     path = os.path.abspath(os.path.expanduser(name))
     wrong = [*read(path).mistakes, *filter(None, [outside(path, os.getcwd())])]
@@ -245,14 +245,14 @@ def _key() -> str:
 
 
 def _bubblewrap() -> str:
-    lacking = environments.missing("bubblewrap")
+    lacking = sandbox.missing("bubblewrap")
     if lacking is not None:
         raise LookupError(f"only needed by the recipe `terminal`: {lacking}")
     return _output("bwrap", "--version")
 
 
 def _containers() -> str:
-    lacking = {kind: environments.missing(kind) for kind in ("podman", "docker")}
+    lacking = {kind: sandbox.missing(kind) for kind in ("podman", "docker")}
     usable = [kind for kind, why in lacking.items() if why is None]
     if not usable:
         reasons = "; ".join(why for why in lacking.values() if why is not None)

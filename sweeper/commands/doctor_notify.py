@@ -8,11 +8,11 @@ from sweeper.commands import arguments as shared
 from sweeper.commands.output import agreeing
 from sweeper.errors import NotFound
 from sweeper.grid.notify import notify_of
-from sweeper.launcher.trust import require
 from sweeper.results.registry import Registry
 from sweeper.store.documents import timestamp
 from sweeper.store.opening import default_root
 from sweeper.sweep.notify import Notify
+from sweeper.sweep.trust import require
 from sweeper.terminal import print_json, print_table, say, warn
 
 

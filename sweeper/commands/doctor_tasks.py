@@ -3,11 +3,11 @@
 from argparse import ArgumentParser, Namespace
 
 from sweeper.commands import arguments as shared
-from sweeper.environments import KINDS, NotThere, check_kind, missing
 from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.sandbox import KINDS, NotThere, check_kind, missing
+from sweeper.sandbox.tasks.choosing import choice_of
+from sweeper.sandbox.tasks.task_checks import Checked, check_tasks, notes_of
 from sweeper.sweep.labels import plural
-from sweeper.tasks.choosing import choice_of
-from sweeper.tasks.task_checks import Checked, check_tasks, notes_of
 from sweeper.terminal import number, print_json, print_table, say, warn
 
 

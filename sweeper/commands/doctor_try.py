@@ -127,8 +127,8 @@ def _remove_old(tell: Callable[[Step], None]) -> None:
 def _remove(folder: SweepFolder) -> None:
     """Stop the job of a test. Remove the sweep and the backend's records of the job. Raises
     `EnvironmentFailure` if the job cannot be stopped."""
-    from sweeper.launcher.annotations import clear, delete
     from sweeper.launcher.control import cancel_runs
+    from sweeper.results.annotations import clear, delete
     from sweeper.sweep.environment_file import env_file, forget
     from sweeper.sweep.lock import holding_sweep
 

@@ -306,9 +306,9 @@ def _text(
 def _translated(arguments: argparse.Namespace) -> str:
     """Return the grid for a sweep file of another program, and print which parts could not be
     translated."""
+    from sweeper.grid.translation.reading import translated
+    from sweeper.grid.translation.script import Argument, from_script
     from sweeper.terminal import warn
-    from sweeper.translation.reading import translated
-    from sweeper.translation.script import Argument, from_script
 
     source = arguments.source
     options = options_of(source) if source.endswith(".py") else None

@@ -11,7 +11,7 @@ from typing import TextIO
 from sweeper.commands import arguments as shared
 from sweeper.common.sanitize import sanitize_lines
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.launcher.annotations import MOST_CHARACTERS, find_subject, note
+from sweeper.results.annotations import MOST_CHARACTERS, find_subject, note
 from sweeper.sweep.marks import Marks
 from sweeper.terminal import print_json, say
 

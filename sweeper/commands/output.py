@@ -14,7 +14,7 @@ from sweeper.terminal import is_screen, print_json, say, warn
 
 if TYPE_CHECKING:
     from sweeper.launcher.pausing import Steered
-    from sweeper.launcher.trust import Agree
+    from sweeper.sweep.trust import Agree
 
 T = TypeVar("T")
 

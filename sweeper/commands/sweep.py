@@ -6,7 +6,7 @@ from sweeper.commands import Verb
 from sweeper.commands import arguments as shared
 from sweeper.commands.output import confirmed
 from sweeper.errors import UsageError
-from sweeper.launcher.annotations import archive, delete, rename, size_of
+from sweeper.results.annotations import archive, delete, rename, size_of
 from sweeper.sweep.labels import plural
 from sweeper.terminal import is_screen, print_json, say
 

@@ -13,6 +13,7 @@ from functools import partial
 
 from sweeper.common.daemon import outlive
 from sweeper.common.logs import LEVEL, logging_to
+from sweeper.common.redaction import Redactor, secret_values
 from sweeper.errors import (
     AnotherLauncher,
     Damaged,
@@ -25,10 +26,8 @@ from sweeper.errors import (
 from sweeper.launcher.manifest import Offer, keep_environment, merged, tell_changes, with_code
 from sweeper.launcher.placement_guard import is_same
 from sweeper.launcher.preflight import environment_in_store
-from sweeper.launcher.trust import is_ours, sealed
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
-from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.scheduler import account
 from sweeper.store.documents import encode
 from sweeper.store.local import refuse_links
@@ -39,6 +38,7 @@ from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.hint import hint
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.sweep_requests import asked_plan, asked_stop, forget, propose_plan
+from sweeper.sweep.trust import is_ours, sealed
 
 
 def check(folder: SweepFolder) -> None:

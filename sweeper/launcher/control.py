@@ -28,9 +28,9 @@ from sweeper.sweep.sweep_requests import ask_cancel, forget
 
 if TYPE_CHECKING:
     from sweeper.launcher.launching import Ready
-    from sweeper.launcher.trust import Agree
     from sweeper.results.runs import RecordedRun
     from sweeper.results.sweeps import Sweep
+    from sweeper.sweep.trust import Agree
 
 _FAILED = (State.FAILED, State.LOST, State.PREEMPTED)
 _POLL_SECONDS = 0.5
@@ -205,7 +205,7 @@ def _refuse_addresses(plan: Plan, folder: str) -> None:
     """Raise `UsageError` if another user's plan names the address of a server: that server would
     get this user's credentials."""
     from sweeper.backends import options_of
-    from sweeper.launcher.trust import is_ours
+    from sweeper.sweep.trust import is_ours
 
     named = [options_of(plan.launch, place).get("address") for place in plan.launch.places]
     if any(named) and not is_ours(plan.recorded):
@@ -321,8 +321,8 @@ def request_retries(
     is set. If no launcher is running, first check that a new one could do its work, e.g. that
     the backends accept the jobs. Raises as `launch` does."""
     from sweeper.launcher.launching import ready
-    from sweeper.launcher.trust import refuse
     from sweeper.sweep.lock import is_held
+    from sweeper.sweep.trust import refuse
 
     folder = sweep.folder
     events = folder.read_events()
@@ -362,9 +362,9 @@ def _tell_code(sweep: "Sweep", tell: Callable[[str], None]) -> None:
     """Tell the user if the code has changed since the launch, since retries run the launched
     code."""
     from sweeper.launcher.manifest import hidden_values, secret_names
-    from sweeper.launcher.trust import is_ours
-    from sweeper.provenance import snapshot
-    from sweeper.provenance.launch_record import has_changed
+    from sweeper.recipe import snapshot
+    from sweeper.recipe.launch_record import has_changed
+    from sweeper.sweep.trust import is_ours
 
     recorded = sweep.plan.snapshot
     # Do not run git in a folder that another user's plan names.

@@ -29,7 +29,6 @@ from sweeper.launcher.environment_cleanup import remove_unneeded_environment
 from sweeper.launcher.manifest import Offer, record, secret_names, write_environment
 from sweeper.launcher.placement_guard import Located, located, refuse_another
 from sweeper.launcher.preflight import engine_for, ensure_engine
-from sweeper.launcher.trust import Agree, refuse, require, require_consent
 from sweeper.metrics.files import NAMES
 from sweeper.money import prices
 from sweeper.scheduler import account
@@ -50,6 +49,7 @@ from sweeper.sweep.plan import Plan
 from sweeper.sweep.recipe import runs_anywhere
 from sweeper.sweep.states import ENDED, Event, State, parse_name
 from sweeper.sweep.sweep_requests import asked_pause, forget
+from sweeper.sweep.trust import Agree, refuse, require, require_consent
 
 if TYPE_CHECKING:
     from sweeper.results.status import Status
@@ -128,7 +128,7 @@ def launch(  # noqa: PLR0913  (the options of the command)
     from sweeper.planner.plan import plan
 
     if main is not None:
-        from sweeper.translation.from_configs import grid_of
+        from sweeper.grid.translation.from_configs import grid_of
 
         source = grid_of(source, main, name)
     elif name is not None or not isinstance(source, Plan | str | os.PathLike | Mapping):

@@ -9,15 +9,15 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from sweeper.backends import Capabilities
+from sweeper.common import redaction
 from sweeper.common.codec import SCHEMA
 from sweeper.engine.lifecycle import hub_environment
 from sweeper.errors import NotFound, UsageError
 from sweeper.launcher import preflight
 from sweeper.launcher.placement_guard import Located, refuse_moved_sweep
-from sweeper.launcher.trust import sealed
 from sweeper.paths import home
 from sweeper.planner.plan import repeats_by_default
-from sweeper.provenance import launch_record, provenance, redaction, snapshot
+from sweeper.recipe import launch_record, provenance, snapshot
 from sweeper.results.origins import Launches, differences
 from sweeper.store.documents import encode, timestamp
 from sweeper.sweep import environment_file, tracking
@@ -28,6 +28,7 @@ from sweeper.sweep.plan import Plan, Run
 from sweeper.sweep.race import raced
 from sweeper.sweep.states import OPEN, RunState, State
 from sweeper.sweep.sweep_requests import asked_parallel, forget
+from sweeper.sweep.trust import sealed
 
 _SHORTEST = 8
 """Minimum length of a secret's value to search for. Any text may contain a shorter value by
@@ -103,7 +104,7 @@ def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[s
     )
     if not capabilities.files:
         # only for jobs that cannot read this machine's files
-        from sweeper.provenance.job_bundle import carry
+        from sweeper.recipe.job_bundle import carry
 
         now = now._replace(carried=carry(folder, plan, code))
     if now.wandb is not None:

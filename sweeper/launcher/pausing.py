@@ -15,7 +15,7 @@ from sweeper.sweep.hint import hint
 from sweeper.sweep.states import fold, is_finished
 
 if TYPE_CHECKING:
-    from sweeper.launcher.trust import Agree
+    from sweeper.sweep.trust import Agree
 
 _STOP_SECONDS = 75.0
 """Seconds that a launcher's round may take, since it may wait for its backend."""
@@ -149,7 +149,7 @@ def _start_launcher(
 ) -> Steered:
     """Check that a launcher can do its work, and start it. With `goes_on`, end a pause first."""
     from sweeper.launcher import launching
-    from sweeper.launcher.trust import refuse
+    from sweeper.sweep.trust import refuse
 
     ready = launching.ready(folder, agree or refuse)
     if goes_on:

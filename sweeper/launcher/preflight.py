@@ -22,7 +22,7 @@ from sweeper.sweep.plan import MODEL_KEYS, Plan, Run
 
 if TYPE_CHECKING:
     from sweeper.engine.lifecycle import EngineInfo
-    from sweeper.provenance.snapshot import CodeCopy
+    from sweeper.recipe.snapshot import CodeCopy
 
 
 ENGINE_URL = "SWEEPER_ENGINE_URL"

@@ -85,7 +85,7 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
     with suppress(NotFound):  # It was never launched.
         old = folder.read_plan()
         from sweeper.launcher.manifest import merged  # slow to import
-        from sweeper.launcher.trust import dropped
+        from sweeper.sweep.trust import dropped
 
         runs = merged(folder, old, planned).runs
         warnings = (*planned.warnings, *repeats_by_default(planned, old))
@@ -250,7 +250,7 @@ def job_builder(preview: LaunchPreview) -> "JobBuilder | None":
     plan, folder = preview.plan, preview.folder
     bare = any(part.launch.requirements is not None for part in plan.parts)
     if bare and not capabilities_together(plan.launch).files:
-        from sweeper.provenance.job_bundle import describe
+        from sweeper.recipe.job_bundle import describe
 
         plan = plan._replace(carried=describe(folder, plan))
     from sweeper.scheduler.submitter import JobBuilder

@@ -23,8 +23,6 @@ from sweeper.grid.overrides import flow
 from sweeper.grid.run_overrides import unmatched
 from sweeper.grid.used_keys import used_keys
 from sweeper.planner.points import Expanded, Point, place_of
-from sweeper.provenance.requirements import outside
-from sweeper.provenance.requirements import read as read_requirements
 from sweeper.recipe.command_template import (
     RUN_KEYS,
     placeholders,
@@ -40,6 +38,8 @@ from sweeper.recipe.reference import (
     lacking,
     lacking_modules,
 )
+from sweeper.recipe.requirements import outside
+from sweeper.recipe.requirements import read as read_requirements
 from sweeper.sweep.plan import MODEL_KEYS, Run
 from sweeper.sweep.recipe import Recipe
 from sweeper.sweep.tracking import PACKAGES

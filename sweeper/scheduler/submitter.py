@@ -88,7 +88,7 @@ def _bare(capabilities: Capabilities, store: Store, carried: Carried | None) -> 
     other jobs."""
     if carried is None or capabilities.files:
         return []
-    from sweeper.provenance.job_bundle import bare_command
+    from sweeper.recipe.job_bundle import bare_command
 
     return bare_command(capabilities.python or "python", store.root, carried)
 

@@ -20,8 +20,8 @@ from sweeper.common.daemon import (
     private_folder,
 )
 from sweeper.common.full_machine import when_there_is_room
+from sweeper.common.redaction import secret_values
 from sweeper.common.sweeper_argv import BOOTSTRAP
-from sweeper.provenance.redaction import secret_values
 from sweeper.sweep.job import Job
 from sweeper.worker.child import Child, Guard, spawn
 from sweeper.worker.output import say

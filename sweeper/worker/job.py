@@ -198,7 +198,7 @@ def _code(store: Store, job: Job, environment: dict[str, str]) -> tuple[str, dic
     if recorded is None:
         return job.cwd, None
     from sweeper.paths import home
-    from sweeper.provenance import snapshot
+    from sweeper.recipe import snapshot
 
     copy = snapshot.extract(store, recorded, home(environment))
     cwd = os.path.join(copy, recorded.cwd)
@@ -212,7 +212,7 @@ def origin_of(job: Job, store: Store) -> dict[str, object]:
     code is not a copy, a digest of the source files."""
     origin: dict[str, object] = {} if job.launch is None else {"launch": job.launch}
     if job.snapshot is None and os.path.isabs(job.cwd):
-        from sweeper.provenance.live_code import program
+        from sweeper.recipe.live_code import program
 
         origin["program"] = program([job.recipe._replace(cwd=job.cwd)], store.local_path(""))
     return origin

@@ -20,8 +20,8 @@ from sweeper.common.backoff import delays, retried
 from sweeper.common.codec import SCHEMA
 from sweeper.common.full_machine import crowding, when_there_is_room
 from sweeper.common.logs import log_in_a_job
+from sweeper.common.redaction import Redactor, secret_values
 from sweeper.errors import AlreadyExists, StoreError, SweeperError
-from sweeper.provenance.redaction import Redactor, secret_values
 from sweeper.store.documents import encode, read_as, timestamp
 from sweeper.sweep import job as jobs
 from sweeper.sweep.environment_file import read_environment

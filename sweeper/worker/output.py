@@ -7,9 +7,9 @@ import select
 import sys
 from contextlib import suppress
 
+from sweeper.common.redaction import Redactor
 from sweeper.common.sanitize import sanitize
 from sweeper.errors import StoreError
-from sweeper.provenance.redaction import Redactor
 from sweeper.store.base import Store
 from sweeper.worker.rate_limits import Pauses
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from sweeper.environments import Limits, Made, open_environment
-from sweeper.environments.bubblewrap import below
+from sweeper.sandbox import Limits, Made, open_environment
+from sweeper.sandbox.bubblewrap import below
 
 _COMMANDS = 3
 

@@ -13,7 +13,7 @@ import pytest
 from harness.memory import memory_group
 from harness.real import NAME, Sweeps, until
 
-from sweeper.launcher import annotations
+from sweeper.results import annotations
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import Event
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError
-from sweeper.launcher import annotations, environment_cleanup
+from sweeper.launcher import environment_cleanup
+from sweeper.results import annotations
 from sweeper.results.registry import Registry
 from sweeper.store.documents import encode
 from sweeper.store.opening import open_store

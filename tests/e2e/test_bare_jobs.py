@@ -13,7 +13,7 @@ import pytest
 from support import shell as shells
 from support import wheels
 
-from sweeper.provenance import job_bundle
+from sweeper.recipe import job_bundle
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.states import Event
@@ -90,7 +90,7 @@ def test_on_kubernetes(elsewhere: Any, tmp_path: Path, kube: Any, node: Node) ->
     assert sum(str(tmp_path) in text for text in made) == 1
     assert _printed(kube).count("building an environment") - printed == len(made) - before
     assert len(list(node.home.glob("sources/*/sweeper/worker/main.py"))) == 1
-    asks = "python -c 'import sweeper.environments, dependency as d; print(d.VERSION)' > {log_path}"
+    asks = "python -c 'import sweeper.sandbox, dependency as d; print(d.VERSION)' > {log_path}"
     _grid(
         shell,
         options,

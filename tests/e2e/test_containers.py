@@ -13,9 +13,9 @@ import pytest
 from harness.real import until
 from support import podman as podmans
 
-from sweeper import environments
-from sweeper.environments import Died, Limits, Made, NotThere, open_environment
-from sweeper.tasks import begin_step, made_of, read_all, set_up, solve, verify
+from sweeper import sandbox
+from sweeper.sandbox import Died, Limits, Made, NotThere, open_environment
+from sweeper.sandbox.tasks import begin_step, made_of, read_all, set_up, solve, verify
 
 pytestmark = pytest.mark.e2e
 TASKS = Path(__file__).parents[2] / "grids" / "terminal"
@@ -83,7 +83,7 @@ def opened(base):
 @pytest.mark.parametrize("kind", ["podman", "docker"])
 def test_a_task_in_a_container(opened, task, kind):
     """Its image is made once, its shell keeps state, commands time out, only a solution earns."""
-    assert environments.missing(kind) is None
+    assert sandbox.missing(kind) is None
     place = opened(made_of(task, replace(SMALL, cpus=1)), kind)
     (name,) = podmans.podman("ps", "-q").split()
     limit = podmans.podman("inspect", name, "--format", "{{.HostConfig.NanoCpus}}")
@@ -127,8 +127,8 @@ def test_a_prepared_root_is_left_as_it_is(opened, base):
 def test_a_container_ends_with_its_owner(base, task):
     script = (
         "import sys, time\n"
-        "from sweeper.environments import open_environment\n"
-        "from sweeper.tasks import made_of, read_all\n"
+        "from sweeper.sandbox import open_environment\n"
+        "from sweeper.sandbox.tasks import made_of, read_all\n"
         "place = open_environment('podman', made_of(read_all(sys.argv[1])[0][0]))\n"
         "place.start()\n"
         "place.exec('sleep 1000 & sleep 1000 &', 5)\n"
@@ -150,6 +150,4 @@ def test_mistakes_are_one_line(base, task, tmp_path, monkeypatch):
     with pytest.raises(NotThere, match=r"environment: its image cannot be built: .*7"):
         open_environment("podman", made_of(read_all(task.folder)[0][0])).start()
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert environments.missing("podman") == (
-        "podman is not installed (Debian: apt-get install podman)"
-    )
+    assert sandbox.missing("podman") == ("podman is not installed (Debian: apt-get install podman)")

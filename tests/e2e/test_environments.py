@@ -14,14 +14,14 @@ import pytest
 from harness.real import until
 from support import podman as podmans
 
-from sweeper import environments
-from sweeper.environments import Died, Limits, Made, NotThere, Result, open_environment
-from sweeper.environments.bubblewrap import below
+from sweeper import sandbox
+from sweeper.sandbox import Died, Limits, Made, NotThere, Result, open_environment
+from sweeper.sandbox.bubblewrap import below
 from sweeper.sweep.process import began
 
 pytestmark = pytest.mark.e2e
 
-LACKING = environments.missing("bubblewrap")
+LACKING = sandbox.missing("bubblewrap")
 needs_bubblewrap = pytest.mark.skipif(LACKING is not None, reason=str(LACKING))
 KINDS = [pytest.param("bubblewrap", marks=needs_bubblewrap), "process"]
 SMALL = Limits(memory_mb=200, storage_mb=32, processes=48, files=3000)
@@ -239,7 +239,7 @@ def test_environments_end_with_their_owner(kind, idle, tmp_path):
     """After SIGKILL of the owner, no process and no folder is left, busy or idle."""
     script = (
         "import sys, time\n"
-        "from sweeper.environments import Made, open_environment\n"
+        "from sweeper.sandbox import Made, open_environment\n"
         "place = open_environment(sys.argv[1], Made(), unsafe=True)\n"
         "place.start()\n"
         "place.exec('sleep 1000 & setsid sleep 1000 & touch left', 60)\n"
@@ -310,7 +310,7 @@ def test_bubblewrap_may_be_anywhere_on_the_path(opened, tmp_path, monkeypatch):
             if name != "bwrap" and not (programs / name).exists():
                 (programs / name).symlink_to(f"{folder}/{name}")
     monkeypatch.setenv("PATH", str(programs))
-    assert "bwrap is not installed" in environments.missing("bubblewrap")
+    assert "bwrap is not installed" in sandbox.missing("bubblewrap")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     began = elsewhere / "began"
@@ -323,7 +323,7 @@ def test_bubblewrap_may_be_anywhere_on_the_path(opened, tmp_path, monkeypatch):
     if os.geteuid() == 0:  # bubblewrap is started as nobody then
         for folder in (tmp_path, *list(tmp_path.parents)[:-2]):
             folder.chmod(folder.stat().st_mode | 0o55)
-    assert environments.missing("bubblewrap") is None
+    assert sandbox.missing("bubblewrap") is None
     place = opened("bubblewrap")
     assert place.exec("echo in; command -v bwrap", SOON).text.startswith("in\n")
     assert began.read_text() == "x\nx\n"

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from support.environments import environment, needs
 
-from sweeper import Registry, environments
-from sweeper.environments import open_environment
-from sweeper.tasks import begin_step, made_of, read_all, set_up, verify
+from sweeper import Registry, sandbox
+from sweeper.sandbox import open_environment
+from sweeper.sandbox.tasks import begin_step, made_of, read_all, set_up, verify
 
 ROOT = Path(__file__).parents[2]
 PYTHON = environment("harbor") / "bin" / "python"
@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(900),
     needs("harbor", "harbor"),
-    pytest.mark.skipif(environments.missing("bubblewrap") is not None, reason="no bubblewrap here"),
+    pytest.mark.skipif(sandbox.missing("bubblewrap") is not None, reason="no bubblewrap here"),
 ]
 
 
@@ -153,9 +153,9 @@ def test_terminus_on_the_engine(recipes, tmp_path):
 
 IN_HARBOR = """
 import sys
-from sweeper.environments import open_environment, missing
-from sweeper.tasks import begin_step, made_of, read_all, set_up, solve, verify
-kind = "harbor:sweeper.tasks.for_harbor:Bubblewrap"
+from sweeper.sandbox import open_environment, missing
+from sweeper.sandbox.tasks import begin_step, made_of, read_all, set_up, solve, verify
+kind = "harbor:sweeper.sandbox.tasks.for_harbor:Bubblewrap"
 assert missing(kind) is None, missing(kind)
 print(missing("harbor:docker"))
 for task in read_all(sys.argv[1])[0]:

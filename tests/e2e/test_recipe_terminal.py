@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from harness.real import until
 
-from sweeper import environments
-from sweeper.environments.bubblewrap import below
+from sweeper import sandbox
+from sweeper.sandbox.bubblewrap import below
 from sweeper.sweep.process import began
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif(environments.missing("bubblewrap") is not None, reason="no bubblewrap here"),
+    pytest.mark.skipif(sandbox.missing("bubblewrap") is not None, reason="no bubblewrap here"),
 ]
 
 TASKS = Path(__file__).parents[2] / "grids" / "terminal"

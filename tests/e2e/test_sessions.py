@@ -13,9 +13,9 @@ from mcp import Client
 from support import agents
 
 from sweeper.engine import lifecycle
-from sweeper.environments import missing
 from sweeper.launcher import control
 from sweeper.results.registry import Registry
+from sweeper.sandbox import missing
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import find_sweeps
 

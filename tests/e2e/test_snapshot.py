@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 
+from sweeper.common.redaction import Redactor
 from sweeper.errors import StoreError
-from sweeper.provenance import checkout as checkouts
-from sweeper.provenance import provenance, snapshot
-from sweeper.provenance.redaction import Redactor
-from sweeper.recipe import bootstrap
+from sweeper.recipe import bootstrap, provenance, snapshot
+from sweeper.recipe import checkout as checkouts
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 
@@ -329,7 +328,7 @@ def test_provenance_has_the_command_line_without_secrets(
     program = tmp_path / "sweeper"
     program.write_text(f"""
 import json, sys
-from sweeper.provenance import provenance
+from sweeper.recipe import provenance
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder
 folder = SweepFolder(LocalStore({str(tmp_path)!r}), "s")

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 import sweeper
-from sweeper import environments
+from sweeper import sandbox
 from sweeper.commands.doctor_tasks import add_arguments
 from sweeper.errors import GridError
-from sweeper.tasks import Choice, documents, read_all
-from sweeper.tasks.task_checks import check_tasks
+from sweeper.sandbox.tasks import Choice, documents, read_all
+from sweeper.sandbox.tasks.task_checks import check_tasks
 
 pytestmark = pytest.mark.e2e
 
 needs_bubblewrap = pytest.mark.skipif(
-    environments.missing("bubblewrap") is not None, reason="no bubblewrap here"
+    sandbox.missing("bubblewrap") is not None, reason="no bubblewrap here"
 )
 GOOD = {
     "task.toml": """

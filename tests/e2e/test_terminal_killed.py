@@ -11,13 +11,13 @@ import psutil
 import pytest
 from support import shell as shells
 
-from sweeper import environments
-from sweeper.environments.bubblewrap import below
+from sweeper import sandbox
+from sweeper.sandbox.bubblewrap import below
 from sweeper.sweep.process import began
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.skipif(environments.missing("bubblewrap") is not None, reason="no bubblewrap here"),
+    pytest.mark.skipif(sandbox.missing("bubblewrap") is not None, reason="no bubblewrap here"),
 ]
 TASKS = Path(__file__).parents[2] / "grids" / "terminal"
 DAEMONS = "RUN setsid sleep 1000 & sleep 1000 & sleep 0.2\n"

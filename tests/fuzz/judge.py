@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from sweeper.environments import bubblewrap
+from sweeper.sandbox import bubblewrap
 
 PROCESSOR_SECONDS = 10
 """A case that takes longer is ended, and counts as one that never ends."""

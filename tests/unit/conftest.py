@@ -19,7 +19,6 @@ from sweeper.fields import nodes
 from sweeper.grid import parse_grid
 from sweeper.grid.json_schema import grid_schema
 from sweeper.launcher import launching, manifest
-from sweeper.launcher.trust import sealed
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.scheduler.progress import Summary
@@ -29,6 +28,7 @@ from sweeper.sweep import labels
 from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.launcher import held_of
 from sweeper.sweep.states import Event, State
+from sweeper.sweep.trust import sealed
 from sweeper.testing import FAKE, FakeBackend, FakeClock, Faults, FaultyStore
 
 # Examples take longer on a busy machine.

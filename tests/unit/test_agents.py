@@ -19,7 +19,7 @@ from sweeper.agents.allowance import Limits
 from sweeper.agents.answers import Marker, masked
 from sweeper.agents.server import make_server, require_token, token_of
 from sweeper.agents.skill import NAME, skill_text
-from sweeper.launcher import annotations
+from sweeper.results import annotations
 from sweeper.results.registry import Registry
 from sweeper.store.documents import encode
 from sweeper.store.local import LocalStore

@@ -10,7 +10,7 @@ from support.agent_bench import SECRET, Bench
 from sweeper.agents import allowance
 from sweeper.agents.allowance import Limits, read_limits
 from sweeper.errors import UsageError
-from sweeper.launcher import annotations
+from sweeper.results import annotations
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.plan import Budget
 

@@ -16,7 +16,7 @@ from sweeper.agents.allowance import Limits
 from sweeper.agents.server import make_server
 from sweeper.agents.sessions import Session, Sessions
 from sweeper.agents.workspace import Workspace
-from sweeper.environments import missing
+from sweeper.sandbox import missing
 from sweeper.store.documents import encode
 from sweeper.sweep.folder import SweepFolder
 from sweeper.sweep.plan import Plan

@@ -16,7 +16,7 @@ from sweeper.analysis.page.notebook import merged
 from sweeper.analysis.reading.criterion import TEMPLATE, judge, read_plan
 from sweeper.cli import main
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, UsageError
-from sweeper.launcher import annotations
+from sweeper.results import annotations
 from sweeper.results.registry import Registry
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.common.sweeper_argv import array_command, worker_command
-from sweeper.provenance import job_bundle
+from sweeper.recipe import job_bundle
 from sweeper.sweep.plan import Carried
 from sweeper.worker import bare_machine
 

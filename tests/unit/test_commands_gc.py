@@ -197,7 +197,7 @@ def test_gc_keeps_files_of_living_processes_only(store, capsys, kind):
     folder.mkdir(parents=True)
     (folder / "requirements.txt").write_text("a==1\n")
     takes = {
-        "snapshots": "from sweeper.provenance.snapshot import hold_copy as hold",
+        "snapshots": "from sweeper.recipe.snapshot import hold_copy as hold",
         "built": "from sweeper.worker.bare_machine import hold_build as hold",
     }
     program = f"{takes.get(kind, takes['built'])}\nimport time\nhold({str(folder)!r})\n"

@@ -8,9 +8,9 @@ import pytest
 
 import sweeper
 from sweeper.errors import GridError, UsageError
+from sweeper.grid.translation.from_configs import grid_of
 from sweeper.planner.plan import plan
 from sweeper.results.registry import Registry
-from sweeper.translation.from_configs import grid_of
 
 MODULE = """
 import dataclasses, json, os

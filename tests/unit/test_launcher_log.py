@@ -8,8 +8,8 @@ import pytest
 
 from sweeper.cli import main
 from sweeper.common.logs import MOST_BYTES, Changes, Log, level, logging_to
+from sweeper.common.redaction import Redactor
 from sweeper.errors import UsageError
-from sweeper.provenance.redaction import Redactor
 from sweeper.scheduler.context import Context
 from sweeper.scheduler.loop import Scheduler
 from sweeper.sweep.states import Event

@@ -11,7 +11,6 @@ import pytest
 from sweeper.backends import capabilities_of, registered
 from sweeper.errors import AnotherLauncher, EnvironmentFailure, NotFound, UsageError
 from sweeper.launcher import background, pausing
-from sweeper.launcher.trust import sealed
 from sweeper.scheduler.loop import REPLANNED
 from sweeper.store.documents import read_json
 from sweeper.sweep import lock, sweep_requests
@@ -19,6 +18,7 @@ from sweeper.sweep.folder import SweepFolder, token
 from sweeper.sweep.launcher import held_of
 from sweeper.sweep.plan import read
 from sweeper.sweep.states import Event, State
+from sweeper.sweep.trust import sealed
 from sweeper.testing import FAKE, FakeBackend, Fault, Faults, FaultyStore, Killed
 
 Scene = Any

@@ -2,12 +2,12 @@ import json
 
 import pytest
 
-from sweeper.environments import Result
 from sweeper.recipes import chat, episodes, policy_gradient, rollouts
 from sweeper.recipes.episodes import Action, Player, Sampled, action_of, shown
 from sweeper.recipes.rollouts import Problem, Rollout, Turn
-from sweeper.tasks import Judged
-from sweeper.tasks.documents import Step, Task, TaskEnvironment, Verifier
+from sweeper.sandbox import Result
+from sweeper.sandbox.tasks import Judged
+from sweeper.sandbox.tasks.documents import Step, Task, TaskEnvironment, Verifier
 
 END = 3
 

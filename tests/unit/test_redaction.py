@@ -4,7 +4,7 @@ import itertools
 import json
 import random
 
-from sweeper.provenance.redaction import Redactor, is_secret_name, secret_values
+from sweeper.common.redaction import Redactor, is_secret_name, secret_values
 
 
 def _shown(redactor: Redactor, pieces: list[bytes]) -> bytes:

@@ -11,8 +11,8 @@ import pytest
 from support import written
 
 from sweeper.errors import NotFound, UsageError
-from sweeper.launcher import annotations
 from sweeper.metrics import sources
+from sweeper.results import annotations
 from sweeper.results.registry import RUN_COLUMNS, Registry
 from sweeper.store.documents import seconds_since, timestamp
 

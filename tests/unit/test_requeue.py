@@ -9,7 +9,7 @@ from sweeper.backends import Capabilities, backend_names, capabilities_of, regis
 from sweeper.backends.base import Counter
 from sweeper.errors import UsageError
 from sweeper.launcher import preflight
-from sweeper.provenance.snapshot import CodeCopy
+from sweeper.recipe.snapshot import CodeCopy
 from sweeper.scheduler import submitter
 from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore

@@ -10,8 +10,8 @@ import pytest
 from sweeper import plan
 from sweeper.errors import GridError, UsageError
 from sweeper.launcher.preview import document, job_builder, survey
-from sweeper.provenance import job_bundle, snapshot
-from sweeper.provenance.requirements import read
+from sweeper.recipe import job_bundle, snapshot
+from sweeper.recipe.requirements import read
 from sweeper.store.opening import open_store
 from sweeper.sweep.folder import SweepFolder
 

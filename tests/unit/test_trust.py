@@ -14,10 +14,11 @@ from sweeper.backends import backend_type, registered
 from sweeper.backends.base import Backend
 from sweeper.cli import main
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.launcher import launching, trust
-from sweeper.launcher.trust import is_ours, refuse, require, sealed
+from sweeper.launcher import launching
 from sweeper.planner.plan import plan as planned
+from sweeper.sweep import trust
 from sweeper.sweep.environment_file import write
+from sweeper.sweep.trust import is_ours, refuse, require, sealed
 
 PLAN = {"schema": 1, "name": "s", "runs": [{"id": "a", "config": {"x": 1e-4, "y": float("inf")}}]}
 

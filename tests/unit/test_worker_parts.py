@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from sweeper.common.redaction import Redactor
 from sweeper.errors import StoreError
-from sweeper.provenance.redaction import Redactor
 from sweeper.store.documents import encode, read_json
 from sweeper.store.local import LocalStore
 from sweeper.sweep.folder import SweepFolder

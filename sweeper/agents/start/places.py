@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from sweeper.environments import containers
-from sweeper.environments.process import ROOT, start_cleaner
 from sweeper.errors import EnvironmentFailure, UsageError
+from sweeper.sandbox import containers
+from sweeper.sandbox.process import ROOT, start_cleaner
 
 PLACES = ("podman", "modal", "local")
 _PASSED_ON = (

@@ -19,9 +19,9 @@ from sweeper.agents.start.places import Room, Sandbox
 from sweeper.agents.start.transcript import Session, Transcript
 from sweeper.agents.workspace import AGENT
 from sweeper.common.interrupts import Interrupts
+from sweeper.common.redaction import SHORTEST_NAMED, Redactor, secret_values
 from sweeper.common.sweeper_argv import self_command
 from sweeper.errors import EnvironmentFailure, UsageError
-from sweeper.provenance.redaction import SHORTEST_NAMED, Redactor, secret_values
 from sweeper.store.base import Store
 from sweeper.store.documents import timestamp
 from sweeper.sweep.sweep_requests import user

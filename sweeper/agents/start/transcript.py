@@ -9,8 +9,8 @@ from typing import NamedTuple
 from sweeper.common import codec
 from sweeper.common.backoff import delays, retried
 from sweeper.common.codec import SCHEMA
+from sweeper.common.redaction import Redactor
 from sweeper.errors import AlreadyExists, NotFound, StoreError, UsageError
-from sweeper.provenance.redaction import Redactor
 from sweeper.store.base import Store
 from sweeper.store.documents import encode, read_as
 from sweeper.terminal import warn

@@ -1,1 +1,0 @@
-"""Records the origin of a sweep and the code that it runs."""
