@@ -1,1 +1,1 @@
-"""A place for files: a local folder, or any address that fsspec knows."""
+"""A place for files: a local folder, or a remote store that fsspec can reach."""

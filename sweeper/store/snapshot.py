@@ -31,7 +31,8 @@ class Contents(Protocol):
     stamp, and the listings of sweeps."""
 
     gates: tuple[str, ...]
-    """Folders of a sweep. Every change of the sweep changes the listing of at least one of them."""
+    """Folders of a sweep. Every change of the sweep changes the listing of at least one of these
+    folders."""
 
     def get(self, path: str, stamp: tuple[int, int]) -> bytes | None:
         """Return the content that a file had with this stamp, or None if it is not cached."""
@@ -43,11 +44,11 @@ class Contents(Protocol):
 
     def listing(self, top: str, gate: Sequence[Entry]) -> Sequence[Entry] | None:
         """Return the cached listing of the sweep `top`; None if there is none, or it is outdated.
-        `gate` has the files that are in the sweep's `gates` now."""
+        `gate` has the files that are now in the folders `gates` of the sweep."""
         ...
 
     def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
-        """Cache the listing of a sweep. `gate` must have been listed before it."""
+        """Cache the listing of the sweep `top`. `gate` must have been listed before the sweep."""
         ...
 
 
@@ -159,7 +160,8 @@ class Snapshot:
         return {entry.path: entry for entry in listing}
 
     def _list_each(self) -> dict[str, Entry]:
-        """List the whole root: sweep by sweep, or with one request if there are many sweeps."""
+        """List the whole root: sweep by sweep, or at once if there are more than `AT_ONCE`
+        folders."""
         children = [*self._store.children()]
         tops = [child.path[:-1] for child in children if child.path.endswith("/")]
         if len(tops) > AT_ONCE:
@@ -224,7 +226,7 @@ class Snapshot:
 
     def _unpack(self, top: str, listing: dict[str, Entry]) -> bool:
         """Read the packed files of a sweep, unless they were read before. Return whether this call
-        read them."""
+        read any."""
         if top in self._packs:
             return False
         has = f"{top}/{packed.NAME}" in listing

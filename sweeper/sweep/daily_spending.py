@@ -36,7 +36,8 @@ class SweepSpent(NamedTuple):
     identity: Sparse[str | None] = None
 
     def plus(self, now: Spent, created: str | None, day: str) -> "SweepSpent":
-        """Return a copy with the total usage `now`. The increase is added to `day`."""
+        """Return a copy with the total usage `now`. The increase is added to `day`. If the sweep
+        was `created` anew, all of `now` is the increase."""
         before = self.counted if created == self.created else NOTHING
         more = Spent(beyond(now.usage, before.usage), max(0.0, now.seconds - before.seconds))
         if not more.usage.models and not more.seconds:

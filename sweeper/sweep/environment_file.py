@@ -66,7 +66,7 @@ def _keep(path: str, environment: Mapping[str, str]) -> None:
 
 
 def change(path: str, values: Mapping[str, str]) -> None:
-    """Change variables in a stored environment, for workers that start later. Raises
+    """Set variables in the environment stored at `path`, for workers that start later. Raises
     `StoreError`."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -78,7 +78,8 @@ def change(path: str, values: Mapping[str, str]) -> None:
 
 
 def mark_of(path: str) -> str | None:
-    """Return the random value that identifies the launch of the environment at `path`, or None."""
+    """Return the random value in the environment at `path` that identifies its launch. Return None
+    if the file cannot be read or has no such value."""
     with suppress(EnvironmentFailure):
         return read_environment(path).get(_MARK)
     return None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 INFORMATIVE = ENDED | {Event.LOST, Event.CLAIMED}
-"""Events whose files are read. For other events, the name of the file is enough."""
+"""Events whose files `read_outcome` reads. For other events, the name of the file is enough."""
 
 Events = dict[str, set[tuple[int, Event]]]
 """The events of each run (by id), as pairs of attempt and event."""
@@ -142,8 +142,8 @@ class SweepFolder:
         return f"{self.attempt(run, attempt)}/stdout.log"
 
     def with_metrics_in(self, folder: str | None) -> "SweepFolder":
-        """Return this sweep's folder with the `inner` that the grid's `launch.metrics_dir`
-        (`folder`) means: "run" for `{log_path}/run`, "" for None."""
+        """Return this sweep's folder with the `inner` that follows from `folder`, the grid's
+        `launch.metrics_dir`: "run" for `{log_path}/run`, "" for None."""
         inner = folder.removeprefix(_LOG_PATH).strip("/") if folder else ""
         return SweepFolder(self.store, self.name, inner)
 
@@ -157,9 +157,9 @@ class SweepFolder:
         return f"{self.store.root}/{self.name}"
 
     def read_plan(self) -> "Plan":
-        """Read the plan of the last launch, and add the runs that follow from recorded choices.
-        Raises `NotFound` with a hint if there is no such sweep, and `StoreError` if the plan is
-        damaged or the sweep's folder is a dangling link."""
+        """Read the plan of the last launch, and add the runs that follow from recorded choices or
+        rounds. Raises `NotFound` with a hint if there is no such sweep, and `StoreError` if the
+        plan is damaged or the sweep's folder is a dangling link."""
         from sweeper.store.documents import read_as
         from sweeper.sweep.plan import read
 
@@ -249,17 +249,18 @@ class SweepFolder:
         return read_as(self.store, self.service, launcher.read_service)
 
     def read_events(self) -> Events:
-        """Read the events of all runs. Runs without events are left out. Raises `NotFound` if
-        the sweep's folder is missing (removed, or on an unmounted disk)."""
+        """Read the events of all runs. Runs without events are left out. Raises `NotFound` if there
+        are neither events nor a plan (the sweep was removed, or its disk is not mounted)."""
         events = _events_in(self.store.names(self.state))
         if not events and not self.store.exists(self.plan):
             raise NotFound(f"{self.address} does not exist")
         return events
 
     def peek_events(self, listed: Iterable[str] | None = None) -> Events:
-        """Read the events of all runs in half the time of `read_events`. Do not change the
-        result, because runs with the same events share one set. `listed` has the paths of the
-        events' files, if the caller has listed them already."""
+        """Read the events of all runs. On a local store this takes half the time of `read_events`,
+        and returns {} if the sweep is missing. Do not change the result, because runs with the same
+        events share one set. `listed` has the paths of the events' files, if the caller has listed
+        them already."""
         top = self.store.local_path(self.state)
         if listed is not None:
             return _events_in(listed)
@@ -316,9 +317,9 @@ class SweepFolder:
         return None
 
     def read_request(self, name: str, read: "Callable[[object, str], T]") -> "T | None":
-        """Read a user's request to the launcher. `read` converts the document. Return None if
-        there is no request, or if the request is damaged, because it must not end a launcher.
-        Raises `StoreError`."""
+        """Read a user's request to the launcher. `read` converts the document. Return None if there
+        is no request, or if the request cannot be read, because a damaged request must not end a
+        launcher. Raises `StoreError`."""
         from sweeper.store.documents import read_as
 
         path = self.request(name)
@@ -332,9 +333,9 @@ class SweepFolder:
             raise
 
     def read_observations(self) -> "Observations":
-        """Read the observations that the launcher last published. Some of them are valid only
-        while the launcher is running. If a user has paused or continued the sweep since then,
-        the result shows that."""
+        """Read the observations that the launcher last published. Some of the observations are
+        valid only while the launcher is running. `held` and `paused` are updated if a user has
+        paused or continued the sweep since then. Raises `StoreError`."""
         from sweeper.store.documents import read_as
         from sweeper.sweep import launcher
 

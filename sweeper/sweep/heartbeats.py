@@ -47,10 +47,11 @@ Attempt = tuple[str, int]
 
 
 class Beat(NamedTuple):
-    """An attempt's heartbeat as polled. `stamp` changes with each heartbeat (0: there is none
-    yet). `seen` is when the stamp last changed, or when it was first polled. `began` is when the
-    attempt began, if known. Both times are by our monotonic clock. `older` is how old the
-    heartbeat was at our first poll, by the worker's clock."""
+    """An attempt's heartbeat as polled. `stamp` changes with each heartbeat (0: there is none yet).
+    `seen` is when the stamp last changed, or when it was first polled. `began` is when the attempt
+    began, if known. `seen` and `began` are by our monotonic clock. `older` is the age of the
+    heartbeat at our first poll, according to the time in the heartbeat (0 if unknown or no longer
+    needed)."""
 
     stamp: int
     seen: float
@@ -72,10 +73,9 @@ class Heartbeats:
         wall: Callable[[], float] | None = None,
         most: int | None = None,
     ) -> None:
-        """Set the clocks and the limit. `wall` returns seconds since 1970. With `wall`, a
-        heartbeat that does not change for `_DOUBT_SECONDS` is dated by the time in it, not by
-        the first poll. `most` limits how many heartbeats a poll of a remote store reads; if more
-        heartbeats have changed, the poll does not read the others."""
+        """Set the clocks and the limit. `wall` returns seconds since 1970. With `wall`, a heartbeat
+        that does not change for `_DOUBT_SECONDS` is dated by the time in it, not by the first poll.
+        `most` limits how many of the changed heartbeats a poll of a remote store reads."""
         self._store, self._folder = folder.store, folder
         self._clock, self._wall = clock, wall
         self._most = most
@@ -109,7 +109,8 @@ class Heartbeats:
 
     def of(self, run: str, attempt: int) -> tuple[float, Mapping[str, object]]:
         """Return the seconds since the heartbeat last changed, and its document (`paused`,
-        `machine`, `host`). The document is empty before the first heartbeat."""
+        `machine`, `host`). The document is empty before the first heartbeat. Return (0, {}) for an
+        attempt that was not polled."""
         beat = self.known.get((run, attempt))
         return (0.0, {}) if beat is None else (self._clock() - beat.seen, beat.body.document)
 
@@ -139,7 +140,8 @@ class Heartbeats:
         return known
 
     def _since(self, written: str | None) -> float:
-        """Return the seconds since a time that the worker wrote; 0 if unknown."""
+        """Return the seconds since a time that the worker wrote; 0 without a time or without
+        `wall`."""
         if written is None or self._wall is None:
             return 0.0
         # imported late, since `status` of an ended sweep needs no times

@@ -11,7 +11,7 @@ from sweeper.sweep.recipe import Recipe, Snapshot, runs_anywhere
 
 
 class Engine(NamedTuple):
-    """One process of an engine: its address, and when it was started."""
+    """One process of an engine: its address and the time of its start."""
 
     url: str
     started: str
@@ -21,12 +21,12 @@ class Job(NamedTuple):
     """The contents of `job.json`.
 
     `settings` are the `launch` settings of the run, without the options of backends.
-    `settings.requirements` is a file in the snapshot; the recipe's environment is built from it.
+    `settings.requirements` is a file in the snapshot, from which the recipe's environment is built.
     `env_file` is the file with the environment, to which `settings.env` is added. `wandb` has
-    variables that name the run's trackers. `fields` are added to the configuration. `engine` is
-    the local engine that the attempt uses, if any. `launch` is the id of the launch whose record
-    says which code the attempt runs. `first` is the earliest attempt whose files the attempt may
-    start from.
+    variables that name the run's trackers. `fields` are added to the configuration. `engine` is the
+    local engine that the attempt uses, if any. `launch` is the id of the launch whose record says
+    which code the attempt runs. `first` is the earliest attempt whose files the attempt may start
+    from.
     """
 
     run: str

@@ -46,8 +46,8 @@ and whether this process itself saw a change, which means that the launcher is a
 
 
 def is_leased(folder: SweepFolder, *, clock: Callable[[], float] = time.monotonic) -> bool:
-    """Return whether a launcher holds the sweep, as far as one check can tell. A launcher that died
-    on another machine counts as alive for `LEASE_SECONDS` after the first check."""
+    """Return whether a launcher holds the sweep's lease, as far as one check can tell. A launcher
+    that died on another machine counts as alive for `LEASE_SECONDS` after the first check."""
     held = _look(folder)
     return held.epoch > 0 and not held.released and not _is_over(folder, held, clock)
 
@@ -64,8 +64,8 @@ def _is_over(folder: SweepFolder, held: _Held, clock: Callable[[], float]) -> bo
 
 
 def is_alive(folder: SweepFolder, since: float = -math.inf) -> bool:
-    """Return whether this process has seen the holder's heartbeat change at or after `since`, in
-    seconds of the clock of `is_leased`. Call `is_leased` first."""
+    """Return whether this process has seen the holder's heartbeat change at or after `since`, a
+    time by the clock that was passed to `is_leased`. Call `is_leased` first."""
     _, changed, before_us = _seen[folder.store.root, folder.name]
     return before_us and changed >= since
 
@@ -127,8 +127,9 @@ def holding_lease(
 
 
 def _take(folder: SweepFolder, before: int) -> bool:
-    """Create the epoch after `before`. Return whether this process has created it. If the
-    store's reply to the first try was lost, the second try recognises its own epoch."""
+    """Create the epoch after `before`. Return whether this process has created it. If the reply of
+    the store was lost and the store's client has repeated the request, the epoch's content shows
+    that the epoch is ours. Return False if the sweep was deleted."""
     holder, path = _this_holder(), _path(folder, before + 1)
     try:
         folder.store.create(path, holder)

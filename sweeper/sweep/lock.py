@@ -16,8 +16,8 @@ from sweeper.sweep.hint import hint
 PATIENCE_SECONDS = 0.5
 """Seconds to wait for a launcher that is about to end."""
 _LOOK_SECONDS = 60.0
-"""Seconds to wait for a process that only checks the lock. It holds the lock only briefly,
-unless it is stopped (SIGSTOP)."""
+"""Seconds to wait for a process that only checks the lock. Such a process holds the lock only
+briefly, unless it is stopped (SIGSTOP)."""
 
 _OPENINGS = 100
 """How many times to try to create the lock's file while other processes remove its folder."""
@@ -87,8 +87,8 @@ def _require_sweep(folder: SweepFolder) -> None:
 
 
 def is_of_lock(store: Store, path: str) -> bool:
-    """Return whether a file of a sweep belongs to the sweep's lock. `holding_sweep` itself
-    removes this file."""
+    """Return whether a file of a sweep belongs to the sweep's lock. `holding_sweep` itself removes
+    such files."""
     if store.is_remote:
         from sweeper.sweep.lease import is_of_lease
 

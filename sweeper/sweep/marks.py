@@ -55,7 +55,7 @@ class Marks(NamedTuple):
     archived: bool = False
 
     def record(self) -> dict[str, object]:
-        """Return plain values, for `--json`."""
+        """Return notes, tags and star as plain values, for `--json`."""
         notes = [{"text": note.text, "by": note.by, "time": note.time} for note in self.notes]
         return {"notes": notes, "tags": list(self.tags), "starred": self.starred}
 

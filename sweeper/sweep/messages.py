@@ -27,7 +27,8 @@ _LONGEST_TRY = 300.0
 
 class Try(NamedTuple):
     """The last try to send a message to a receiver. `delivered` is None while the result is
-    unknown. `error` says why it failed. `sending`: the sending process may still be running."""
+    unknown. `error` says why the try failed. `sending`: the sending process may still be
+    running."""
 
     number: int
     delivered: bool | None
@@ -113,9 +114,9 @@ def _outcome(folder: SweepFolder, key: str, way: str, number: int) -> Try:
 
 
 def _is_sending(folder: SweepFolder, key: str, way: str, number: int) -> bool:
-    """Return whether the sender of a try without a result may still be running. It counts as
-    ended `_LONGEST_TRY` after the try began, or earlier if this machine can tell that its
-    process has ended."""
+    """Return whether the sender of a try without a result may still be running. The sender counts
+    as ended `_LONGEST_TRY` seconds after the try began, or earlier if this machine can tell that
+    the sender's process has ended."""
 
     def read(document: object, place: str) -> bool:
         begun = codec.read(_Begun, document, place)

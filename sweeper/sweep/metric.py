@@ -34,8 +34,8 @@ def value_text(at: str) -> str:
 
 
 def lenders(noise: str) -> tuple[str, ...]:
-    """Return the names of the sweeps whose noise estimates are used: `("a", "b")` for
-    `from=a,b`."""
+    """Return the names of the sweeps whose noise estimates are used: `("a", "b")` for `from=a,b`,
+    and () for other values."""
     word, _, names = noise.partition("=")
     return tuple(dict.fromkeys(filter(None, names.split(",")))) if word == "from" else ()
 

@@ -28,7 +28,7 @@ class Kind(StrEnum):
 
 class Observation(NamedTuple):
     """A launcher's observation of a run. `time` (UTC) is when the observed situation began; for
-    `LATER`, when it ends."""
+    `LATER`, when the next attempt starts."""
 
     kind: Kind
     reason: Sparse[str | None] = None

@@ -86,9 +86,10 @@ _Source = Annotated[
 class Stage(NamedTuple):
     """A part of a sweep with its own recipe. `sources` say which runs of earlier stages its runs
     continue from: their parents. If there are no sources, `runs` are the stage's runs. Otherwise
-    `runs` are templates: each combination of parents makes one run from each template. `launch`
-    is the stage's own section `launch`, in the form of `Launch.document`. It has all options of
-    a backend: the sweep's, overridden by the stage's."""
+    `runs` are templates: each combination of parents makes one run from each template. `launch` is
+    the stage's own section `launch`, in the form of `Launch.document`. If this section sets options
+    of a backend, `launch` has all options of that backend: the sweep's, overridden by the
+    stage's."""
 
     name: str
     recipe: Recipe
@@ -213,10 +214,11 @@ Ended = Literal["clear", "spent", "identical"]
 
 class Round(NamedTuple):
     """A decision of a race, which is never revised. Either `runs` are the ids of the next runs,
-    which bring their cells to `seeds` seeds each. Or `runs` is empty, and `ended` says why the
-    race has ended: one cell is clearly the best, all seeds are used, or the runs of each cell
-    are identical. `judged` is a digest of the race's runs, its metric and its largest number of
-    seeds: if a changed grid gives another digest, a race that had ended continues."""
+    which bring their cells to `seeds` seeds each. Or `runs` is empty, and `ended` says why the race
+    has ended: one cell is clearly the best (`clear`), the cells that may be the best have all their
+    seeds (`spent`), or the runs of each cell are identical (`identical`). `judged` is a digest of
+    the race's runs, its metric and its largest number of seeds: if a changed grid gives another
+    digest, a race that had ended continues."""
 
     seeds: Annotated[int, AtLeast(1)]
     runs: Annotated[tuple[str, ...], Default(())]
@@ -320,8 +322,8 @@ class Plan(NamedTuple):
         return retries if isinstance(retries, int) else self.launch.retries
 
     def of(self, stage: str | None) -> "Plan":
-        """Return the plan with the recipe, metric, axes and launch settings of a stage, or the plan
-        itself if there is no such stage."""
+        """Return the plan with the recipe, metric, axes, baseline and launch settings of a stage,
+        or the plan itself if there is no such stage."""
         part = self.stage(stage)
         if part is None:
             return self
@@ -379,7 +381,8 @@ class Plan(NamedTuple):
 
 
 def launch_id(provenance: Mapping[str, object] | None) -> str | None:
-    """Return the id of the launch with this provenance; None if an older version recorded it."""
+    """Return the id of the launch with this provenance; None without a provenance, or if an older
+    version recorded it."""
     identity = (provenance or {}).get("launch")
     return identity if isinstance(identity, str) else None
 

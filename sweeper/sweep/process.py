@@ -51,8 +51,8 @@ def _is_hidden(pid: int) -> bool:
 
 
 def machine() -> str:
-    """Return a name for this machine that changes with each boot, because process ids then start
-    anew."""
+    """Return a name for the process ids of this machine: it differs between boots and between
+    containers, whose process ids are independent. Without /proc, each call returns another name."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             boot = file.read().strip()
@@ -63,8 +63,8 @@ def machine() -> str:
 
 
 def began(pid: int) -> str | None:
-    """Return when a process was started, in clock ticks since boot. Return None if there is no
-    such process or it is a zombie."""
+    """Return when a process was started, in clock ticks since boot. Return None if there is no such
+    process, or if the process is a zombie or hidden from this user."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

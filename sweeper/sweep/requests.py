@@ -32,8 +32,9 @@ Happened = set[tuple[int, Event]]
 
 
 class Requested(NamedTuple):
-    """The result of a request. `accepted` is False if there was nothing to request; `why` is the
-    reason, for people. `waits`: the run's next attempt is already recorded."""
+    """The result of a request. `accepted` is False if the state of the run does not allow the
+    request. `why` describes the result, for people. `waits`: the run's next attempt is already
+    recorded, but perhaps not submitted."""
 
     run: str
     accepted: bool

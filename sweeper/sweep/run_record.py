@@ -18,11 +18,10 @@ class Times(TypedDict):
 
 
 class RunRecord(Times):
-    """A run as plain values. `stage` and `parents` exist only in sweeps with stages, `backend`
-    only in sweeps with several backends. `metric` is the metric's name, and `value` is the run's
-    value of the metric; both are missing if metrics were not read. `code` is a short name of the
-    code that the run executed; `commit` and `launched` are the commit and the time of its
-    launch."""
+    """A run as plain values. `stage` and `parents` exist only in sweeps with stages, `backend` only
+    in sweeps with several backends. `metric` is the metric's name, and `value` is the run's value
+    of the metric; both are None if metrics were not read. `code` is a short name of the code that
+    the run executed; `commit` and `launched` are the commit and the time of its launch."""
 
     id: str
     sweep: str

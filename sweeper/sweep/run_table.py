@@ -24,15 +24,15 @@ from sweeper.sweep.states import (
 )
 
 WITHDRAWN = "withdrawn"
-"""The reason in a launcher's claim, and in the outcome of the attempt that the launcher has
-ended by this claim."""
+"""The `reason` in a launcher's claim, and in the outcome of the attempt that the launcher has ended
+by this claim."""
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class View(NamedTuple):
-    """The state of a run, from its events. `wants`: the run needs an attempt, its first or
-    another one. `cancel`, `retry`: a user has made this request, and it is not carried out yet.
-    `size` is the number of events, which never decreases."""
+    """The state of a run, from its events. `wants`: the run needs an attempt, its first or another
+    one. `cancel`, `retry`: such a request of a user is in effect (see `cancel_asked` and
+    `retry_asked`). `size` is the number of events, which never decreases."""
 
     size: int
     state: RunState
@@ -149,17 +149,17 @@ class RunTable:
         self.add(run, attempt, event, {**body, **facts, "reason": reason, "detail": detail})
 
     def withdraw(self, run: str, attempt: int, why: str) -> bool:
-        """Claim an attempt that no worker has claimed, and end it. If its job starts later, the
-        job finds the claim and does not train. Return False if a worker claimed the attempt
-        first."""
+        """Claim an attempt that no worker has claimed, and end it. If its job starts later, the job
+        finds the claim and does not train. Return False if a worker claimed the attempt first, or
+        if the claim cannot be read."""
         body = {"nonce": os.urandom(8).hex(), "submitted": attempt, "by": "the launcher"}
         self.add(run, attempt, Event.CLAIMED, body | {"reason": WITHDRAWN, "detail": why})
         return self.finish_withdrawal(run, attempt)
 
     def finish_withdrawal(self, run: str, attempt: int) -> bool:
-        """End an attempt that a launcher has claimed in order to withdraw it. An earlier
-        launcher may have made the claim before it was killed. Return False if a worker has made
-        the claim. Raises `StoreError`."""
+        """End an attempt that a launcher has claimed in order to withdraw it. An earlier launcher
+        may have made the claim before it was killed. Return False if a worker has made the claim,
+        or if the claim is missing or damaged. Raises `StoreError`."""
         if (run, attempt) in self._with_worker:
             return False
         try:

@@ -31,9 +31,10 @@ _OVER = frozenset({Event.SUCCEEDED, Event.FAILED, Event.CANCELLED})
 
 @contextmanager
 def changing(folder: SweepFolder) -> Generator[None]:
-    """Let the block write to a sweep without its lease. Meanwhile, a file in `launcher/` makes
-    readers list the sweep again. If the process is killed or the store fails, the file stays,
-    because the write may still arrive. Raises `StoreError`."""
+    """Let the block write to a sweep without holding the sweep's lease. On a local store, do
+    nothing else. Meanwhile, a file in `launcher/` makes readers list the sweep again. If the
+    process is killed or the store fails, the file stays, because the write may still arrive. Raises
+    `StoreError`."""
     if not folder.store.is_remote:
         yield
         return

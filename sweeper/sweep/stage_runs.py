@@ -30,8 +30,8 @@ Taken = Callable[[Choice], Sequence[str] | None]
 
 class Growth(NamedTuple):
     """The result of `grow`. `runs` are the known runs, in the order of the stages, followed by
-    runs that are no longer in the grid. `choices` were not made yet. `unknown` maps each stage
-    to the number of runs that depend on these choices."""
+    retired runs. `choices` are the choices that were not made yet. `unknown` maps stages to the
+    largest number of runs that depend on these choices."""
 
     runs: tuple[Run, ...]
     choices: tuple[Choice, ...]
@@ -158,8 +158,8 @@ class _Growing:
         return math.prod(map(self._expected_of, source.takes)) - now_known
 
     def _expected_of(self, take: Take) -> int:
-        """Return how many runs a take will have in the end: the chosen runs, or before the
-        choice, the largest possible number."""
+        """Return how many runs a take will have in the end. Before its choice is made, this is the
+        largest possible number."""
         taken, runs = self._taken_by(take), self._of[take.stage]
         if take.how == "each":
             return len(runs) + self._unknown[take.stage]
@@ -234,7 +234,8 @@ class _Growing:
         return self._named(template, pieces, child)
 
     def _named(self, template: Run, pieces: Sequence[str], run: Run) -> Run:
-        """Name a run that was made from a template. `pieces` name its parents."""
+        """Return `run`, which was made from `template`, with its name and its cell. `pieces` are
+        the parts of the name that tell which parents the run has."""
         labels = [template.cell] if template.cell != "base" or not pieces else []
         cell = shorten(f"{run.stage}/{','.join([*labels, *pieces])}")
         tail = _seed_in(template)

@@ -30,9 +30,9 @@ NO_WAITS: Mapping[str, Wait] = MappingProxyType({})
 def waits(
     plan: Plan, fate: Callable[[str], Fate], lacking: Mapping[str, Wait] = NO_WAITS
 ) -> tuple[dict[str, Wait], dict[str, Wait]]:
-    """Return two dicts: from run id to wait, for runs whose parents have not all succeeded; and
-    from stage to wait, for unknown runs of stages. `lacking` has waits that are already known,
-    by run id or by the key of a choice."""
+    """Return two dicts: from run id to wait, for open runs whose parents have not all succeeded or
+    that are in `lacking`; and from stage to wait, for unknown runs of stages. `lacking` has waits
+    that are already known, by run id or by the key of a choice."""
     runs: dict[str, Wait] = {}
     names = {run.id: run.name for run in plan.runs}
     for run in plan.runs:  # Parents come before their children.
@@ -82,7 +82,7 @@ def _wait(name: str, fate: Fate, wait: Wait | None) -> Wait:
 
 def fate_of(run: str, fate: Callable[[str], Fate], runs: dict[str, Wait]) -> Fate:
     """Return the result of a run. A run that waits in vain has the result of the run that blocks
-    it."""
+    it. `runs` has the waits by run id."""
     run_fate = fate(run)
     return runs[run].fate if run_fate == "open" and run in runs and runs[run].vain else run_fate
 
@@ -91,8 +91,9 @@ def _choosing(
     choice: Choice, fate: Callable[[str], Fate], runs: dict[str, Wait], names: dict[str, str]
 ) -> Wait:
     """Return the wait of a choice. A choice waits until all candidates have ended. A cancelled
-    candidate blocks it, because a user who cancels runs does not want the sweep to continue. A
-    failed candidate blocks it if the metric's `failed` is `bound`."""
+    candidate blocks the choice, because a user who cancels runs does not want the sweep to
+    continue. A failed candidate blocks it if the metric's `failed` is `bound`. The choice also
+    waits in vain if all candidates have ended and none has succeeded."""
     fates: dict[str, Fate] = {run: fate_of(run, fate, runs) for run in choice.candidates}
     words = choice.take.words
     for fault, singular, several in _FAULTS:

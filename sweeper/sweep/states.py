@@ -148,14 +148,14 @@ def fold(events: Iterable[tuple[int, Event]]) -> RunState:
 
 
 def cancel_asked(events: Collection[tuple[int, Event]]) -> bool:
-    """Return whether a user has requested to cancel the run, and has not requested a retry
-    since."""
+    """Return whether a request to cancel the run is in effect: since then, no retry was requested
+    and no later attempt was opened."""
     last = _last(events, Event.CANCEL)
     return last > last_retry(events) and last >= max(fold(events).opened, 1)
 
 
 def retry_asked(events: Collection[tuple[int, Event]]) -> bool:
-    """Return whether another attempt is requested but not opened yet."""
+    """Return whether another attempt is requested, but neither opened nor cancelled yet."""
     return last_retry(events) >= max(fold(events).opened, 1) and not cancel_asked(events)
 
 
@@ -199,7 +199,7 @@ def last_retry(events: Iterable[tuple[int, Event]]) -> int:
 
 def begun_anew(events: Iterable[tuple[int, Event]], attempt: int) -> int:
     """Return the first attempt whose files `attempt` may start from: the attempt that the last
-    `again` requested, or 1 if there is no `again`."""
+    earlier `again` requested, or 1 if there is no `again`."""
     attempts = (n for n, event in events if event is Event.AGAIN and n < attempt)
     return max(attempts, default=0) + 1
 

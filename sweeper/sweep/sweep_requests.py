@@ -1,5 +1,5 @@
 """Requests to the launcher of a sweep: files that are replaced as a whole. The running launcher
-reads them in every round, and the next launcher reads them when it starts."""
+reads them in every step of its loop, and the next launcher reads them when it starts."""
 
 import os
 
@@ -26,7 +26,7 @@ def asked_now() -> Request:
 
 
 def ask_pause(folder: SweepFolder, *, on: bool, runs: bool = False) -> None:
-    """Request that no more runs are started (`on`), or end this pause. With `runs`, running runs
+    """Request that no more runs are started (`on`), or end the pause. With `runs`, running runs
     stop too. Raises `StoreError`."""
     _ask(folder, "pause", asked_now().document(on=on, runs=runs))
 

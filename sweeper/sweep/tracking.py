@@ -134,7 +134,8 @@ def link(plan: Plan, run: str) -> str | None:
 
 
 def keyless(section: Wandb, environment: Mapping[str, str]) -> str | None:
-    """Return a warning if runs would find no W&B key in this environment, or None."""
+    """Return a warning if runs would find no W&B key in this environment. Return None if they would
+    find one, or need none."""
     if section.mode in _HERE_ONLY or environment.get("WANDB_API_KEY"):
         return None
     import netrc

@@ -20,8 +20,8 @@ from sweeper.sweep.plan import Plan, Run
 from sweeper.sweep.states import State
 
 Agree = Callable[[Sequence[str]], bool]
-"""A function that shows the user what would be executed, in lines, and returns whether the user
-allows it."""
+"""A function that shows lines to the user, such as what would be executed, and returns whether the
+user agrees."""
 
 _SEAL = "seal"
 _VARIABLE = "SWEEPER_IDENTITY"
@@ -41,7 +41,7 @@ def sealed(document: Mapping[str, object]) -> dict[str, object]:
 
 
 def is_ours(document: Mapping[str, object]) -> bool:
-    """Return whether a document was written from this home folder, or its user has agreed to
+    """Return whether a document was written from this home folder, or the user has agreed to
     exactly this document."""
     key, seal = _key(make=False), str(document.get(_SEAL)).encode("utf-8", "replace")
     if key and hmac.compare_digest(seal, _seal(key, document).encode()):
@@ -125,8 +125,8 @@ def _digest(document: Mapping[str, object]) -> str:
 
 
 def _key(*, make: bool) -> bytes:
-    """Return this user's secret key. If there is none, create it; with `make=False`, return an
-    empty value."""
+    """Return this user's secret key: $SWEEPER_IDENTITY, or else the key in the home folder. If
+    there is none, create it; with `make=False`, return an empty value."""
     given = os.environ.get(_VARIABLE, "")
     if given:
         if len(given) < _SHORTEST:
