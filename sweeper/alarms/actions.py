@@ -110,7 +110,11 @@ class AlarmActions:
         `StoreError`."""
         self._see_to_commands()
         for _ in range(_ALARMS_AT_ONCE):
-            if not self._due or len(self._commands) >= _AT_ONCE or not self._stopped(self._due[0]):
+            if (
+                not self._due
+                or len(self._commands) >= _AT_ONCE
+                or not self._stop_runs(self._due[0])
+            ):
                 return
             self._record(self._due[0])
             self._due.popleft()
@@ -126,9 +130,9 @@ class AlarmActions:
                     command.process.wait(0.2)
             self.look()
 
-    def _stopped(self, alarm: Alarm) -> bool:
-        """Request to stop the next few runs, if the alarm's actions stop runs. Return whether no
-        more runs are to be stopped."""
+    def _stop_runs(self, alarm: Alarm) -> bool:
+        """Request to stop the next few runs, if the alarm's actions stop runs. Return whether the
+        stop of all of them has been requested."""
         if "stop run" not in alarm.actions and "stop sweep" not in alarm.actions:
             return True
         if self._stopping is None:

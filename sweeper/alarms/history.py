@@ -117,21 +117,21 @@ class Vitals(NamedTuple):
     """The state of an attempt at a check. Times are in seconds by the launcher's clock; None means
     unknown.
 
-    `quiet` is the time since the last step or pause, less an allowance for late metrics and for
-    the end of training. `longest` is the duration of the longest of the last steps. `others` is
-    the time that an attempt may need until its first step: this attempt's own time if it has
-    made a step, else the longest time of all attempts of the sweep. `is_command`: the recipe is
-    a command without a step yet, and may never record one. `lacks_folder`: neither the command
-    nor its environment contains `{log_path}`. `paused` says why the service has paused the
-    attempt, `paused_s` for how long. `beat_quiet` is the time since the last heartbeat, `lease`
-    the time after which a worker counts as lost. `disk_free`, `memory_free` and `memory_total`
-    are the bytes of the worker's machine, `host`. `failed` is set only after a failure, and
-    `metric` (the grid's metric) only after a success.
+    `quiet` is the time since the last step or pause, less an allowance for late metrics and for the
+    end of training. `longest` is the duration of the longest of the last steps. `to_first_step` is
+    the time that an attempt may need until its first step: this attempt's own time if it has made a
+    step, else the longest time of all attempts of the sweep. `is_command`: the recipe is a command
+    without a step yet, and may never record one. `lacks_folder`: neither the command nor its
+    environment contains `{log_path}`. `paused` says why the service has paused the attempt,
+    `paused_s` for how long. `beat_quiet` is the time since the last heartbeat, `lease` the time
+    after which a worker counts as lost. `disk_free`, `memory_free` and `memory_total` are the bytes
+    of the worker's machine, `host`. `failed` is set only after a failure, and `metric` (the grid's
+    metric) only after a success.
     """
 
     quiet: float = 0.0
     longest: float | None = None
-    others: float | None = None
+    to_first_step: float | None = None
     paused: str | None = None
     paused_s: float = 0.0
     beat_quiet: float = 0.0

@@ -377,7 +377,7 @@ def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | No
     vitals = history.vitals
     if vitals.paused is not None or vitals.beat_quiet > max(vitals.lease, 30.0):
         return None
-    pace = vitals.longest if vitals.longest is not None else vitals.others
+    pace = vitals.longest if vitals.longest is not None else vitals.to_first_step
     if pace is None and vitals.is_command:
         return None  # a command may record no step at all
     pace_text, bound = "", thresholds["first"]

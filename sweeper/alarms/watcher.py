@@ -410,7 +410,7 @@ class Watcher:
         return Vitals(
             quiet=max(0.0, quiet),
             longest=watch.longest,
-            others=watch.first if watch.steps else self._first,
+            to_first_step=watch.first if watch.steps else self._first,
             paused=f"{paused.get('reason')} since {paused.get('since')}" if paused else None,
             paused_s=as_float(paused.get("for_s")) or 0.0,
             beat_quiet=seen.quiet,

@@ -235,7 +235,7 @@ class _Reader:
                 busy.append(tail)
             elif self._ends(tail):
                 self._print_end(tail)
-            elif tail.stands(_STANDS_SECONDS):
+            elif tail.is_idle_for(_STANDS_SECONDS):
                 self._printer.print_lines(self._printer.matching(tail.finish()))
         return not busy
 

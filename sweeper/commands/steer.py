@@ -160,7 +160,7 @@ def _start_again(arguments: Namespace) -> int:
     requests = request_retries(sweep, ids, agreeing(arguments), succeeded=succeeded)
     refusals = [request.why for request in requests.done if not request.accepted or request.waits]
     for why, count in Counter(refusals).items():
-        warn(f"{count} {why}")
+        warn(f"{plural(count, 'run')} {why}")
     say(f"{sweep.name}: {plural(requests.again, 'run')} will start again", flush=True)
     if not requests.again:
         if not runs:

@@ -115,7 +115,7 @@ class Tail:
             rest = b""
         self._rest = rest
 
-    def stands(self, seconds: float) -> bool:
+    def is_idle_for(self, seconds: float) -> bool:
         """Return whether `read` has found nothing new in the last `seconds` seconds."""
         return time.monotonic() - self._grew > seconds
 

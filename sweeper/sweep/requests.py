@@ -72,7 +72,7 @@ def asked_again(run: str, happened: Happened, *, succeeded: bool = False) -> Req
     if state.state is State.SUCCEEDED and not succeeded:
         return Requested(run, False, "succeeded already")
     if state.at_work and cancel_asked(happened):
-        return Requested(run, False, "being cancelled: retry them when they have ended")
+        return Requested(run, False, "being cancelled: retry once that is done")
     if state.state in OPEN:
         return Requested(run, False, "still running")
     if state.unacknowledged:

@@ -303,8 +303,8 @@ def test_a_run_without_steps_raises_stalled():
 
 
 def test_stalled_before_the_first_step():
-    assert vital(quiet=100.0, longest=None, others=4.0) != {}
-    assert vital(quiet=100.0, longest=None, others=60.0) == {}
+    assert vital(quiet=100.0, longest=None, to_first_step=4.0) != {}
+    assert vital(quiet=100.0, longest=None, to_first_step=60.0) == {}
     assert vital(quiet=1799.0, longest=None) == {}
     assert set(vital(quiet=1801.0, longest=None)) == {"stalled"}
     assert vital(quiet=1e6, longest=None, is_command=True) == {}  # it may write no metrics
