@@ -169,8 +169,8 @@ def delete(sweep: str, *, root: str | None = None) -> None:
 
 
 def clear(folder: SweepFolder) -> None:
-    """Remove the files and folders of a sweep, except for its lock, which its holder removes.
-    Raises `StoreError`."""
+    """Remove the files and folders of a sweep, except for the sweep's lock, which the lock's holder
+    removes. Raises `StoreError`."""
     last: dict[str, list[str]] = {name: [] for name in _LAST}
     first: list[str] = []
     for path in folder.store.names(folder.name):

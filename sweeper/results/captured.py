@@ -52,10 +52,10 @@ def captured(run: RecordedRun) -> list[Found]:
 
 
 def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Found]:
-    """Return the rollouts with the captured tokens in their steps, then the captured
-    trajectories that match no rollout. A captured trajectory matches a rollout with the same
-    iteration, group, trajectory and number of steps, and with the same split, if its split was
-    captured."""
+    """Return the rollouts with the captured tokens in their steps, then the captured trajectories
+    that match no rollout. A captured trajectory matches a rollout with the same iteration, group,
+    trajectory and number of steps. If a split was captured with the trajectory, the rollout must
+    also have the same split."""
     by_place: dict[tuple[object, ...], list[Found]] = {}
     for capture in captures:
         place = capture.numbers.get("iteration"), *capture.place
@@ -88,7 +88,7 @@ def with_tokens(rollouts: Sequence[Found], captures: Iterable[Found]) -> list[Fo
 
 
 def _stores(run: RecordedRun, folder: str) -> Iterator[tuple[str, list[_Sequence]]]:
-    """Yield the stores in an attempt's folder, each with its sequences."""
+    """Yield the path and the sequences of each store in an attempt's folder."""
     database, lines = (f"{folder}/{name}".lstrip("/") for name in (_DATABASE, _LINES))
     if run.files.source(database) is not None:
         yield database, run.readable(lambda: _read_database(run, database), [])
@@ -98,8 +98,9 @@ def _stores(run: RecordedRun, folder: str) -> Iterator[tuple[str, list[_Sequence
 
 
 def _read_database(run: RecordedRun, path: str) -> list[_Sequence]:
-    """Read a database. Raises `StoreError` if it is damaged. Unless the capture daemon has the
-    database open, a copy is read, so that SQLite writes nothing next to the database."""
+    """Read a database. While the capture daemon has the database open, the database itself is read.
+    Otherwise a copy is read, so that SQLite writes nothing next to the database. Raises
+    `StoreError` if the database is damaged."""
     import sqlite3
 
     local = run.store.local_path(path)

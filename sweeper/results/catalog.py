@@ -92,8 +92,9 @@ class Catalog:
         return (sweep if root is None else f"{root.rstrip('/')}/{sweep}"), rest
 
     def _placed(self, name: str) -> tuple[list[Store], str]:
-        """Split a name into its root and the remaining name. Return the stores that may contain
-        it, and the remaining name."""
+        """Return the stores in which to look for a name, and the name without its root. If the name
+        begins with a root, the only store is that of this root; otherwise all stores are
+        returned."""
         root, rest = split_root(name, self.roots)
         return [store for store in self._stores if root in (None, store.root)], rest
 
@@ -152,8 +153,9 @@ class Catalog:
     def _of_each_root(
         self, find: Callable[[Store], Iterable[T]], stores: Sequence[Store] | None = None
     ) -> Iterator[tuple[Store, T]]:
-        """Yield the items that `find` returns for each root, or for each of `stores`. With several
-        roots, an unreachable root is reported; with only one, it is an error."""
+        """Yield each item that `find` returns for a store, together with the store. `stores` are
+        searched (None: the stores of all roots). If the catalog has several roots, an unreachable
+        store is reported; otherwise `StoreError` is raised."""
         for store in self._stores if stores is None else stores:
             if not self._is_there(store):
                 continue
@@ -220,7 +222,7 @@ class Catalog:
     ) -> list[RecordedRun]:
         """Return the runs as objects, without retired runs that have ended. `sweep` is a name or
         glob of sweeps, or of folders that contain runs outside sweeps. Raises the same errors as
-        `records`."""
+        `Registry.records`."""
         return current(self.all_handles(sweep, state))
 
     def all_handles(
@@ -241,8 +243,9 @@ class Catalog:
     ) -> list[RecordedRun]:
         """Return the runs that match one of the selectors (see `results.selectors`), have one of
         the states, and meet the condition. Without selectors, all runs match except those of
-        archived sweeps; with `archived`, these match too. With `dropped`, retired runs are
-        included. Raises `NotFound` for a selector without a match."""
+        archived sweeps; with `archived`, these match too. With `dropped`, retired runs that have
+        ended are included. Raises `NotFound` for a selector without a match. If files could not be
+        read, a selector that names a sweep is skipped instead."""
         sweeps = {self.split(selector)[0] for selector in selectors}
         if sweeps and all(self.has_sweep(name) for name in sweeps):
             runs = self.handles_of(sorted(sweeps))

@@ -72,8 +72,8 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
 
 
 def _recorded_lengths(group: Record) -> list[list[float]]:
-    """Return the lengths of the turns of each trajectory, if the section has them. Each turn has
-    two numbers: the tokens read, and the tokens written."""
+    """Return the lengths of the turns of each trajectory in a group's section; empty if the section
+    does not give them. Each turn has two numbers: the tokens read, and the tokens written."""
     lengths: dict[int, list[float]] = {}
     for section in _all_sections(group):
         matched = _EPISODE.match(_heading(section))
@@ -137,8 +137,9 @@ def _numbered(group: Record, size: int) -> list[list[Spoken]] | None:
 
 def _assigned(blocks: Sequence[Sequence[Record]], records: Sequence[Record]) -> list[Transcript]:
     """Assign a block to each trajectory: a block with a text that the trajectory logged, else a
-    block with the trajectory's reward. If several blocks have this reward, assign them in order.
-    If the rewards do not fit, assign all remaining blocks in order."""
+    block with the trajectory's reward. If several blocks have this reward, assign them in order. If
+    the remaining blocks do not have the rewards of the remaining trajectories, assign all of these
+    blocks in order."""
     spoken = [[texts for part in block for texts in messages_of(part)] for block in blocks]
     unassigned = dict.fromkeys(range(len(blocks)))
     sure: dict[int, int] = {}
@@ -238,7 +239,8 @@ def messages_of(node: object) -> Iterator[Spoken]:
 
 
 def _content(message: Record) -> str:
-    """Return a message's text; other parts (thinking, tool calls) are named by their kind."""
+    """Return a message as text. Other parts than text (thinking, tool calls) begin with their
+    kind."""
     content = message.get("content")
     if isinstance(content, str):
         text = content

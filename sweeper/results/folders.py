@@ -33,9 +33,9 @@ _OF_THE_DISK = "lost+found"
 
 
 def find_folders(store: Store, on_error: OnError | None = None) -> list[str]:
-    """Return the run folders below the root that belong to no sweep, sorted. The root is listed
-    only once. Folders whose names begin with a dot are skipped. Links to folders outside the root
-    are followed, but each folder is visited only once. `on_error` is called with errors about
+    """Return the run folders below the root that belong to no sweep, sorted. A remote root is
+    listed only once. Folders whose names begin with a dot are skipped. Links to folders outside the
+    root are followed, but each folder is visited only once. `on_error` is called with errors about
     unreadable folders."""
     top = store.local_path("")
     return sorted(_of_names(store.names("")) if top is None else _walk(top, on_error))

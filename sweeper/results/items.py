@@ -55,8 +55,9 @@ ITEM_COLUMNS = (
 class Answered(NamedTuple):
     """A run's answers to a task at the last evaluation. Four fields map each item to a value: to
     its mean score (`scores`), its number of answers (`answers`), its prompt and its cluster.
-    Prompts and clusters that were not recorded are left out. `errors` counts answers that ended
-    in an error, which score 0. `training` means that the run trained on these questions."""
+    Prompts and clusters that were not recorded are left out. `errors` counts answers that ended in
+    an error (in an EvalStore, these score 0). `training` means that the run trained on these
+    questions."""
 
     task: str
     scores: Mapping[str, float]
@@ -68,8 +69,8 @@ class Answered(NamedTuple):
 
 
 def item_files(paths: Iterable[tuple[str, int]]) -> list[ItemFile]:
-    """Return the files with answers, from the (path, size) pairs of a run's files. The latest file
-    of a task comes last."""
+    """Return the files with answers, from the (path, size) pairs of a run's files. Files of the
+    same kind and task are sorted from the earliest to the latest."""
     listed = dict(paths)
     files = [file for path, size in listed.items() if (file := _file(path, size, listed))]
     return sorted(files, key=lambda file: (file.kind, file.task, file.order))
@@ -256,7 +257,8 @@ def _of_items(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[
 
 
 def _of_store(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
-    """Parse an EvalStore. A reward above 0 scores 1, as in tinker-cookbook."""
+    """Parse an EvalStore. A reward above 0 scores 1, as in tinker-cookbook. Other rewards, and
+    answers that ended in an error, score 0."""
     for row in rows:
         reward = _score(row.get("reward"))
         identity = row.get("example_id") or row.get("idx")
@@ -284,8 +286,8 @@ def _answer_text(turns: object, role: str) -> list[str]:
 def _of_summaries(rows: Iterable[Mapping[str, object]], file: ItemFile) -> Iterator[Answer]:
     """Parse rollout summaries. The score is the recorded correctness if every answer has it, else
     the reward. An answer's item is its logged `item`, else the text of the question; answers
-    without a question are skipped. The text is the last logged response, or all of them if an
-    `item` was logged."""
+    without a question or a reward are skipped. The text is the last logged response, or all logged
+    responses if an `item` was logged."""
     answers: list[tuple[Answer, float | None]] = []
     for row in rows:
         reward = _score(row.get("total_reward"))

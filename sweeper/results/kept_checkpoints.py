@@ -138,7 +138,8 @@ def _best_and_final(run: RecordedRun, keep: Collection[str]) -> Iterator[str]:
 
 def best_record(run: RecordedRun, records: Sequence[Row]) -> Row:
     """Return the record of the best checkpoint. Each checkpoint is judged by the metric's last
-    value up to the checkpoint's step. If no checkpoint has a value, return the last record."""
+    value up to the checkpoint's step. If no checkpoint has a finite value, return the last
+    record."""
     metric: Mapping[str, str] = run.metric or {}
     values = [
         (step, value)

@@ -15,7 +15,7 @@ _ONCE = 1 << 20
 """The maximum number of bytes to read of one log before reading the next log."""
 
 _LONGEST = 1 << 16
-"""The maximum length of a line in bytes. Longer lines are divided."""
+"""An unfinished line of more bytes than this is divided."""
 
 
 class Line(NamedTuple):

@@ -66,7 +66,7 @@ class Tabulator:
     def _each(
         self, runs: Sequence[RecordedRun], read: Callable[[RecordedRun], Iterable[T]]
     ) -> Iterator[T]:
-        """Yield the result of `read` for each run that can be read."""
+        """Yield the items that `read` returns for each run. Report runs that cannot be read."""
         for run in runs:
             try:
                 yield from read(run)
@@ -106,8 +106,8 @@ class Tabulator:
         return Judged(float(steps[row]) if stepped else None, value, missing_at_end(merged, key))
 
     def curve(self, run: RecordedRun, key: str) -> tuple[Floats, Floats]:
-        """Return the steps and values of the rows by which a run is judged if its metric is
-        `key`. The steps are ABSENT if no row has one. Raises `StoreError`."""
+        """Return the steps and values of the rows by which a run is judged if its metric is `key`.
+        The steps are ABSENT if none of the rows has a step. Raises `StoreError`."""
         return _counting(merge_columns(self._attempts(run, [key])), key)
 
     def _last(self, run: RecordedRun, key: str) -> Judged | None:

@@ -61,7 +61,8 @@ class Origin:
     @property
     def code(self) -> str | None:
         """A short name of the code: the commit, and the digest of the program if there are
-        uncommitted changes. Without a commit, it is only the digest."""
+        uncommitted changes. If there is no commit, or the launch did not copy the code, it is only
+        a digest. None if both are unknown."""
         program = (self.program or _text(self.get("code")) or "")[:8]
         if self.live is not None or self.commit is None:
             return program or None
@@ -144,7 +145,7 @@ class Difference:
 
 class Launches:
     """The launches of a sweep. `of` returns the same `Origin` object for all attempts with the same
-    code."""
+    launch and program."""
 
     def __init__(self, folder: SweepFolder, plan: Plan) -> None:
         self._folder = folder

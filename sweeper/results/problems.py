@@ -12,7 +12,8 @@ would take as long to fail."""
 
 class Problems(list[str]):
     """Messages about unreadable data. `unread` counts the messages about whole files or sweeps,
-    without which the output is incomplete. The other messages are about skipped lines."""
+    without which the output is incomplete. The other messages are warnings, for example about
+    skipped lines."""
 
     def __init__(self) -> None:
         super().__init__()

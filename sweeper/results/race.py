@@ -48,8 +48,8 @@ def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) 
     `cells` have the finite values of their runs; with `sign` 1, smaller is better. None if the
     noise is unknown, because each cell has one value or only equal values.
 
-    The best cell wins if it leads every other cell in a two-sided test. Otherwise cells are
-    dropped if they are behind the best in a test that allows for the number of cells. The tests
+    The best cell wins if it leads every other cell in a two-sided test at `level`. Otherwise cells
+    are dropped if they are behind the best in a test that allows for the number of cells. The tests
     are at least as strict as those of a report, so a report names the same winner.
     """
     scale = choose_scale(cells.values())

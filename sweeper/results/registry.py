@@ -130,8 +130,8 @@ class Registry(Catalog):
         where: str | None = None,
     ) -> "pandas.DataFrame":
         """Return one row per run: `RUN_COLUMNS`, then one column per configuration key, named
-        `config.<key>` if `<key>` is in `RUN_COLUMNS`. `run` is the id, `started` and `ended` are
-        times in UTC, `wall_s` is in seconds, and `value` is the run's value of the sweep's
+        `config.<key>` if another column is called `<key>`. `run` is the id, `started` and `ended`
+        are times in UTC, `wall_s` is in seconds, and `value` is the run's value of the sweep's
         `metric`. Arguments and errors are those of `records`."""
         import pandas
 
@@ -177,7 +177,8 @@ class Registry(Catalog):
         return numbers_frame(parts, first, metric_column, whole=["step"])
 
     def _warn_of_missing_roots(self) -> None:
-        """Warn of local roots that do not exist: an empty table does not show that."""
+        """Warn of local roots that do not exist, since an empty table does not show that a root is
+        missing."""
         for store in self._stores:
             top = store.local_path("")
             if top is not None and not os.path.isdir(top):

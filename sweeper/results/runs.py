@@ -41,7 +41,7 @@ _LARGE = 100_000
 """Metrics of more bytes than this are read with the faster reader, which takes longer to load."""
 
 OPEN_DAY = "open"
-"""The day in the usage of an attempt that has not ended yet."""
+"""The `day` of the usage of an attempt that has not ended yet."""
 
 
 class Used(NamedTuple):
@@ -152,8 +152,8 @@ class RecordedRun(ABC):
 
     @functools.cached_property
     def usage(self) -> Usage:
-        """The usage of all attempts. Steps that an attempt repeated count twice, because they were
-        paid twice."""
+        """The usage of all attempts. Steps that a later attempt repeated count twice, because they
+        were paid for twice."""
         return total(self.used(attempt).usage for attempt in range(1, self.attempts + 1))
 
     @property
@@ -266,7 +266,7 @@ class RecordedRun(ABC):
         return merge(self._parsed_metrics())
 
     def written_rows(self) -> list[Row]:
-        """Return the rows that each attempt wrote; see `metrics.written`."""
+        """Return the rows that each attempt wrote; see `rows.written`."""
         return written(self._parsed_metrics())
 
     def _parsed_metrics(self) -> list[Parsed]:

@@ -158,7 +158,7 @@ def _stored(
 
 
 def _evaluations(paths: Collection[str]) -> dict[str, list[str]]:
-    """Return the folders that have results of suites, with the names of the suites."""
+    """Return the folders of evaluations, with the names of the suites that have results there."""
     folders: dict[str, list[str]] = {}
     for path in sorted(paths):
         folder, _, name = path.rpartition("/")
@@ -206,8 +206,8 @@ class Series(NamedTuple):
 
 
 def series_of(scores: Iterable[tuple["RecordedRun", list[Score]]]) -> list[Series]:
-    """Return one series for each training run, and one for each model in an EvalStore. There,
-    each evaluation is a run, and all evaluations of a model form its series."""
+    """Return one series for each training run, and one for each model in an EvalStore. In an
+    EvalStore, each evaluation is a run, and all evaluations of a model form one series."""
     groups: dict[tuple[str, ...], Series] = {}
     for run, of_run in scores:
         facts = run.evaluation
@@ -224,7 +224,7 @@ def series_of(scores: Iterable[tuple["RecordedRun", list[Score]]]) -> list[Serie
 
 def _distinguished(scores: Sequence[Score]) -> list[Score]:
     """Return the last score of each checkpoint and suite. If checkpoints of several training runs
-    share a name, such as `final`, the checkpoint's address is added to the name."""
+    share a name, such as `final`, each checkpoint's address is added to its name."""
     last = merged(sorted(scores, key=lambda score: score.time or ""))
     paths: dict[str, set[str | None]] = {}
     for score in last:

@@ -1,5 +1,5 @@
-"""Finds the runs that a user selects. A selector is tried in this order: a sweep or a glob of
-sweeps, an id or a name, a glob of names, values (`lr=3e-2,seed=0`), the beginning of a name or an
+"""Finds the runs that a user selects. A selector is tried in this order: as a sweep, an id or a
+name, a glob of sweeps, a glob of names, values (`lr=3e-2,seed=0`), the beginning of a name or an
 id."""
 
 import fnmatch
@@ -28,9 +28,10 @@ def pick(
     dropped: bool = False,
 ) -> list[RecordedRun]:
     """Return the runs that match one of the selectors `names` (all runs if there are none), are in
-    one of `states`, and meet the condition `where`, in the order of `runs`. `dropped` includes runs
-    that are no longer in the grid. Raises `NotFound` for a selector without a match, `UsageError`
-    for an invalid state or condition."""
+    one of `states`, and meet the condition `where`, in the order of `runs`. Retired runs that have
+    ended are included if `dropped` is set or `where` mentions `retired`, or if a selector matches
+    no other run. Raises `NotFound` for a selector without a match, `UsageError` for an invalid
+    state or condition."""
     check_states(states)
     dropped = dropped or asks_for_dropped(where)
     chosen = list(runs) if dropped else current(runs)
@@ -61,8 +62,8 @@ def current(runs: Iterable[Run]) -> list[Run]:
 
 
 def asks_for_dropped(where: str | None) -> bool:
-    """Return whether a condition mentions runs that are no longer in the grid. Raises `UsageError`
-    for an invalid condition."""
+    """Return whether a condition mentions the key `retired`; False if there is no condition. Raises
+    `UsageError` for an invalid condition."""
     if not where:
         return False
     from sweeper.results.where import parse_where
@@ -81,8 +82,8 @@ def check_states(states: Sequence[str] | None) -> None:
 def named(
     runs: Sequence[RecordedRun], selector: str, *, dropped: bool = False
 ) -> list[RecordedRun]:
-    """Return the runs that match one selector. Runs that are no longer in the grid are returned
-    if no other run matches, or if `dropped` is set."""
+    """Return the runs that match one selector. Retired runs that have ended are returned only if no
+    other run matches, or if `dropped` is set."""
     selected = _named(runs, selector)
     return selected if dropped else current(selected) or selected
 

@@ -1,4 +1,4 @@
-"""Queries the Tinker service, or the engine, about billing and checkpoints. Uses the REST
+"""Queries the Tinker service, or the engine, about models, billing and checkpoints. Uses the REST
 interface, not the SDK, which retries for minutes while a user waits."""
 
 import json

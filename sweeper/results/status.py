@@ -29,15 +29,15 @@ class Status(NamedTuple):
     """The status of a sweep at one time.
 
     `counts`: the number of runs in each state. `at_work`: a job or a launcher is running.
-    `finished`: nothing is running, and no run is left to start. `launcher`: a launcher is running.
+    `finished`: every run has ended, and no run is left to start. `launcher`: a launcher is running.
     `held`: the reason why the last launcher started no more runs. `waits`: for each reason why runs
     cannot start without a user's action, one line. `usage`: the usage of the runs, as a launcher
     last computed it. `to_come`: for each stage, the number of runs that are not known yet.
     `observed`: for runs (by id), what a running launcher has observed, or which runs they wait for.
 
-    Without a running launcher, these are None: the system that does not answer (`unreachable`),
-    and the launcher's limit on jobs, if it is below the requested limit (`limit`, with the
-    reason `limit_why`).
+    Without a running launcher, these are None: the system that does not answer (`unreachable`), and
+    the launcher's limit on jobs, if it is below the requested limit (`limit`, with the reason
+    `limit_why`).
     """
 
     sweep: str

@@ -170,7 +170,7 @@ class _Ending(NamedTuple):
 
 
 _END = f"end {' '.join(_Ending._fields)}"
-"""The name of an `_Ending` in the cache, which changes with its fields."""
+"""The name of an `_Ending` in the cache. The name changes if the fields change."""
 
 
 class SweepRun(RecordedRun):
@@ -288,9 +288,9 @@ class SweepRun(RecordedRun):
     def _launch_of(
         self, attempt: int, outcome: Outcome
     ) -> tuple[str | None, str | None, str | None]:
-        """Return the id of an attempt's launch, the digest of the program that the attempt ran in
-        place, and the time when the attempt was opened (None: unknown). `outcome` is the body of
-        one of its events."""
+        """Return the id of an attempt's launch, the digest of the attempt's program if the launch
+        did not copy the code, and the time when the attempt was opened (None: unknown). `outcome`
+        is the body of one of its events."""
         happened = self._sweep.events.get(self.id, ())
         for event in (Event.CLAIMED, Event.INTENT):
             if outcome.launch is not None or (attempt, event) not in happened:
@@ -302,8 +302,9 @@ class SweepRun(RecordedRun):
         return outcome.launch, outcome.program, outcome.time
 
     def used(self, attempt: int) -> Used:
-        """Return the usage in the outcome of an attempt, cached as long as its file is unchanged.
-        Without an outcome, return the usage that the worker last reported."""
+        """Return the usage in the outcome of an attempt, cached as long as the outcome's file is
+        unchanged. If no outcome has recorded usage, return the usage that the worker last
+        reported."""
         happened = self._sweep.events.get(self.id, ())
         events = [event for event in OUTCOMES if (attempt, event) in happened]
         used_of: list[Used] = []

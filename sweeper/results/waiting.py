@@ -14,7 +14,7 @@ from sweeper.store.opening import default_root
 _SECONDS = 1.0
 """The default pause between two polls, in seconds, and the shortest pause after a failed poll."""
 SHARE = 20
-"""The pause after a slow poll is this many times its duration."""
+"""The pause after a slow poll is at least this many times the duration of the poll."""
 
 T = TypeVar("T")
 

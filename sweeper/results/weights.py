@@ -58,8 +58,8 @@ def choose(run: RecordedRun, which: str, *keys: str) -> Row:
 
 def download(service: Service, path: str, folder: str) -> Adapter:
     """Download the adapter of a checkpoint to a new folder, in PEFT's format. Raises `NotFound` if
-    the service no longer has it, `EnvironmentFailure` if the download fails. The SDK runs in a
-    separate process, because it may abort its process at the end."""
+    the service no longer has the checkpoint, `EnvironmentFailure` if the download fails. The SDK
+    runs in a separate process, because the SDK may abort a process that exits."""
     # The SDK would retry for minutes. This request fails at once.
     service.ask("weights_info", "checkpoint", method="POST", body={"tinker_path": path})
     done = subprocess.run(
@@ -127,8 +127,9 @@ def _base_model(folder: str) -> str:
 
 
 def find_cookbook(python: str | None) -> str:
-    """Return the path of the interpreter `python`, or of this interpreter (None). Raises
-    `UsageError` if there is no such interpreter, or if this interpreter lacks tinker-cookbook."""
+    """Return the path of the interpreter `python` (None: the interpreter of this process). Raises
+    `UsageError` if there is no interpreter `python`, or if the interpreter of this process lacks
+    tinker-cookbook."""
     from sweeper.recipe.reference import find_python
 
     if python is not None:
@@ -144,8 +145,8 @@ def find_cookbook(python: str | None) -> str:
 def by_cookbook(
     python: str, action: str, environ: Mapping[str, str], **arguments: str | None
 ) -> None:
-    """Call a function of `tinker_cookbook.weights` in an interpreter that has it. Raises
-    `EnvironmentFailure` with the error of the function."""
+    """Call a function of `tinker_cookbook.weights` in the interpreter `python`. If the function
+    fails, raise `EnvironmentFailure` with the function's error."""
     done = subprocess.run(
         [python, _TOOL],
         input=json.dumps({"action": action, "arguments": arguments}),

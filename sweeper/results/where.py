@@ -151,7 +151,8 @@ def check_keys(
     views: Sequence[Mapping[str, object]],
     records: Sequence[Mapping[str, object]],
 ) -> None:
-    """Raise `UsageError` for a key that none of the runs has; `views` are their values by key."""
+    """Raise `UsageError` if there are runs, but none of them has one of the keys. `views` are the
+    values of each run by key."""
     known_keys = {key for view in views for key in view}
     for key in sorted(set(keys) - known_keys) if records else ():
         import difflib  # only needed for wrong conditions
@@ -180,7 +181,8 @@ def keyed(record: Mapping[str, object]) -> dict[str, object]:
 
 
 class _Token(NamedTuple):
-    """A token. `kind` is "op", "sign" (a parenthesis or a comma), "text" (quoted) or "word"."""
+    """A token. `kind` is "op", "sign" (a parenthesis or a comma), "text" (quoted), "word", or "end"
+    after the last token."""
 
     kind: str
     text: str
@@ -242,7 +244,7 @@ class _Parser:
         return token
 
     def _took(self, word: str) -> bool:
-        """Consume this keyword or sign if it comes next. Return whether it did."""
+        """Consume the next token if it is this keyword or sign. Return whether it is."""
         if not self._next.says(word):
             return False
         self._at += 1
