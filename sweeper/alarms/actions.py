@@ -37,7 +37,7 @@ _TAIL_BYTES = 16_384
 
 
 class _Command(NamedTuple):
-    """A running command: its process, its output file, and its start time."""
+    """A running command: its alarm, arguments, process, output file and start time."""
 
     alarm: Alarm
     argv: list[str]
@@ -160,8 +160,8 @@ class AlarmActions:
         request_cancel(self._folder, run, happened, self._run_table.retries(run), _who(alarm))
 
     def _record(self, alarm: Alarm) -> None:
-        """Record the actions of an alarm, and start the command unless another launcher has started
-        it."""
+        """Record the actions of an alarm, and start the command. If another launcher has already
+        recorded these actions, do nothing."""
         argv = self._argv(alarm) if "run" in alarm.actions else None
         is_lost = "run" in alarm.actions and argv is None
         document = self._document(
@@ -220,8 +220,9 @@ class AlarmActions:
         self._commands.append(_Command(alarm, argv, process, output, self._clock()))
 
     def _environment(self) -> dict[str, str]:
-        """Return the environment in which the sweep was launched. This process may have the
-        environment of a tmux server instead."""
+        """Return the environment in which the sweep was launched, since this process may have that
+        of a tmux server. If the environment of the launch cannot be read, return that of this
+        process."""
         try:
             return read_environment(self._env_file)
         except SweeperError:

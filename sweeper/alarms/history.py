@@ -69,8 +69,9 @@ _WORDS = {role: re.compile(words) for role, (_, words) in ROLES.items()}
 
 
 def role_of(role: str, keys: Iterable[str]) -> str | None:
-    """Return the key that most likely has the role `role`; None if no key fits. Keys of
-    evaluations, of settings (`kl_coef`) and of negated values (`neg_reward`) are excluded."""
+    """Return the key that most likely has the role `role`: one of the role's usual keys, or else a
+    key that matches the role's pattern. Keys of evaluations, of settings (`kl_coef`) and of negated
+    values (`neg_reward`) do not match. None if there is no such key."""
     present = list(keys)
     for key in ROLES[role][0]:
         if key in present:
@@ -295,7 +296,7 @@ class History:
     @property
     def solved(self) -> bool:
         """Return whether little is left to learn: in at least half of the groups all answers are
-        right, or the reward is close to its maximum, 1."""
+        right, or the reward is close to 1, its maximum. False if the maximum is unknown."""
         good = self.series.get("good")
         if good is not None and (rewards := good.over(_SMOOTH)) and sum(rewards) / _SMOOTH >= 0.5:
             return True

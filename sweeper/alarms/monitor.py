@@ -150,8 +150,8 @@ class AlarmMonitor:
             return True
 
     def _begin(self) -> None:
-        """At the first call, read the alarms of earlier launchers and the attempts that they
-        have judged, and continue their unfinished actions."""
+        """At the first call, read the alarms of earlier launchers and the list of the attempts that
+        were judged, and queue the actions that no launcher has recorded."""
         if self._begun:
             return
         for name in names(self._folder):
@@ -169,7 +169,8 @@ class AlarmMonitor:
         self._begun = True
 
     def _recall(self, alarm: Alarm) -> None:
-        """Remember an earlier launcher's alarm about a machine, if it still applies."""
+        """Remember an earlier launcher's alarm about a machine, if the alarm still covers all runs
+        on the machine, or has had actions that no retry has taken back."""
         attempt = (alarm.run, alarm.attempt)
         stands = self._stands(*attempt)
         acted = bool(alarm.actions) and not self._is_taken_back(*attempt)
@@ -191,8 +192,8 @@ class AlarmMonitor:
 
     def _stands(self, run: str, attempt: int) -> bool:
         """Return whether an alarm that this attempt raised still covers all runs on its machine.
-        It does while the attempt is running, and after a request to stop the attempt: otherwise,
-        a full disk would stop the runs on the machine one after another."""
+        The alarm does so while the attempt is running, and after a request to stop the attempt:
+        otherwise, a full disk would stop the runs on the machine one after another."""
         if self._is_running(run, attempt):
             return True
         view = self._run_table.views.get(run)
@@ -258,9 +259,9 @@ class AlarmMonitor:
         )
 
     def _record_pending(self) -> None:
-        """Record the new alarms. An alarm that cannot be recorded is reported and skipped, so
-        that it does not delay others. Raises `StoreError`; the remaining alarms are then
-        recorded at the next check."""
+        """Record the new alarms. If the store fails, raise `StoreError`; the remaining alarms are
+        then recorded at the next check. After any other error, report the error and skip the alarm,
+        so that other alarms are not delayed."""
         while self._pending:
             try:
                 noticed, text = self._pending[0]
@@ -276,9 +277,9 @@ class AlarmMonitor:
             self._pending.popleft()
 
     def _record(self, noticed: Detection, stacks: str | None = None) -> None:
-        """Record an alarm, report it, and begin its actions. If the alarm's file exists already,
-        this launcher has created it and the store's reply was lost: only the holder of the lock
-        records alarms."""
+        """Record an alarm, report it, and queue its actions. An alarm about a machine that already
+        has this alarm is not recorded. If the alarm's file exists already, this launcher has
+        created it and the store's reply was lost: only the holder of the lock records alarms."""
         machine = None
         if noticed.rule in _OF_A_MACHINE and noticed.host is not None:
             machine = (noticed.rule, noticed.host)

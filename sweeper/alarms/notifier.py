@@ -65,7 +65,9 @@ class Notifier:
         self._begun = False
 
     def raised(self, alarm: Alarm) -> None:
-        """Queue the message about a recorded alarm, unless it was queued before."""
+        """Queue the message about a recorded alarm, unless the message was queued before or the
+        configuration excludes alarms. After `_MOST_ALARMS` messages, queue one that says that there
+        are more alarms, and no others."""
         key = f"alarm-{alarm.run}-{alarm.attempt}-{alarm.rule}"
         muted = "alarm" not in self._notify.on or self._alarms > _MOST_ALARMS
         if muted or key in self._known:

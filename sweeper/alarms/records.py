@@ -1,6 +1,7 @@
 """Recorded alarms: one file each, created once and never changed.
     alarms/<run>.<attempt>.<rule>.json
-There is one alarm for each attempt and rule. If the file exists already, nothing is written.
+There is at most one alarm for each attempt and rule. If its file exists already, nothing is
+written.
 """
 
 import re
@@ -113,7 +114,8 @@ def _listed(folder: SweepFolder) -> list[tuple[str, Name]]:
 
 
 def _alarm(name: Name, document: object, place: str) -> Alarm:
-    """Convert `document` to an alarm. `place` is its file, for messages. Raises `StoreError`."""
+    """Convert `document` to an alarm. `place` is the document's file, for messages. Raises
+    `StoreError`."""
     alarm = codec.read(Alarm, document, place)._replace(**name._asdict())
     return alarm._replace(
         name=alarm.name or name.run,

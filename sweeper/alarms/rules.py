@@ -355,8 +355,9 @@ def judge_clock(
     limits: Mapping[str, Mapping[str, float]],
     failed: Callable[[str, Exception], object],
 ) -> dict[str, Evidence]:
-    """Apply the rules in `limits` that judge time. Return a dict from rule to evidence. If a
-    rule raises an error, `failed` is called, and the other rules are still applied."""
+    """Apply the rules in `limits` that judge the state of an attempt (`Vitals`) instead of a new
+    row. Return a dict from rule to evidence. If a rule raises an error, `failed` is called, and the
+    other rules are still applied."""
     by_rule: dict[str, Evidence] = {}
     for name, find in CLOCK_RULES.items():
         thresholds = limits.get(name)

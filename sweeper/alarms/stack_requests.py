@@ -46,8 +46,9 @@ class StackRequests:
         return True
 
     def answered(self, is_running: Callable[[str, int], bool]) -> Iterator[tuple[Detection, str]]:
-        """Yield each attempt whose request is over, with its stacks. The stacks are "" if the
-        worker did not answer in time, or if the attempt has ended."""
+        """Yield each detection whose request has been answered or given up, with the stacks of the
+        attempt. The stacks are "" if the worker did not answer in time, or if the attempt has
+        ended."""
         for entry in list(self._waiting):
             run, attempt = entry.noticed.run, entry.noticed.attempt
             text = self._read(entry)

@@ -51,7 +51,8 @@ def first_error(data: bytes) -> str | None:
 
 def summarise(data: bytes) -> dict[str, float]:
     """Summarise the rollouts in `data`. Return a dict from role to fraction or mean. If the data
-    end inside a line, the last group is left out, because it may be incomplete."""
+    end inside a line, the rewards of the last group are left out, because the group may be
+    incomplete. The only group is not left out."""
     whole = data[: data.rfind(b"\n") + 1]
     groups: dict[object, list[float]] = {}
     cut = known = 0
@@ -114,7 +115,8 @@ _ROLLOUT_BYTES = 262_144
 _ERROR_BYTES = 16_384
 _MOST_ROLLOUTS = 20
 _TRIES = 3
-"""After this many steps without rollouts, the watcher no longer looks for rollouts."""
+"""If this many steps have no rollouts, and no step had any before, the watcher no longer looks for
+rollouts of the attempt."""
 _STEPS = 50
 _FINAL_SECONDS = 600.0
 """Seconds that an attempt may take near its end for evaluations and checkpoints, in addition to
@@ -127,11 +129,11 @@ is stalled now."""
 class Seen(NamedTuple):
     """An attempt as the launcher sees it.
 
-    `running`: a worker executes the attempt. `quiet`: seconds since the last heartbeat. `beat`:
-    the contents of that heartbeat. `stopping`: a user has requested the end of the attempt.
-    `failed`: why the attempt failed, if it did. `succeeded`: the attempt has succeeded.
-    `metric`: the metric of the run's stage, if the sweep has stages. `model`: the name of the
-    model. `drifts`: each step updates the policy several times.
+    `running`: a worker executes the attempt. `quiet`: seconds since the last heartbeat. `beat`: the
+    contents of that heartbeat. `stopping`: a user or an alarm has requested the end of the attempt.
+    `failed`: why the attempt failed, if it did. `succeeded`: the attempt has succeeded. `metric`:
+    the metric of the run's stage, if the sweep has stages. `model`: the name of the model.
+    `drifts`: each step updates the policy several times.
     """
 
     run: str
@@ -324,8 +326,8 @@ class Watcher:
         return fresh.more
 
     def _compare_mismatch(self, seen: Seen, history: History) -> None:
-        """Remember this run's first mismatch of sampler and trainer, and set `usual_mismatch`
-        from the other runs of its model."""
+        """Remember this run's first mismatch of sampler and trainer, and set `usual_mismatch` from
+        the other runs of the same model."""
         first = history.first_mismatch
         if first is None or seen.drifts:
             return
@@ -385,7 +387,7 @@ class Watcher:
         return evidence
 
     def _rollouts(self, watch: _Watch, seen: Seen, row: Row) -> dict[str, float]:
-        """Summarise the rollouts of a row's step, if there are any."""
+        """Summarise the rollouts of a row's step; empty if there are none."""
         step = as_float(row.get("step"))
         if watch.rollouts <= -_TRIES or step is None or not 0 <= step < 1e9:
             return {}

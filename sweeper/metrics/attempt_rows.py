@@ -133,8 +133,8 @@ class Tail:
         return parse(data[:copied], start, find), parse(data[copied:], start + copied, find)
 
     def _copied(self, data: bytes, start: int) -> int:
-        """Return the number of bytes at the beginning of `data` that equal the bytes of the
-        previous attempt's file at the same offset."""
+        """Return the size in bytes of the lines at the beginning of `data` that equal the lines of
+        the previous attempt's file at the same offset."""
         before = b""
         name = self._metrics.file.path.rpartition("/")[2]
         source = Files(self._store, self._before).source(f"{self._before}/{name}")

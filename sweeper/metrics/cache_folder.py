@@ -95,10 +95,11 @@ class Index:
     def recall(
         self, run: str, what: str, files: Iterable[tuple[str, Stamp | None]], read: Callable[[], T]
     ) -> T:
-        """Return the JSON value that is called `what` and belongs to a run. It is the cached
-        value if `files` have the same names and stamps as when it was cached, else the result of
-        `read`. None is not cached. Without a cache folder, `files` is not iterated over, so that
-        no stamps are computed."""
+        """Return the JSON value that is called `what` and belongs to a run. It is the cached value
+        if `files` have the same names and stamps as when it was cached, else the result of `read`.
+        None is not cached, nor is a value from a file that changed just before (see
+        `Folder.may_keep`). Without a cache folder, `files` is not iterated over, so that no stamps
+        are computed."""
         if self._folder is None:
             return read()
         files = tuple(files)

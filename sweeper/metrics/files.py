@@ -102,7 +102,8 @@ class MetricsFile:
         return len({*cells} & {*self._columns}) * 2 >= len(self._columns)
 
     def _row(self, cells: Sequence[str]) -> Row:
-        """Return a row; empty cells are values that were not recorded."""
+        """Return a row without the keys of empty cells, since an empty cell means that no value was
+        recorded."""
         row: Row = {
             key: _value(cell)
             for key, cell in zip(self._columns, cells, strict=False)

@@ -74,8 +74,8 @@ class Growing:
         self._again = False
 
     def read(self, find: Find, most: int | None = None) -> Added | None:
-        """Read the bytes added since the last call, at most `most` bytes; None if nothing has
-        changed. Raises `StoreError`."""
+        """Read the bytes added since the last call, at most `most` bytes; None if the file is
+        missing or has not changed. Raises `StoreError`."""
         if self._is_as_it_was():
             return None
         source = find(self.path)

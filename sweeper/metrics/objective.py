@@ -126,8 +126,8 @@ def counting_rows(has_number: "Flags", stepped: "Flags") -> "Flags":
 
 
 def reduced(values: "Floats", goal: str, at: str) -> tuple[int, float]:
-    """Reduce the values of `counting_rows` (at least one, steps ascending) to the value by which
-    a run is judged. Return the index of the row with its step, and the value."""
+    """Reduce the values of `counting_rows` (at least one, steps ascending) to the value by which a
+    run is judged. Return the index of the row whose step belongs to the value, and the value."""
     end, of = len(values) - 1, mean_of_last(at)
     if of is not None:
         return end, _mean(values[-of:].tolist())
@@ -154,7 +154,7 @@ def smoothed(values: "Floats") -> float | None:
 
 
 class Judge:
-    """The value of a run, computed point by point without keeping the points."""
+    """The value of a run, computed point by point. Only the points that a mean needs are kept."""
 
     def __init__(self, goal: str = "minimize", at: str = "last") -> None:
         self._sign, self._at = sign_of(goal), at
@@ -183,8 +183,8 @@ class Judge:
         return self.last is not None and not math.isfinite(self.last.value)
 
     def add(self, point: Point) -> bool:
-        """Add the next point. Return False if its step is below the last point's step and `at`
-        is not `last`: then only the whole history gives the value."""
+        """Add the next point. Return False if the point's step is below the last point's step and
+        `at` is not `last`: then the value can only be computed from the whole history."""
         last = self.last
         if last is None:
             self.last = point

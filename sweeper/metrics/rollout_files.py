@@ -112,8 +112,8 @@ def flat(record: Mapping[str, object], file: SummaryFile) -> dict[str, object]:
 
 
 def metric_column(key: str) -> str:
-    """Return the name of a metric's column, which differs from all names in `COLUMNS` and
-    `LABELS`."""
+    """Return the name of a metric's column, which differs from all names in `COLUMNS`, `LABELS` and
+    `RUN_KEY`."""
     return f"metrics.{key}" if key in _RESERVED else key
 
 

@@ -130,7 +130,7 @@ def _read(file: int, start: int, size: int) -> bytes:
 
 
 class _Remote:
-    """The adjacent parts of a file, whose bytes follow each other from offset 0 on."""
+    """A whole file on a remote store, or the adjacent parts of a file from offset 0 on."""
 
     def __init__(self, store: Store, name: str, pieces: list[tuple[int, Entry]]) -> None:
         self.name = name
@@ -240,7 +240,8 @@ class Files:
         return source
 
     def _parts(self, path: str, entries: list[Entry]) -> Source | None:
-        """Return the parts of a file, from offset 0 up to the first gap."""
+        """Return the parts of a file, from offset 0 up to the first gap; None if no part starts at
+        offset 0."""
         numbered = [
             (int(name), entry)
             for entry in entries

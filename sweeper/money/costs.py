@@ -13,7 +13,7 @@ from sweeper.sweep.usage import NO_USAGE, Usage, total
 
 class Spent(NamedTuple):
     """The usage and cost of runs. `counted` is the source of the usage: `meter`, `metrics` (the
-    runs recorded it), or `nothing`. `days` has the usage by day."""
+    runs recorded the usage), `meter and metrics`, or `nothing`. `days` has the usage by day."""
 
     usage: Usage
     amount: Amount
@@ -21,8 +21,9 @@ class Spent(NamedTuple):
     days: tuple[Used, ...] = ()
 
     def record(self) -> dict[str, object]:
-        """Return plain values: tokens by kind, requests, steps, `usd`, the unpriced models, and the
-        dates of the prices."""
+        """Return plain values: tokens by kind, requests, steps, `usd`, the unpriced models, the
+        source of the usage, the dates of the prices, and what was not counted. `usd` is None if a
+        model has no price or no tokens were counted."""
         counts = self.usage.counts
         unpriced = list(self.amount.unpriced)
         usd = None if unpriced or not counts.tokens else self.amount.usd

@@ -27,8 +27,8 @@ _SHOWN = 6
 
 def unrecorded_metric(planned: Plan, store: Store) -> str | None:
     """Return a warning if a recent succeeded run of the same recipe in this store did not record
-    the plan's metric. Return None if it did, if there is no such run, or if the store is remote,
-    since the search would take too long."""
+    the plan's metric. Return None if the run recorded the metric, or if there is no such run or no
+    metric. Return None also for a remote store, since the search would take too long."""
     if planned.stages:
         messages = (unrecorded_metric(part, store) for part in planned.parts)
         return next(filter(None, messages), None)
@@ -57,7 +57,7 @@ def unrecorded_metric(planned: Plan, store: Store) -> str | None:
 
 
 def newest_sweeps(store: Store) -> Iterator[SweepFolder]:
-    """Yield the most recently launched sweeps, newest first."""
+    """Yield at most `_SWEEPS` sweeps, the most recently launched first."""
 
     def launched(folder: SweepFolder) -> float:
         path = store.local_path(folder.plan)
@@ -72,8 +72,8 @@ def newest_sweeps(store: Store) -> Iterator[SweepFolder]:
 
 def _recorded(folder: SweepFolder, recipe: str) -> set[str] | None:
     """Return the keys that a succeeded run of the sweep recorded, or None if the sweep has no such
-    run or another recipe. Of a long file only the start and the end are read, since some keys
-    appear late."""
+    run, has another recipe, or has stages. Of a long file only the start and the end are read,
+    since some keys appear late."""
     plan = folder.read_plan()
     if plan.stages or plan.recipe.reference != recipe:
         return None
@@ -132,7 +132,8 @@ class Estimate(NamedTuple):
 def sentence(estimate: Estimate | None, service: str) -> str | None:
     """Return the estimate as a sentence, such as `about 12.40 dollars (9.80 to 15.60), 3,100,000
     tokens, 2h05m with 8 runs at a time`, followed by the source of the estimate. Without an
-    estimate, say that the usage is unknown, or return None if the runs use no service."""
+    estimate, return a sentence that says that the usage is unknown, or None if the runs use no
+    service."""
     if estimate is None:
         unknown = "tokens and dollars: unknown (no runs to estimate from)"
         return None if service == "none" else unknown
@@ -228,8 +229,8 @@ def _schedule(hours: Sequence[float], abreast: int) -> float:
 
 
 def _examples(plan: Plan, store: Store) -> Iterator[Example]:
-    """Yield the runs that succeeded in their first attempt, from the newest sweeps that share a
-    recipe with the plan and use the same service."""
+    """Yield the runs that succeeded in their first attempt, from those of the newest sweeps that
+    share a recipe with the plan and use the same service."""
     examples = 0
     for folder in newest_sweeps(store):
         try:

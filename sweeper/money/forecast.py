@@ -40,7 +40,7 @@ class Example(NamedTuple):
 
 class Guess(NamedTuple):
     """A forecast for one run: the mean usage of its examples, the usage of each example, their mean
-    hours, and the numbers of the examples."""
+    hours, and the indices of the examples."""
 
     usage: Usage
     each: tuple[Usage, ...]
@@ -61,7 +61,7 @@ def settings_of(config: Mapping[str, object], recipe: Recipe) -> Settings:
 
 
 class Guesses:
-    """Forecasts of runs from examples. Each is computed only once."""
+    """Forecasts of runs from examples. The forecast for equal settings is computed only once."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
         self._examples = examples
@@ -192,7 +192,8 @@ def sentence(forecast: SweepUsage, prices: Prices) -> str:
 
 def brief(forecast: SweepUsage, prices: Prices) -> str:
     """Return a short forecast for people: `3.10 dollars, 4.90 to come (prices of 2026-10)`, or in
-    tokens if a model has no price. `and more` is added if the usage of some runs is unknown."""
+    tokens if a model has no price. If the usage of some runs is unknown, `and more` is added, or
+    `so far` if there is no forecast."""
     spent, later = amount(forecast.used, prices), amount(forecast.to_come, prices)
     if spent.unpriced or later.unpriced:
         used, to_come = (

@@ -91,7 +91,8 @@ class Amount(NamedTuple):
 
 
 def basis(*amounts: Amount) -> str:
-    """Return the dates of the prices in a sum of amounts, as `prices of 2026-06 to 2026-10`."""
+    """Return the dates of the prices in a sum of amounts, as `prices of 2026-06 to 2026-10`; `no
+    price` if there are no dates."""
     dates = _sorted(date for amount in amounts for date in amount.dates)
     return f"prices of {' to '.join(dict.fromkeys((dates[0], dates[-1])))}" if dates else "no price"
 

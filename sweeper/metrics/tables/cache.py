@@ -39,7 +39,7 @@ def wait_for_writers(but: int = 0) -> None:
 
 def _pyarrow(module: str = "pyarrow.parquet") -> Any:
     """Import a module of pyarrow, without types, since pyarrow has almost none. The import takes
-    time, so it is only done for large data."""
+    time, so it is done only when a segment is read or written."""
     return importlib.import_module(module)
 
 
@@ -148,7 +148,7 @@ class Cache:
         return None if segment is None else segment.members[name].about
 
     def keys(self, name: str) -> list[str]:
-        """Return the cached keys of a file."""
+        """Return the keys of a file that is cached."""
         if name in self._new:
             return [*self._new[name][1].values]
         return self._where[name].members[name].keys
@@ -193,8 +193,8 @@ class Cache:
                 _writers.append(writer)
 
     def save(self) -> None:
-        """Write new data, and merge segments if many hold little valid data. If local files have
-        fewer than `_WORTH` new values, nothing is written."""
+        """Write new data, and merge segments if many hold little valid data. If the files are local
+        and have fewer than `_WORTH` new values, nothing is written."""
         if self._new_numbers < self._least:
             return
         live = dict.fromkeys(self._segments.values(), 0)

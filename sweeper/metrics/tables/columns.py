@@ -222,7 +222,8 @@ def _numbers_of(data: bytes, keys: Sequence[str] | None, hint: Iterable[str]) ->
 
 
 def _first_keys(data: bytes) -> list[str]:
-    """Return the keys of the first row in their order, if the row is short."""
+    """Return the keys of the first row in their order; empty if the row is very long or is not a
+    JSON object."""
     rows = parse(data[: data.find(b"\n", 0, 64 * _HEAD) + 1]).rows
     return [*rows[0]] if rows else []
 

@@ -213,8 +213,8 @@ def _is_number(value: object) -> bool:
 
 
 def _split(name: str, values: Sequence[object]) -> list[tuple[str, Sequence[object]]]:
-    """Split a column that has numbers and other values into two columns, as in `numbers_table`,
-    so that the numbers can be compared."""
+    """Split a column that has numbers and other values into two columns, as in `numbers_table`, so
+    that the numbers can be compared. Return any other column unchanged."""
     numbers = [value if _is_number(value) else None for value in values]
     others = [None if _is_number(value) else value for value in values]
     mixed = any(value is not None for value in numbers) and any(v is not None for v in others)

@@ -126,7 +126,8 @@ class Reader:
         return () if columns is None else tuple(columns.values)
 
     def has(self, files: Files, path: str) -> bool:
-        """Return whether the file at `path` is cached."""
+        """Return whether columns of the file at `path` are cached, even if the file has changed
+        since."""
         cache = self.cache(files)
         return cache is not None and cache.about(path) is not None
 
@@ -198,7 +199,7 @@ def _cached_state(cache: Cache, source: Source) -> _CachedState | None:
 
 
 def _is_current(state: _CachedState | None, source: Source) -> bool:
-    """Return whether a file is unchanged since it was cached."""
+    """Return whether a file is certainly unchanged since it was cached."""
     return state is not None and state.stamp == source.stamp and not state.fleeting
 
 

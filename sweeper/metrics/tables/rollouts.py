@@ -59,7 +59,8 @@ class Summaries(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """The rollouts of a run: its folders, one per attempt, oldest first, and an optional cache."""
+    """The places of a run's rollouts: the listed files, the run's folders (one per attempt, oldest
+    first), and an optional cache."""
 
     files: Files
     folders: Sequence[str]
