@@ -84,9 +84,9 @@ def compare(
     """Compare cells by the column `metric` of a DataFrame with a row for each run, such as the
     result of `Registry.runs()`. `by` names the columns that define a cell (default: `cell`, with
     `sweep` if there are several sweeps, and with `root` and `sweep` if there are several roots).
-    Rows with a `state` other than succeeded, and rows without a finite value, are left out. Rows
-    are paired by `seed` if no cell has two rows with the same seed. Raises `UsageError` for
-    missing columns and for an unknown goal."""
+    Rows with a `state` other than succeeded, and rows without a finite value, are left out. The
+    rows of two cells are paired by `seed` if each of these rows has a seed and neither cell has a
+    seed twice. Raises `UsageError` for missing columns and for an unknown goal."""
     if goal not in ("minimize", "maximize"):
         raise UsageError(f"goal={goal!r} is not minimize or maximize")
     keys = _keys(frame, by)
@@ -209,8 +209,8 @@ def _prefixed(prefix: str, estimate: Estimate | None) -> dict[str, float | None]
 
 
 def _by_seed(rows: Sequence[tuple[int | None, float]], scale: Scale) -> dict[int, float]:
-    """Return a dict from seed to value. It is empty if a seed has several rows, because rows
-    then cannot be paired."""
+    """Return a dict from seed to value. The dict is empty if a row has no seed or a seed has
+    several rows, because rows then cannot be paired."""
     seeds = [seed for seed, _ in rows if seed is not None]
     if len(set(seeds)) != len(rows):
         return {}

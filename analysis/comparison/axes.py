@@ -127,8 +127,8 @@ class Grid2:
 
 def find_axes(ranking: Ranking, sign: float) -> list[Axis]:
     """Return the axes that have two to `MOST` values among the usable cells, the most important
-    axis first. Cells with a diverged run are not usable: the mean of their other runs is too
-    good."""
+    axis first. Cells with a diverged run are not usable, and neither are cells that are
+    `held_back`: the mean of their other runs may be too good."""
     cells = usable(ranking)
     axes = [axis for key in ranking.keys if (axis := _axis(key, cells, ranking, sign)) is not None]
     return sorted(axes, key=lambda axis: -abs(axis.effect.value))
@@ -164,7 +164,7 @@ def _axis(key: str, cells: Sequence[Cell], ranking: Ranking, sign: float) -> Axi
 
 
 class _Gap(NamedTuple):
-    """Computes differences between two values of an axis."""
+    """The differences between the values of an axis."""
 
     key: str
     groups: Mapping[str, list[Cell]]

@@ -22,7 +22,7 @@ _Judge = Callable[[list[Rollout]], float | None]
 
 @dataclass(frozen=True)
 class Example:
-    """A transcript worth reading. `why` is "best", "middle" or "worst"."""
+    """A transcript worth reading. `why` is "best" or "worst"."""
 
     run: str
     cell: str

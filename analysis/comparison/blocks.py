@@ -41,13 +41,14 @@ class Block:
 
     @property
     def ahead(self) -> bool:
-        """Whether the best cell leads all cells that were compared with it."""
+        """Whether the best cell leads all cells that were compared with it. False if none was
+        compared."""
         return bool(self.comparisons) and not self.tied
 
     @property
     def standing(self) -> str:
-        """A phrase that says how the best cell compares with the others; "" if the noise is
-        unknown."""
+        """A phrase that says how the best cell compares with the others; "" if no cell was
+        compared."""
         if self.tied:
             return f"{len(self.tied)} of {self.compared} others may be as good"
         return f"ahead of {plural(self.compared, 'other')}" if self.compared else ""

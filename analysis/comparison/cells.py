@@ -156,7 +156,7 @@ class Ranking:
 
     @property
     def cut(self) -> bool:
-        """Whether the best cell's interval was cut at a bound of the metric."""
+        """Whether the interval of a cell ends at a bound of the metric."""
         ends = (end for cell in self.measured for end in (cell.summary.low, cell.summary.high))
         return any(end in self.bounds for end in ends)
 

@@ -53,9 +53,10 @@ class CellEpisodes:
 
 @dataclass(frozen=True)
 class TaskEpisodes:
-    """The results of all cells on a task. `solved_by` has the cells that solved the task at
-    least once. `gap` is the difference between the highest and the lowest mean. `p` is None if
-    no cell has two runs."""
+    """The results of all cells on a task. `solved_by` has the cells that solved the task at least
+    once. `gap` is the difference between the highest and the lowest mean. `p` tests whether the
+    cells differ, and is corrected for the number of tasks (None if there is only one cell, or no
+    cell has two runs)."""
 
     task: str
     cells: Mapping[str, Figures]

@@ -158,8 +158,8 @@ class Compared:
 
 
 class Luck(NamedTuple):
-    """The variance between the means of a cell's runs, with its degrees of freedom. `rest` is
-    the part of it that comes from different answers to the same items; the variance between
+    """The variance between the means of a cell's runs, with its degrees of freedom. `rest` is the
+    part of this variance that comes from different answers to the same items. The variance between
     items contains that part too."""
 
     variance: float
@@ -168,9 +168,9 @@ class Luck(NamedTuple):
 
 
 class _Chosen(NamedTuple):
-    """The allowance for the selection of the best: the distance by which the best of equally
-    good cells may be above its true mean, and the `usual` mean of the cells, for which it was
-    computed."""
+    """The allowance for the selection of the best: the distance (`reach`) by which the best of
+    equally good cells may be above its true mean, and the `usual` mean of the cells for which this
+    distance was computed."""
 
     reach: float
     usual: float
@@ -320,9 +320,9 @@ def compare(
     *,
     training: bool = False,
 ) -> Compared | None:
-    """Compare cells by the items that all their runs have. `cells` maps each cell to its runs;
-    each run maps items to scores, of which higher is better. Return None for fewer than two
-    common items, or without a run."""
+    """Compare cells by the items that all their runs have. `cells` maps each cell to its runs, and
+    each run maps items to scores. Higher scores are better. Return None if there are no runs, or
+    fewer than two common items."""
     runs = [run for own in cells.values() for run in own]
     shared = sorted(set(runs[0]).intersection(*runs[1:])) if runs else []
     if len(shared) < 2:

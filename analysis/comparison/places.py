@@ -18,9 +18,10 @@ _ROWS = 3
 _SHARE = 0.15
 """The fraction of a random search's cells that count as the best."""
 _WIDE = 2 / 3
-"""A range that covers more than this fraction of the tried values is not reported."""
+"""In a random search, a range that covers more than this fraction of the tried values is not
+reported."""
 _MOST = 0.9
-"""A range contains the best values of at least this fraction of the rows."""
+"""In a grid, a range contains the best values of at least this fraction of the rows."""
 
 
 class Place(NamedTuple):

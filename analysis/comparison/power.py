@@ -27,7 +27,7 @@ _SHARE = 0.8
 
 
 class SmallestLead(NamedTuple):
-    """The smallest lead that `seeds` seeds per cell detect."""
+    """The smallest lead that can be detected with `seeds` seeds per cell."""
 
     seeds: int
     lead: float
@@ -58,8 +58,8 @@ def seeds_for(lead: float, cells: int, known_df: float = math.inf) -> int | None
 
 
 def smallest_lead(ranking: Ranking, cells: int, seeds: int) -> float | None:
-    """Return the smallest lead that `seeds` seeds per cell detect with the noise of a ranking,
-    on the scale of the comparison. None if the noise is unknown."""
+    """Return the smallest lead that can be detected with `seeds` seeds per cell and the noise of a
+    ranking, on the scale of the comparison. None if the noise is unknown."""
     spread = usual_spread(ranking)
     return None if spread is None else lead_found(cells, seeds, spread.df) * spread.sd
 
@@ -92,7 +92,8 @@ def noise_of(
 
 
 def power_table(ranking: Ranking) -> list[SmallestLead]:
-    """Return the smallest leads that can be detected with other numbers of seeds per cell."""
+    """Return the smallest lead that can be detected, for each of several numbers of seeds per
+    cell."""
     cells = len([cell for cell in ranking.measured if not cell.diverged])
     leads = [(seeds, smallest_lead(ranking, cells, seeds)) for seeds in SEEDS[:10]]
     return [SmallestLead(seeds, lead) for seeds, lead in leads if lead is not None]
@@ -106,9 +107,9 @@ def lead_text(ranking: Ranking, lead: float) -> str:
 
 
 def before_launch(registry: Registry, plan: Plan) -> str | None:
-    """Return a sentence about the smallest lead that the planned seeds can detect. The noise is
-    taken from the sweeps in `noise: {from: ...}`, or from the runs that this sweep already has.
-    None if the noise is unknown, there is no metric, the sweep has stages, or there are fewer
+    """Return a sentence about the smallest lead that can be detected with the planned seeds. The
+    noise is taken from the sweeps in `noise: {from: ...}`, or from the runs that this sweep already
+    has. None if the noise is unknown, there is no metric, the sweep has stages, or there are fewer
     than two cells or two seeds."""
     metric = plan.metric
     cells = Counter(run.cell for run in plan.runs if not run.retired)

@@ -43,7 +43,7 @@ _EFFICIENCY = 0.4
 @dataclass(frozen=True)
 class Unstable:
     """A run that lost what it had learned, with its first, its best and its last value of the
-    metric. `worse` is set if the last value is worse than the first."""
+    metric. `worse` is set if the last value is worse than the first, beyond the noise."""
 
     run: str
     cell: str
@@ -104,7 +104,8 @@ class _Course:
 
     @property
     def gain(self) -> float:
-        """Half of the gain, because the whole gain may be too large for a float."""
+        """Half of the improvement from the first value to the best. (All of it may be too large for
+        a float.)"""
         return float(self.lasting[0] / 2 - self.lasting.min() / 2)
 
     @property

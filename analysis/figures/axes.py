@@ -78,8 +78,8 @@ def telling(study: Study) -> list[str]:
 
 
 def _axis(study: Study, key: str, metric: str) -> Panel | None:
-    """Draw the mean of each value if the sweep is a grid, else the cells as points with the
-    model."""
+    """Draw the mean of each value of a `matched` axis, or of an axis of strings that is not in the
+    model. For another axis, draw the cells as points with the model."""
     own = next((axis for axis in study.axes if axis.key == key), None)
     effect = study.surface.of(key) if study.surface is not None else None
     if own is not None and (own.matched or (effect is None and own.levels[0].number is None)):
@@ -373,7 +373,8 @@ def _label(x: int, y: float, text: str, *, higher: bool = False) -> dict[str, An
 
 
 def _brief(text: str) -> str:
-    """Return a number with three significant digits. Used for values that were drawn at random."""
+    """Shorten a number that has more than `_LABEL` characters, such as one that was drawn at
+    random. Return any other text unchanged."""
     try:
         return text if len(text) <= _LABEL else labels.place(float(text))
     except ValueError:

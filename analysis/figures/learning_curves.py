@@ -99,7 +99,7 @@ def curves(
 
 
 class _Pen:
-    """Draws the curves of a key."""
+    """The drawing of the curves of a key."""
 
     def __init__(
         self,
@@ -196,7 +196,8 @@ class _Pen:
         ]
 
     def _at_steps(self, run: RunData, name: str, steps: Floats) -> Floats:
-        """Interpolate a run's clock at other steps."""
+        """Interpolate the clock `name` of a run (its tokens or its time, as in `RunData.clocks`) at
+        `steps`."""
         if name not in run.clocks:
             return np.full(len(steps), np.nan)
         points = run.curves[self.key]
@@ -357,7 +358,7 @@ def _band_trace(
 
 def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a trace with a cross at the last finite point of a run that diverged; no trace for
-    another run."""
+    other runs."""
     points = run.curves[key]
     finite = points.finite
     if not run.diverged or not finite or math.isfinite(points.values[-1]):

@@ -43,8 +43,8 @@ def standing(data: SweepData, ranking: Ranking, blocks: Blocks | None = None) ->
 
 
 def _by_blocks(blocks: Blocks) -> Finding:
-    """Return a finding that counts the blocks in which the best cell is ahead of all other
-    cells."""
+    """Return a finding that counts the blocks whose best cell is ahead of all other cells of the
+    block."""
     judged = [block for block in blocks.blocks if block.best is not None]
     ahead = [block for block in judged if block.ahead]
     tied = [block for block in judged if block.tied]

@@ -98,8 +98,8 @@ class _End(NamedTuple):
 
 
 def _unequal_steps(data: SweepData, ranking: Ranking) -> list[Finding]:
-    """Return a finding if cells are compared at different steps. It names the best cell at the
-    last step that all cells have reached."""
+    """Return a finding if cells are compared at different steps. The finding names the best cell at
+    the last step that all cells have reached."""
     metric = data.metric
     if metric is None or ranking.best is None or not ranking.others:
         return []

@@ -44,8 +44,8 @@ class Finding:
 
 
 def noise_text(noise: Noise) -> str | None:
-    """Describe the noise on which intervals and comparisons are based; None if no cell was
-    repeated."""
+    """Describe the noise on which intervals and comparisons are based; None if the noise is
+    unknown."""
     if noise.kind == "none":
         return None
     parts = [_whose(noise)]
@@ -97,7 +97,8 @@ def method(scale: Scale, noise: Noise) -> str:
 
 
 def short_name(cell: Cell) -> str:
-    """Return the name of a cell as the names of its runs contain it."""
+    """Return the name of a cell as in the names of its runs: `the baseline NAME` for the baseline,
+    and `the only configuration` for a cell without a name."""
     name = cell.name or "the only configuration"
     return f"the baseline {name}" if cell.baseline else name
 

@@ -56,18 +56,18 @@ class HeldOut:
 
     @property
     def says_gap(self) -> bool:
-        """Return whether runs are worse on held-out data beyond the noise."""
+        """Whether runs are worse on held-out data, beyond the noise."""
         gap = self.gap
         return gap is not None and gap.value > 0 and gap.p is not None and gap.p <= SURE
 
     def side(self, cell: Cell) -> Side | None:
-        """Return the values of a cell."""
+        """Return the values of a cell; None if neither value was recorded."""
         return next((side for side in self.sides if side.cell == cell.name), None)
 
 
 def held_out(data: SweepData, ranking: Ranking) -> HeldOut | None:
     """Return the comparison of training and held-out values; None if only one of the two was
-    recorded, or if there is no best cell."""
+    recorded, or if neither the sweep nor a block has a best cell."""
     metric = data.metric
     if metric is None or not (ranking.best or ranking.leaders):
         return None

@@ -13,8 +13,8 @@ from sweeper.sweep.labels import plural
 
 def by_items(data: SweepData, ranking: Ranking) -> list[Compared]:
     """Return a comparison for each task with recorded answers, held-out tasks before training
-    tasks. Of each kind, a task to which the metric belongs comes first. A cell is left out if
-    one of its counted runs has no answers."""
+    tasks. Among held-out tasks, and among training tasks, a task to which the metric belongs comes
+    first. A cell is left out if one of its counted runs has no answers."""
     tasks = dict.fromkeys(one.task for run in data.runs for one in run.items)
     compared = [one for task in tasks if (one := _of_task(data, ranking, task)) is not None]
     metric = data.metric_name or ""
@@ -88,7 +88,7 @@ def _standing(compared: Compared, names: dict[str, str]) -> str:
 
 
 def _of_what(compared: Compared) -> str:
-    """Describe the sample of the comparison's intervals: items, clusters, runs."""
+    """Say whether the intervals of a comparison are over questions only, or also over runs."""
     sides: list[ItemCell | Parted] = [*compared.cells, *compared.parted]
     if any(one.over == "items" for one in sides):
         return (

@@ -93,8 +93,9 @@ def how_to_part(
     needed: int | None,
     prices: Mapping[str, float],
 ) -> str:
-    """Return advice if several cells may be the best: the lead that more seeds would detect, and
-    the cost of these seeds. The advice does not assume that the observed difference is real."""
+    """Return advice if several cells may be the best: the lead that could be detected with more
+    seeds, and the cost of these seeds. The advice does not assume that the observed difference is
+    real."""
     if not ranking.tied:
         return ""
     tied = len(ranking.tied) + 1

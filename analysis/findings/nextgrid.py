@@ -75,8 +75,8 @@ def propose(
     blocks: Blocks | None = None,
 ) -> NextGrid | str | None:
     """Make the grid that the findings suggest. Return None if they suggest no grid, or a string
-    with the reason why the grid cannot be written. `needed` is the number of seeds per cell that
-    is expected to separate the top cells."""
+    with the reason why the grid cannot be written. `needed` is the number of seeds per cell that is
+    enough to detect the smallest relevant difference (None if unknown)."""
     text = _on_record(data)
     if len(data.names) > 1:
         text, why = "", "this report compares several sweeps with different grids"
@@ -111,7 +111,8 @@ def ends_to_extend(findings: Sequence[Finding]) -> list[Mapping[str, Any]]:
 def _fresh_seeds(
     data: SweepData, ranking: Ranking, kinds: set[str], text: str, needed: int | None
 ) -> NextGrid | str | None:
-    """Return the grid with more seeds for existing cells, if the findings suggest more seeds."""
+    """Return the grid with more seeds for existing cells; None if the findings do not suggest more
+    seeds."""
     best = ranking.best
     if best is None:
         return None
@@ -175,9 +176,9 @@ def _lacking(
 
 
 def _open(ranking: Ranking, by: str, block: Block) -> list[Cell]:
-    """Return the best cell of a block and the cells that cannot be distinguished from it, at
-    most `_OF_A_BLOCK` cells. If there are none of the latter, return the best cell and the next
-    one. The list is empty if the best cell is ahead with two or more runs, or is the only cell."""
+    """Return the best cell of a block and the cells that cannot be distinguished from it, at most
+    `_OF_A_BLOCK` cells. If there are no such cells, return the best cell and the next one. The list
+    is empty if the best cell is ahead with two or more runs, or is the only cell."""
     best = block.best
     if best is None or (block.ahead and best.summary.n > 1):
         return []
@@ -259,8 +260,8 @@ def _dumped(grid: Any) -> str:
     from ruamel.yaml.representer import RoundTripRepresenter
 
     class Spelled(RoundTripRepresenter):
-        """Writes new numbers in YAML as the report writes them, so that names of runs match the
-        report."""
+        """A YAML representer that writes new numbers as the report does, so that names of runs
+        match the report."""
 
     def number(self: Any, value: float) -> Any:
         if not math.isfinite(value):

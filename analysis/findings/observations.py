@@ -1,4 +1,4 @@
-"""Makes all findings except those about the best cell: axes, stability, records, rollouts. Pure."""
+"""Makes the findings about missing results, unstable runs, alarms, axes and rollouts. Pure."""
 
 import math
 from collections import Counter
@@ -24,7 +24,8 @@ def observe(
     stability: Stability,
     behaviour: Behaviour | None,
 ) -> list[Finding]:
-    """Return all findings except those about the best cell, the most important first."""
+    """Return the findings about missing results, unstable runs, curves, alarms, axes and rollouts,
+    the most important first."""
     return [
         *_holes(ranking),
         *_unstable(ranking, stability),

@@ -126,7 +126,7 @@ def _repeated(data: SweepData) -> list[Finding]:
 
 def _noisy_ends(data: SweepData) -> list[Finding]:
     """Return a finding if a mean of the last values is used although the user did not choose it.
-    It gives the reason."""
+    The finding gives the reason."""
     ends, metric = data.ends, data.metric
     if ends is None or metric is None:
         return []

@@ -22,8 +22,9 @@ reduces texts to a quarter."""
 
 
 class Beside(NamedTuple):
-    """An item that only the first of two cells solves: its text, a correct answer of the first
-    cell and a wrong answer of the second, with their scores."""
+    """An item that only the first of two cells solves: its text (`prompt`), the recorded correct
+    answer (`right`), the best answer of the first cell and the worst answer of the second, with
+    their scores."""
 
     item: str
     prompt: str

@@ -210,7 +210,7 @@ def digest(value: object) -> str:
 
 
 def _high_copy(descriptor: int) -> int:
-    """Duplicate the descriptor, and return a number of 64 or more."""
+    """Duplicate the descriptor. Return the copy, whose number is 64 or more."""
     import fcntl
 
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD, 64)

@@ -35,8 +35,8 @@ def lacking(error: BaseException | None) -> str | None:
 
 
 def crowding(error: BaseException | None) -> str | None:
-    """Return which resource this machine lacks, as `lacking` does. If a disk is full or
-    read-only, return the error's message, which names the file."""
+    """Return which resource this machine lacks, as `lacking` does. If instead a disk is full or
+    read-only, return the error's message, which names the file. Return None for other errors."""
     lack, at = lacking(error), error
     while lack is None and at is not None:
         if isinstance(at, OSError) and at.errno in _TAKES_NOTHING:

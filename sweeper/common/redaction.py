@@ -10,7 +10,8 @@ MASK = b"***"
 SHORTEST_NAMED = 4
 """Minimum length of a value that is replaced if its variable is declared as a secret."""
 SHORTEST_GUESSED = 8
-"""Minimum length of a value that is replaced if only its variable's name suggests a secret."""
+"""Minimum length of a password in an address, and of a value that is replaced only because its
+variable's name suggests a secret."""
 
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 
@@ -47,7 +48,8 @@ _IN_ADDRESS = r"://(?:[^/@\s:]*:([^/@\s]+)|([^/@\s:]{20,}))@"
 def secret_values(environment: Mapping[str, str], names: Collection[str]) -> list[str]:
     """Return the secret values in an environment: the values of the variables `names`, the values
     of variables whose names suggest a secret, and passwords in addresses
-    (`postgres://me:password@host`)."""
+    (`postgres://me:password@host`). Values shorter than `SHORTEST_NAMED` or `SHORTEST_GUESSED` are
+    left out."""
     values: list[str] = []
     for name, value in environment.items():
         if name in names:
@@ -93,8 +95,8 @@ def _passwords(value: str) -> list[str]:
 
 
 class Redactor:
-    """A filter that replaces secrets in a stream of bytes that arrives in arbitrary pieces. If
-    the end of a piece may be the start of a secret, it holds back at most as many bytes as the
+    """A filter that replaces secrets in a stream of bytes that arrives in arbitrary pieces. If the
+    end of a piece may be the start of a secret, the filter holds back at most as many bytes as the
     longest secret has."""
 
     def __init__(self, values: Sequence[str]) -> None:

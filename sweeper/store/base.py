@@ -75,8 +75,9 @@ class Store(Protocol):
         ...
 
     def folders_with(self, name: str) -> Iterator[str]:
-        """Return the folders directly below the root that contain a file called `name`. A folder
-        that cannot be checked (no permission, or a link to an unmounted disk) is included."""
+        """Return the folders directly below the root that contain a file called `name`. On a local
+        store, a folder that cannot be checked (no permission, or a link to an unmounted disk) is
+        included."""
         ...
 
     def upload(self, path: str, source: str) -> None:
@@ -109,8 +110,9 @@ class FarStore(Store, Protocol):
 
 
 def each(store: Store, action: Callable[[S], T], over: Iterable[S]) -> list[T]:
-    """Call `action` for each element of `over`, and return the results in order. On a remote
-    store, several calls run in parallel. An error is raised only after all calls have finished."""
+    """Call `action` for each element of `over`, and return the results in order. On a remote store,
+    several calls run in parallel. If a call fails, calls that have not started are skipped, and the
+    error is raised after the running calls have ended."""
     chosen = list(over)
     if store.at_once < 2 or len(chosen) < 2:
         return [action(item) for item in chosen]

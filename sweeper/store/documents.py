@@ -1,4 +1,5 @@
-"""Reads and writes JSON documents in a store. Each is one object with the version of its schema."""
+"""Reads and writes JSON documents in a store. Each document is a JSON object with the version of
+its schema."""
 
 import json
 import math
@@ -56,7 +57,7 @@ def read_each(
 ) -> list[T]:
     """Read documents that never change. `readers` maps each path to its reader. Missing and damaged
     documents are skipped; `on_error` gets the errors of the damaged ones. Documents in `cache` are
-    not read again, and others are added to it."""
+    not read again; documents that are read are added to `cache`."""
     cache = {} if cache is None else cache
     documents: list[T] = []
     for path, read in readers.items():

@@ -20,8 +20,8 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 class LocalStore:
     """A folder on a local disk, or on a shared one with working `link` and `rename`.
 
-    A killed writer may leave a small file `.tmp-...` behind. It is never listed or read, and does
-    no harm.
+    A killed writer may leave a file `.tmp-...` behind. Such a file is never listed, and does no
+    harm.
     """
 
     is_remote = False

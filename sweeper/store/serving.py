@@ -50,7 +50,8 @@ def _exactly(connection: socket.socket, size: int) -> bytearray:
 def direct(
     store: "Store", method: str, arguments: Iterable[object], data: bytes
 ) -> tuple[Any, bytes]:
-    """Execute a request on the store. Return its result as JSON data, and the bytes it has read."""
+    """Execute a request: call `method` of the store. Return the result as JSON data, and the bytes
+    that were read."""
     if method == "address":
         return store.root, b""
     if method == "read_many":
@@ -110,7 +111,7 @@ def _store(root: str) -> Any:
 
 def _reopen(root: str) -> None:
     """Make the next request open the store again, since credentials may have been renewed. Do
-    nothing if it was opened a moment ago."""
+    nothing if the store was opened a moment ago."""
     with _opening:
         if root in _stores and time.monotonic() - _opened[root] > _REOPEN_SECONDS:
             del _stores[root]

@@ -70,9 +70,9 @@ def _daemon(root: str) -> Daemon | None:
 
 
 def _settings() -> Iterator[object]:
-    """Yield the path, modification time and size of each configuration file of the stores'
-    clients. A shared process is used only by clients for which these are the same. So a new
-    process is started after a file has changed."""
+    """Yield the path, modification time and size of each configuration file of the stores' clients.
+    A shared process is used only by clients for which these values are the same. So a new process
+    is started after a file has changed."""
     for path in map(os.path.expanduser, _SETTINGS):
         with suppress(OSError):
             status = os.stat(path)
