@@ -1,5 +1,5 @@
-"""A local cache of the file contents and listings of a remote store's sweeps. Later processes
-use it too."""
+"""A local cache of the file contents and listings of a remote store's sweeps. Later processes use
+the cache too."""
 
 import atexit
 import time
@@ -59,8 +59,9 @@ class Contents:
         self._changed.add(path.partition("/")[0])
 
     def listing(self, top: str, gate: Sequence[Entry]) -> list[Entry] | None:
-        """Return the cached listing of a sweep's files. Return None if there is none, if it is
-        too old, or if it was cached with a different `gate`."""
+        """Return the cached listing of a sweep's files. `gate` is the present listing of the
+        sweep's folders `gates`. Return None if no listing is cached, or if the cached listing is
+        too old or was cached with a different `gate`."""
         stored = self._folder.load_json(f"listing of {top}")
         if stored is None or stored["gate"] != [[*entry] for entry in gate]:
             return None
@@ -69,8 +70,8 @@ class Contents:
         return [Entry(*entry) for entry in cast(list[Any], stored["files"])]
 
     def put_listing(self, top: str, gate: Sequence[Entry], listing: Sequence[Entry]) -> None:
-        """Cache the listing of a sweep's files if nothing writes to the sweep. `gate` must have
-        been listed before `listing`."""
+        """Cache the listing of a sweep's files if nothing writes to the sweep. `gate` is the
+        listing of the sweep's folders `gates`, and must have been made before `listing`."""
         start = len(top) + 1
         gated = (entry.path[start:] for entry in gate)
         if is_settled(gated) and is_settled(entry.path[start:] for entry in listing):

@@ -13,7 +13,8 @@ from sweeper.sweep.usage import NO_USAGE, Usage, total
 
 class Spent(NamedTuple):
     """The usage and cost of runs. `counted` is the source of the usage: `meter`, `metrics` (the
-    runs recorded the usage), `meter and metrics`, or `nothing`. `days` has the usage by day."""
+    runs recorded the usage), `meter and metrics`, or `nothing`. `days` has the parts of the usage,
+    each with the day (UTC) on which the attempt or the run ended."""
 
     usage: Usage
     amount: Amount
@@ -58,7 +59,8 @@ def together(several: Iterable[Spent], prices: Prices) -> Spent:
 
 
 def chain(run: RecordedRun, costs: Spent, prices: Prices) -> Spent:
-    """Return the total cost of a run and its ancestors."""
+    """Return the usage and cost of a run and its ancestors together. `costs` are those of the
+    run."""
     above = run.lineage if isinstance(run, SweepRun) else ()
     return together((costs, *(spent(ancestor, prices) for ancestor in above)), prices)
 

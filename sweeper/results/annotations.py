@@ -34,8 +34,8 @@ class Subject(NamedTuple):
 
 
 class Noted(NamedTuple):
-    """Changes to the marks of a sweep or run: the note, tags to add, tags to remove, the star.
-    If the note or the star is None, it stays as it is."""
+    """Changes to the marks of a sweep or run: the note, tags to add, tags to remove, the star. A
+    note or a star that is None is not changed."""
 
     text: str | None = None
     tag: Sequence[str] = ()

@@ -33,9 +33,9 @@ _GLOB = frozenset("*?[")
 
 class Catalog:
     """The contents of one or several roots: sweeps, and folders at any depth that have a metrics
-    file but belong to no sweep (see `folders.FolderRun`). Each call reads the store again. A run is
-    identified by its `root`, `sweep` and `run` (the id) together, since the same configuration has
-    the same id in two sweeps.
+    file but belong to no sweep (see `folders.FolderRun`). Each call reads the stores again. A run
+    is identified by its `root`, `sweep` and `run` (the id) together, since the same configuration
+    has the same id in two sweeps.
 
     `problems` has a line for each sweep, run or file that the last call skipped because it is
     damaged or unreadable (`problems.unread` counts them), and for each run with unreadable lines.
@@ -43,9 +43,9 @@ class Catalog:
     """
 
     def __init__(self, *roots: str, cache: bool | str = True, snapshot: bool = False) -> None:
-        """`cache` is the folder of a cache, True for the usual one, or False for none. With
-        `snapshot`, each sweep of a remote store is read only once, through a process that commands
-        and workers share; this needs far fewer requests."""
+        """`cache` is the folder of a cache, True for the default folder, or False for no cache.
+        With `snapshot`, each sweep of a remote store is read only once, through a process that
+        commands and workers share; this needs far fewer requests."""
         if not roots:
             raise UsageError("a registry needs a root: Registry('sweeps')")
         stores = [_open(str(root), shared=snapshot) for root in roots]

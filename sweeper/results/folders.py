@@ -225,8 +225,8 @@ class FolderRun(RecordedRun):
         return ends_final(self.checkpoint_records())
 
     def _recall(self, what: str, name: str, find: Callable[[], T]) -> T | None:
-        """Return a value, cached as long as the file `name` is unchanged. None if there is no such
-        file."""
+        """Return the result of `find`, cached as long as the file `name` is unchanged. None if
+        there is no such file."""
         source = self.files.source(self._below(name))
         if source is None:
             return None

@@ -52,12 +52,12 @@ class Tail:
 
     @property
     def offset(self) -> int:
-        """The number of bytes of the log that were read."""
+        """The read position in the log, in bytes."""
         return self._file.offset
 
     @property
     def is_empty(self) -> bool:
-        """Whether this attempt has printed nothing yet."""
+        """Whether the read position is at the beginning of the attempt's log."""
         return self.offset == 0
 
     @property

@@ -55,8 +55,9 @@ def ask(
     joined: Callable[[frozenset[str]], None] | None = None,
 ) -> "Answer | pandas.DataFrame":
     """Return the answer to a query as an `Answer`, or as a DataFrame if `frame` is set. `tables`
-    makes the Arrow tables; only those that the query mentions are made. `joined` is called with the
-    columns by which each join matches rows. Raises `UsageError` for an invalid query."""
+    has a function for each table's name, which makes the Arrow table. A table is made only if the
+    query may mention it. `joined` is called with the columns by which each join matches rows.
+    Raises `UsageError` for an invalid query."""
     import duckdb
 
     if any("\ud800" <= letter <= "\udfff" for letter in query):

@@ -1,5 +1,5 @@
-"""Draws the stages of a sweep as a tree: each stage below the stage that it starts from, with its
-number of runs."""
+"""Draws the stages of a sweep as a tree: each stage, with its number of runs, below the first stage
+that it starts from."""
 
 from collections.abc import Iterator
 
