@@ -187,8 +187,8 @@ class _Chosen(NamedTuple):
 
 
 def level(scores: Floats, luck: Luck | None = None, clusters: Sequence[int] | None = None) -> Parts:
-    """Return the mean of `scores` (runs x items). Without `luck`, its variance is only that over
-    items."""
+    """Return the mean of `scores` (runs x items). Without `luck`, only the variance over items is
+    included."""
     value = float(scores.mean())
     by_item, item_df = _clustered(scores.mean(axis=0), clusters)
     if luck is None:

@@ -150,7 +150,8 @@ def _trimmed(ordered: Floats) -> Floats:
 
 
 def interval(scores: Floats) -> tuple[float, float]:
-    """Return the bootstrap interval of the interquartile mean. It is reproducible."""
+    """Return the 95 % bootstrap interval of the interquartile mean. The same scores always give the
+    same interval."""
     rng = np.random.default_rng(20211)
     runs, tasks = scores.shape
     # Of few runs, drawn again from themselves, the variance is that of the runs times (n - 1) / n.

@@ -378,7 +378,7 @@ def _cross(run: RunData, key: str, colour: str, meta: dict[str, Any]) -> list[di
 
 
 def _reach(cells: Sequence[Cell], key: str) -> float:
-    """Return the range of steps over all runs."""
+    """Return the distance from the first to the last step of all runs."""
     runs = [run for cell in cells for run in cell.runs if run.curves.get(key)]
     ends = [run.curves[key].steps[[0, -1]] for run in runs]
     return float(np.max(ends) - np.min(ends)) if ends else 0.0

@@ -27,10 +27,12 @@ _ROOM = 110
 """The largest total number of characters of labels side by side below an axis."""
 
 _LEAST, _MOST = 1e-200, 1e200
-"""Values outside of this range are left out, so that positions and margins are finite."""
+"""Values beyond `_MOST` (and below `_LEAST`, on a log axis) are left out, so that positions and
+margins are finite."""
 
 _ORDER = {"band": 0, "area": 0, "run": 1, "front": 1}
-"""The order of drawing for each role of traces: areas first, then single runs, then all others."""
+"""The order of drawing for each role of traces: areas first, then single runs and Pareto fronts,
+then all others."""
 
 _SYMBOLS = {"x": "x", "line-ns": "|"}
 _DASHES = {"dot": ":", "dash": "--"}

@@ -55,7 +55,7 @@ def rewards(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any]:
 
 
 def passes(behaviour: Behaviour, ranking: Ranking) -> dict[str, Any] | None:
-    """Draw pass@k against k, with intervals over seeds."""
+    """Draw pass@k against k, with intervals over seeds. None if no cell has pass@k."""
     traces: list[dict[str, Any]] = []
     most = 0
     for shown in reversed(_shown(behaviour, ranking)):

@@ -295,8 +295,8 @@ def _headed(verdict: Verdict, held: HeldOut, side: Side, best: Cell) -> Verdict:
 
 
 def _checks(verdict: Verdict, kind: str) -> Iterator[Check]:
-    """Yield the checks of the verdict. If the first one is about noise, its answer says that it
-    is about training, and a check about held-out data follows it."""
+    """Yield the checks of the verdict. If the first check is about noise, its answer gets the words
+    "in training", and a check about held-out data follows."""
     held = {"ahead": "ahead there too", "tied": "tied", "worse": "worse than another"}
     answer = Check("Held out?", held.get(kind, "not known"), kind == "ahead")
     for position, check in enumerate(verdict.checks):

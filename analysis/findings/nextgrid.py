@@ -33,11 +33,11 @@ _AXES = ("grid", "zip", "random", "when", "exclude", "include")
 
 @dataclass(frozen=True)
 class NextGrid:
-    """The next grid. `kind` is "extend" (more values of an axis), "confirm" (the top cells on
-    new seeds), "seeds" (more seeds for all cells) or "holes" (missing cells of blocks).
-    `overrides` are the overrides of the first launch that are still needed. `command` launches
-    the grid; it is known once the path of the file is known. `note` tells the user what to do if
-    the command is not enough."""
+    """The next grid. `kind` is "extend" (more values of an axis), "confirm" (the top cells on new
+    seeds), "seeds" (more seeds for all cells) or "holes" (missing cells of blocks). `overrides` are
+    the overrides of the recorded launch that are still needed. `command` launches the grid, and is
+    "" until the path of the file is known. `note` tells the user what to do if the command is not
+    enough."""
 
     kind: str
     why: str

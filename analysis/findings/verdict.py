@@ -203,8 +203,9 @@ def _up_here(finding: Finding) -> bool:
 
 
 def _concerns(finding: Finding, ranking: Ranking) -> bool:
-    """Return whether a finding concerns the verdict. Findings about rollouts and alarms concern
-    it only if they are about the top cells."""
+    """Return whether a finding concerns the verdict. If there is a best cell, findings about
+    rollouts and alarms concern the verdict only if they are about this cell or a cell tied with
+    it."""
     top = {cell.name for cell in (ranking.best, *ranking.tied) if cell is not None}
     elsewhere = finding.kind == "alarms" or finding.kind.startswith("rollouts_")
     return not elsewhere or not top or bool(top & set(finding.cells))

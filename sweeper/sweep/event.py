@@ -1,4 +1,4 @@
-"""The body of an event: facts about the attempt."""
+"""The body of an event: facts about the event's attempt."""
 
 from typing import Annotated, NamedTuple
 

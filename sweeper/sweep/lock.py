@@ -1,5 +1,5 @@
-"""Ensures that a sweep has one launcher: with a kernel lock if the store is a folder, with a lease
-(`lease.py`) if it is remote."""
+"""Ensures that a sweep has at most one launcher: with a kernel lock if the store is a folder, with
+a lease (`lease.py`) if it is remote."""
 
 import contextlib
 import fcntl

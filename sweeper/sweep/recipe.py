@@ -14,10 +14,9 @@ def _are_described(takes: Mapping[str, Mapping[str, object]]) -> bool:
 class Recipe(NamedTuple):
     """A recipe. Paths are absolute.
 
-    `on_path`: `cwd` is added to the module path, as by `python -m`. `takes` describes each
-    field. `forms` names the form of a field's value on chz's command line, if that form is
-    unusual. `function` is the function that returns the config, if the reference names a
-    function.
+    `on_path`: `cwd` is added to the module path, as by `python -m`. `takes` describes each field.
+    `forms` maps fields to the form of their values on chz's command line, if that form is unusual.
+    `function` is the function that returns the config, if the reference names a function.
     """
 
     reference: Annotated[str, Default("")]

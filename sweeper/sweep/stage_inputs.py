@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Take(NamedTuple):
-    """Says which runs are taken from a stage: the `best` run, the runs of the best cell
+    """The runs that are taken from a stage: the `best` run, the runs of the best cell
     (`best-cell`), `each` run, the `number` best runs (`top`), or the run with the name `run`."""
 
     stage: str

@@ -44,7 +44,7 @@ class State(StrEnum):
 
 
 class NoState(StrEnum):
-    """The state shown for a run without events, such as a folder written by another program."""
+    """The state shown for a run without events, such as a run that another program has written."""
 
     UNKNOWN = "unknown"
 
