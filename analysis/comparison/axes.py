@@ -41,9 +41,9 @@ _PAIRED = 4
 
 @dataclass(frozen=True)
 class Level:
-    """A value of an axis: its text, its number (if it is a number), its marginal mean with a 95
-    % interval, and the number of cells that the mean covers. On a log scale the mean is
-    geometric."""
+    """A value of an axis: its text, its number (None for a value that is not a number), its
+    marginal mean with a 95 % interval, and the number of cells that the mean covers. On a log scale
+    the mean is geometric."""
 
     value: str
     number: float | None

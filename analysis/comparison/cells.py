@@ -123,7 +123,8 @@ class Ranking:
     each cell with the best. `not_compared` has the cells that were not compared, because their
     noise or that of the best cell is unknown. `passed_over` are cells with a better mean that are
     not the best because one of their runs diverged. `held_back` are cells with a better mean that
-    are not the best because one of their runs failed: it might have had the `worst` value of all.
+    are not the best because one of their runs failed: this run might have had the `worst` value of
+    all.
 
     On the `scale` "log", means are geometric and comparisons are ratios. `keys` are the settings
     of all cells, in order. Intervals stay within the `bounds` of the metric. `noise` is the

@@ -82,5 +82,6 @@ def ranged(estimate: Estimate, means: int) -> Estimate:
 
 @functools.lru_cache(maxsize=1024)
 def _quantile(means: int, df: float) -> float:
-    """Return the quantile of a studentized range. It is cached because it takes about 20 ms."""
+    """Return the quantile of a studentized range. The result is cached, because computing it takes
+    about 20 ms."""
     return range_quantile(CONFIDENCE, means, df)

@@ -28,8 +28,8 @@ _FEWEST = 12
 _POINTS = 41
 _PLANE = 25
 _PAIRED = 0.025
-"""The level of the tests of all pairs together. Together with the level for axes, it keeps the
-sweeps that get a false sentence below 10 %."""
+"""The level of the tests of all pairs together. Together with the level for axes, this level keeps
+the fraction of sweeps that get a false sentence below 10 %."""
 _FAR = 3.0
 """Means that are more than this many interquartile ranges away from the quartiles are moved to
 that distance."""
@@ -286,10 +286,10 @@ def _importance(model: Fit, index: int, total: float) -> Share:
 
 
 def _permuted(model: Fit, index: int, total: float) -> Share:
-    """Return the increase of the squared prediction error of left-out cells if an axis is
-    shuffled, averaged over all shuffles, as a fraction of the variance. It is halved, because it
-    contains the variance of the effect twice: once for the real values, once for the shuffled
-    ones. The interval is over cells."""
+    """Return the increase of the squared prediction error of left-out cells if an axis is shuffled,
+    averaged over all shuffles, as a fraction of the variance. The increase is halved, because it
+    contains the variance of the effect twice: once for the real values, once for the shuffled ones.
+    The interval is over cells."""
     part = model.alone(index)
     errors = model.left / (1 - model.leverage)
     with_own = errors + model.alone(index, without_own=True)

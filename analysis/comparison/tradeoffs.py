@@ -18,7 +18,7 @@ _NAMES = {"seconds": "time per run (s)", "tokens": "tokens per run", "dollars": 
 class Tradeoff:
     """The metric (`y`) of each cell against another quantity (`x`), both as means over the runs
     that count. `front` has the cells for which no other cell is better in one quantity and at least
-    as good in the other. It is None for quantities of which less is not better."""
+    as good in the other. `front` is None for quantities of which less is not better."""
 
     name: str
     kind: str

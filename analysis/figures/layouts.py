@@ -16,8 +16,8 @@ from sweeper.results.cells import Scale
 
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#aa4499", "#b58900", "#56b4e9", "#882255", "#5c6bc0")
 """The colours of Okabe and Ito (jfly.uni-koeln.de/color), with a darker yellow for a white page,
-and colours of Paul Tol's muted set. They can be told apart with the common colour-vision
-deficiencies."""
+and colours of Paul Tol's muted set. All these colours can be told apart with the common
+colour-vision deficiencies."""
 MUTED = "#8a8f98"
 COLOURED = len(PALETTE)
 Section = Literal["cells", "tasks", "curves", "axes", "planes", "parallel", "trade", "rollouts"]

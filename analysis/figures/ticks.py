@@ -1,5 +1,5 @@
-"""Chooses the tick marks of an axis and their labels. They replace plotly's tick marks, which have
-the label 2 at both 0.2 and 20 on a logarithmic axis. Pure."""
+"""Chooses the tick marks of an axis and their labels. Plotly's own tick marks have the label 2 at
+both 0.2 and 20 on a logarithmic axis. Pure."""
 
 import itertools
 import math

@@ -126,10 +126,10 @@ def _judged_by(data: SweepData, metric: Metric) -> SweepData:
 
 
 def _gap(ranking: Ranking, held: Metric, training: str) -> Estimate | None:
-    """Return the mean gap over all cells. Its error has two parts: the noise between runs of a
-    cell (between cells, if any cell has only one run), and the scatter of the mean training
-    curve from step to step, because the last batches of all runs may be easy. The interval is
-    missing if curves are too short to show this scatter."""
+    """Return the mean gap over all cells. The error of this mean has two parts: the noise between
+    runs of a cell (between cells, if any cell has only one run), and the scatter of the mean
+    training curve from step to step, because the last batches of all runs may be easy. The interval
+    is missing if curves are too short to show this scatter."""
     groups: list[list[float]] = []
     for cell in ranking.cells:
         ends = [(run.last_of(held.name), run.last_of(training)) for run in cell.runs if run.counts]

@@ -69,8 +69,8 @@ def decide_by_blocks(
     blocks: Blocks,
     following: NextGrid | None = None,
 ) -> Verdict:
-    """Return the verdict over all blocks. It names a best cell for each block and no best cell
-    of the sweep, and uses no mean over blocks."""
+    """Return the verdict over all blocks. The verdict names a best cell for each block and no best
+    cell of the sweep, and uses no mean over blocks."""
     judged = [block for block in blocks.blocks if block.best is not None]
     count, reason = plural(len(judged), "best cell"), unlike(findings)
     return Verdict(
@@ -331,7 +331,7 @@ def study(data: SweepData, prices: Mapping[str, float] | None = None) -> Study:
 
 
 def _axes(data: SweepData, ranking: Ranking, sign: float, blocks: Blocks | None) -> AxesTold:
-    """Return all results about axes. They are empty without a metric."""
+    """Return all results about axes. The results are empty without a metric."""
     axes = find_axes(ranking, sign) if data.metric is not None else []
     surface = _modelled(ranking, axes, sign, blocks) if data.metric is not None else None
     counted = {cell.name for cell in usable(ranking)}

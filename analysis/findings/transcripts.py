@@ -138,7 +138,8 @@ def transcripts_of(
 def _beside(
     item: str, ends: Mapping[tuple[str, str], Ends], cell: str, other: str
 ) -> Beside | None:
-    """Return the item with both answers. None if one of them was not recorded."""
+    """Return the item with both answers. None if one of the cells has no recorded answer, or
+    neither answer has a text."""
     own, their = ends.get((cell, item)), ends.get((other, item))
     if own is None or their is None or not (own.best.text or their.worst.text):
         return None

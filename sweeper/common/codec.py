@@ -388,7 +388,7 @@ def _record(kind: type[Any]) -> Read:
 
 @cache
 def _steps(kind: type[Any]) -> tuple[tuple[str, type | None, object, _Field], ...]:
-    """Return (key, `as_is`, default, field) for each field. They are computed once per kind,
+    """Return (key, `as_is`, default, field) for each field. The tuples are computed once per kind,
     since a plan has thousands of records."""
     return tuple(
         (field.key, field.as_is, _REQUIRED if field.special else field.default, field)

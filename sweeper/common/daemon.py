@@ -1,6 +1,6 @@
-"""A background process that serves other processes of the same user through a socket. It starts
-on demand, and holds a lock as long as it lives. This module imports only the standard library,
-most of it on demand."""
+"""A background process that serves other processes of the same user through a socket. The process
+starts on demand, and holds a lock as long as it lives. This module imports only the standard
+library, most of it on demand."""
 
 import json
 import os
@@ -46,9 +46,9 @@ def outlive(process: "subprocess.Popen[bytes]") -> None:
 
 
 class Daemon:
-    """A client of a daemon. It starts the daemon if needed. The daemon's socket and lock are in
-    `folder`, which only this user can enter, and are named after `name`. The daemon runs `argv`
-    with `environment`."""
+    """A client of a daemon. The client starts the daemon if needed. The daemon's socket and lock
+    are in `folder`, which only this user can enter, and are named after `name`. The daemon runs
+    `argv` with `environment`."""
 
     def __init__(
         self,

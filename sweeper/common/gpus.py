@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 _FOLDER = "/tmp/sweeper-gpus"  # noqa: S108 - all users of the machine share it
 _SHARES = 840
-"""The number of bytes of a device's lock file. It is divisible by every number of runs that may
-share one device. Each run locks its share of the bytes. So runs with different `per_gpu` exclude
-each other if their shares overlap."""
+"""The number of bytes of a device's lock file. This number is divisible by every number of runs
+that may share one device. Each run locks its share of the bytes. So runs with different `per_gpu`
+exclude each other if their shares overlap."""
 _TOOL = "nvidia-smi"
 _TOOL_SECONDS = 20.0
 _AGE_SECONDS = 5.0

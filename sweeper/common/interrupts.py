@@ -11,8 +11,8 @@ _Handler = Callable[[int, FrameType | None], object] | int | None
 
 class Interrupts:
     """A context manager in which the first SIGINT, SIGTERM or SIGHUP raises `KeyboardInterrupt`.
-    Signals after the first, and signals after `hold`, raise it at the end of the block, unless the
-    block ends with an error."""
+    Signals after the first, and signals after `hold`, raise `KeyboardInterrupt` at the end of the
+    block, unless the block ends with an error."""
 
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}

@@ -15,8 +15,8 @@ _EXCEPTION = r"[A-Za-z_][\w.]*(?::.*)?\Z"
 
 
 def cause(data: bytes) -> str:
-    """Return the reason for a failure from the end of a log, in at most 200 characters. This is
-    the exception of the last traceback. Without a traceback, it is the last line that starts
+    """Return the reason for a failure from the end of a log, in at most 200 characters. The reason
+    is the exception of the last traceback. Without a traceback, it is the last line that starts
     with `error: ` among the final 20 lines, else the last informative line."""
     lines = data.decode("utf-8", "replace").splitlines()
     starts = [number for number, line in enumerate(lines) if line.strip() == _TRACEBACK]

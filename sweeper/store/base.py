@@ -9,7 +9,8 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 AT_ONCE = 32
-"""Maximum number of simultaneous requests to a remote store. Its client has as many connections."""
+"""Maximum number of simultaneous requests to a remote store. The store's client has as many
+connections."""
 
 
 class Entry(NamedTuple):
@@ -49,11 +50,11 @@ class Store(Protocol):
         ...
 
     def append(self, path: str, data: bytes) -> None:
-        """Append to a file. It is created if it is missing, and must have only one writer."""
+        """Append to a file. The file is created if it is missing, and must have only one writer."""
         ...
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file. Raises `NotFound` if it does not exist."""
+        """Return the content of a file. Raises `NotFound` if the file does not exist."""
         ...
 
     def read_range(self, path: str, start: int, end: int) -> bytes:

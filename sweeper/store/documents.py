@@ -45,7 +45,8 @@ def parse_json(data: bytes, place: str) -> dict[str, object]:
 
 def read_as(store: Store, path: str, read: Callable[[object, str], T]) -> T:
     """Read a document with `read`, the reader of its type (see `sweeper.sweep`). Raises `NotFound`,
-    or `StoreError` if it is damaged, has unexpected fields, or is from a newer version."""
+    or `StoreError` if the document is damaged, has unexpected fields, or is from a newer
+    version."""
     return read(read_json(store, path), place_of(store, path))
 
 

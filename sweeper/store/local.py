@@ -207,7 +207,7 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
 
 
 def refuse_links(top: str, path: str) -> None:
-    """Raise `StoreError` if `path`, or a folder between `top` and it, is a symbolic link."""
+    """Raise `StoreError` if `path`, or a folder between `top` and `path`, is a symbolic link."""
     at = top
     for part in path[len(top) + 1 :].split(os.sep):
         at = os.path.join(at, part)

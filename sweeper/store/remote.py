@@ -87,8 +87,8 @@ _BEYOND = ("InvalidRange", "416")
 _PAUSES = (0.5, 1.0, 2.0)
 """Seconds to wait before each repetition of reads that a busy store refused."""
 _memory = threading.RLock()
-"""Serializes access to fsspec's memory filesystem. Its create is a check followed by a write, and
-the readers of a file share one position."""
+"""Serializes access to fsspec's memory filesystem. This filesystem creates a file by a check
+followed by a write, and the readers of a file share one position."""
 
 
 def open_remote(root: str) -> "RemoteStore":
@@ -366,8 +366,9 @@ def _session() -> object:
 
 @functools.cache
 def _loader() -> object:
-    """Return the loader of the descriptions of AWS's services. All sessions share it, because it
-    caches them, and reading them takes most of the time of opening a store."""
+    """Return the loader of the descriptions of AWS's services. All sessions share the loader,
+    because it caches the descriptions: reading the descriptions takes most of the time of opening a
+    store."""
     return import_module("aiobotocore.session").AioSession().get_component("data_loader")
 
 

@@ -1,5 +1,6 @@
 """The process that reaches a remote store for all workers and commands of this machine. `shared.py`
-starts it with `python -m sweeper.store.serving ROOT`. It inherits its socket and its lock."""
+starts it with `python -m sweeper.store.serving ROOT`. The process inherits its socket and its
+lock."""
 
 # A message is two lengths (of 4 and 8 bytes), an object in JSON, and bytes. A request has `method`,
 # `arguments` and the bytes to write; an answer has `result`, or `error` and `text`, and the bytes

@@ -81,7 +81,7 @@ class Share(NamedTuple):
 
 class Launch(NamedTuple):
     """The settings for executing runs. Durations are in seconds; None means no limit, or not set.
-    These declarations define the grid's section `launch` (`sweeper/grid/launch.py`).
+    The declarations of the fields define the grid's section `launch` (`sweeper/grid/launch.py`).
 
     If a sweep has several backends, `backends` lists them in the order in which they get jobs.
     `backend` then has all names, for people (`tmux+slurm`). Use `places` for the names of the

@@ -132,8 +132,8 @@ Alarms = Mapping[str, Mapping[str, float] | None]
 
 
 class OnAlarm(NamedTuple):
-    """The reaction to alarms: a command to `run`, and what to `stop`. Only alarms of these
-    `rules` cause it (None: all rules)."""
+    """The reaction to alarms: a command to `run`, and what to `stop`. Only alarms of these `rules`
+    cause this reaction (None: all rules)."""
 
     run: tuple[str, ...] | None = None
     stop: Literal["run", "sweep"] | None = None

@@ -12,8 +12,8 @@ from sweeper.sweep.process import Who
 
 
 class Learned(NamedTuple):
-    """What the launchers have learned about the service. It runs `limit` jobs at the same time
-    (None: it has never delayed a job). The next increase of the limit is by `step`. `cuts`
+    """What the launchers have learned about the service. The service runs `limit` jobs at the same
+    time (None: it has never delayed a job). The next increase of the limit is by `step`. `cuts`
     counts how often the limit was lowered, and `why` is the last reason, a key of
     `labels.LOWERED`."""
 

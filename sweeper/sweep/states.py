@@ -28,8 +28,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 _MOST_RESTARTS = 20
-"""The largest number of restarts of a run after preemptions and losses. It is high enough for
-any spot market, but limits a run that crashes its machine."""
+"""The largest number of restarts of a run after preemptions and losses. This number is high enough
+for any spot market, but limits a run that crashes its machine."""
 
 
 class State(StrEnum):

@@ -37,9 +37,9 @@ _LONGEST = 100_000
 
 
 def recorded(section: Wandb, environment: Mapping[str, str]) -> Wandb:
-    """Return the section to record in `sweep.json`. Missing values come from `environment`, the
-    runs' environment. `app` becomes the address of W&B's pages, so that other users can find the
-    runs."""
+    """Return the section to record in `sweep.json`. A missing entity or mode comes from
+    `environment`, the runs' environment. `app` becomes the address of W&B's pages, so that other
+    users can find the runs."""
     api = (environment.get("WANDB_BASE_URL") or _API).rstrip("/")
     return section._replace(
         entity=section.entity or environment.get("WANDB_ENTITY") or None,
