@@ -1,5 +1,5 @@
-"""The history of one attempt, which the rules judge. The memory that it takes does not grow with
-the length of training. Rows are added one by one, so results do not depend on how many rows a
+"""The history of one attempt, which the rules judge. The memory that a history takes does not grow
+with the length of training. Rows are added one by one, so results do not depend on how many rows a
 check reads. Does no I/O."""
 
 import math

@@ -115,7 +115,7 @@ class AlarmMonitor:
         return (run, attempt) in self._watcher.stalled
 
     def finish(self) -> tuple[str, ...]:
-        """After all runs have ended, check what they have written since the last check. Return
+        """After all runs have ended, check what the runs have written since the last check. Return
         `lines`."""
         deadline = self._clock() + _LAST_SECONDS
         for _ in range(_LAST_LOOKS):
@@ -209,9 +209,9 @@ class AlarmMonitor:
         return attempt <= cancelled <= retried
 
     def _forget(self) -> None:
-        """Forget each alarm about a machine if its attempt has ended without a request to stop.
-        Alarms are shown only for running attempts: if the problem persists, another attempt on
-        the machine reports it."""
+        """Forget each alarm about a machine if the attempt that raised the alarm has ended without
+        a request to stop. Alarms are shown only for running attempts: if the problem persists,
+        another attempt on the machine reports it."""
         for machine, spoken in list(self._machines.items()):
             if not self._stands(*spoken.attempt):
                 self._reported.difference_update(spoken.spared)

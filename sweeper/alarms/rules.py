@@ -1,5 +1,5 @@
-"""The rules that detect problems of a run, from its rows, from the clock and from the state of
-its machine. A rule is a pure function of the history, and returns evidence or None.
+"""The rules that detect problems of a run, from its rows, from the clock and from the state of its
+machine. A rule depends only on the history and its thresholds, and returns evidence or None.
 docs/alarms.md says how often each rule is right."""
 
 import math
@@ -373,8 +373,8 @@ def judge_clock(
 
 def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
     """Return evidence if a run makes no progress. Other rules detect runs that the service has
-    paused, and runs whose heartbeats have stopped. A command may record no steps at all, so it
-    is not judged before the first step of any attempt."""
+    paused, and runs whose heartbeats have stopped. A command may record no steps at all, so an
+    attempt of a command is not judged before any attempt of the sweep has made a step."""
     vitals = history.vitals
     if vitals.paused is not None or vitals.beat_quiet > max(vitals.lease, 30.0):
         return None

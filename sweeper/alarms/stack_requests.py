@@ -1,5 +1,5 @@
 """Requests the Python stacks of stalled recipes from workers. The alarm `stalled` waits for the
-stacks for a bounded time, and includes them."""
+stacks for a bounded time, and includes the stacks."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress

@@ -132,8 +132,8 @@ class Seen(NamedTuple):
     `running`: a worker executes the attempt. `quiet`: seconds since the last heartbeat. `beat`: the
     contents of that heartbeat. `stopping`: a user or an alarm has requested the end of the attempt.
     `failed`: why the attempt failed, if it did. `succeeded`: the attempt has succeeded. `metric`:
-    the metric of the run's stage, if the sweep has stages. `model`: the name of the model.
-    `drifts`: each step updates the policy several times.
+    the metric of the run's stage, if the sweep has stages and the attempt has ended. `model`: the
+    name of the model. `drifts`: each step updates the policy several times.
     """
 
     run: str
@@ -426,8 +426,8 @@ class Watcher:
 
 
 def _nearly_done(row: Mapping[str, object]) -> bool:
-    """Return whether the attempt is in its last steps, by the progress in its metrics. A
-    progress above 1 is a percentage or a count, and is ignored."""
+    """Return whether the attempt is in its last steps, by the progress that its metrics record as a
+    fraction. A progress above 1 is a percentage or a count, and is ignored."""
     shares = [as_float(row.get(key)) or 0.0 for key in ("progress", "progress/done_frac")]
     return any(0.95 <= share <= 1 for share in shares)
 

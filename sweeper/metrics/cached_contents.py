@@ -22,8 +22,8 @@ _LISTED_NS = 600 * 10**9
 class Contents:
     """A cache of the contents of small files on a remote store. A file is not read again while its
     stamp is unchanged. The contents are saved when the process ends. Listings of sweeps that
-    nothing writes to are cached too, but only for `_LISTED_NS`: otherwise files that users remove
-    would stay listed."""
+    nothing writes to are cached too, but only for `_LISTED_NS`: a file that a user removes stays
+    listed until then."""
 
     gates: tuple[str, ...] = GATES
 

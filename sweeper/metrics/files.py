@@ -1,5 +1,5 @@
 """Metrics files: their names, their folders, and how their bytes become rows. Only this module
-knows these names. Uses only the standard library, since the worker imports it."""
+knows the names. Uses only the standard library, since the worker imports it."""
 
 import os
 import re
@@ -153,8 +153,8 @@ def _step_column(columns: Sequence[str]) -> str | None:
 
 
 def metrics_stamp(files: Files, folder: str) -> tuple[str, Stamp | None]:
-    """Return the path of the metrics file in `folder`, and its stamp. If there is none, return the
-    path of `metrics.jsonl`, and None."""
+    """Return the path and the stamp of the metrics file in `folder`. If there is no metrics file,
+    return the path of `metrics.jsonl`, and None."""
     for path in paths_in(folder):
         stamp = files.stamp(path)
         if stamp is not None:

@@ -116,7 +116,7 @@ def _hour(moment: datetime) -> datetime:
 
 def explained(ours: Counts, theirs: Counts, *, fresh: bool, unseen: int) -> list[str]:
     """Return lines that explain to the user how counted usage (`ours`) and billed usage (`theirs`)
-    differ; empty if they do not differ. `fresh` means that the runs used something in the last
+    differ; empty if they do not differ. `fresh` means that the runs used the service in the last
     hours. `unseen` is the number of runs that have counted no usage."""
     lines: list[str] = []
     more = {kind: getattr(theirs, kind) - getattr(ours, kind) for kind in KINDS}

@@ -68,8 +68,8 @@ class Guesses:
         self._made: dict[str, Guess | None] = {}
 
     def of(self, wanted: Settings) -> Guess | None:
-        """Return the forecast for a run with the settings `wanted`; None without an example for
-        it."""
+        """Return the forecast for a run with the settings `wanted`; None if there is no example for
+        this run."""
         key = repr((wanted.recipe, sorted(wanted.values.items(), key=lambda item: item[0])))
         if key not in self._made:
             self._made[key] = self._guess(wanted)

@@ -264,7 +264,7 @@ class Catalog:
 
     def handles_of(self, sweeps: Sequence[str]) -> list[RecordedRun]:
         """Return all runs of several sweeps. Unreadable sweeps are reported. If there is only one
-        sweep, its error is raised instead."""
+        sweep, the error is raised instead."""
         if len(sweeps) == 1:
             return self.all_handles(sweeps[0])
         self.problems = Problems()

@@ -57,7 +57,7 @@ def choose_scale(groups: Iterable[Sequence[float]]) -> Scale:
 
 
 def _slope(points: Sequence[tuple[float, float]]) -> float:
-    """Return the least-squares slope; 0 if the points do not determine it."""
+    """Return the least-squares slope; 0 if the points do not determine a slope."""
     if len(points) < 2:
         return 0.0
     x_mean = math.fsum(x for x, _ in points) / len(points)
@@ -107,5 +107,5 @@ def exp(value: float) -> float:
 
 
 def comparable(values: Sequence[float]) -> bool:
-    """Return whether a cell has values that differ: without them its noise is unknown."""
+    """Return whether the values of a cell differ. If they do not, the cell's noise is unknown."""
     return len(values) > 1 and min(values) != max(values)

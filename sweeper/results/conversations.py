@@ -32,10 +32,10 @@ _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 
 
 class Transcript(NamedTuple):
-    """A conversation, and how certain it is that the trajectory had it. `whose` is "trajectory"
-    if that is certain, "order" if the trajectories of a group got its conversations in order,
-    because several were possible, and "group" if the conversation of the whole group could not
-    be divided."""
+    """The conversation of a trajectory, and how certain the match is. `whose` is "trajectory" if
+    the match is certain, "order" if several matches were possible and the trajectories of a group
+    got the group's conversations in order, and "group" if the conversation of the whole group could
+    not be divided."""
 
     spoken: list[Spoken]
     whose: Literal["trajectory", "order", "group"]
@@ -55,8 +55,9 @@ def groups_of(tree: object, groups: Sequence[Sequence[Record]]) -> dict[int, lis
     """Return {index of a group in `groups`: the conversation of each of its trajectories}. `groups`
     has the summaries of each group's trajectories, in order.
 
-    If a section of the transcript gives the lengths of its turns, it belongs to the next group with
-    the same lengths, since summaries of groups may be missing. Other sections are matched in order.
+    If a section of the transcript gives the lengths of its turns, the section belongs to the next
+    group with the same lengths, since summaries of groups may be missing. Other sections are
+    matched in order.
     """
     root = table_of(tree).get("root")
     by_group: dict[int, list[Transcript]] = {}

@@ -18,7 +18,7 @@ KEEP = ("best", "final")
 _PAGE = 500
 _SCHEME = "tinker://"
 _STEPS = ("batch", "step")
-"""Keys of a checkpoint's record for the step after which it was saved."""
+"""Keys of a checkpoint's record for the step after which the checkpoint was saved."""
 
 
 class Kept(NamedTuple):
@@ -56,8 +56,8 @@ def listed(service: Service) -> dict[str, Kept]:
 def of_runs(
     runs: Iterable[RecordedRun], checkpoints: Mapping[str, Kept]
 ) -> list[tuple[RecordedRun, str, Kept]]:
-    """Return the checkpoints that runs have recorded and the service still stores, with their
-    recorded names. Each path is returned once."""
+    """Return each checkpoint that a run has recorded and the service still stores, with the run and
+    the recorded name. Each path is returned once."""
     of_run: dict[str, tuple[RecordedRun, str, Kept]] = {}
     for run in runs:
         for record in run.checkpoint_records():

@@ -23,7 +23,7 @@ class Marked(NamedTuple):
 
     def notes(self, names: Mapping[str, str]) -> list[tuple[str | None, Mark]]:
         """Return all notes, oldest first, each with the name of its run, or None for a note of the
-        sweep. `names` maps ids to names; a run that it lacks is shown by id."""
+        sweep. `names` maps ids to names; a run that is not in `names` is shown by id."""
         of_sweep = [(None, note) for note in self.sweep.notes]
         others = [
             (names.get(run, run), note) for run, marks in self.runs.items() for note in marks.notes

@@ -112,7 +112,7 @@ class Tabulator:
 
     def _last(self, run: RecordedRun, key: str) -> Judged | None:
         """Return the last value of `key` without parsing the whole file. None if the file is
-        cached, small or in parts, or if its end does not show this value."""
+        cached, small or in parts, or if the end of the file does not show this value."""
         for path in reversed(run.metrics_paths()):
             source = run.files.source(path)
             if source is None:

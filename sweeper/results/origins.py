@@ -19,9 +19,9 @@ _NAMED = 3
 
 
 class Origin:
-    """The provenance of one attempt. `facts` has the entries of its launch in `sweep.json`.
-    `program` is the digest of the attempt's code, if the code was not copied at the launch.
-    Launches by older versions have fewer entries."""
+    """The provenance of one attempt. `facts` has the entries of the attempt's launch in
+    `sweep.json`. `program` is the digest of the attempt's code, if the code was not copied at the
+    launch. Launches by older versions have fewer entries."""
 
     def __init__(
         self, folder: SweepFolder, facts: Mapping[str, object], program: str | None = None
@@ -155,7 +155,7 @@ class Launches:
 
     @property
     def latest(self) -> Executed:
-        """The newest launch. Attempts that start from now on execute its code."""
+        """The newest launch. Attempts that start from now on execute the code of this launch."""
         newest = next(iter(self._launches), None)
         origin = None if newest is None else Origin(self._folder, newest)
         return Executed("", origin)
@@ -168,8 +168,8 @@ class Launches:
 
     def of(self, launch: str | None, program: str | None, opened: str | None) -> Origin | None:
         """Return the provenance of an attempt. `launch` is the id of the launch in the attempt's
-        events. If it is None, because an older version wrote the events, the last launch before the
-        time `opened` is used."""
+        events. If `launch` is None, because an older version wrote the events, the last launch
+        before the time `opened` is used. Return None if the launch is unknown."""
         if launch is not None:
             same = (facts for facts in self._launches if facts.get("launch") == launch)
             newest = next(same, {"launch": launch})
@@ -219,8 +219,8 @@ def _difference(kind: str, runs: Sequence[tuple[HasOrigin, Origin]]) -> Iterator
 
 
 def _variant(kind: str, origin: Origin, *, whole: bool) -> str | None:
-    """Return a value that is equal for runs that do not differ; None if it is unknown. `whole`
-    means that the programs of all runs are known."""
+    """Return a value that is equal for runs that do not differ; None if the value is unknown.
+    `whole` means that the programs of all runs are known."""
     if kind == "code":
         return (origin.program if whole else None) or _text(origin.get("code")) or origin.commit
     if kind == "packages":

@@ -29,8 +29,8 @@ class Problems(list[str]):
             self.append(line)
 
     def unreadable(self, error: StoreError | NotFound) -> None:
-        """Add an error about a whole file or sweep. From the `_MOST_UNREAD`th error on, also
-        raise it if it is about a remote store."""
+        """Add an error about a whole file or sweep. From the `_MOST_UNREAD`th error on, also raise
+        errors about remote stores."""
         line = str(error)
         if line not in self:
             self.append(line)

@@ -36,8 +36,8 @@ def reached(run: RecordedRun) -> Reached:
 
 
 def _last_rows(run: RecordedRun) -> list[Row]:
-    """Return the last rows of the newest metrics, enough to include one with a step. If the file's
-    end (512 KiB) has no such row, return its rows."""
+    """Return the last rows of the newest metrics, enough to include one with a step. If the last
+    512 KiB of the file have no such row, return the rows of this part."""
     for path in reversed(run.metrics_paths()):
         source = run.files.source(path)
         if source is None or not source.stamp.size:

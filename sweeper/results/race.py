@@ -44,9 +44,9 @@ def level(seeds: int, most: int) -> float:
 
 
 def contenders(cells: Mapping[str, Sequence[float]], sign: float, level: float) -> list[str] | None:
-    """Return the cells that may still be the best, best first. If only one is left, it has won.
-    `cells` have the finite values of their runs; with `sign` 1, smaller is better. None if the
-    noise is unknown, because each cell has one value or only equal values.
+    """Return the cells that may still be the best, best first. If only one cell is left, this cell
+    has won. `cells` have the finite values of their runs; with `sign` 1, smaller is better. None if
+    the noise is unknown, because each cell has one value or only equal values.
 
     The best cell wins if it leads every other cell in a two-sided test at `level`. Otherwise cells
     are dropped if they are behind the best in a test that allows for the number of cells. The tests
@@ -146,8 +146,8 @@ def _differ(means: Sequence[_Mean], shared: float, df: int) -> bool:
 
 
 def _chance(best: _Mean, other: _Mean) -> float:
-    """Return the two-sided p value of the difference of two means: Student's if they share their
-    noise, else Welch's."""
+    """Return the two-sided p value of the difference of two means: Student's if the cells share
+    their noise, else Welch's."""
     a, b = best.variance / best.n, other.variance / other.n
     if other.value == best.value:
         return 1.0

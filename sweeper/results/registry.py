@@ -30,7 +30,7 @@ RUN_COLUMNS = (
     *("retired", "started", "ended", "wall_s", "root"),
     *("code", "commit", "launched", "metric", "value"),
 )
-"""The columns of `Registry.runs` before those of the configurations."""
+"""The first columns of `Registry.runs`. The columns of the configuration keys follow."""
 _OF_STAGES = frozenset({"stage", "parents"})
 """Additional columns for sweeps with stages."""
 
@@ -43,7 +43,7 @@ _MIXES = (
 class Registry(Catalog):
     """The results in one or several roots. `Catalog` explains how runs are found and identified,
     and what `problems` contains. The cache (`sweeper.metrics.tables`) only avoids reading unchanged
-    files again; `cache=False` turns it off."""
+    files again; `cache=False` turns the cache off."""
 
     def _repr_html_(self) -> str:
         """Return the sweeps as HTML for a notebook."""
@@ -71,8 +71,8 @@ class Registry(Catalog):
 
     def sweep_records(self, sweep: str | None = None) -> "list[SweepRecord]":
         """Return one dict per sweep: `sweep root created recipe runs states tags starred archived`.
-        `states` counts the runs in each state. `sweep` is a name or a glob; without it, archived
-        sweeps are left out."""
+        `states` counts the runs in each state. `sweep` is a name or a glob; without `sweep`,
+        archived sweeps are left out."""
         self.problems = Problems()
         pairs = ((sweep_item, self._marks(sweep_item)) for sweep_item in self._sweeps(sweep))
         return [

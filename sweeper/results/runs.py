@@ -45,7 +45,7 @@ OPEN_DAY = "open"
 
 
 class Used(NamedTuple):
-    """The usage of an attempt, and the day (UTC) on which it ended."""
+    """The usage of an attempt, and the day (UTC) on which the attempt ended."""
 
     usage: Usage = NO_USAGE
     day: str = OPEN_DAY
@@ -130,8 +130,8 @@ class RecordedRun(ABC):
         return self.store.local_path(self.folder) or f"{self.root.rstrip('/')}/{self.folder}"
 
     def readable(self, find: Callable[[], T], otherwise: T) -> T:
-        """Return the result of `find`. If it raises `StoreError` and errors are collected, report
-        the error and return `otherwise`."""
+        """Return the result of `find`. If `find` raises `StoreError` and errors are collected,
+        report the error and return `otherwise`."""
         try:
             return find()
         except StoreError as error:
@@ -274,7 +274,8 @@ class RecordedRun(ABC):
 
     @property
     def readable_history(self) -> Merged:
-        """The history; empty if it cannot be read. In this case the error is reported."""
+        """The history. If it cannot be read and errors are collected, the error is reported and the
+        history is empty."""
         return self.readable(lambda: self.history, NO_ROWS)
 
     def checkpoint_records(self) -> list[dict[str, object]]:
@@ -284,7 +285,8 @@ class RecordedRun(ABC):
         return merge_checkpoints(parse(self.read(path)) for path in paths)
 
     def read(self, path: str) -> bytes:
-        """Read a file of the store, which may be stored in parts; empty if it does not exist."""
+        """Read a file of the store, which may be stored in parts; empty if the file does not
+        exist."""
         try:
             return self.store.read(path)
         except NotFound:

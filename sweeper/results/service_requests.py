@@ -90,8 +90,9 @@ def hosted(environ: Mapping[str, str] = os.environ) -> Service:
 
 
 def of_sweeps(sweeps: "Sequence[Sweep]") -> Service:
-    """Return the service that the runs of `sweeps` use. Raises `UsageError` if they use several
-    services or none, and `EnvironmentFailure` if there is no API key or no running engine."""
+    """Return the service that the runs of `sweeps` use. Raises `UsageError` if the sweeps use
+    several services or none, and `EnvironmentFailure` if there is no API key or no running
+    engine."""
     return of_service(", ".join(sorted({sweep.plan.service for sweep in sweeps})))
 
 

@@ -39,7 +39,8 @@ class StepTimes(NamedTuple):
 
 
 def step_times(keys: Collection[str], sums: Sums) -> StepTimes | None:
-    """Return the division of a run's step time; None if it was not recorded."""
+    """Return the division of a run's step time; None if the run has not recorded the time of steps
+    and of parts."""
     clock = next((key for key in CLOCKS if key in keys), None)
     named = {name: key for key in keys if key not in CLOCKS and (name := _part(key))}
     if clock is None or not named:

@@ -1,4 +1,5 @@
-"""Polls something that changes: the status of a sweep until it is no longer running, or a log."""
+"""Polls something that changes: the status of a sweep until the sweep is no longer running, or a
+log."""
 
 import math
 import time
@@ -76,9 +77,9 @@ class Live(Generic[T]):
 
 
 def wait(sweep: str, *, root: str | None = None, timeout: float = math.inf) -> Status:
-    """Wait at most `timeout` seconds until a sweep is no longer running, and return its status.
-    `finished` is False if the time is up, or if the launcher ended before all runs had ended.
-    Raises `NotFound`, `StoreError`."""
+    """Wait at most `timeout` seconds until a sweep is no longer running, and return the sweep's
+    status. `finished` is False if the time is up, or if the launcher ended before all runs had
+    ended. Raises `NotFound`, `StoreError`."""
     return _live_status(sweep, root).run(timeout)
 
 

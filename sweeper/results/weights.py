@@ -27,7 +27,8 @@ SAMPLER = "sampler_path"
 
 
 class Adapter(NamedTuple):
-    """A downloaded adapter: its folder, and the base model as its configuration names it."""
+    """A downloaded adapter: its folder, and the name of the base model in the adapter's
+    configuration ("" if unknown)."""
 
     folder: str
     base_model: str

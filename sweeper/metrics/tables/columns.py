@@ -313,7 +313,7 @@ def last_number(data: bytes, key: str) -> Point | None:
     that number cannot be determined, or if later lines lack a number that they should have.
 
     The last number belongs to the highest step. If the steps at the beginnings of the lines ascend,
-    it is in one of the last lines. (If a line has two steps, the first one counts.)
+    the number is in one of the last lines. (If a line has two steps, the first one counts.)
     """
     starts = _line_starts(data)
     steps = [int(match[1]) for match in map(_STEP.match, repeat(data), starts) if match]

@@ -54,8 +54,8 @@ class Reader:
     def fill(self, wanted: Iterable[tuple[Files, str]], share: int = _SHARE) -> None:
         """Start processes that read and cache the last of many local files, while this process
         reads the first. `share` is the number of bytes that justifies a process. `columns` waits
-        for the process that reads its file, and reads the file itself if that process did not
-        cache it."""
+        for the process that reads the requested file, and reads the file in this process if it was
+        not cached."""
         sizes: list[tuple[Files, str, int]] = []
         for files, path in wanted:
             source, cache = files.source(path), self.cache(files)
@@ -156,8 +156,8 @@ class Reader:
         return parse_columns(data, keys)
 
     def _read(self, source: Source, cache: Cache | None, state: _CachedState | None) -> Columns:
-        """Read all rows and cache them. `state` describes the cached rows. They are not parsed
-        again if the file still begins with the same bytes."""
+        """Read all rows and cache them. `state` describes the cached rows. The cached rows are not
+        parsed again if the file still begins with the same bytes."""
         name, before = source.name, None
         begin = state.offset if state and state.rows and begins_with(source, state.pieces) else 0
         stamp, data = source.read(begin)

@@ -101,8 +101,8 @@ def read_rollouts(recorded: Recorded, keys: Sequence[str] | None = None) -> Summ
 def _read_files(
     files: Sequence[tuple[SummaryFile, Source]], folder: Folder | None
 ) -> tuple[Summaries, int]:
-    """Read files. Also return how many files at the beginning can be cached, since they cannot
-    change unnoticed."""
+    """Read files. Also return the number of files, counted from the first, that can be cached
+    because no later change of them can stay unnoticed."""
     batch: list[tuple[SummaryFile, bytes]] = []
     parts: list[Summaries] = []
     steady: list[bool] = []
