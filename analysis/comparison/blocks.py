@@ -201,8 +201,8 @@ def _order(row: Row) -> list[tuple[str, float, str]]:
 
 
 def _number(text: str) -> float:
-    """Return the number that a text spells. Return 0 if it spells none, or one that is not
-    finite, because NaN cannot be sorted."""
+    """Return the number that a text spells. Return 0 if the text does not spell a finite number,
+    because NaN cannot be sorted."""
     try:
         number = float(text)
     except ValueError:

@@ -1,5 +1,5 @@
 """The baseline that the best cell is compared with: a cell of the sweep, or the best cell of
-another sweep, whose runs are then added."""
+another sweep. The runs of a cell of another sweep are added to the data."""
 
 from dataclasses import replace
 

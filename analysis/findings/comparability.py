@@ -1,6 +1,6 @@
-"""Makes the findings about runs that are not comparable, which the report shows first. Runs may
-differ in code, data or last step; if runs are judged by their best evaluation, evaluations may
-differ in noise. Pure."""
+"""Makes the findings about runs that are not comparable. The report shows these findings first.
+Runs may differ in code, data or last step; if runs are judged by their best evaluation, evaluations
+may differ in noise. Pure."""
 
 import math
 import re
@@ -26,7 +26,8 @@ _APART = 0.05
 """Last steps that differ by a smaller fraction than this count as equal."""
 _NOISIER = 1.25
 _SURE = 3.5
-"""The number of standard errors by which a ratio of scatters must differ from 1."""
+"""The number of standard errors by which a ratio of scatters must exceed 1 to count as a
+difference."""
 _MAYBE = 2.5
 """The number of standard errors by which the ratio of scatters may be larger than estimated."""
 _POINTS = 8

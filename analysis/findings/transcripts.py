@@ -17,7 +17,7 @@ TEXT = 4000
 shown."""
 
 PAGE = 400_000
-"""The largest total number of characters of texts on a page, which must stay small. Compression
+"""The largest total number of characters of texts on a page. The page must stay small; compression
 reduces texts to a quarter."""
 
 

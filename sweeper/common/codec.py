@@ -18,8 +18,8 @@ SCHEMA = 1
 """The version of every document that this sweeper writes, and the newest version that it reads."""
 
 LARGEST = 1e18
-"""The bound for numbers in documents, which are seconds, bytes or counters. Larger numbers, NaN
-and infinity are refused."""
+"""The bound for numbers in documents. All such numbers are seconds, bytes or counters. Larger
+numbers, NaN and infinity are refused."""
 
 _DIGITS = str.maketrans("123456789", "000000000")
 _DAYS = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)

@@ -137,7 +137,7 @@ class Redactor:
         return first
 
     def _spans(self, data: bytes) -> list[tuple[int, int]]:
-        """Return the spans of secrets in `data`, with overlapping ones merged."""
+        """Return the spans of secrets in `data`, with overlapping spans merged."""
         spans = [(0, self._covered)] if self._covered else []
         for needle in self._needles:
             at = -1

@@ -56,7 +56,8 @@ def start_shared(root: str) -> None:
 
 
 def _daemon(root: str) -> Daemon | None:
-    """Return the shared process for the store at `root`; None if the store cannot be shared."""
+    """Return a client of the shared process for the store at `root`; None if the store cannot be
+    shared."""
     if "://" not in root or root.startswith(("file://", "memory://")) or not is_possible():
         return None
     folder = paths.stores()

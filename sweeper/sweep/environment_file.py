@@ -86,9 +86,9 @@ def mark_of(path: str) -> str | None:
 
 
 def forget(path: str | None, folder: str | None = None) -> None:
-    """Remove a file that `write` has written, if it exists. With `folder`, remove the file only
-    if it names this sweep's folder; pass `folder` for paths from a store, which cannot be
-    trusted. A file that cannot be removed now is removed by `gc`."""
+    """Remove a file that `write` has written, if it exists. With `folder`, remove the file only if
+    it names this sweep's folder. Pass `folder` for a path from a store, because such a path cannot
+    be trusted. A file that cannot be removed now is removed by `gc`."""
     if path is None:
         return
     if folder is not None:

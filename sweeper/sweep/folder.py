@@ -83,8 +83,8 @@ class SweepFolder:
         return f"{self.name}/code/{name}"
 
     def launch(self, identity: str) -> str:
-        """Return the path of a launch's record, which never changes. The record says from where
-        the launch's attempts get their code."""
+        """Return the path of a launch's record. The record never changes, and says from where the
+        launch's attempts get their code."""
         return self.code(f"{identity}.launch.json")
 
     def chosen(self, stage: str, key: str) -> str:
@@ -96,7 +96,7 @@ class SweepFolder:
         return f"{self.name}/race/{number}.json"
 
     def event(self, run: str, attempt: int, event: Event) -> str:
-        """Return the path of an event's file, which never changes."""
+        """Return the path of an event's file. The file never changes."""
         return f"{self.state}/{run}/{attempt}.{event.value}.json"
 
     def stacks_request(self, run: str, attempt: int) -> str:
@@ -108,7 +108,7 @@ class SweepFolder:
         return f"{self.attempt(run, attempt)}/stacks.json"
 
     def alarm(self, run: str, attempt: int, rule: str) -> str:
-        """Return the path of an alarm's file, which never changes."""
+        """Return the path of an alarm's file. The file never changes."""
         return f"{self.alarms}/{run}.{attempt}.{rule}.json"
 
     def action(self, run: str, attempt: int, rule: str) -> str:

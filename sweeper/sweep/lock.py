@@ -48,8 +48,8 @@ def _holding(
     folder: SweepFolder, patience: float, tell: Callable[[str], None], *, existing: bool
 ) -> Generator[Callable[[], None]]:
     """Hold the sweep's lock. The kernel releases a local lock when the process ends, even if it is
-    killed. Yields a function that raises `AnotherLauncher` once another launcher has taken over,
-    which can happen only to a lease.
+    killed. Yields a function that raises `AnotherLauncher` once another launcher has taken over
+    (possible only with a lease).
 
     If there is no `sweep.json` when the block ends (the sweep was deleted or its launch failed),
     the lock leaves no files behind. `existing`: do not lock a sweep that does not exist.

@@ -31,8 +31,8 @@ class Kind(StrEnum):
 
 
 class Mark(NamedTuple):
-    """A mark on the run with the id `run`, or on the sweep (None). `text` is the text of a note,
-    or the tag. `by` is the author; `time` is when the mark was made (UTC, ISO 8601)."""
+    """A mark on the run with the id `run`, or on the sweep (`run` is None). `text` is the text of a
+    note, or the tag. `by` is the author; `time` is when the mark was made (UTC, ISO 8601)."""
 
     kind: Kind
     run: str | None

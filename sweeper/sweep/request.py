@@ -1,4 +1,4 @@
-"""Reads users' requests to a sweep's launcher: the running launcher, or the next one."""
+"""Reads users' requests to a sweep's launcher (the running launcher or the next one)."""
 
 from typing import Annotated, NamedTuple
 

@@ -31,8 +31,8 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 class View(NamedTuple):
     """The state of a run, from its events. `wants`: the run needs an attempt, its first or another
-    one. `cancel`, `retry`: such a request of a user is in effect (see `cancel_asked` and
-    `retry_asked`). `size` is the number of events, which never decreases."""
+    one. `cancel` and `retry` say whether such a request of a user is in effect (see `cancel_asked`
+    and `retry_asked`). `size` is the number of events, which never decreases."""
 
     size: int
     state: RunState

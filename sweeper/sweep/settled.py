@@ -31,10 +31,9 @@ _OVER = frozenset({Event.SUCCEEDED, Event.FAILED, Event.CANCELLED})
 
 @contextmanager
 def changing(folder: SweepFolder) -> Generator[None]:
-    """Let the block write to a sweep without holding the sweep's lease. On a local store, do
-    nothing else. Meanwhile, a file in `launcher/` makes readers list the sweep again. If the
-    process is killed or the store fails, the file stays, because the write may still arrive. Raises
-    `StoreError`."""
+    """Let the block write to a sweep without holding the sweep's lease. On a remote store, a file
+    in `launcher/` meanwhile makes readers list the sweep again. If the process is killed or the
+    store fails, this file stays, because the write may still arrive. Raises `StoreError`."""
     if not folder.store.is_remote:
         yield
         return

@@ -94,8 +94,8 @@ def choice_of(take: Take, metric: Metric, candidates: Sequence[str]) -> Choice:
 
 
 class Chosen(NamedTuple):
-    """The result of a choice, which is final. `taken` has the ids of the chosen runs and their
-    values, best first. `time` is in UTC."""
+    """The final result of a choice. `taken` has the ids of the chosen runs and their values, best
+    first. `time` is in UTC."""
 
     taken: tuple[tuple[str, float], ...]
     time: str
