@@ -373,8 +373,8 @@ def judge_clock(
 
 def _stalled(history: History, thresholds: Mapping[str, float]) -> Evidence | None:
     """Return evidence if a run makes no progress. Other rules detect runs that the service has
-    paused, and runs whose heartbeats have stopped. A command may record no steps at all, so an
-    attempt of a command is not judged before any attempt of the sweep has made a step."""
+    paused, and runs whose heartbeats have stopped. A command may record no steps at all, so a
+    command is judged only after an attempt of the sweep has made a step."""
     vitals = history.vitals
     if vitals.paused is not None or vitals.beat_quiet > max(vitals.lease, 30.0):
         return None

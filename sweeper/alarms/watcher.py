@@ -28,14 +28,14 @@ as in tinker-cookbook's `frac_all_good`."""
 
 
 def path_of(folder: str, step: float) -> str:
-    """Return the path of the file with the rollouts of a step. `folder` is the attempt's folder
-    with metrics."""
+    """Return the path of the file with the rollouts of a step. `folder` is the folder of the
+    attempt's metrics."""
     return f"{folder}/iteration_{int(step):06d}/train_rollout_summaries.jsonl"
 
 
 def failure_path(folder: str, step: float) -> str:
     """Return the path of the file for a step's answers that could not be judged. `folder` is the
-    attempt's folder with metrics."""
+    folder of the attempt's metrics."""
     return f"{folder}/iteration_{int(step):06d}/reward_failures.jsonl"
 
 
@@ -51,8 +51,8 @@ def first_error(data: bytes) -> str | None:
 
 def summarise(data: bytes) -> dict[str, float]:
     """Summarise the rollouts in `data`. Return a dict from role to fraction or mean. If the data
-    end inside a line, the rewards of the last group are left out, because the group may be
-    incomplete. The only group is not left out."""
+    end inside a line, the rewards of the last of several groups are left out, because this group
+    may be incomplete."""
     whole = data[: data.rfind(b"\n") + 1]
     groups: dict[object, list[float]] = {}
     cut = known = 0

@@ -32,10 +32,10 @@ _GLOB = frozenset("*?[")
 
 
 class Catalog:
-    """The contents of one or several roots: sweeps, and folders at any depth that have a metrics
-    file but belong to no sweep (see `folders.FolderRun`). Each call reads the stores again. A run
-    is identified by its `root`, `sweep` and `run` (the id) together, since the same configuration
-    has the same id in two sweeps.
+    """The contents of one or several roots: sweeps, and folders at any depth that have metrics,
+    checkpoints or rollouts but belong to no sweep (see `folders.FolderRun`). Each call reads the
+    stores again. A run is identified by its `root`, `sweep` and `run` (the id) together, since the
+    same configuration has the same id in two sweeps.
 
     `problems` has a line for each sweep, run or file that the last call skipped because it is
     damaged or unreadable (`problems.unread` counts them), and for each run with unreadable lines.
@@ -153,9 +153,9 @@ class Catalog:
     def _of_each_root(
         self, find: Callable[[Store], Iterable[T]], stores: Sequence[Store] | None = None
     ) -> Iterator[tuple[Store, T]]:
-        """Yield each item that `find` returns for a store, together with the store. `stores` are
-        searched (None: the stores of all roots). If the catalog has several roots, an unreachable
-        store is reported; otherwise `StoreError` is raised."""
+        """Call `find` with each of `stores` (None: the stores of all roots), and yield each
+        returned item with its store. Missing roots are reported. If the catalog has several roots,
+        an unreachable store is reported too; otherwise `StoreError` is raised."""
         for store in self._stores if stores is None else stores:
             if not self._is_there(store):
                 continue
@@ -245,7 +245,7 @@ class Catalog:
         the states, and meet the condition. Without selectors, all runs match except those of
         archived sweeps; with `archived`, these match too. With `dropped`, retired runs that have
         ended are included. Raises `NotFound` for a selector without a match. If files could not be
-        read, a selector that names a sweep is skipped instead."""
+        read and the selector's sweep exists, the selector is skipped instead."""
         sweeps = {self.split(selector)[0] for selector in selectors}
         if sweeps and all(self.has_sweep(name) for name in sweeps):
             runs = self.handles_of(sorted(sweeps))

@@ -31,8 +31,8 @@ _MOST_DF = 500
 
 
 def next_round(seeds: int, most: int) -> int:
-    """Return the number of seeds after the next round: a quarter more, rounded down, but at
-    least one more and at most `most`."""
+    """Return the number of seeds after the next round: a quarter (rounded down) more than `seeds`,
+    but at least one more, and at most `most` seeds in all."""
     return min(most, seeds + max(1, seeds // 4))
 
 

@@ -147,7 +147,8 @@ def join_summaries(parts: Sequence[Summaries], keys: Sequence[str] | None = None
 
 def read_summaries(files: Sequence[tuple[SummaryFile, bytes]]) -> Summaries:
     """Return the rows of these files, one file after the other. Files are parsed together if all
-    are regular, else file by file and, if necessary, record by record."""
+    their records are regular (see `_Record`), else file by file and, if necessary, record by
+    record."""
     quick = _read_quickly(files)
     if quick is not None:
         return quick
