@@ -113,7 +113,7 @@ class Crossing:
 @dataclass(frozen=True)
 class Grid2:
     """A table of means with a row for each value of `y` and a column for each value of `x`. Each
-    mean is over all cells with both values; it is None if there are none. `best_x` is the
+    mean is over all cells with both values (None if there is no such cell). `best_x` is the
     position of the best `x` in each row."""
 
     x: str
@@ -209,8 +209,8 @@ def _level(key: str, text: str, number: float | None, cells: list[Cell], ranking
 def find_trends(axes: Sequence[Axis], sign: float) -> list[Trend]:
     """Return the ordered axes with three or more values along which every step improves, if two
     differences are significant at 2.5 % / number of matched `axes` (Bonferroni): that of the two
-    ends, and that between the best end and its neighbour. The latter is tested because the means
-    stop improving past an optimum. The other 2.5 % are for the tests of edges."""
+    ends, and that between the best end and its neighbour. The difference at the best end is tested
+    because the means stop improving past an optimum. The other 2.5 % are for the tests of edges."""
     trends: list[Trend] = []
     family = 2 * max(sum(axis.matched for axis in axes), 1)
     for axis in axes:

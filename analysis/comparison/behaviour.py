@@ -32,12 +32,11 @@ class Example:
 
 @dataclass(frozen=True)
 class CellBehaviour:
-    """Figures of a cell's rollouts; unknown values are None. Three figures are dicts from
-    iteration to value: `signal` is the fraction of groups whose answers differ in reward,
-    `length` the mean number of sampled tokens, `reward` the mean reward. The others describe the
-    last iteration: `histogram` of rewards (fractions), `passes` (k -> pass@k over seeds), the
-    fraction `truncated`, and `distinct`, the fraction of different texts among the answers of a
-    group."""
+    """Figures of a cell's rollouts; unknown values are None. Three figures are dicts from iteration
+    to value: `signal` is the fraction of groups whose answers differ in reward, `length` the mean
+    number of sampled tokens, `reward` the mean reward. The following figures describe the last
+    iteration: `histogram` of rewards (fractions), `passes` (k -> pass@k over seeds), the fraction
+    `truncated`, and `distinct`, the fraction of different texts among the answers of a group."""
 
     cell: str
     rollouts: int

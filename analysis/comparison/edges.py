@@ -25,11 +25,11 @@ from sweeper.analysis.statistics.noise import NOISIER, fit_noise
 @dataclass(frozen=True)
 class Edge:
     """An axis on which the best cell has the `side` ("smallest" or "largest") value of those that
-    were tried with its other settings. `values` is the number of these values. `suggestion` is the
-    next value outwards at the spacing of the axis, or None if there is no sensible value; the
-    recipe may not accept it. `inner` is the neighbour of the end. `gain` is the advantage of the
-    end over `inner` (None if they were not measured together), and `told` says whether the gain is
-    beyond the noise. `stopped` is set if values further out were tried, but only by cells with
+    were tried with the cell's other settings. `values` is the number of these values. `suggestion`
+    is the next value outwards at the spacing of the axis, or None if there is no sensible value;
+    the recipe may not accept it. `inner` is the neighbour of the end. `gain` is the advantage of
+    the end over `inner` (None if they were not measured together), and `told` says whether the gain
+    is beyond the noise. `stopped` is set if values further out were tried, but only by cells with
     diverged or failed runs."""
 
     axis: str
@@ -59,10 +59,11 @@ def find_edges(
     alone: bool = False,
 ) -> list[Edge]:
     """Return the settings in which the best cell has the smallest or the largest of two or more
-    numbers that were tried with its other settings. `tried` are the settings of the cells with a
-    result, including the best cell. `planned` are the settings of further cells, such as those
-    without a result: if one of these cells has a value further out, there is no edge. With `alone`,
-    all of `tried` are used if nothing else was tried with the best cell's other settings."""
+    numbers that were tried with the cell's other settings. `tried` are the settings of the cells
+    with a result, including the best cell. `planned` are the settings of further cells, such as
+    those without a result: if one of these cells has a value further out, there is no edge. With
+    `alone`, all of `tried` are used if nothing else was tried with the best cell's other
+    settings."""
     edges: list[Edge] = []
     for axis, value in best.items():
         row = [cell for cell in tried if _beside(cell, best, axis)]

@@ -22,10 +22,11 @@ _LIMITS = ("max_turns", "context_limit", "time")
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of some episodes: their number, the mean reward, the fraction with the full
-    reward, turns, `stops` (the fraction of episodes that each limit ended), the fraction of
-    truncated turns, and mean seconds (None if not recorded). Two numbers are over all episodes
-    that were read: environments that died, and episodes that were given up for this reason."""
+    """Figures of some episodes: their number, the mean reward, the fraction with the full reward,
+    the mean number of turns, `stops` (the fraction of episodes that each limit ended), the fraction
+    of truncated turns, and mean seconds (None if not recorded). Two counts are over all episodes
+    that were read: `failures` (environments that died) and `lost` (episodes that were given up for
+    this reason)."""
 
     episodes: int
     reward: float

@@ -108,9 +108,9 @@ def lead_text(ranking: Ranking, lead: float) -> str:
 
 def before_launch(registry: Registry, plan: Plan) -> str | None:
     """Return a sentence about the smallest lead that can be detected with the planned seeds. The
-    noise is taken from the sweeps in `noise: {from: ...}`, or from the runs that this sweep already
-    has. None if the noise is unknown, there is no metric, the sweep has stages, or there are fewer
-    than two cells or two seeds."""
+    noise is taken from the first sweep in `noise: {from: ...}` whose noise is known, or from the
+    runs that this sweep already has. None if the noise is unknown, there is no metric, the sweep
+    has stages, or there are fewer than two cells or two seeds."""
     metric = plan.metric
     cells = Counter(run.cell for run in plan.runs if not run.retired)
     seeds = max(cells.values(), default=0)
