@@ -122,7 +122,7 @@ class Notifier:
 
     def _send(self, *, again: bool = False) -> None:
         """Start the sending program if there are messages and the program is not running. With
-        `again`, start a second one even while the first is running, because the first may
+        `again`, start a second program even while the first is running, because the first may
         already have looked for messages for the last time."""
         if not self._wanted or (self._runs() and not again):
             return
@@ -150,7 +150,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str]) -> Callable
 
 
 def _with_ours(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment`, the environment of the launch, with sweeper's own variables from
-    this process. A launcher in a window may have received these variables later."""
+    """Return `environment`, the environment of the launch, with sweeper's own variables from this
+    process. A launcher in a tmux window may have received these variables later."""
     ours = {k: v for k, v in os.environ.items() if k.startswith(("SWEEPER_", "XDG_CONFIG_HOME"))}
     return {**environment, **ours}

@@ -19,7 +19,7 @@ JUDGE_FAILED = "judge_failed"
 """The rule whose message also contains the error of the function that failed."""
 
 _REAL_MISMATCH = 0.001
-"""In nats per token. Smaller mismatches of sampler and trainer are only rounding, as in healthy
+"""Mismatches of sampler and trainer below this many nats per token are only rounding, as in healthy
 dense models."""
 _GRADIENTS = 10
 """A gradient norm is compared with at least this many earlier norms."""

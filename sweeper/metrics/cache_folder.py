@@ -32,8 +32,8 @@ class Folder:
         self._made = False
 
     def may_keep(self, stamp: Stamp) -> bool:
-        """Return whether values read from a file with this stamp may be cached. They may if
-        every later change of the file is sure to change the stamp."""
+        """Return whether values read from a file with this stamp may be cached. They may be cached
+        only if every later change of the file is sure to change the stamp."""
         return not stamp.is_fleeting(self._clock())
 
     def write(self, name: str, parts: Iterable[bytes | memoryview]) -> bool:

@@ -226,7 +226,8 @@ def read(data: bytes, path: str, date: str | None = None) -> Prices:
 
 
 def with_rows(document: object) -> object:
-    """Return a table as an object with the key `models`. Tinker publishes only a list of rows."""
+    """Return a price table as an object with the key `models`. Tinker publishes only a list of
+    rows."""
     return {"models": document} if is_list(document) else document
 
 

@@ -194,7 +194,7 @@ def _existing(sweep: str, root: str | None) -> SweepFolder:
 
 
 def _require_rest(folder: SweepFolder) -> None:
-    """Raise `EnvironmentFailure` while jobs of a sweep may be running."""
+    """Raise `EnvironmentFailure` if jobs of a sweep may be running."""
     at_work = sum(fold_events(events).at_work for events in folder.read_events().values())
     if at_work:
         raise EnvironmentFailure(

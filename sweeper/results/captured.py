@@ -156,9 +156,9 @@ def _of_record(record: Mapping[str, object]) -> Iterator[_Sequence]:
 
 
 def _records(rows: Iterable[_Sequence]) -> Iterator[dict[str, object]]:
-    """Yield a rollout summary for each trajectory. Its turns are the sequences with the same
-    iteration, split, group and trajectory. Without a group number, each sampling call is a
-    group. Without a trajectory number, each sequence is a trajectory."""
+    """Yield a rollout summary for each trajectory. The turns of a trajectory are the sequences with
+    the same iteration, split, group and trajectory number. Without a group number, each sampling
+    call is a group. Without a trajectory number, each sequence is a trajectory."""
     trajectories: dict[tuple[object, ...], list[_Sequence]] = {}
     groups: dict[object, int] = {}
     sizes: dict[tuple[object, ...], int] = {}

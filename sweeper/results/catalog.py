@@ -81,7 +81,7 @@ class Catalog:
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """The roots as absolute paths."""
+        """The roots: absolute paths, or addresses of remote stores."""
         return tuple(store.root for store in self._stores)
 
     def split(self, reference: str) -> tuple[str, str]:

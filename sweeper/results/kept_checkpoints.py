@@ -1,5 +1,5 @@
-"""Lists the checkpoints that the service stores for runs, which cost money by size and time. Finds
-the checkpoints that no run or configuration needs."""
+"""Lists the checkpoints that the service stores for runs. A stored checkpoint costs money by size
+and time. Finds the checkpoints that no run or configuration needs."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

@@ -139,8 +139,8 @@ def parse_where(text: str) -> Condition:
 
 
 def select(condition: Condition, records: Sequence[Record]) -> list[Record]:
-    """Return the records of runs for which the condition holds. Raises `UsageError` for a key that
-    no run has, because a misspelt key would look like an empty result."""
+    """Return the records of runs for which the condition holds. Raises `UsageError` if no run has
+    one of the condition's keys, because the empty result would hide a misspelt key."""
     views = [keyed(record) for record in records]
     check_keys(condition.keys, views, records)
     return [record for record, view in zip(records, views, strict=True) if condition.holds(view)]

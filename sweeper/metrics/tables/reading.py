@@ -212,7 +212,7 @@ def _has_grown(state: _CachedState, stamp: Stamp, data: bytes, begin: int) -> bo
 
 
 def _main(root: str, folder: str) -> None:
-    """Cache the files that standard input names, as a JSON list of prefixes and paths."""
+    """Cache the files that standard input names in JSON, as a list of (prefix, path) pairs."""
     reader, store = Reader(Folder(root, folder)), open_store(root)
     folders: dict[str, Files] = {}
     for prefix, path in json.load(sys.stdin):
