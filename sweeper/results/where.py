@@ -139,8 +139,9 @@ def parse_where(text: str) -> Condition:
 
 
 def select(condition: Condition, records: Sequence[Record]) -> list[Record]:
-    """Return the records of runs for which the condition holds. Raises `UsageError` if no run has
-    one of the condition's keys, because the empty result would hide a misspelt key."""
+    """Return the records of runs for which the condition holds. Raises `UsageError` if there are
+    runs and a key of the condition is missing from all of them, because an empty result would hide
+    a misspelt key."""
     views = [keyed(record) for record in records]
     check_keys(condition.keys, views, records)
     return [record for record, view in zip(records, views, strict=True) if condition.holds(view)]
@@ -151,8 +152,8 @@ def check_keys(
     views: Sequence[Mapping[str, object]],
     records: Sequence[Mapping[str, object]],
 ) -> None:
-    """Raise `UsageError` if there are runs, but none of them has one of the keys. `views` are the
-    values of each run by key."""
+    """Raise `UsageError` if there are runs and one of the keys is missing from all of them. `views`
+    are the values of each run by key."""
     known_keys = {key for view in views for key in view}
     for key in sorted(set(keys) - known_keys) if records else ():
         import difflib  # only needed for wrong conditions

@@ -89,8 +89,8 @@ def _back(columns: Columns, steps: Floats, start: int) -> list[tuple[float, floa
     """Return the rows in which the steps of any key go back, as pairs of (previous step, step).
     Only rows from `start` on are searched.
 
-    Each key is compared only with itself. So an evaluation that runs beside the training may log
-    late.
+    The steps of each key are compared separately, so that an evaluation that runs beside the
+    training may log late.
     """
     new_steps = steps[start:]
     new_steps = new_steps[present(new_steps)]
