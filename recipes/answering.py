@@ -184,7 +184,8 @@ class Asker:
         return samplers.seed_of(f"eval/{self.run_seed}/{item.key}/{sample}")
 
     def answered(self, question: Pending) -> list[dict[str, Any]]:
-        """Wait for an item's answers, then grade and record them."""
+        """Wait for an item's answers and record them with their scores. Return the rows of all
+        samples of the item."""
         item, model = question.item, self.model
         if question.request is not None and model is not None:
             answer = model.connection.wait(question.request)
@@ -217,7 +218,8 @@ def check_suites(names: Sequence[str], grader: str) -> list[data_files.Checked]:
 def judging(
     directory: rundir.RunDirectory, step: int, done: scores.Done, name: str = ""
 ) -> rewards.Judging:
-    """Write the answers that a grader could not judge to a file whose name begins with `name`."""
+    """Record the answers that a grader could not judge, in a file whose name begins with `name`.
+    Return the counts."""
     graded = [(item, row) for item, rows in done for row in rows if item.grader is not None]
     failed = [(item, row) for item, row in graded if row.get("error") is not None]
     failures = [

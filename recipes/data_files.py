@@ -215,7 +215,7 @@ def check(
     path: str, parse: Callable[[Row], Any], split: Split | None = None, test_size: int = 0
 ) -> Checked:
     """Check a file while a grid is planned, up to MOST_LINES or MOST_BYTES. `parse` is called
-    for each line. If this reached the end of the file, `split` is called for all rows. Both
+    for each line. If the whole file was parsed, `split` is called with all rows. Both functions
     raise RecipeError for mistakes. A file is read again only if it has changed."""
     try:
         status = os.stat(path)

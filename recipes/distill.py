@@ -201,10 +201,10 @@ class OnPolicy(rl.GroupTrainer):
         return bool(self.config.remove_constant_reward_groups)
 
     def token_advantages(self, groups: list[Group]) -> tuple[list[Any], dict[str, float]]:
-        """Return the advantage of each sampled token, and the metric `teacher_kl`. The advantage
-        is `kl_penalty_coef` times the discounted sum of the teachers' minus the student's
-        logprob, over this token and the later ones. With `kl_top_k`, return what `top_k`
-        returns."""
+        """Return the advantage of each sampled token, and the metric `teacher_kl`. A token's gap
+        is the weighted mean of the teachers' logprobs minus the student's logprob. The advantage
+        is `kl_penalty_coef` times the discounted sum of the gaps of the token and all later
+        tokens. With `kl_top_k`, return the result of the method `top_k`."""
         config = self.config
         if config.kl_top_k:
             return self.top_k(groups)

@@ -342,7 +342,7 @@ class PreferenceTrainer(PairTrainer):
 
     def begin_baseline(self, batch: list[pairs.Rendered]) -> Baseline:
         """Request the reference's logprobs of the pairs whose logprobs are not known yet. Return
-        a function that waits for the logprobs of all pairs."""
+        a function that waits for the logprobs of all pairs of the batch."""
         unknown = {id(pair): pair for pair in batch if id(pair) not in self._baselines}
         ask = partial(samplers.begin_answer_logprobs, self.connection, self.reference)
         requests = {key: (ask(pair.chosen), ask(pair.rejected)) for key, pair in unknown.items()}
@@ -356,7 +356,7 @@ class PreferenceTrainer(PairTrainer):
 
     def begin_evaluation(self, step: int) -> Callable[[], dict[str, float]]:
         """Submit an evaluation. For generated problems it also measures `test/accuracy`: the
-        share of problems that greedy sampling answers exactly."""
+        share of problems that greedy sampling answers correctly."""
         measured = super().begin_evaluation(step)
         if self.config.data is not None:
             return measured

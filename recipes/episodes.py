@@ -44,7 +44,7 @@ class Limits(NamedTuple):
     """Limits of an episode: turns, tokens of an answer, tokens of the context, seconds of a
     command, seconds of the episode, and characters of an output that the model sees. With
     `summarise`, the model writes a summary before the context is full, and continues from the
-    summary. A larger `margin` (in tokens) makes it do so earlier."""
+    summary. With a larger `margin` (in tokens), the summary is written earlier."""
 
     turns: int
     tokens: int
@@ -123,8 +123,8 @@ def _terminus(text: str) -> Action:
 
 def shown(result: Result, most: int) -> str:
     """Return a command's result as the model sees it: the output, without its middle if it is
-    long. If a limit or the end of the shell ended the command, this is added. If a command fails
-    without output, its exit code is shown."""
+    long. If a limit or the end of the shell ended the command, a note with this reason is added.
+    If a command fails without output, its exit code is shown."""
     text = result.text
     lost = result.lost
     if len(text) > most:
@@ -320,8 +320,8 @@ class _Episode:
 
 def about(played: Played, failures: int) -> dict[str, float]:
     """Return metrics of an episode as a whole: whether it earned the full reward, its duration,
-    the number of environments that died before it, the reason for its end, and whether the
-    verifier failed."""
+    the time and the reason of its end, the number of environments that died before it, and
+    whether the verifier failed."""
     return {
         "solved": float(played.rollout.correct),
         "seconds": round(played.seconds, 3),

@@ -48,7 +48,8 @@ FREE = settings.FREE | {
 none of these settings changes how the model answers a question."""
 
 ENOUGH = 16
-"""An evaluation fails if, after at least this many answers, no answer could be graded."""
+"""An evaluation fails if no answer could be graded, as soon as there are this many answers (or at
+its end, if there are fewer)."""
 
 LINES = 10
 """The maximum number of lines of metrics that an evaluation logs."""

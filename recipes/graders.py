@@ -49,13 +49,13 @@ Grader = Callable[[Question, str], Grade]
 
 
 def exact(question: Question, text: str) -> Grade:
-    """Return 1.0 if the text is the answer, apart from white space around it."""
+    """Return 1.0 if the text equals the answer, else 0.0. White space around them is ignored."""
     return Grade(float(text.strip() == question.answer.strip()))
 
 
 def numeric(question: Question, text: str) -> Grade:
-    """Return 1.0 if the last number of the text equals the last number of the answer, within a
-    millionth of the latter (or within 0.000001 if this is more)."""
+    """Return 1.0 if the last numbers of the text and of the answer differ by at most 0.000001, or
+    by a millionth of the answer's number if this is more; else 0.0."""
     right, value = number_in(question.answer), number_in(text)
     if right is None or value is None:
         return Grade(0.0)
@@ -63,19 +63,20 @@ def numeric(question: Question, text: str) -> Grade:
 
 
 def regex(question: Question, text: str) -> Grade:
-    """Return 1.0 if the answer, a regular expression, matches a part of the text."""
+    """Return 1.0 if the answer, a regular expression, matches a part of the text, else 0.0."""
     return Grade(float(re.search(question.answer, text[:_LONGEST]) is not None))
 
 
 def choice(question: Question, text: str) -> Grade:
-    """Return 1.0 if the text chooses the same option as the answer."""
+    """Return 1.0 if the text chooses the same option as the answer, else 0.0."""
     right = chosen(question.answer, question.choices)
     return Grade(float(right is not None and chosen(text, question.choices) == right))
 
 
 def chosen(text: str, choices: Sequence[str]) -> int | None:
     """Return the index of the choice that a text means: the choice that equals the text, else
-    the choice whose letter the text gives, else the only choice that the text contains."""
+    the choice whose letter the text gives, else the only choice that the text contains. None if
+    there is no such choice."""
     plain = text.strip()
     folded = [option.strip().casefold() for option in choices]
     if plain.casefold() in folded:
@@ -90,8 +91,8 @@ def chosen(text: str, choices: Sequence[str]) -> int | None:
 
 
 def number_in(text: str) -> float | None:
-    """Return the last number of a text, such as 1,234.5, -3e4, 12% or 3/4; None if there is no
-    number."""
+    """Return the last number of a text, such as 1,234.5, -3e4, 12% (0.12) or 3/4 (0.75). None if
+    there is no number, or if it is a fraction with the denominator 0."""
     numbers = _NUMBER.findall(text[-_LONGEST:])
     if not numbers:
         return None

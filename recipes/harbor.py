@@ -267,7 +267,8 @@ class Trials:
         return [self.ended[key] for key in keys if key in self.ended]
 
     def _log(self, wanted: Sequence[tuple[Task, int]]) -> rewards.Judging:
-        """Log the line of metrics. Return the count of trials that could not be judged."""
+        """Log the line of metrics. Return the number of trials, and the number of trials that could
+        not be judged."""
         trials = self._in_order(wanted)
         if not trials:
             raise RecipeError(f"all environments died: all of {len(wanted)} trials were given up")

@@ -143,7 +143,8 @@ class TrialTrainer(terminal.EpisodeTrainer):
         return Problem([{"role": "user", "content": prompt}], [], "", 0, 0, task.name)
 
     def open_sampler(self) -> Any:
-        """Save the current weights under an address, from which harbor samples."""
+        """Begin to save the current weights for sampling. Return a future, whose result has the
+        address from which harbor samples."""
         return self.training.save_weights_for_sampler(
             f"trials-{next(self.saved)}", ttl_seconds=_SAMPLED_SECONDS
         )

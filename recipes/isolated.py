@@ -30,8 +30,8 @@ def missing() -> str | None:
 
 
 class IsolatedFunction(Function):
-    """A user function in a sandbox. Calls are collected, and made together when the first of
-    their scores is awaited."""
+    """A user function in a sandbox. Calls are queued, and all queued calls are made together when
+    the score of one of them is awaited."""
 
     def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
         """`function` is `path/to/file.py:name`. Raises RecipeError if it cannot be loaded, or if
@@ -66,7 +66,7 @@ class IsolatedFunction(Function):
             )
 
     def begin(self, question: str, response: str, answer: str) -> Callable[[], Scored]:
-        """Queue a call. It is made when a score is awaited."""
+        """Queue a call. The returned function waits for its score."""
         into: list[Scored] = []
         self._begun.append(((question, response, answer), into))
 
@@ -129,7 +129,7 @@ class IsolatedFunction(Function):
 
     def _again(self) -> Result:
         """Open a new environment in place of one that a function has ended. Return a result for
-        the call that ended it."""
+        the call that ended the old environment."""
         self._place.stop()
         try:
             self._open()

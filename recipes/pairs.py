@@ -156,7 +156,8 @@ def pair(row: Row) -> Pair | None:
 
 def _of_conversations(row: Row, chosen: Any, rejected: Any) -> Pair:
     """Make a pair of two conversations that differ only in their last message. If the row also
-    has a prompt, both must begin with the prompt."""
+    has a prompt, the prompt must be the messages before the last one, or the text of the last of
+    these messages."""
     better, worse = row.messages(chosen, '"chosen"'), row.messages(rejected, '"rejected"')
     if better[:-1] != worse[:-1]:
         raise row.wrong('"chosen" and "rejected" must differ only in their last message')
@@ -190,7 +191,7 @@ def _checked(row: Row, prompt: Any, chosen: Any, rejected: Any) -> Pair:
 
 
 def _prompt(row: Row, value: Any) -> Conversation:
-    """Check a prompt: a string, or messages."""
+    """Check a prompt, which is a string or a list of messages. Return it as messages."""
     if isinstance(value, str):
         return [{"role": "user", "content": row.text(value, "the prompt")}]
     if not isinstance(value, list):
@@ -199,8 +200,8 @@ def _prompt(row: Row, value: Any) -> Conversation:
 
 
 def _answer(row: Row, value: Any) -> str:
-    """Check an answer: a string, or a message of the assistant. The rejected answer may be
-    empty."""
+    """Check an answer, which is a string or a list with one message of the assistant. Return its
+    text, which may be empty."""
     if isinstance(value, str):
         return row.text(value, "an answer")
     if not isinstance(value, list) or len(value) != 1:

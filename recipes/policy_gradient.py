@@ -123,9 +123,10 @@ class Update(NamedTuple):
     def metrics(
         self, wait: Callable[[Any], Any], timed: Callable[[str], AbstractContextManager[None]]
     ) -> dict[str, float]:
-        """Wait for the requests. Return the KL divergence between trainer and sampler, and the
-        optimizer's metrics. `timed` measures the two kinds of waiting. With several substeps,
-        the divergence includes what earlier substeps have changed."""
+        """Wait for the requests. Return the numbers of sequences and tokens, the KL divergence
+        between trainer and sampler, and the optimizer's metrics. `timed` measures the two kinds
+        of waiting. With several substeps, the divergence includes the effect of earlier
+        substeps."""
         with timed("forward_backward"):
             passes = [wait(request) for request in self.passes]
         outputs = [output for result in passes for output in result.loss_fn_outputs]

@@ -15,8 +15,8 @@ from .service import RecipeError, Service
 
 JUDGE = "Is this answer good?"
 VERDICT = "yes"
-"""The question that a preference model reads after an answer, and its reply if the answer is
-good."""
+"""`JUDGE` is the question that a preference model reads after an answer. `VERDICT` is the model's
+reply if the answer is good."""
 
 
 FAILURES = "reward_failures.jsonl"
@@ -92,8 +92,8 @@ class Reward(Protocol):
 
 
 class TextReward:
-    """A reward by comparison with the right answer: 1 for the exact text, or the share of right
-    positions."""
+    """A reward by comparison with the right answer: 1 for the exact text and otherwise 0, or (if
+    `dense`) the share of right positions."""
 
     def __init__(self, dense: bool) -> None:
         self._measure = rollouts.share_right if dense else rollouts.exact
@@ -144,8 +144,8 @@ class FunctionReward:
 
 
 class ModelReward:
-    """A reward by a preference model (reward.py). It is the chance, 0 to 1, that the model prefers
-    an answer to the right answer to the same question. The right answer itself gets 0.5.
+    """A reward by a preference model (reward.py). It is the probability with which the model
+    prefers an answer to the right answer to the same question. The right answer itself gets 0.5.
 
     A score alone has no meaning: the model was trained on differences between answers to one
     question, which leaves the zero of scores undefined. So the score of the right answer is the
@@ -162,8 +162,8 @@ class ModelReward:
         self.failures: list[Failure] = []
 
     def begin(self, problem: Problem, text: str, ended: bool) -> Callable[[], float]:
-        """Request the verdict's logprobs. An answer that did not end has reward 0, because the
-        model was only trained on whole answers."""
+        """Request the scores of the answer and of the right answer. An answer that did not end has
+        reward 0, because the model was only trained on whole answers."""
         if not ended:
             return lambda: 0.0
         if text == problem.answer:

@@ -230,11 +230,11 @@ class GroupTrainer(Trainer):
         self.under_way: dict[int, Callable[[], list[Group]]] = {}
 
     def begin_snapshot(self) -> "tinker.APIFuture[tinker.SamplingClient]":
-        """Return the request for a sampler of the current weights, which was submitted before."""
+        """Return the future of the sampler that `open_sampler` has requested."""
         return self.sampler
 
     def open_sampler(self) -> Any:
-        """Request a sampler of the current weights."""
+        """Return a future of a client that samples with the current weights."""
         return self.training.save_weights_and_get_sampling_client()
 
     def advance(self, step: int) -> None:
@@ -249,12 +249,13 @@ class GroupTrainer(Trainer):
 
     def resumable(self, step: int) -> bool:
         """Return whether this step trains on samples from the weights that it begins with. A run
-        can resume only at such a step: samples from older weights are lost when it stops."""
+        can resume only at such a step: samples from older weights are lost when the run stops."""
         return self.begun_at(step) == step
 
     def begun_at(self, step: int) -> int:
         """Return the step whose weights sample the batch of `step`: `max_steps_off_policy` steps
-        before it, or the step of the last checkpoint if that is later."""
+        earlier, but not before the last step at which a checkpoint is due (step 0 if
+        `save_every` is 0)."""
         every = self.config.save_every
         anew = step // every * every if every else 0
         return max(step - self.config.max_steps_off_policy, anew)
@@ -305,9 +306,9 @@ class GroupTrainer(Trainer):
 
     @property
     def drops_constant(self) -> bool:
-        """Whether groups whose rewards are all equal are dropped. By default they are, unless
-        there is an entropy bonus or a KL penalty. These act on every answer, and without them a
-        group that has settled on a single answer would stay dropped."""
+        """Whether groups whose rewards are all equal are dropped. By default they are dropped,
+        unless there is an entropy bonus or a KL penalty, because these also train on answers with
+        equal rewards."""
         config = self.config
         if config.remove_constant_reward_groups is not None:
             return config.remove_constant_reward_groups
@@ -375,12 +376,9 @@ class GroupTrainer(Trainer):
         return group
 
     def token_advantages(self, groups: list[Group]) -> tuple[list[list[float]], dict[str, float]]:
-        """Return the advantage of each token of each answer, group by group, and metrics of the
-        penalty.
-
-        The advantage is the reward relative to the group, plus the token's entropy bonus and KL
-        penalty.
-        """
+        """Return the advantage of each token of each answer, group by group, and the metrics of
+        the KL penalty (empty without one). The advantage is the reward relative to the group, plus
+        the token's entropy bonus and KL penalty."""
         config = self.config
         logprobs = [rollout.logprobs for group in groups for rollout in group.rollouts]
         mean = sum(map(sum, logprobs)) / max(sum(map(len, logprobs)), 1)
@@ -478,7 +476,7 @@ class GroupTrainer(Trainer):
         return rewards.judging(self.run, step, judge, failures, answers, name)
 
     def failure_metrics(self, judging: rewards.Judging, name: str = "") -> dict[str, float]:
-        """Return the metrics of a step's failures; none without a `reward_function`."""
+        """Return the metrics of a step's failures; empty without a `reward_function`."""
         del name
         return {} if self.config.reward_function is None else judging.metrics("reward")
 

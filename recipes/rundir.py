@@ -92,7 +92,8 @@ class RunDirectory:
         _keep_lines(os.path.join(self.path, ITEMS), lambda line: line.get("step", step) <= step)
 
     def read_episodes(self) -> list[dict[str, Any]]:
-        """Return the episodes that have ended since the last checkpoint."""
+        """Return the recorded episodes. A run that trains drops the episodes of the steps before
+        its last checkpoint."""
         return _read_lines(os.path.join(self.path, EPISODES))
 
     def append_episode(self, record: Mapping[str, Any]) -> None:

@@ -115,7 +115,7 @@ class _Child(NamedTuple):
 
 class Sandbox(Function):
     """A process that calls the function. If a call takes too long or ends the process, the next
-    call starts a new one."""
+    call starts a new process."""
 
     def __init__(self, function: str, seconds: float = 5.0, megabytes: int = 512) -> None:
         """`function` is `path/to/file.py:name`. Raises RecipeError if it cannot be loaded."""

@@ -64,7 +64,7 @@ def scores_of(items: Sequence[Sequence[Mapping[str, Any]]]) -> dict[str, float]:
 
 
 def pass_at(k: int, samples: int, right: int) -> float:
-    """Return the probability that at least one of `k` samples, drawn from all `samples`, is
-    right (Chen et al. 2021, arXiv:2107.03374). This estimate is unbiased; 1 - (1 -
-    right/samples)^k is not."""
+    """Return an unbiased estimate of pass@k: the probability that at least one of `k` samples,
+    drawn without replacement from all `samples`, is right (Chen et al. 2021, arXiv:2107.03374).
+    The simpler 1 - (1 - right/samples)^k would be biased."""
     return 1.0 - math.comb(samples - right, k) / math.comb(samples, k)

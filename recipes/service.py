@@ -182,7 +182,7 @@ def _unreachable(url: str) -> str | None:
 class Stop:
     """A handler that records a SIGTERM or SIGINT, so that a loop can end after its step. Before
     `graceful` is set there is nothing to save, so a signal ends the program immediately. A
-    second signal always does."""
+    second signal always ends the program immediately."""
 
     def __init__(self) -> None:
         self.graceful = False
@@ -190,7 +190,7 @@ class Stop:
 
     @property
     def exit_code(self) -> int:
-        """The shell's convention: 143 for SIGTERM, 130 for SIGINT."""
+        """The exit code by the shell's convention: 143 for SIGTERM, 130 for SIGINT."""
         return 128 + (self.signum or 0)
 
     def __call__(self, signum: int, frame: FrameType | None) -> None:
@@ -203,7 +203,8 @@ class Stop:
 
 @contextmanager
 def stop_on_signals() -> Iterator[Stop]:
-    """Return a Stop that receives SIGTERM and SIGINT while the block runs (in the main thread)."""
+    """Yield a Stop that receives SIGTERM and SIGINT during the `with` block. Outside of the main
+    thread, it receives no signals."""
     stop = Stop()
     before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():

@@ -34,7 +34,7 @@ _REWARD = "env/all/reward/total"
 
 
 class Refused(service.RecipeError):
-    """An order that cannot be executed and has changed nothing."""
+    """Raised for an order that cannot be executed. The order has changed nothing."""
 
 
 class Orders:
@@ -76,8 +76,8 @@ class Orders:
 
 
 def session_folder(environment: Mapping[str, str]) -> str:
-    """Return the folder of this run's session. Raises RecipeError if the worker has not set its
-    variables.
+    """Return the folder of this run's session. Raises RecipeError if the variables that a worker
+    sets are missing.
     """
     try:
         parts = [environment[f"SWEEPER_{name}"] for name in ("ROOT", "SWEEP", "RUN")]
@@ -92,7 +92,7 @@ class Session(Trainer):
     """The loop of a session: waits for orders and executes them, until one is `finish`."""
 
     advance: Callable[[int], None]
-    """Saves a checkpoint if one is due, then runs the recipe's step."""
+    """The recipe's method that saves a checkpoint if one is due, and then runs a step."""
 
     def train_steps(self) -> int:
         """Execute orders. A run without orders for `idle_minutes` finishes by itself."""
@@ -133,7 +133,7 @@ class Session(Trainer):
 
     @abstractmethod
     def sampler_now(self) -> Any:
-        """Return a pending request for a client that samples with the current weights."""
+        """Return a future of a client that samples with the current weights."""
 
     def report(self, order: Mapping[str, Any] | None, done: int = 0) -> None:
         """Write the session's progress."""
@@ -144,8 +144,8 @@ class Session(Trainer):
         self.orders.put_progress(**now, step=self.step, metrics=shown, pid=os.getpid())
 
     def carry_out(self, order: Mapping[str, Any]) -> None:
-        """Execute an order and answer it. When a resumed run repeats orders, it skips those that
-        were refused, and answered orders to sample."""
+        """Execute an order and answer it. When a resumed run repeats orders, it skips orders that
+        were answered with an error, and orders to sample that were answered."""
         before = self.orders.answer(self.number)
         if before is not None and ("error" in before or order["kind"] == "sample"):
             return
@@ -204,8 +204,8 @@ class Session(Trainer):
             raise Refused(str(error)) from None
 
     def save_by_itself(self) -> None:
-        """Save a checkpoint if `checkpoint_steps` steps are unsaved and the last reward is at
-        least `checkpoint_reward`."""
+        """Save a checkpoint if at least `checkpoint_steps` steps are unsaved (0: never), and the
+        last reward, if there is one, is at least `checkpoint_reward`."""
         config = self.config
         threshold = config.checkpoint_reward
         good = threshold is None or self.last_row.get(_REWARD, threshold) >= threshold
@@ -269,7 +269,8 @@ class Session(Trainer):
         return {"loaded": order["path"]}
 
     def finish(self, step: int) -> None:
-        """Finish as the recipe does, then answer the order to finish."""
+        """Finish as the recipe does, then write the answer to the order to finish. The answer is
+        written even if the order does not exist yet."""
         super().finish(step)
         last = self.run.last_record or {}
         paths = {key: last[key] for key in ("state_path", "sampler_path") if key in last}
@@ -284,9 +285,9 @@ class Session(Trainer):
         self.saved_at = step
 
     def is_saved(self, step: int) -> bool:
-        """Return whether the run started at this step, or has saved it last (possibly by an
-        order). Weights that were loaded after that need no checkpoint, because a resumed run
-        repeats the order to load them."""
+        """Return whether the run started at this step, or saved its last checkpoint at this step
+        (possibly by an order). Weights that an order has loaded since need no checkpoint, because
+        a resumed run repeats this order."""
         return step == self.saved_at
 
     def save_due(self, step: int) -> bool:

@@ -51,7 +51,7 @@ class GroupSession(Session, rl.GroupTrainer):
         return super().asked_at(step) if self.ordered_problems is None else self.ordered_problems
 
     def sampler_now(self) -> Any:
-        """Return the sampler of the steps."""
+        """Return the future of the client from which the steps sample."""
         return self.sampler
 
 

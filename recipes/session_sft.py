@@ -33,7 +33,7 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
     ordered_data: "list[tinker.Datum] | None" = None
 
     def begin(self) -> None:
-        """Do nothing: a step sends all that it needs."""
+        """Do nothing, because the steps need no sampler."""
 
     def advance(self, step: int) -> None:
         """Run a step and wait for it."""
@@ -57,7 +57,7 @@ class SupervisedSession(Session, sft.SupervisedTrainer):
         return super().shown_at(step) if self.ordered_data is None else self.ordered_data
 
     def sampler_now(self) -> Any:
-        """Request a client for the current weights."""
+        """Return a future of a client that samples with the current weights."""
         return self.training.save_weights_and_get_sampling_client()
 
 

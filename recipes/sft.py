@@ -108,7 +108,7 @@ class Evaluation:
         self, connection: service.Service, tokenizer: Any, examples: list[chat.Example]
     ) -> dict[str, float]:
         """Return `test/nll`, in nats per answer token, and `test/accuracy`, the share of answers
-        that greedy sampling reproduces exactly. If the model has diverged, returns only
+        whose text greedy sampling reproduces. If the model has diverged, return only
         `test/nll`."""
         accuracy = begin_greedy(connection, self._sampler, tokenizer, examples)
         nll = mean_nll(connection.wait(self._forward).loss_fn_outputs, self._data)
@@ -120,8 +120,8 @@ class Evaluation:
 def begin_greedy(
     connection: service.Service, sampler: Any, tokenizer: Any, examples: list[chat.Example]
 ) -> "Callable[[], float]":
-    """Submit greedy answers to questions. The returned function waits for the share of exactly
-    right answers. `sampler` is a request for a sampling client."""
+    """Request greedy answers to questions. The returned function waits for the share of answers
+    with the right text (see `chat.same_text`). `sampler` is a future of a sampling client."""
     import tinker
 
     client = connection.wait(sampler)

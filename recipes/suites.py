@@ -43,9 +43,9 @@ class Item(NamedTuple):
 
 
 def load_suites(config: settings.Problems, suite: str | None, grader: str) -> list[Item]:
-    """Load the items of one or several suites, without duplicates. `suite` names tasks, files or
-    one of `NAMED`, separated by commas; None is the configured task. `grader` is the grader of
-    items that name none.
+    """Load the items of one or several suites, without duplicates. `suite` names tasks, files and
+    suites in `NAMED`, separated by commas; None is the configured task. `grader` is the grader of
+    items that name no grader.
 
     Raises RecipeError, with file and line, for an invalid item.
     """

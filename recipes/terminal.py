@@ -421,8 +421,8 @@ class EpisodeTrainer(rl.GroupTrainer):
         return scores
 
     def judging(self, step: int, groups: list[Group], name: str = "") -> rewards.Judging:
-        """Record the episodes that the verifiers of their tasks could not judge. Return their
-        count."""
+        """Record the episodes that the verifiers of their tasks could not judge. Return the
+        counts."""
         ended = chain.from_iterable(self.batch[_split_of(name)])
         played = [episode.played for episode in ended if episode.played is not None]
         tags = [group.problem.tag for group in groups for _ in group.rollouts]
@@ -465,8 +465,8 @@ class EpisodeTrainer(rl.GroupTrainer):
 
 
 def _split_of(name: str) -> str:
-    """Return the split to which `name` belongs: a prefix of files for evaluations, empty for
-    training."""
+    """Return the split that a prefix of file names stands for: "train" if it is empty, else
+    "test"."""
     return "test" if name else "train"
 
 

@@ -44,9 +44,9 @@ class Tracker:
         return {RUN_ID: self._id} if self._id else {}
 
     def catch_up(self, lines: Iterable[Mapping[str, Any]]) -> None:
-        """Log the steps that a tracker lacks, because the run was killed before it could send
-        them, or because the tracker is new. An offline W&B run that resumes is left out, because
-        the steps that it has on disk are unknown."""
+        """Log the steps in `lines`, because a tracker may be new, or the run may have been killed
+        before it sent them. W&B gets only the steps that it lacks. An offline W&B run that
+        resumes gets none, because the steps that it has on disk are unknown."""
         run = self._run
         skip = run is None or (run.offline and self._before)
         first = None if run is None or skip else run.starting_step  # `run.step` is not there yet

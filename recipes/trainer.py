@@ -154,7 +154,7 @@ class Trainer(ABC):
         return scores if begun else None
 
     def begin_snapshot(self) -> "tinker.APIFuture[tinker.SamplingClient]":
-        """Request a client that samples from the current weights."""
+        """Return a future of a client that samples with the current weights."""
         return self.training.save_weights_and_get_sampling_client()
 
     def save_due(self, step: int) -> bool:
@@ -184,7 +184,7 @@ class Trainer(ABC):
         self, step: int, saved: "tinker.APIFuture[tinker.types.SaveWeightsResponse]"
     ) -> None:
         """Wait for a checkpoint and record its address. Call this after logging the metrics of
-        the last step in the checkpoint, and before those of the next step."""
+        the last step before the checkpoint, and before logging those of the next step."""
         with self.timed("save"):
             state_path = self.wait(saved).path
         record = {"name": _name_of(step), "batch": step, "state_path": state_path}
@@ -218,8 +218,8 @@ class Trainer(ABC):
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Log and print a line of metrics. `time/total` is the time since the previous line, and
-        `time/...` are its parts. If a metric is not finite, raise Diverged after writing the
-        line, because all later steps would be NaN too, and would cost as much."""
+        other keys `time/...` are parts of this time. If a metric is not finite, raise Diverged
+        after writing the line, because later steps would cost as much and teach nothing."""
         now = time.monotonic()
         times = {"progress": step / self.config.max_steps, "time/total": now - self.last_line}
         times |= self.stopwatch.metrics()
@@ -243,7 +243,7 @@ def _name_of(step: int) -> str:
 
 def found_numbers(recipe: str, config: Any) -> tuple[Any, dict[str, str]]:
     """Return the configuration with numbers in place of `auto`, and the reason for each number.
-    Raises RecipeError if no number is known."""
+    Print the reasons. Raises RecipeError if no number is known."""
     try:
         numbers, whys = hyperparams.resolved(recipe, config)
     except ValueError as error:
