@@ -53,7 +53,7 @@ def decimals(*values: float | None) -> int | None:
 def deserved(mean: float | None, low: float | None, high: float | None) -> int | None:
     """Return the number of decimals that the interval of a value justifies: two significant
     digits of half of the interval's width, at most six decimals. None without an interval, or if
-    decimals would not show the value."""
+    the values are too small or too large for decimals."""
     if mean is None or low is None or high is None or not math.isfinite(high - low) or high <= low:
         return None
     if not 1e-4 <= max(map(abs, (mean, low, high))) < 1e7:
@@ -62,8 +62,9 @@ def deserved(mean: float | None, low: float | None, high: float | None) -> int |
 
 
 def within(mean: float | None, low: float | None, high: float | None) -> list[str]:
-    """Return the texts of a value and its bounds, with the decimals that the interval justifies.
-    If these decimals do not distinguish the value from 0, it is written as 0."""
+    """Return the texts of a value and its bounds, with the decimals that the interval justifies
+    (see `deserved`), or else as `together` does. With justified decimals, a value that they do
+    not distinguish from 0 is written as 0."""
     places = deserved(mean, low, high)
     if places is None or mean is None:
         return together(mean, low, high)
@@ -107,7 +108,7 @@ def percent(value: float | None) -> str:
 
 
 def ratio(value: float) -> str:
-    """Return a ratio, such as `1.3 times`."""
+    """Return a ratio as text: the number after a multiplication sign."""
     return "\u00d7" + number(value, 3)
 
 

@@ -99,9 +99,10 @@ def versus(
     at: str | None = None,
 ) -> Versus:
     """Compare `a` and `b`, two sweeps or two cells (`sweep/cell`; the beginning of a cell's name
-    is enough). Cells of two sweeps are matched by the settings that vary within one of the
-    sweeps. Raises `NotFound`, and `UsageError` if only one of them is a cell, if both are the
-    same cell, if there is no metric, or if the sweeps are judged differently."""
+    is enough). Cells of two sweeps are matched by the settings that vary within either sweep.
+    Raises `NotFound` if one of them does not exist, and `UsageError` if a name matches several
+    cells, if only one of them is a cell, if both are the same cell, if there is no metric, or if
+    the sweeps are judged differently."""
     read = [_read(registry, reference, metric, goal, at) for reference in (a, b)]
     both = zip(settle(*read), (a, b), strict=True)
     own, other = (_side(registry, data, reference) for data, reference in both)

@@ -42,8 +42,8 @@ class Ahead:
 
 @dataclass(frozen=True)
 class Sides:
-    """All sides, their mean scores over the items that all sides answered, and the comparison of
-    each other side with the first."""
+    """All sides, their mean scores over the items for which all sides have a score, and the
+    comparison of each other side with the first."""
 
     names: tuple[str, ...]
     prompts: tuple[Prompt, ...]

@@ -72,9 +72,9 @@ def first_cells(ranking: Ranking, count: int) -> dict[str, Any]:
 
 
 def groups(ranking: Ranking) -> list[dict[str, Any]]:
-    """Return the settings by which a reader can colour cells. Each has its values in order, and
-    for each cell the position of its value (-1 if it has none). A setting with string values is
-    included only if these are few."""
+    """Return the settings by which a reader can colour cells. Each has its values, numbers first
+    and ascending, and for each cell the position of its value. A dash stands for a missing value.
+    A setting with string values is included only if these are few."""
     rows: list[dict[str, Any]] = []
     for key in ranking.keys:
         own = [cell.settings.get(key, labels.NONE) for cell in ranking.cells]
@@ -90,8 +90,9 @@ def groups(ranking: Ranking) -> list[dict[str, Any]]:
 
 
 def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
-    """Return a strip with the means of all cells: `(place, standing, name)` for each, the best
-    last. `place` is a fraction of the strip's length. None if there are too few cells."""
+    """Return a strip with the means of all measured cells without diverged runs: `(place,
+    standing, name)` for each, the best last. `place` is a percentage of the strip's length. None
+    if there are too few cells."""
     cells = [cell for cell in ranking.measured if not cell.diverged]
     if len(ranking.cells) <= FIRST_CELLS or len(cells) < 2:
         return None
@@ -121,7 +122,8 @@ def strip_of_all(ranking: Ranking) -> dict[str, Any] | None:
 
 
 def _decimals(ranking: Ranking) -> int | None:
-    """Return the number of decimals that the interval of the first cell justifies."""
+    """Return the number of decimals that distinguishes the mean of the first cell from its
+    bounds; see `labels.decimals`."""
     top = ranking.cells[0].summary if ranking.cells else None
     return None if top is None else labels.decimals(top.mean, top.low, top.high)
 

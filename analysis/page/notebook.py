@@ -69,7 +69,8 @@ def keep(registry: Registry, report: Report, folder: str, cost: str | None) -> W
 
 
 def merged(before: str | None, sweep: str, facts: str) -> str | None:
-    """Return the text of the file with new facts; None if the file has no marker lines for them."""
+    """Return the text of the file with new facts; None if the file has no marker lines for them.
+    `before` is its text so far (None: there is no file yet)."""
     block = f"{_BEGIN}\n\n{facts}\n\n{_END}"
     if before is None:
         return f"# {escape(sweep)}\n\n{block}\n{_REST}"

@@ -30,7 +30,7 @@ CHAINS = 200
 @dataclass(frozen=True)
 class StageFound:
     """A stage, the states of its runs, and the results of its report. `report` is None if there is
-    nothing to compare yet. `usd` is None if a model has no price."""
+    nothing to compare yet. `usd` is None if the cost is unknown."""
 
     name: str
     depth: int
@@ -74,7 +74,8 @@ class Chain:
 @dataclass(frozen=True)
 class Pipeline:
     """A sweep with stages. Chains are sorted by the stage of their last run (the latest stage
-    first), and then by the value of this run. `used` is the usage of all runs."""
+    first), and then by the value of this run (the best first). `used` describes the usage of all
+    runs."""
 
     name: str
     stages: tuple[StageFound, ...]
@@ -179,8 +180,9 @@ def _document(pipeline: Pipeline) -> dict[str, Any]:
 def write(
     pipeline: Pipeline, sweep: Sweep, out: str | None = None, *, markdown: bool = True
 ) -> str:
-    """Write `report.html`, `report.json` and `report.md` to the folder `out` (default: the
-    sweep's `report/`). Return the path of the page. Raises as `analyze` does."""
+    """Write `report.html`, `report.json` and (with `markdown`) `report.md` to the folder `out`
+    (default: the sweep's `report/`). Return the path of the page. Raises `UsageError` and
+    `StoreError` as `analyze` does."""
     files = {
         "report.json": json.dumps(_document(pipeline), indent=1, allow_nan=False) + "\n",
         **({"report.md": "\n".join(_lines(pipeline)) + "\n"} if markdown else {}),

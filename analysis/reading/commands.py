@@ -12,8 +12,9 @@ from sweeper.sweep.launch_settings import Launch
 
 
 def _program() -> list[str]:
-    """Return the word that starts this installation of sweeper in a shell: its name if it is in
-    PATH, else its path."""
+    """Return the words that start this installation of sweeper in a shell: `sweeper` if this
+    finds the installation in PATH, else the path of its script or, without a script, its Python
+    with `-m sweeper`."""
     own = os.path.join(os.path.dirname(sys.executable), "sweeper")
     program = shutil.which("sweeper")
     if program is not None and os.path.exists(own) and os.path.samefile(program, own):

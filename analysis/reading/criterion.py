@@ -108,7 +108,7 @@ def _criterion(text: str) -> Criterion | None:
 
 def judge(criterion: Criterion, document: Mapping[str, Any]) -> Judged:
     """Judge `report.json` by a criterion. If the criterion names a metric, the mean and the
-    whole interval of the best cell must meet the bound; otherwise the cell must beat the
+    whole interval of the best cell must meet the bound. Otherwise the best cell must beat the
     baseline beyond the noise."""
     rows = {row["cell"]: row for row in document["cells"]}
     best = rows.get(document["verdict"]["best"])

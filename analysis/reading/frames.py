@@ -143,8 +143,8 @@ class SweepData:
     them. `keys` maps each numeric key to the number of runs that recorded it. `train_key` is the
     key of the training curve, and `roles` maps "reward", "kl" and other roles to keys (see
     `reading/keys.py`). `lent` has, for each sweep that lends its noise, the values of its cells.
-    `confirmed` is set if some of the sweeps repeat cells of the first. `ends` is the reason why
-    runs are judged by a mean of their last values although the user did not choose it.
+    `confirmed` is set if some of the sweeps repeat cells of the first. `ends` is set if `at: auto`
+    chose a mean of the last values: it has the statistics that led to this choice.
     `baseline` is the cell that the best cell is compared with, `unmet` the reason if it is
     missing, and `borrowed` are cells from other sweeps. `used` describes the usage of the model
     service, and `places` the usage at each backend, if there are several. `root` is the root of
@@ -238,8 +238,8 @@ def load(
     rollouts: bool = True,
 ) -> SweepData:
     """Read a sweep, or several sweeps as one. Raises `NotFound` if a sweep does not exist, and
-    `UsageError` if the sweeps have different metrics and none was chosen, or if `find_metric`
-    raises it."""
+    `UsageError` if the sweeps would be judged differently, or for an invalid `metric`, `goal` or
+    `at` (see `find_metric`)."""
     names = [sweeps] if isinstance(sweeps, str) else list(dict.fromkeys(sweeps))
     return read(find_sources(registry, names), metric, goal, at, rollouts=rollouts)
 
@@ -325,8 +325,9 @@ def _stands_still(sources: Sequence[Source]) -> str | None:
 
 
 def lend(data: SweepData, registry: Registry, names: Sequence[str]) -> SweepData:
-    """Add the noise of the repeated cells of other sweeps. Raises `NotFound` for an unknown sweep,
-    `UsageError` for a sweep of another recipe."""
+    """Add the values of the cells of other sweeps, which lend their noise. Return `data` unchanged
+    if it has no metric. Raises `NotFound` for an unknown sweep, `UsageError` for a sweep of
+    another recipe."""
     metric, lent = data.metric, dict[str, Mapping[str, Sequence[float]]]()
     if metric is None:
         return data

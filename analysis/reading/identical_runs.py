@@ -14,8 +14,9 @@ chance: two runs may both have an accuracy of 1.0 at the end."""
 
 
 def curve_digest(run: RunData, metric: str | None) -> str | None:
-    """Return a digest of the values of the metric and of the training curve. Runs with equal
-    values have equal digests, even if their durations differ. None if there are too few values."""
+    """Return a digest of the steps and values of the metric and of the training curve. Runs with
+    the same steps and values have equal digests, even if their durations differ. None if there
+    are too few different values."""
     digest = hashlib.blake2b(digest_size=12)
     most = 0
     for key in (metric, *train_candidates(metric)):

@@ -38,7 +38,7 @@ _CHI = 0.454936
 def settle(*sweeps: SweepData) -> tuple[SweepData, ...]:
     """Resolve `at: auto` in the same way for all sweeps that are judged together. If the grid or
     the user specifies `at` for any of them, or one has no metric, none is changed. A race is
-    decided by last values, so they are also used if one of the sweeps is a race."""
+    decided by last values, so last values are used if one of the sweeps is a race."""
     metrics = [data.metric for data in sweeps if data.metric is not None]
     if len(metrics) < len(sweeps) or any(metric.at != "auto" for metric in metrics):
         return sweeps
@@ -94,7 +94,7 @@ def _tail(run: RunData, metric: Metric) -> Floats | None:
 
 def _between(cells: Sequence[Floats]) -> float:
     """Return the standard deviation of the last values within repeated cells. If no cell was
-    repeated, return that over all cells."""
+    repeated, return the standard deviation over all cells."""
     groups = [own for own in cells if len(own) > 1] or [np.concatenate(cells)]
     # Shifted by the first: a mean of equal values may be off by a bit.
     shifted = [own - own[0] for own in groups]

@@ -35,7 +35,7 @@ class Metric:
 def find_metric(
     own: Mapping[str, str] | None, name: str | None, goal: str | None, at: str | None = None
 ) -> Metric | None:
-    """Return the requested metric, or the sweep's own metric if none is requested. Raises
+    """Return the requested metric, or else the sweep's own metric (None if it has none). Raises
     `UsageError` for an invalid `goal` or `at`, and if neither the goal nor the name tells
     whether more or less is better."""
     if at is not None and not is_at(at):

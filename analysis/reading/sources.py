@@ -206,8 +206,8 @@ def _of_stage(registry: Registry, sweep: Sweep, stage: str) -> Source:
 
 
 def _going_on(placed: Placed, cells: Mapping[str, str]) -> dict[str, Any]:
-    """Return the configuration of a run. Addresses of checkpoints are replaced by the cells that
-    saved them."""
+    """Return the configuration of a run of a stage, without values that refer to earlier runs.
+    Instead, the key `PARENT` has the names of the cells of these runs."""
     above = [cells[parent] for parent in placed.run.parents if parent in cells]
     own = {k: v for k, v in placed.config.items() if next(references(v), None) is None}
     return {PARENT: ", ".join(above) or "the base model", **own}

@@ -48,8 +48,8 @@ def _quantity(key: str) -> str:
 @functools.lru_cache(maxsize=64)
 def counterparts(metric: str, keys: frozenset[str]) -> tuple[str, ...]:
     """Return the held-out keys that correspond to a training metric, the closest first: the same
-    key under `test/`, then the same quantity, then an accuracy or a reward. Empty for a held-out
-    metric."""
+    key under `test/` or a similar prefix, then the same quantity, then an accuracy, a reward or a
+    score. Empty for a held-out metric."""
     if is_held_out(metric):
         return ()
     bare = metric.removeprefix("train/").removeprefix("train_")

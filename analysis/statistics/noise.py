@@ -76,18 +76,18 @@ class Spread(NamedTuple):
 @dataclass(frozen=True)
 class Noise:
     """The noise of a sweep. `kind` is "pooled" (the same variance for all cells), "moderated",
-    "own" (a variance for each cell), or "none" (no cell was repeated). The noise is estimated
-    from `cells` of the `repeated` cells, and from cells of the `lent` sweeps. `p` is the p value
-    of the test for equal variances (None if there was no test). `prior` is the common variance
-    of all cells, with `prior_df` degrees of freedom (infinite: cells have exactly this
-    variance). `total` is the number of degrees of freedom of all cells. `refused` names sweeps
-    whose noise was requested but differs. `noisier` has the noise of those cells that share the
-    common noise although their variance is significantly larger (F test at `NOISIER`).
-    `together` is one noise for all cells together. It is set if each cell has its own noise
-    although the user did not request this, or if runs failed. `trend` is the axis along which
-    the noise grows or falls. `shares` is set if the noise of a cell follows from its mean.
-    `seeds` is the part of the noise that a seed adds to all cells, if known; `between` is then
-    the noise of differences."""
+    "own" (a variance for each cell), or "none" (no cell was repeated). `spreads` has the noise of
+    each cell. It is estimated from the `repeated` cells of the sweep, and from the `lent_cells`
+    repeated cells of the sweeps `lent`. `p` is the p value of the test for equal variances (None
+    if there was no test). `prior` is the common standard deviation of all cells, with `prior_df`
+    degrees of freedom (infinite: the cells' own variances are ignored). `total` is the number of
+    degrees of freedom of all cells. `refused` names sweeps whose noise was requested but differs.
+    `noisier` has the noise of those cells that share the common noise although their variance is
+    significantly larger (F test at `NOISIER`). `together` is one noise for all cells together. It
+    is set if each cell has its own noise although the user did not request this, or if runs
+    failed. `trend` is the axis along which the noise grows or falls. `shares` is set if values
+    are fractions of questions. `seeds` is the part of the noise that a seed adds to all cells, if
+    known; `between` is then the noise of differences."""
 
     kind: Literal["pooled", "moderated", "own", "none"]
     spreads: Mapping[str, Spread]
@@ -123,9 +123,9 @@ class Noise:
         return max((s for s in spreads if s is not None), key=Spread.reach)
 
     def of_chosen(self, cell: str) -> Spread | None:
-        """Return the noise for the interval of a cell that was chosen as the best. If cells do
-        not share their noise, or runs failed, this is the larger of the cell's own noise and the
-        noise of all cells."""
+        """Return the noise for the interval of a cell that was chosen as the best: the noise in
+        `noisier` or else in `spreads`, but at least `together` if this is set. None if the noise
+        of the cell is unknown."""
         own = self.noisier.get(cell) or self.of(cell)
         if own is None or self.together is None:
             return own
@@ -195,9 +195,9 @@ def fit_noise(
 ) -> Noise:
     """Estimate the noise of cells from their values. `rule` says whether the cells share their
     noise. `lent` maps other sweeps to their cells, from which the noise is estimated too. With
-    lent noise, fewer than `FEW` repeated cells are enough, since the user vouches for it. Lent
-    noise that differs significantly is refused. `axes` maps each ordered axis to the positions
-    of the cells; the noise may have a trend along an axis. Set `shares` if values are fractions
+    lent noise, one repeated cell is enough, since the user vouches for the lent noise. Lent noise
+    that differs significantly is refused. `axes` maps each ordered axis to the positions
+    of the cells; the noise may have a trend along one axis. Set `shares` if values are fractions
     of questions."""
     own = {name: list(values) for name, values in groups.items() if values}
     others = {name: dict(cells) for name, cells in (lent or {}).items()}

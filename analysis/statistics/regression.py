@@ -96,9 +96,10 @@ class Column:
 
 
 def log_spread(values: Sequence[float]) -> bool:
-    """Return whether numbers are spaced more evenly on a log scale. On each scale, the largest
-    distance from an even spacing is measured (as in the Kolmogorov-Smirnov statistic). For two
-    numbers, return whether their ratio is at least 3."""
+    """Return whether positive numbers are spaced more evenly on a log scale than on a linear
+    scale. On each scale, the largest distance from an even spacing is measured (as in the
+    Kolmogorov-Smirnov statistic). For two numbers, return whether their ratio is at least 3.
+    Return False for a single number, and if one number is not positive."""
     distinct = np.unique(np.asarray(values, dtype=float))
     if len(distinct) < 2 or distinct[0] <= 0:
         return False
@@ -287,8 +288,7 @@ def _explained(terms: Floats, q: Floats, left: Floats) -> Floats:
 
 
 def _strength(rows: Floats, left: Floats, df: int) -> Floats:
-    """Return the squared t statistic of each row (a vector of length 1) for each column of
-    residuals."""
+    """Return the squared t statistic of each row (a unit vector) for each column of residuals."""
     shared = (rows @ left) ** 2
     rest = np.maximum(np.sum(left**2, axis=0) - shared, 1e-300)
     return shared / rest * (df - 1)

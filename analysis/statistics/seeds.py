@@ -124,9 +124,9 @@ class Comparison(NamedTuple):
 
     @property
     def beyond(self) -> bool:
-        """Whether the simultaneous interval excludes 0 by a fifth of its half-width, even with
-        the largest noise that the two cells may have. Without this reserve of a fifth, the claim
-        would be false more often than any other."""
+        """Whether the simultaneous interval excludes 0 by a fifth of its half-width, and the
+        interval with the largest noise that the two cells may have excludes 0. Without the
+        reserve of a fifth, the claim would be false more often than any other."""
         return abs(self.difference) > max(_SPARE * self.reach * self.error, self.doubt)
 
     def interval(self) -> tuple[float, float]:
@@ -268,8 +268,8 @@ def confidence(
 
 
 def may_hide_collapse(noise: Noise, runs: Sequence[int]) -> bool:
-    """Return whether there are so few runs that none may have collapsed although runs of a cell
-    sometimes collapse."""
+    """Return whether there are so few repeated cells, and so few runs per cell, that runs may
+    sometimes collapse although none of these did."""
     return noise.repeated + noise.lent_cells < FEW and max(runs, default=0) < _ENOUGH
 
 

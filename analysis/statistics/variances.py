@@ -15,9 +15,9 @@ _DRAWS = 9999
 
 
 class Split(NamedTuple):
-    """A split of the cells into two groups: `close` cells have similar runs, `wide` cells have
-    different runs. `factor` is the ratio of the smallest range of the `wide` cells to the
-    largest of the `close` ones."""
+    """A split of the cells into two groups. In `close` cells, the range of the runs' values is
+    small; in `wide` cells, it is large. `factor` is the smallest of the large ranges divided by
+    the largest of the small ranges."""
 
     close: int
     wide: int
@@ -62,7 +62,8 @@ def pool(variances: Floats, dfs: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _prior(variances: Floats, dfs: Floats) -> tuple[Floats, Floats]:
-    """Compute limma's `fitFDist`: moments of the logarithms of the variances."""
+    """Return the common variance and its degrees of freedom, by limma's `fitFDist` (from moments
+    of the logarithms of the variances)."""
     dfs = np.broadcast_to(dfs, variances.shape)
     logs = np.log(variances) - digamma(dfs / 2) + np.log(dfs / 2)
     spread = logs.var(axis=-1, ddof=1) - trigamma(dfs / 2).mean(axis=-1)
