@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 def check_functions(items: Iterable[Item], run_graders: graders.Graders) -> None:
     """Load the graders of all items. Call each user function on the right answer of the first
-    item that uses it, and on the EXAMPLES of its file. Raises RecipeError if a call fails."""
+    item that uses it, and on the EXAMPLES of its file. Raises RecipeError if a call fails, or if
+    a score differs from the one in EXAMPLES."""
     checked: set[str] = set()
     for item in items:
         name = item.grader

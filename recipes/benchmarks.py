@@ -46,7 +46,7 @@ class Played(NamedTuple):
 
 
 class Waited(NamedTuple):
-    """Pending episodes. The interface is that of the SDK's pending requests."""
+    """Pending episodes, with the interface of the SDK's futures."""
 
     played: "Future[list[Played]]"
 
@@ -146,9 +146,9 @@ class Benchmarks:
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
     def items(self, taken: Collection[str] = ()) -> list[Item]:
-        """Return the examples of all benchmarks in order, as items. A benchmark whose name is
-        `taken` by another suite is called cookbook-<name>. Raises RecipeError if a data set
-        cannot be loaded or has no examples."""
+        """Return the examples of all benchmarks in order, as items. `taken` are the names of
+        other suites; a benchmark with such a name is called cookbook-<name>. Raises RecipeError
+        if a data set cannot be loaded or has no examples."""
         items: list[Item] = []
         for name in self._named:
             for example in self._environments(name, 0):
@@ -211,7 +211,7 @@ class Benchmarks:
         return self._made[name, sample]
 
     async def _play(self, sampler: Any, environment: Any, seed: int) -> Played:
-        """Play one episode, turn by turn, until the environment ends it."""
+        """Play one episode, turn by turn, until the environment ends it or raises an error."""
         import tinker
 
         begun: Any = await environment.initial_observation()

@@ -108,8 +108,8 @@ def split_evenly(items: list[Any], parts: int) -> list[list[Any]]:
 
 
 def sampling_seed(seed: int, step: int, question: int) -> int:
-    """Return the seed for sampling the answers to a question. `question` is its position in the
-    batch of the step."""
+    """Return the seed for sampling the answers to a question. `question` is the position of the
+    question in the batch of the step."""
     return samplers.seed_of(f"sample/{seed}/{step}/{question}")
 
 

@@ -79,7 +79,7 @@ class Function(ABC):
 
 def find_function(function: str) -> tuple[str, str]:
     """Return the absolute path of the file in `path/to/file.py:name`, and the name of the
-    function. Raises RecipeError if there is no such file."""
+    function. Raises RecipeError if `function` has another form, or if there is no such file."""
     path, _, name = function.rpartition(":")
     if not path.endswith(".py") or not name.isidentifier():
         raise RecipeError(f"{function!r} is not a function of a file: write path/to/file.py:name")

@@ -97,8 +97,9 @@ class Service:
 
 
 def connect(base_url: str | None, metadata: dict[str, str]) -> Service:
-    """Connect to `base_url`, else $TINKER_BASE_URL, else the hosted service. If there is no key,
-    or no service answers, raises RecipeError immediately: the SDK would retry for minutes."""
+    """Connect to `base_url`, else $TINKER_BASE_URL, else the hosted service. Raises RecipeError
+    immediately if there is no key (a service on this machine needs none), or if no service
+    answers at the given address: the SDK would retry for minutes."""
     # Both are read when transformers is first imported, by the SDK's get_tokenizer.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -157,7 +158,8 @@ def tell_of_waits(clock: Callable[[], float] = time.monotonic) -> None:
 
 
 def tokenizer_of(client: "tinker.TrainingClient | tinker.SamplingClient") -> Any:
-    """Return the model's tokenizer, from the local cache or the hub it comes from."""
+    """Return the model's tokenizer, from the local cache or the hub. Raises RecipeError if it
+    cannot be loaded."""
     try:
         return client.get_tokenizer()
     except OSError as error:  # transformers raises it for an unreachable hub or unknown model

@@ -177,7 +177,7 @@ def _harmless(text: str) -> str:
 
 
 def _next_line() -> str | None:
-    """Return the next line of a person or a file; None at the end."""
+    """Return the next line of standard input; None at its end."""
     try:
         return input("> " if sys.stdin.isatty() else "")
     except EOFError:
@@ -222,9 +222,10 @@ def _failed(status: int, message: str, field: str | None = None) -> Any:
 
 
 def _refusal(headers: Mapping[str, str], key: str | None) -> Any:
-    """Return a response that refuses a client, or None. If the endpoint has a key, the client
-    must send it. Otherwise, requests from web pages and requests for other host names are
-    refused, because any web site could spend the user's tokens through the browser."""
+    """Return a response that refuses a request, or None. If the endpoint has a key, the client
+    must send the key. Otherwise, requests from web pages and requests for a host name other than
+    localhost are refused, because any web site could spend the user's tokens through the
+    browser."""
     if key is None:
         host = urlsplit(f"//{headers.get('host', '')}").hostname
         if "origin" in headers or host not in service.LOOPBACK:
@@ -329,7 +330,8 @@ def _parameters(body: Any, config: Config, *, chats: bool) -> dict[str, Any]:
 def _number(
     body: dict[str, Any], field: str, default: Any, minimum: Any, most: float = math.inf
 ) -> Any:
-    """Return a number of a request, or `default` if it is missing. Raises `Refused`."""
+    """Return the number in a field of a request, or `default` if the field is missing. Raises
+    `Refused`."""
     value = body.get(field)
     if value is None:
         return default
@@ -343,7 +345,8 @@ def _number(
 
 
 def _table(body: dict[str, Any], field: str) -> dict[str, Any]:
-    """Return an object of a request, empty if it is missing. Raises `Refused`."""
+    """Return the object in a field of a request, empty if the field is missing. Raises
+    `Refused`."""
     value = body.get(field)
     if value is not None and not isinstance(value, dict):
         raise Refused(f"{field} takes an object", field)
@@ -404,7 +407,7 @@ def _usage(answers: list[Answer]) -> dict[str, int]:
 
 def _events(answers: list[Answer], name: str, chats: bool, with_usage: bool) -> Any:
     """Yield the server-sent events of the answers. The service returns only whole answers, so
-    one event has the whole text of an answer, and the next event has its end."""
+    one event has the whole text of an answer, and the next event says why the answer ended."""
     head = _head(name, "chat.completion.chunk" if chats else "text_completion")
 
     def event(choices: list[dict[str, Any]], **more: Any) -> str:

@@ -57,8 +57,8 @@ def _of_checkpoint(connection: Service | None, checkpoint: str) -> str | None:
 
 
 def applied(tokenizer: Any, thinking: str | None, model_name: str) -> Any:
-    """Return a tokenizer whose chat template has thoughts switched on or off. Raises RecipeError if
-    the template has no switch."""
+    """Return a tokenizer whose chat template has thoughts switched on or off, or the same tokenizer
+    if `thinking` is None. Raises RecipeError if the template has no switch."""
     if thinking is None:
         return tokenizer
     switches = set(_SWITCHES.findall(str(tokenizer.chat_template)))

@@ -250,6 +250,7 @@ class _Scale:
 
 def filter_pairs(name: str, settings: Mapping[str, Any]) -> str:
     """Return the strings `key=value` that the page's filter accepts for a cell, one in each
-    line: settings with their full keys, and with the short keys of names."""
+    line: first the parts of the cell's name, which have short keys, then the settings with their
+    full keys."""
     short = [part for part in name.split(",") if "=" in part]
     return "\n".join([*short, *(f"{key}={labels.setting(own)}" for key, own in settings.items())])

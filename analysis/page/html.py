@@ -217,7 +217,7 @@ def _embedded(
 
 
 def _by_section(panels: Sequence[Panel]) -> dict[str, list[tuple[int, Panel]]]:
-    """Return a dict from section to its panels, each with its number."""
+    """Return a dict from section to its panels, each with its position in `panels`."""
     places: dict[str, list[tuple[int, Panel]]] = {section: [] for section in SECTIONS}
     for index, panel in enumerate(panels):
         places[panel.section].append((index, panel))

@@ -74,8 +74,8 @@ def spread(numbers: Sequence[int], count: int) -> list[int]:
 
 
 def read_rollouts(run: RecordedRun, listed: Mapping[str, int], budget: int) -> tuple[Rollout, ...]:
-    """Return a sample of a run's rollouts of at most `budget` bytes, the oldest first. If two
-    attempts wrote the same iteration, use that of the later attempt."""
+    """Return a sample of a run's rollouts of at most `budget` bytes, split by split, the oldest
+    first. If two attempts wrote the same iteration, use the file of the later attempt."""
     files: dict[str, dict[int, tuple[str, int]]] = {}
     for path, size in listed.items():
         match = _FILE.search(path)
