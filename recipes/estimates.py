@@ -156,8 +156,8 @@ def pair_sizes(config: pairs.Settings, judged: bool = False) -> tuple[Sizes, Siz
 
 
 def judged_size(config: settings.Settings) -> float:
-    """Return the mean number of tokens of a question with its right answer, as a preference
-    model reads it."""
+    """Return the mean number of tokens of a question with its right answer and the verdict on
+    this answer, as a preference model reads them."""
 
     def measure() -> float:
         if config.data is None:

@@ -105,7 +105,7 @@ class Group(NamedTuple):
 
     @property
     def constant(self) -> bool:
-        """Whether all rewards are equal. There is then nothing to learn from the group."""
+        """Whether all rewards are equal, so that the rewards give no advantages."""
         return len(set(self.rewards)) <= 1
 
 

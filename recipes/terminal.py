@@ -174,8 +174,8 @@ def main(config: Config) -> None:
 
 
 def with_epochs(config: Any) -> Any:
-    """Return the configuration with `max_steps` computed from `n_epochs`. If the batch size does
-    not divide the number of tasks, the last batch also has tasks of another epoch."""
+    """Return the configuration with `max_steps` computed from `n_epochs` (None: unchanged). If
+    the last epoch ends inside a batch, the rest of this batch comes from one more epoch."""
     if config.n_epochs is None:
         return config
     count = len(terminal_tasks.read(chz.asdict(config)).train)

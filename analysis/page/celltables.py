@@ -130,7 +130,7 @@ def _decimals(ranking: Ranking) -> int | None:
 
 def cell_figures(cell: Cell, usual: int | None) -> dict[str, str]:
     """Return the mean, interval and range of a cell as texts. The interval decides the number of
-    digits; without an interval there are `usual` digits."""
+    decimals; without an interval, the texts have `usual` decimals."""
     summary = cell.summary
     own = labels.deserved(summary.mean, summary.low, summary.high)
     places = usual if own is None else own
@@ -198,7 +198,7 @@ def _standing(cell: Cell, ranking: Ranking) -> tuple[str, str, str]:
 
 
 def _change(comparison: Comparison) -> str:
-    """Return a difference as text, with the digits that its standard error justifies."""
+    """Return a difference as text, with the decimals that its standard error justifies."""
     reach = 2 * comparison.error
     ends = comparison.difference - reach, comparison.difference + reach
     shown = labels.within(comparison.difference, *ends)[0]

@@ -57,7 +57,8 @@ def write(study: Study, panels: Sequence[Panel]) -> dict[str, bytes]:
 
 
 def _loaded() -> Callable[[Mapping[str, Any], str], bytes]:
-    """Return the function that draws a picture. It loads matplotlib, which may fail."""
+    """Return the function that draws a picture. Raises `UsageError` if matplotlib cannot be
+    loaded."""
     try:
         from sweeper.analysis.figures.pictures import picture
     except (ImportError, ValueError) as error:

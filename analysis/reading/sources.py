@@ -356,8 +356,8 @@ def confirmation(sources: Sequence[Source]) -> Confirmed | None:
 
 
 def _named(source: Source, first: Source) -> bool:
-    """Return whether a sweep has the name of a next grid of the first sweep, or of the next grid
-    after that, and so on."""
+    """Return whether a sweep has the name of the first sweep with one or several suffixes
+    `-confirm`, as suggested next grids have."""
     after = source.name.removeprefix(first.name)
     return source.name != after and re.fullmatch("(-confirm)+", after) is not None
 
