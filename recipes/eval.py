@@ -48,8 +48,8 @@ FREE = settings.FREE | {
 none of these settings changes how the model answers a question."""
 
 ENOUGH = 16
-"""An evaluation fails if no answer could be graded, as soon as there are this many answers (or at
-its end, if there are fewer)."""
+"""An evaluation fails if no answer could be graded. This is checked when metrics are logged, if
+there are at least this many answers, and at the end."""
 
 LINES = 10
 """The maximum number of lines of metrics that an evaluation logs."""
