@@ -8,7 +8,7 @@ from importlib import import_module
 
 _GC_THRESHOLD = 50_000
 """Allocations between garbage collections. Python's default threshold would cause dozens of
-collections while modules are imported, and they would free nothing."""
+collections while modules are imported, and these collections would free nothing."""
 
 _AT_EXIT = {"atexit", "threading"}
 """Modules that let code run when Python exits. If one is loaded, Python must exit normally."""
@@ -16,7 +16,8 @@ _AT_EXIT = {"atexit", "threading"}
 
 def main() -> int:
     """Run the command line and return the exit code. `sweeper plan` first starts the interpreter
-    that checks the recipe, which takes longest, and imports other modules meanwhile."""
+    that checks the recipe, because this check takes longest, and imports other modules
+    meanwhile."""
     gc.set_threshold(_GC_THRESHOLD)
     if sys.argv[1:2] != ["plan"]:
         return _run()

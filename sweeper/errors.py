@@ -21,7 +21,8 @@ from collections.abc import Sequence
 
 
 class SweeperError(Exception):
-    """The base class of all errors. `exit_code` is the exit code of a command that ends with it."""
+    """The base class of all errors. `exit_code` is the exit code of a command that ends with the
+    error."""
 
     exit_code = 1
 
@@ -79,8 +80,8 @@ class Unreachable(EnvironmentFailure):
 
 
 def is_silence(error: EnvironmentFailure) -> bool:
-    """Return whether the error means that a service did not answer. A refusal is an instance of a
-    subclass of `Unreachable`, and does not count."""
+    """Return whether the error means that a service did not answer. This is so only for
+    `Unreachable` itself: its subclasses are refusals."""
     return type(error) is Unreachable
 
 

@@ -78,8 +78,8 @@ def checkpoints(root: str | None = None) -> str:
 
 
 def spill(root: str | None = None) -> str:
-    """Return the folder for weights of samplers that are not in use. The engine deletes old files
-    in it when it starts."""
+    """Return the folder for weights of samplers that are not in use. When the engine starts, it
+    deletes old files in this folder."""
     return os.path.join(engine(root), "spill")
 
 
@@ -89,8 +89,8 @@ def models(root: str | None = None) -> str:
 
 
 def hub(root: str | None = None) -> str:
-    """Return the folder for tokenizers by model name, in the format of the hub's cache. Only the
-    engine writes here."""
+    """Return the folder for tokenizers by model name, in the format of the Hugging Face Hub's
+    cache. Only the engine writes here."""
     return os.path.join(root or home(), "hub")
 
 

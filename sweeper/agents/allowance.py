@@ -50,13 +50,13 @@ class Used(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A recorded launch of a sweep: the ids of the runs that the launch started, and the budget of
-    the whole sweep.
+    """A recorded launch of a sweep: the runs that the launch adds to the used allowance, and the
+    budget of the whole sweep. `runs` has the ids of new runs, and invented ids for retries and for
+    runs that a stage or a race will add.
 
-    `life` distinguishes the sweep from removed sweeps of the same name: it is the sweep's
-    identity or, until the identity is recorded, the `path` of this entry ("" in entries of older
-    versions). `agent` is the name that `sweeper agent start` gave the agent ("" for other
-    agents).
+    `life` distinguishes the sweep from removed sweeps of the same name: it is the sweep's identity
+    or, until the identity is recorded, the `path` of this entry ("" in entries of older versions).
+    `agent` is the name that `sweeper agent start` gave the agent ("" for other agents).
     """
 
     path: str

@@ -19,7 +19,8 @@ _EXAMINED = 1000
 
 
 def search_local(folder: str, text: str) -> list[dict[str, object]]:
-    """Return the data files whose path contains `text`, with their sizes in bytes."""
+    """Return the data files whose path contains `text` in upper or lower case, with their sizes in
+    bytes."""
     names = [name for name in names_below(folder, ENDINGS) if text.lower() in name.lower()]
     paths = {name: os.path.join(folder, name) for name in names}
     return [{"name": n, "bytes": os.path.getsize(p)} for n, p in paths.items() if os.path.isfile(p)]

@@ -103,7 +103,7 @@ class Running:
         return {**answer, "budget_left": left}
 
     def _reused(self, preview: GridPreview) -> list[dict[str, object]]:
-        """Return the results of the runs that succeeded in other sweeps."""
+        """Return the results of the runs that succeeded in other sweeps, at most `MOST`."""
         reused: list[dict[str, object]] = []
         sweeps: dict[str, dict[str, RecordedRun]] = {}
         for earlier in list(preview.reused.values())[:MOST]:

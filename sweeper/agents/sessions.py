@@ -85,7 +85,8 @@ class Spec(NamedTuple):
 
 
 class Session(NamedTuple):
-    """A session: its run, its kind, and the folder of its orders as a path relative to the root."""
+    """A session: its run, its kind, and the folder of its orders and answers as a path relative to
+    the root."""
 
     run: SweepRun
     kind: Kind
@@ -301,8 +302,9 @@ def _planned(spec: Spec, settings: Mapping[str, object], before: Plan | None) ->
 
 
 def _try_out(grading: Grading) -> None:
-    """Call a grader on its examples, in isolation. Raises `UsageError` if all examples expect
-    the same score, if the grader fails, or if it returns another score than an example expects."""
+    """Call a grader on its examples, in isolation. Raises `UsageError` if all examples expect the
+    same score, if the grader fails or takes too long, or if it returns another score than an
+    example expects."""
     scores = {score for *_, score in grading.examples}
     if len(scores) < 2:
         raise UsageError(

@@ -347,7 +347,7 @@ class Training:
     ) -> dict[str, object]:
         """Wait at most `busy_seconds` until no other order is being executed. Then create the
         order, and wait at most `seconds` for its result. Raises `UsageError` if another order is
-        still being executed."""
+        still being executed, or if the session is not of the kind `only`."""
         live = await asyncio.to_thread(self._sessions.find, session)
         if only is not None and live.kind != only:
             raise UsageError(f"{live.name} is a session of {live.kind}: use train_{live.kind}_step")
@@ -373,7 +373,9 @@ class Training:
     async def _answer(
         self, ctx: Client, live: Session, number: int, order: Mapping[str, object], seconds: float
     ) -> dict[str, object]:
-        """Wait for the answer to an order. Meanwhile, report progress to the client."""
+        """Wait at most `seconds` for the answer to an order. Meanwhile, report progress to the
+        client. Without an answer, return `done: False` and the progress. Raises `UsageError` if the
+        order failed."""
         sessions = self._sessions
         deadline = time.monotonic() + seconds
         checked = reported = 0.0
@@ -402,8 +404,8 @@ class Training:
         return {"done": True, **_shown(answer)}
 
     async def _until_over(self, live: Session, deadline: float) -> None:
-        """Wait until the session's run has ended, so that a verdict includes all values of the
-        run."""
+        """Wait until the session's run has ended, so that a verdict includes all values of the run.
+        Return at `deadline` even if the run has not ended."""
         while time.monotonic() < deadline:
             now = await asyncio.to_thread(self._sessions.find, live.name)
             if now.run.is_finished:

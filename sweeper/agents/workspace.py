@@ -69,9 +69,9 @@ class Workspace:
             )
 
     def preview(self, grid: str, overrides: Sequence[str], *, again: bool) -> GridPreview:
-        """Plan a grid. Runs that have succeeded in other sweeps, and that this sweep does not
-        have yet, are left out. They are included if `again` is set, if the grid has stages, or
-        if it is a race. Raises `UsageError`."""
+        """Plan a grid. Runs that have succeeded in other sweeps, and that this sweep does not have
+        yet, are left out. These runs are included if `again` is set, if the grid has stages, or if
+        the grid is a race. Raises `UsageError`."""
         planned = planned_for(self.grids, grid, overrides)
         reused: dict[str, Recorded] = {}
         if not again and not planned.stages and planned.race is None:
@@ -203,9 +203,11 @@ class Workspace:
     def _caps(
         self, preview: GridPreview, limits: Mapping[str, float], left: Mapping[str, float], new: int
     ) -> dict[str, float]:
-        """Return the launch's limits on tokens, dollars and hours, from `limits` (as requested)
-        or else from `left` (what is left of the allowance). `new` is the number of new runs.
-        Raises `UsageError` if the launch exceeds `left`."""
+        """Return the launch's limits on tokens, dollars and hours, from `limits` (as requested) or
+        else from `left` (what is left of the allowance; 0 for a launch without new runs). `new` is
+        the number of new runs. Raises `UsageError` if the launch exceeds `left`, if it is expected
+        to exceed its own limits, or if it executes commands although the allowance limits tokens or
+        dollars."""
         if new > left.get("runs", new):
             raise UsageError(
                 f"{plural(new, 'more run')} would exceed what is left of the budget: "

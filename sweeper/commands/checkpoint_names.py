@@ -65,7 +65,7 @@ def _address(record: Mapping[str, object]) -> str | None:
 def service_environment(service: str | None = None) -> dict[str, str]:
     """Return the environment variables that tell the SDK how to reach a service (`tinker` or
     `local`). If `service` is None, these are the variables of this user's engine, or none if
-    such variables are already set. Raises `UsageError`, `EnvironmentFailure`."""
+    `TINKER_BASE_URL` or `TINKER_API_KEY` is set. Raises `UsageError`, `EnvironmentFailure`."""
     from sweeper.engine import lifecycle
 
     if service is not None:

@@ -48,8 +48,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """List checkpoints. With `--delete` or `--ttl`, then delete those that need not be kept, or
-    set when they expire."""
+    """List checkpoints. With `--delete`, then delete the checkpoints that need not be kept. With
+    `--ttl`, set when these checkpoints expire (`--ttl never`: all listed checkpoints)."""
     keep = _keep(arguments.keep)
     ttl = _ttl(arguments.ttl)
     if arguments.delete and arguments.ttl is not None:

@@ -61,8 +61,9 @@ def run_checkpoints(arguments: Namespace) -> int:
 
 
 def _sides(arguments: Namespace) -> list[Checkpoint]:
-    """Return the models to compare. The name `base` stands for the model of `--model`, or else
-    for the base model of the named runs."""
+    """Return the models to compare. The name `base` stands for the model of `--model`, or else for
+    the base model of the named runs. Raises `UsageError` if these runs have no common base
+    model."""
     checkpoints = [
         Checkpoint(name, None, None) if name == BASE else checkpoint_named(arguments, name)
         for name in arguments.checkpoints

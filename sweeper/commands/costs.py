@@ -185,8 +185,8 @@ def _rows(
 
 
 def _names(run: RecordedRun, prefix: str) -> dict[str, object]:
-    """Return {key: value} for a run: its settings, and its name, cell and stage with `prefix`
-    before them."""
+    """Return {key: value} for a run: its settings, and its name, cell and stage (or else sweep),
+    each with `prefix` before it."""
     stage = f"{prefix}{run.stage or run.sweep}"
     return {**run.config, _RUN: prefix + run.name, _CELL: prefix + run.cell, _STAGE: stage}
 

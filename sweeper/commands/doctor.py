@@ -229,8 +229,8 @@ def _package(name: str) -> str:
 
 
 def _notify() -> str:
-    """Check the user's configuration of notifications. It applies to sweeps whose grids have no
-    `notify` section."""
+    """Check the user's configuration of notifications. This configuration applies to sweeps whose
+    grids have no `notify` section."""
     settings = configured()
     if settings is None:
         return "no notifications configured (a grid may configure them)"

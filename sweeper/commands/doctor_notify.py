@@ -28,7 +28,8 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Send the undelivered notifications, and print the result for each of them."""
+    """Send the undelivered notifications, and print the state of every delivery. With `--test`,
+    send a test message instead."""
     root = arguments.root or default_root()
     sweep = Registry(root).sweep(arguments.sweep)
     notify = notify_of(sweep.plan)

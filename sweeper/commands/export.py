@@ -124,9 +124,9 @@ def _format(requested: str | None, out: str | None) -> str:
 
 
 def _write(table: _Table, kind: str, path: str, *, raw: bool) -> None:
-    """Write a table to a file, completely or not at all. `-` is standard output. In CSV, a
-    missing value is an empty field, and NaN is `nan`. Strings that a spreadsheet would evaluate
-    are escaped, unless `raw` is set."""
+    """Write a table to a file, completely or not at all. `-` is standard output. In CSV, a missing
+    value is an empty field, NaN is `nan`, and strings that a spreadsheet would evaluate are escaped
+    unless `raw` is set."""
     arrow = importlib.import_module("pyarrow")
     if kind == "csv":
         table = _plain(arrow, table) if raw else _as_texts(arrow, _plain(arrow, table))
@@ -230,9 +230,9 @@ def to_wandb(runs: Sequence[RecordedRun], project: str, folder: str | None) -> i
 
 
 def _row(row: Mapping[str, object]) -> tuple[dict[str, object], int | None]:
-    """Return the values to log to W&B for a row, and the step. W&B requires whole steps, so a
-    fractional step is logged as a value. W&B also requires ascending steps; the rows are already
-    in this order."""
+    """Return the values to log to W&B for a row, and the step. W&B requires whole steps of 0 or
+    more, so any other step is logged as a value, and None is returned as the step. W&B also
+    requires ascending steps; the rows are already in this order."""
     values = {key: _logged(value) for key, value in row.items() if value is not None}
     step = as_float(row.get("step"))
     if step is None or step < 0 or step != int(step):

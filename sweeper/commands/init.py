@@ -47,9 +47,10 @@ class Option(NamedTuple):
 
 
 def options_of(path: str) -> list[Option] | None:
-    """Return the options that a Python script declares with argparse or click, except options
-    that take no value. Return [] for other programs. Return None for a script that uses chz,
-    cannot be read or has syntax errors: the recipe's interpreter then says more about it."""
+    """Return the options that a Python script declares with argparse or click, except options that
+    take no value or have no long name. Return [] for other programs. Return None for a script that
+    uses chz, cannot be read or has syntax errors. The caller then asks the recipe's interpreter
+    about this script."""
     if not path.endswith(".py"):
         return []
     try:
@@ -72,7 +73,8 @@ def _imported(node: ast.AST) -> list[str]:
 
 def _option(call: ast.Call) -> Option | None:
     """Return the option that a call declares: `add_argument(...)`, `@click.option(...)` or
-    `@click.argument(...)`. None for other calls."""
+    `@click.argument(...)`. None for other calls, and for options that take no value or have no long
+    name."""
     name = getattr(call.func, "attr", getattr(call.func, "id", ""))
     texts = [text for text in map(_literal, call.args) if isinstance(text, str)]
     if name not in ("add_argument", "option", "argument") or not texts:

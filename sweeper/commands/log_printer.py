@@ -81,8 +81,9 @@ def run_key(run: RecordedRun) -> RunKey:
 
 
 class LinePrinter:
-    """A printer of the log lines that match `pattern` (None: all lines). If there is more than
-    one run, each line begins with the name of the run, in the run's colour."""
+    """A printer of the log lines that match `pattern` (None: all lines), as text or as JSON. If
+    there is more than one run, each line of text begins with the run's name, in the run's colour if
+    the terminal shows colours."""
 
     def __init__(self, pattern: re.Pattern[str] | None, as_json: bool) -> None:
         self._pattern = pattern

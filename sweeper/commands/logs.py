@@ -111,7 +111,7 @@ class _Reader:
         return self._registry.problems
 
     def print_all(self) -> None:
-        """Print the whole logs, one run after the other."""
+        """Print the logs, or with `--lines` their last lines, one run after the other."""
         self._refresh()
         files = self._files()
         for tail in self._tails.values():
@@ -283,9 +283,9 @@ class _Reader:
         yield from self._backend_lines(tail)
 
     def _backend_lines(self, tail: Tail) -> Iterator[Line]:
-        """If the store has no output of an attempt, yield the backend's copy of the output or,
-        if there is none, the reason for the newest attempt's failure. The backend is asked only
-        once per attempt."""
+        """If the store has no output of an attempt, yield the backend's copy of the output. If
+        there is no copy either, yield the reason for the failure of the newest attempt, and nothing
+        for an earlier attempt. The backend is asked only once per attempt."""
         run, attempt = tail.run, (run_key(tail.run), tail.attempt)
         if not tail.is_empty or not run.attempts or attempt in self._requested:
             return

@@ -164,9 +164,10 @@ def _print_notes(runs: list[RecordedRun]) -> None:
 def _ordered(
     runs: list[RecordedRun], records: "list[_Record]", key: str | None, limit: int
 ) -> "tuple[list[RecordedRun], list[_Record]]":
-    """Return at most `limit` runs (0: all) and their records, sorted by a key (`-key`:
-    backwards). Numbers come first, then strings, then runs without a value. Raises `UsageError`
-    for an unknown key."""
+    """Return at most `limit` runs (0: all) and their records, sorted by a key (`-key`: backwards).
+    The key `value` puts the best value first. In both directions, numbers come before strings, and
+    runs without a value last. Raises `UsageError` for an unknown key, and for the key `value` if
+    the runs have different metrics."""
     order = list(range(len(runs)))
     if key is not None and runs:
         backwards, key = key.startswith("-"), key.removeprefix("-")

@@ -47,8 +47,9 @@ class _Row(NamedTuple):
 
 
 def print_by(runs: Sequence[RecordedRun], by: str, registry: Registry, *, as_json: bool) -> int:
-    """Print the table of states, or the table of scores if `by` has its keys. `by` is the value
-    of `--by`: keys separated by commas. Raises `NotFound` for a key that no run has."""
+    """Print the table of states, or the table of scores if `by` contains `checkpoint` or `suite`.
+    `by` is the value of `--by`: keys separated by commas. Raises `NotFound` for a key that no run
+    has."""
     keys = keys_of(by)
     settings = {name for run in runs for name in run.config}
     scored = CHECKPOINT in keys or (SUITE in keys and SUITE not in settings)
@@ -149,8 +150,9 @@ def _count(row: _Row, column: str) -> Counter[str]:
 
 
 def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
-    """Return (column, run) for each run. The column is the run's stage, or the run's sweep if
-    there are no stages. If there are several sweeps, the sweep's name precedes the stage."""
+    """Return (column, run) for each run. The column is the run's stage, or the run's sweep if there
+    are no stages. If there are several sweeps, the sweep's name precedes the stage. If there are
+    several roots, the root precedes the sweep's name."""
     several = len({(run.root, run.sweep) for run in runs}) > 1
     roots = len({run.root for run in runs}) > 1
     placed: list[tuple[str, RecordedRun]] = []
@@ -162,8 +164,8 @@ def _placed(runs: Sequence[RecordedRun]) -> list[tuple[str, RecordedRun]]:
 
 
 def _best(rows: Sequence[_Row]) -> tuple[str | None, list[_Best | None]]:
-    """Return the metric that all runs have, and the best cell of each row. If the runs have
-    different metrics, return None for the metric and for each cell."""
+    """Return the metric that all runs have, and the best cell of each row. If the runs have no
+    metric or different metrics, return None for the metric and for each cell."""
     runs = [run for row in rows for _, run in row.runs]
     metrics = {(run.metric["name"], run.metric.get("goal", "minimize")) if run.metric else None
                for run in runs}  # fmt: skip

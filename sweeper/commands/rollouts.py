@@ -305,7 +305,8 @@ def _tags(rollout: Found) -> list[str]:
 
 def _last_answer(rollout: Found, conversation: Transcript) -> str:
     """Return the text that a table shows for a trajectory: the model's last answer, or else the
-    last logged messages."""
+    last logged messages. An answer that may belong to another trajectory begins with `?`. If the
+    conversation of a group could not be divided, return a hint to `--full`."""
     logged = turns_logged(rollout.record)
     if conversation.whose == "group":
         return "(in the group's conversations: see --full)"
@@ -420,7 +421,8 @@ def show_against(
 def _by_item(
     registry: Registry, run: RecordedRun, arguments: Namespace
 ) -> dict[tuple[str, str], list[ItemRow]]:
-    """Return {(task, item): answers} for the answers of a run that have a score."""
+    """Return {(task, item): answers} for the answers of a run that have a score and that the
+    arguments select. Raises `NotFound` if the run has recorded no answers."""
     rows = registry.item_rows(run)
     if not rows:
         raise NotFound(f"{run.sweep}/{run.name} has recorded no answers to items")

@@ -149,7 +149,8 @@ def _read(name: str) -> tuple[str, str]:
 
 
 def _fresh_name(command: Sequence[str]) -> str:
-    """Return a name for a new sweep: the name of the program or script, with a random suffix."""
+    """Return a name for a new sweep: the name of the script, module or program (or `run` if this
+    name is not valid), with a random suffix."""
     scripts = [word for word in command if word.endswith((".py", ".sh"))]
     modules = [word for flag, word in itertools.pairwise(command) if flag == "-m"]
     word = next(iter([*scripts, *modules]), command[0] if command else "")
@@ -183,7 +184,8 @@ def _named_by_option(problem: str) -> str:
 
 
 def _followed(arguments: Namespace) -> int:
-    """Print the output of the runs until they have ended. Return the exit code of the sweep."""
+    """Print the output of the runs until they have ended. Return the exit code of the sweep, or 130
+    if interrupted."""
     from sweeper.commands import logs
     from sweeper.commands.waiting import tell_failed
     from sweeper.results.waiting import wait
@@ -221,8 +223,8 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 
 
 class NeedsShell(Exception):
-    """Raised for a line that only a shell understands. The message names the part that needs a
-    shell."""
+    """Raised for a line that only a shell understands, or that is not a command, such as one with
+    an open quotation. The message names the reason."""
 
 
 def split_line(line: str) -> list[str]:

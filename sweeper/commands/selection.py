@@ -50,9 +50,9 @@ def chosen(
 
 
 def open_chosen(arguments: Namespace) -> tuple[Registry, list[RecordedRun]]:
-    """Open the registry, and return the runs that the arguments select. If `--root` is not given
-    and `runs` has only folders or addresses, the registry has these folders, which may be sweeps
-    or plain runs."""
+    """Open the registry, and return the runs that the arguments select. If `--root` is not given,
+    and `runs` has only folders or addresses and no sweep of the default root, the registry has
+    these folders, which may be sweeps or plain runs."""
     names: list[str] = arguments.runs
     registry = open_registry(arguments, snapshot=True)
     folders = [name for name in names if "://" in name or os.path.isdir(name)]
@@ -123,8 +123,8 @@ def open_named(
 
 
 def _folder_below(registry: Registry, name: str) -> str | None:
-    """Return the path of the folder `name` below a requested root (`.` is the root itself). None
-    if there is no such folder, or if `name` is a sweep."""
+    """Return the path of the folder `name` below a requested root (`.` is the root itself). None if
+    there is no such folder, if `name` is a sweep, or if `name` begins with `/`, `./` or `../`."""
     if name.startswith(("/", "./", "../")) or name == ".." or _is_in(registry, name):
         return None
     paths = (os.path.normpath(os.path.join(root, name)) for root in registry.roots)

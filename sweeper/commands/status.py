@@ -104,8 +104,9 @@ def _draw(sweep: "Sweep", seen: Status, arguments: Namespace) -> None:
 
 
 def fitted(lines: Sequence[str], width: int, height: int) -> list[str]:
-    """Shorten the output of `print_status` to `height` lines. The table ends at the first empty
-    line. It is cut, so that the lines after the table fit. An alarm gets only one line."""
+    """Shorten the output of `print_status` to `height` lines. The table, which ends at the first
+    empty line, is cut so that the lines after the table fit. A line that is wider than `width` is
+    wrapped, except an alarm, which gets only one line."""
     from rich.cells import chop_cells
 
     shown: list[str] = []
@@ -262,8 +263,8 @@ def _run_status(run: "RecordedRun", observed: dict[str, str]) -> RunStatus:
 
 
 def describe(before: RunStatus | None, status: RunStatus) -> str:
-    """Describe a run's status, such as `running (attempt 2)`, `failed (oom)` or `running:
-    paused: rate limit`."""
+    """Describe a run's status, such as `running (attempt 2)`, `failed (oom)` or `running: paused:
+    rate limit`. The attempt is left out if it is the first, or if `before` has the same attempt."""
     text = str(status["state"])
     about: list[str] = []
     if status["reason"]:

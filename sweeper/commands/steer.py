@@ -98,7 +98,8 @@ def _add_cancel(verb: ArgumentParser) -> None:
 
 
 def _cancel(arguments: Namespace) -> int:
-    """Cancel runs, and print how many were stopped or could not be."""
+    """Cancel runs, and print how many requests had which result. If some requests were accepted,
+    the refused requests are left out."""
     sweep = open_registry(arguments).sweep(arguments.sweep)
     runs = pick(sweep.runs, arguments.runs, arguments.state, arguments.where)
     names = {run.id: run.name for run in sweep.runs}

@@ -129,8 +129,9 @@ def _caches(before: float) -> Iterator[Waste]:
 
 
 def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterator[Waste]:
-    """Yield copies of code that no sweep refers to. Yield none if there are no sweeps or if a
-    sweep cannot be read, because such a sweep may refer to any copy."""
+    """Yield copies of code that no sweep refers to and that were not used since `before`, and
+    copies whose removal was interrupted. Yield none if there are no sweeps, or if a sweep cannot be
+    read, because this sweep may refer to any copy."""
     named: set[str] = set()
     names = registry.sweep_names()
     for name in names:
@@ -155,8 +156,9 @@ def _snapshots(registry: Registry, problems: Problems, before: float) -> Iterato
 
 
 def built_waste(before: float) -> Iterator[Waste]:
-    """Yield Python environments and copies of sweeper's source that jobs made on this machine
-    and that no job has used since `before`. Each job updates the time of those that it uses."""
+    """Yield Python environments and copies of sweeper's source that jobs made on this machine and
+    that no job has used since `before`. Each job updates the time of the environments and copies
+    that it uses."""
     for folder in (*_folders(paths.built(), depth=1), *_folders(paths.sources(), depth=1)):
         with contextlib.suppress(FileNotFoundError):
             used = _last_use(folder)
@@ -170,9 +172,10 @@ def _last_use(folder: str) -> float:
 
 
 def _remove_made(waste: Waste) -> None:
-    """Remove an environment that jobs built, unless a job on this machine is using or rebuilding
-    it. Lock files are kept, because a job may be waiting for them. A job that starts at the same
-    time finds the whole folder or none."""
+    """Remove a folder that jobs share (an environment or a copy of code), unless a job on this
+    machine is using or rebuilding the folder, or has used it since it was listed. Lock files are
+    kept, because a job may be waiting for them. A job that starts at the same time finds the whole
+    folder or none."""
     gone = f"{waste.path}{_GONE}{os.getpid()}"
     with contextlib.suppress(OSError), contextlib.ExitStack() as locks:
         for ending in ("use", "lock"):
@@ -266,8 +269,8 @@ def _of_each(
 
 
 def _left_parts(run: RecordedRun) -> Iterator[Waste]:
-    """Yield the parts of a file if the remote store also has the complete file. (The process
-    that should have removed these parts was killed.)"""
+    """For a run that has ended, yield the parts of each file that a remote store also has
+    completely. (The process that should have removed these parts was killed.)"""
     if not run.store.is_remote or run.state not in _OVER:
         return
     for folder in run.folders():
@@ -306,7 +309,7 @@ def _of_backends(
     leftovers: Sequence[Leftover], store: Store, folder: str, before: float
 ) -> Iterator[Waste]:
     """Yield the files of a sweep that its backends left behind, if they are older than `before`.
-    Files on a remote store are always included, since their age is unknown."""
+    Files on a remote store are included whatever `before` is, since their age is unknown."""
     sizes: dict[str, int] = {}
     paths = [path for leftover in leftovers for path in leftover.paths]
     if store.is_remote and any(path.startswith(folder) for path in paths):
@@ -388,7 +391,7 @@ def _size(top: str) -> int:
 
 
 def _newest(top: str) -> float:
-    """Return the time when a file below `top` was last changed or read."""
+    """Return the time when a file below `top` was last changed or read; 0 if there is no file."""
     return max((max(s.st_mtime, s.st_atime, s.st_ctime) for s in _files(top)), default=0.0)
 
 

@@ -31,8 +31,9 @@ def add_arguments(verb: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    """Show the live view of a sweep. Return 0 if the user closed the view. Without a terminal or
-    with `--plain`, print lines, and return the exit code of `sweeper status`."""
+    """Show the live view of a sweep. Return 0 if the user closed the view, and 130 after Ctrl-C.
+    Without a terminal or with `--plain`, print lines, and return the exit code of `sweeper
+    status`."""
     root = arguments.root or default_root()
     name = arguments.sweep or _newest(root)
     if arguments.plain or not is_screen():
@@ -76,7 +77,8 @@ def _show(root: str, sweep: str, *, guest: int | None = None, leaves: bool = Fal
 
 
 def _draws_unicode(environment: Mapping[str, str]) -> bool:
-    """Return whether the terminal can show Unicode, according to the locale variables."""
+    """Return whether the terminal can show Unicode, according to the locale variables or, if none
+    is set, to the encoding of standard output."""
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
         if value := environment.get(name):
             return "utf-8" in value.lower() or "utf8" in value.lower()

@@ -70,7 +70,7 @@ class Pane(NamedTuple):
 
 
 def pane_of(sweep: Sweep, run: str, attempt: int) -> Pane:
-    """Find the pane of a run's newest attempt on this machine. Raises `NotFound`."""
+    """Find the pane of an attempt of a run on this machine. Raises `NotFound`."""
     launch = sweep.plan.launch
     if "tmux" not in launch.places:
         raise NotFound(f"the backend {launch.backend} has no panes; press enter for the log")

@@ -44,7 +44,7 @@ class Group(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """The mean of the runs' completed fractions (0 if unknown)."""
+        """The mean of the runs' completed fractions. An unknown fraction counts as 0."""
         return sum(run.fraction or 0.0 for run in self.runs) / len(self.runs)
 
 
@@ -173,9 +173,10 @@ def _setting(run: RunView, axis: str) -> str:
 
 
 def matching(runs: Sequence[RunView], wanted: str) -> tuple[list[RunView], str]:
-    """Return the runs that match the filter `wanted`, and the problem with the filter, or "". A
-    filter is either a condition such as `learning_rate < 1e-3 and state = failed`, or a list of
-    words. Each word must occur in a run's name, state, remark, alarms or tags."""
+    """Return the runs that match the filter `wanted`, and "". If there is a problem with the
+    filter, return all runs and the problem. A filter is either a condition such as `learning_rate <
+    1e-3 and state = failed`, or a list of words. Each word must occur in a run's name, state,
+    remark, alarms or tags."""
     if not wanted.strip():
         return list(runs), ""
     try:

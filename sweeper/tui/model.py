@@ -190,9 +190,9 @@ def remaining(
 def sweep_remaining(
     at_work: Sequence[float | None], waiting: int, typical: float | None, slots: int
 ) -> float | None:
-    """Estimate the seconds until a sweep ends. `at_work` has the remaining seconds of each
-    running run. Then `waiting` more runs start, each as soon as one of `slots` slots is free,
-    and take `typical` seconds each. Return None if no duration is known."""
+    """Estimate the seconds until a sweep ends. `at_work` has the remaining seconds of each running
+    run. Then `waiting` more runs start, each as soon as one of `slots` slots is free, and take
+    `typical` seconds each. Return None if runs are left and no duration is known."""
     estimates = [seconds for seconds in at_work if seconds is not None]
     if at_work and not estimates and typical is None:
         return None

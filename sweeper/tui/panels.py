@@ -118,8 +118,8 @@ def curve_lines(
 
 
 def _compared(step: float, other: Points) -> str:
-    """Describe another run's value at this step (or at its last earlier step), and its latest
-    value."""
+    """Describe another run's value at this step, and its latest value. If that run has no value at
+    this step, use its last earlier step or, if there is none, its first step."""
     place = bisect_right(other, step, key=lambda point: point[0])
     then, number = other[max(0, place - 1)]
     last_step, last = other[-1]
@@ -151,7 +151,8 @@ def _in_a_line(
 
 def about_best(view: SweepView, run: RunView, best: str) -> list[str]:
     """Return a text that names the best of the other runs, and a text with the settings in which
-    the two runs differ. If `best` is not in the view, return only `the best`."""
+    the two runs differ. If `best` is not in the view, return only the words `the best` or `the next
+    best`."""
     best_view = next((other for other in view.runs if other.id == best), None)
     if best_view is None:
         return [_place_of(run)]

@@ -126,8 +126,9 @@ class Poller:
         return handle
 
     def look(self) -> SweepView:
-        """Poll the sweep. If nothing has changed, return the same object as the last call. If
-        the store does not answer, return the last view with a `problem`."""
+        """Poll the sweep. If nothing has changed, return the same object as the last call. If the
+        store does not answer, return the last view with a `problem`, or raise the error if there is
+        no view yet."""
         try:
             view = self._look()
         except (StoreError, OSError) as error:

@@ -32,8 +32,8 @@ class Setting(NamedTuple):
 
 class Cli(NamedTuple):
     """An agent's program and its command line. `secrets` are the names of environment variables
-    with keys: the agent gets those that are set, and needs at least one. The agent also gets the
-    variables `env`, and those in `passed_on` that are set."""
+    with keys: the agent gets those that are set and, unless it runs on this machine, needs at least
+    one. The agent also gets the variables `env`, and those in `passed_on` that are set."""
 
     name: str
     argv: Callable[[Setting], list[str]]

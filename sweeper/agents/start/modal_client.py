@@ -73,7 +73,8 @@ class _Session:
             os.write(1, self._work.notices.pop(0))
 
     async def run(self) -> int:
-        """Start the agent, and wait until it ends. Return the agent's exit code."""
+        """Start the agent, and wait until it ends. Return the agent's exit code, or 1 if the relay
+        ends without reporting an exit code."""
         for name in sorted(os.listdir(self._private)):
             path = os.path.join(self._private, name)
             if os.path.isfile(path) and name != START:
@@ -145,8 +146,8 @@ class _Session:
 
 
 def run(private: str) -> int:
-    """Run the agent in a new sandbox, and end the sandbox. Return the agent's exit code. Raises
-    `SweeperError`."""
+    """Run the agent in a new sandbox, and end the sandbox. Return the agent's exit code, or 130
+    after Ctrl-C. Raises `SweeperError`."""
     with open(os.path.join(private, START), encoding="utf-8") as file:
         start = Start(**json.load(file))
     modal = official()

@@ -45,7 +45,8 @@ class Sandbox(NamedTuple):
 
     @property
     def isolated(self) -> bool:
-        """Whether the agent has access to nothing on this machine except the agent's folder."""
+        """Whether the agent has access to no files on this machine except its own folder and the
+        private folder."""
         return self.kind != "local"
 
     @property

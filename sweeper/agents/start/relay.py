@@ -37,7 +37,8 @@ class Folder:
         self._lock = threading.Lock()
 
     def changed(self) -> "list[tuple[str, bytes]]":
-        """Return (path, content) of the files that this side has written since the last call."""
+        """Return (path, content) of the files that this side has written since the last call. Files
+        above `LARGEST` and some folders are left out, with a message in `notices`."""
         files: list[tuple[str, bytes]] = []
         with self._lock:
             for at, folders, names in os.walk(self.top):

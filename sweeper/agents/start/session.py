@@ -200,7 +200,7 @@ def run(start: Start, store: Store, notify: Callable[[Session], None]) -> Sessio
 
 def _state(start: Start, starts: int, code: int | None) -> str:
     """Return the agent's state after a start that ended with this exit code (None: the time is
-    over)."""
+    over). The state is `running` if the agent is to be restarted."""
     if code is None:
         return "out of time"
     if code == 0:
