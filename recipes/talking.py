@@ -307,7 +307,7 @@ def _parameters(body: Any, config: Config, *, chats: bool) -> dict[str, Any]:
             raise Refused(f"{field} is not supported", field)
     _table(body, "stream_options")
     if _table(body, "response_format").get("type", "text") != "text":
-        raise Refused("only the format text is supported", "response_format")
+        raise Refused('only the type "text" is supported', "response_format")
     if body.get("model") not in (None, config.name):
         raise Refused(f"the only model is {config.name}", "model")
     field = "max_completion_tokens" if chats and "max_completion_tokens" in body else "max_tokens"

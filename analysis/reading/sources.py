@@ -136,7 +136,8 @@ def _check_keys(sources: Sequence[Source], keys: OwnKeys) -> None:
         planned = [source.name for source in sources if source.plan is not None]
         if names and planned:
             raise UsageError(
-                f"{option} works only for folders of runs; {planned[0]} has the cells of its grid"
+                f"{option} works only for folders of runs; {planned[0]} is a sweep, and its grid "
+                "already defines its cells"
             )
         held = {key for one in sources for p in one.runs for key, _ in dotted(p.run.config)}
         lacking = [key for key in names if key not in held]

@@ -264,7 +264,8 @@ class Workspace:
         for name, most in self.limits._asdict().items():
             if most is not None and getattr(used, name) > most * (1 + 1e-9):
                 raise UsageError(
-                    f"another launch has just used what was left of the limit on {name}: try again"
+                    f"this launch and one recorded at the same time exceed the limit on {name}: "
+                    "try again if enough of it is left"
                 )
 
     def _has_started(self, sweep: str) -> bool:

@@ -29,9 +29,11 @@ def secrets_option(doc: str, reference: Matching, example: str) -> Option:
 
 def where_to_say(backend: BackendType, name: str) -> str:
     """Return the end of a message: in parentheses, the option with which a grid passes the
-    secret `name` to jobs. Empty if the backend has no such option."""
+    secret `name` to jobs: a mapping to references, or a list of names. Empty if the backend has no
+    such option."""
     field = backend.section.fields.get(_FIELD)
     if field is None or not field.examples:
         return ""
-    (reference,) = table_of(field.examples[0]).values()
-    return f" (`launch.{backend.key}.{_FIELD}: {{{name}: {reference}}}`)"
+    references = [*table_of(field.examples[0]).values()]
+    value = f"{{{name}: {references[0]}}}" if references else f"[{name}]"
+    return f" (`launch.{backend.key}.{_FIELD}: {value}`)"

@@ -174,11 +174,11 @@ class Scheduler:
     ) -> None:
         """Queue a job. A job with a sequence number waits until all earlier numbers have been
         queued. If its number was queued before, the job fails, because the result of that request
-        was fetched and dropped. A job for a closed lane fails too."""
+        was already delivered. A job for a closed lane fails too."""
         job = _Job(future, work)
         with self._condition:
             if lane.closed or (sequence is not None and sequence < lane.next):
-                message = "the result of this request was fetched and dropped"
+                message = "the result of this request was already delivered, and is no longer kept"
                 future.set_result(failure(message, "user"))
                 return
             if sequence is None:

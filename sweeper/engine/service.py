@@ -364,7 +364,9 @@ class Service:
 
         promise = self.promises.get(self._promise(f"{name}:open", self._misc, job))
         if promise is None:
-            raise RequestError("the result of this request was fetched and dropped")
+            raise RequestError(
+                "the result of this request was already delivered, and is no longer kept"
+            )
         return promise
 
     def join_sampling_session(self, body: Body) -> Body:

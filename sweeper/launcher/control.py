@@ -410,7 +410,7 @@ def _taken_up(
                     f"({held_of(observed)}): repeat the command when that launcher has ended"
                 )
         elif waited > _TAKE_OVER_SECONDS and not is_told:
-            tell("waiting for the lease of a launcher that sends no heartbeats to expire")
+            tell("the sweep's launcher sends no heartbeats: waiting until its lease expires")
             is_told = True
         sleep(0.1 if not folder.store.is_remote else _POLL_SECONDS)
     return False

@@ -73,7 +73,7 @@ def _admit(
     for name in needed:
         if name not in capabilities.secrets:
             raise UsageError(
-                f"{backend}: secrets are not sent with jobs: say where jobs find "
+                f"{backend}: jobs get only the secrets that the grid names: say where jobs find "
                 f"{name}{where_to_say(backend_type(backend), name)}"
             )
 

@@ -93,7 +93,12 @@ def of_sweeps(sweeps: "Sequence[Sweep]") -> Service:
     """Return the service that the runs of `sweeps` use. Raises `UsageError` if the sweeps use
     several services or none, and `EnvironmentFailure` if there is no API key or no running
     engine."""
-    return of_service(", ".join(sorted({sweep.plan.service for sweep in sweeps})))
+    names = sorted({sweep.plan.service for sweep in sweeps})
+    if len(names) > 1:
+        raise UsageError(
+            f"these sweeps use different services ({', '.join(names)}): name sweeps of one service"
+        )
+    return of_service("".join(names))
 
 
 def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
@@ -103,7 +108,7 @@ def of_service(name: str, environ: Mapping[str, str] = os.environ) -> Service:
         return hosted(environ)
     if name != "local":
         raise UsageError(
-            f"checkpoints are kept by a model service (tinker or local); these runs use {name}"
+            f"this needs a model service (tinker or local); these runs use {name or 'none'}"
         )
     from sweeper.engine import lifecycle
 

@@ -304,7 +304,7 @@ class Stages:
         def find(stage: str, key: str) -> object:
             above = by_stage.get(stage)
             if above is None:
-                raise Missing(f"a run of {stage}, which is not among its ancestors")
+                raise Missing(f"a run of {stage}, but no ancestor is a run of that stage")
             return self._late(above, key) if key in LATE else self._early(above, key)
 
         return filled(run.config, find)

@@ -139,7 +139,7 @@ def test_simultaneous_launches_stay_within_the_budget(bench):
                 second.launch(second.preview("mine.yaml", ["lr=[5,6]"], again=True), {})
             return super().__contains__(key)
 
-    with pytest.raises(UsageError, match="another launch has just used what was left"):
+    with pytest.raises(UsageError, match="recorded at the same time exceed the limit on"):
         first.launch(preview, Meanwhile())
     assert len(bench.launched) == 1 and first.left() == {"runs": 2}
 

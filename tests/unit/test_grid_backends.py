@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from support.beaker_service import unknown
 
-from sweeper.backends import aws_batch
+from sweeper.backends import aws_batch, backend_type
 from sweeper.backends.aws_batch.options import RESTARTS
 from sweeper.backends.base import Counter, JobSpec
 from sweeper.backends.beaker import options as beaker_options
@@ -18,6 +18,7 @@ from sweeper.backends.kubernetes import doctor, manifest
 from sweeper.backends.kubernetes.options import Options as KubernetesOptions
 from sweeper.backends.modal import spec as modal_spec
 from sweeper.backends.modal.options import Options as ModalOptions
+from sweeper.backends.secret_references import where_to_say
 from sweeper.common.json_values import table_of
 from sweeper.errors import GridError, UsageError
 from sweeper.fields.options import over, read_options
@@ -330,3 +331,15 @@ def test_options_of_modal_arrive():
         **{"secrets": ["keys", "tinker"], "cpu": 0.5, "memory": 4096, "cloud": "aws"},
         "region": ["us-east", "eu"],
     }
+
+
+@pytest.mark.parametrize(
+    ("backend", "where"),
+    [
+        ("kubernetes", " (`launch.kubernetes.secrets: {KEY: tinker/api-key}`)"),
+        ("ssh", " (`launch.ssh.secrets: [KEY]`)"),
+        ("slurm", ""),
+    ],
+)
+def test_a_message_says_which_option_passes_a_secret(backend: str, where: str) -> None:
+    assert where_to_say(backend_type(backend), "KEY") == where
