@@ -89,7 +89,7 @@ def test_ignore_is_refused_for_a_sweep_with_a_grid(
 ):
     written.measured(tmp_path, [({"lr": 1}, [0.5, 0.6])])
     assert main(["analyze", "demo", "--root", str(tmp_path), "--ignore", "lr"]) == 2
-    assert "demo has the cells of its grid" in capsys.readouterr().err
+    assert "demo is a sweep, and its grid already defines its cells" in capsys.readouterr().err
 
 
 def test_settings_that_look_alike_make_two_cells(tmp_path: Path):
