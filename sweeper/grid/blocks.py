@@ -138,7 +138,7 @@ def read_axis(
     key: str, place: Place, node: Node, problems: Problems, *, unique: bool = True
 ) -> tuple[Setting, ...]:
     """Read the values of one axis, a list or a range. Duplicates are a mistake if values must be
-    `unique`. Returns an empty tuple if the axis has no values."""
+    `unique`. Return an empty tuple if the axis has no values."""
     if is_range(node):
         values = values_of_range(key, node, problems)
         if values is None:

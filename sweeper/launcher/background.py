@@ -142,7 +142,7 @@ def start_detached(folder: SweepFolder, places: Collection[str], smoke: bool = F
 
 
 def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], object]:
-    """Start the launcher in a tmux window. Returns a function that starts the launcher again:
+    """Start the launcher in a tmux window. Return a function that starts the launcher again:
     the caller needs it if the window still belonged to an earlier launcher that was about to
     exit."""
     from sweeper.backends.tmux.backend import ensure_view
@@ -159,7 +159,7 @@ def _in_a_window(folder: SweepFolder, command: Sequence[str]) -> Callable[[], ob
 
 
 def start_with_log(command: Sequence[str], where: str) -> Callable[[], object]:
-    """Start the launcher, with its output in a log file. Returns a function that raises
+    """Start the launcher, with its output in a log file. Return a function that raises
     `EnvironmentFailure` with the log's last line if the launcher has failed."""
     with open(where, "ab") as log:
         with suppress(OSError):  # This disk has no locks.
@@ -215,7 +215,7 @@ _OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_p
 
 def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> bool:
     """Give a plan to the running launcher, and wait until the launcher uses the plan. If the
-    launcher already has this plan, return True immediately. Returns False if the launcher ended
+    launcher already has this plan, return True immediately. Return False if the launcher ended
     instead. Raises `AnotherLauncher` if the launcher cannot continue with the plan."""
     try:
         before = folder.read_plan()

@@ -259,7 +259,7 @@ def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
 def _open(
     folder: SweepFolder, plan: Plan, tell: Callable[[str], None]
 ) -> tuple[dict[str, Backend], Located]:
-    """Open the backends of a plan to launch. Returns them, and the locations that the last
+    """Open the backends of a plan to launch. Return them, and the locations that the last
     launch recorded. If one of several backends does not answer, tell the user; the launcher
     tries it again later. Raises `EnvironmentFailure` if a backend cannot be used or none
     answers."""
@@ -278,7 +278,7 @@ def _places_on_record(folder: SweepFolder) -> Located:
 
 
 def _open_again(folder: SweepFolder, plan: Plan) -> tuple[dict[str, Backend], Located]:
-    """Open the backends of a sweep that was launched before. Returns them, and the locations
+    """Open the backends of a sweep that was launched before. Return them, and the locations
     that the last launch recorded. If a backend does not answer, the launcher tries it again
     later. Raises `EnvironmentFailure` if none answers."""
     before = _places_on_record(folder)

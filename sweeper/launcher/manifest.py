@@ -78,7 +78,7 @@ def record(
 
 
 def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> Plan:
-    """Save the code that the plan's runs will execute. Returns the plan, with the fields that
+    """Save the code that the plan's runs will execute. Return the plan, with the fields that
     only a launch can fill in. Raises `UsageError` if the plan contains a secret's value, or if
     jobs would not get their code."""
     names = secret_names(plan.secrets, plan.service)
@@ -166,7 +166,7 @@ def write_environment(
 def keep_environment(
     folder: SweepFolder, plan: Plan, url: str | None, capabilities: Capabilities
 ) -> str:
-    """Save this process's environment for the workers of a sweep. Returns the file's path."""
+    """Save this process's environment for the workers of a sweep. Return the file's path."""
     key = preflight.engine_key(capabilities)
     extra = _service_environment(plan.service, url, key, plan.launch.env)
     shared = preflight.shared_environment(capabilities, folder)

@@ -107,7 +107,7 @@ def _check(text: str | None, tags: Sequence[str]) -> None:
 
 def archive(sweep: str, *, root: str | None = None, on: bool = True) -> bool:
     """Archive a sweep: commands leave it out unless a name or glob selects it. `on=False`
-    restores the sweep. Returns whether anything changed. Raises `NotFound`, `StoreError`."""
+    restores the sweep. Return whether anything changed. Raises `NotFound`, `StoreError`."""
     folder = _existing(sweep, root)
     if fold(mark for mark in read_marks(folder) if mark.run is None).archived == on:
         return False

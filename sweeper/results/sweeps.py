@@ -147,7 +147,7 @@ class Sweep:
         self.on_error(error)
 
     def write_report(self, files: Mapping[str, bytes]) -> list[str]:
-        """Write files into the sweep's `report/` folder. Returns their paths or addresses."""
+        """Write files into the sweep's `report/` folder. Return their paths or addresses."""
 
         def write(name: str) -> str:
             path = f"{self.folder.report}/{name}"

@@ -47,7 +47,7 @@ def open_shared(root: str) -> Store:
 
 
 def start_shared(root: str) -> None:
-    """Start the shared process before the first workers of a launch need it. Returns without
+    """Start the shared process before the first workers of a launch need it. Return without
     waiting for it to load the store's client."""
     daemon = _daemon(root)
     if daemon is not None:

@@ -80,7 +80,7 @@ def has_final_checkpoint(log_path: str) -> bool | None:
 
 def read_records(path: str) -> list[dict[str, object]]:
     """Read the JSON objects of a small JSONL file. Skips incomplete lines and lines that are not
-    objects. Returns [] if the file cannot be read."""
+    objects. Return [] if the file cannot be read."""
     try:
         with open(path, "rb", opener=open_regular) as file:
             lines = file.read().splitlines()
