@@ -224,7 +224,7 @@ class Vault:
 
     def entry(self, place: Place) -> Entry:
         """Return a checkpoint's path and document, without reading its arrays. Raises Unknown if
-        there is no such checkpoint."""
+        the checkpoint does not exist or has expired, and RequestError if it is damaged."""
         return Entry(place, self._document(place))
 
     def expire(self, place: Place, ttl_seconds: int | None) -> None:
@@ -301,14 +301,15 @@ class Vault:
         return gone
 
     def runs(self) -> list[str]:
-        """Return the ids of the training runs that have checkpoints."""
+        """Return the ids of the training runs that have, or have had, checkpoints."""
         try:
             return sorted(name.replace("@", ":") for name in os.listdir(self._root))
         except FileNotFoundError:
             return []
 
     def entries(self, run: str) -> list[Entry]:
-        """Return the entries of a training run's checkpoints, oldest first."""
+        """Return the entries of a training run's checkpoints, oldest first. Leave out expired and
+        unreadable checkpoints."""
         out = list[Entry]()
         if not _PART.fullmatch(run):
             return out
@@ -335,9 +336,9 @@ def _running() -> float:
 
 
 class SureClock:
-    """A clock in Unix seconds that never runs faster than real time. If the system clock is set
-    forward by an hour or a year, nothing expires or is deleted early. If it is set back, expiry is
-    delayed."""
+    """A clock in Unix seconds that is never ahead of its start plus the real time since then. If
+    the system clock is set forward later, nothing expires or is deleted early. If the system clock
+    is set back, expiry is delayed."""
 
     def __init__(
         self, wall: Callable[[], float] = time.time, running: Callable[[], float] = _running

@@ -102,6 +102,7 @@ def hub_environment(
     The variables also disable downloads, because these names mean other models on the Hugging Face
     hub. The contents of the user's hub cache, which `environ` determines, stay available
     (`hub.view`). `HF_HOME` is unchanged, so programs still find the user's token and datasets.
+    Raises EngineError.
     """
     root = home or paths.home()
     try:
@@ -175,7 +176,7 @@ def _ask(
 
 def find(home: str | None = None, timeout: float = _ASK_SECONDS) -> EngineInfo | None:
     """Return the engine that serves a home. None if no engine is recorded, or if the recorded
-    engine does not answer within `timeout` seconds."""
+    engine does not answer and prove its identity within `timeout` seconds."""
     import secrets
 
     path = os.path.abspath(home or paths.home())
@@ -202,8 +203,8 @@ def knock(url: str, timeout: float = _ASK_SECONDS) -> str | None:
 
 
 def meter(info: EngineInfo, token: str | None = None) -> dict[str, object] | None:
-    """Return the usage of each session (`meter.Meter.report`); None if the engine does not answer.
-    The default token is the home's."""
+    """Return the usage of each session (`meter.Meter.report`); None if the engine does not answer
+    or rejects the token. The default token is the one that `client_key` returns."""
     answer = _ask(info.url, _ASK_SECONDS, "meter", token or client_key(info.home))
     return answer if answer is not None and "sessions" in answer else None
 

@@ -16,8 +16,9 @@ from sweeper.errors import EngineError
 class Limits(NamedTuple):
     """The limits of a service. The defaults mean no limit. `max_sessions` limits the sessions
     with training clients, `max_concurrent_samples` the samples that are drawn at the same time
-    in all sessions, and `rate_limit` the requests per second. `latency` is the minimum response
-    time in seconds. `fail_rate` is the fraction of requests that fail with a 500, and `seed`
+    in all sessions, and `rate_limit` the requests for work (training, sampling, saving, loading)
+    per second. `latency` is the minimum time in seconds from a request to its result. `fail_rate`
+    is the fraction of these requests, and of requests for results, that fail with a 500. `seed`
     determines which requests fail."""
 
     max_sessions: int | None = None
@@ -119,8 +120,8 @@ class Gate:
         return now
 
     def leave(self, key: str) -> None:
-        """Remove an admitted key, and admit waiting keys. If `key` itself is waiting, it continues
-        to wait."""
+        """Remove an admitted key, and admit waiting keys. A `key` that is waiting is not
+        removed."""
         due = list[Callable[[], None]]()
         with self._lock:
             self._inside.discard(key)
@@ -132,7 +133,7 @@ class Gate:
             start()
 
     def forget(self, key: str) -> None:
-        """Remove a key, admitted or waiting, without calling its functions."""
+        """Remove a key, admitted or waiting, without calling its functions. Admit waiting keys."""
         with self._lock:
             self._waiting.pop(key, None)
         self.leave(key)

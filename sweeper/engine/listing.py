@@ -139,8 +139,8 @@ def external_addresses(service: Service, path: Params, base: str) -> Body:
 
 
 def storage(service: Service, _path: Params, query: Params) -> Body:
-    """Return the disk usage of all checkpoints. Return no item if the query names another
-    project than `OWNER`."""
+    """Return the disk usage of all checkpoints. Return no item if there are no checkpoints, or if
+    the query names a project other than `OWNER`."""
     entries = _all_entries(service) if query.get("project_id") in (None, OWNER) else []
     size = sum(entry.document.size for entry in entries)
     item = {"checkpoint_count": len(entries), "size_bytes": size, "size_gigabytes": size / 1e9}

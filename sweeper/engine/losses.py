@@ -43,8 +43,8 @@ class Loss(NamedTuple):
 
 
 def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tuple[Floats, Floats]:
-    """Return -w log p and its gradient. A weight may be negative, because custom losses, which are
-    linear in log p, are computed with this loss."""
+    """Return -w log p and its gradient. A weight may be negative, because the SDK computes custom
+    losses with this loss: the gradient of the custom loss gives the weights."""
     weights = inputs["weights"]
     return -logprobs * weights, -weights
 
@@ -52,7 +52,7 @@ def _cross_entropy(logprobs: Floats, inputs: Arrays, _config: LossConfig) -> tup
 def _importance_sampling(
     logprobs: Floats, inputs: Arrays, _config: LossConfig
 ) -> tuple[Floats, Floats]:
-    """Return -(p / q) A, with q the sampler's probability. The gradient equals the loss."""
+    """Return -w (p / q) A, with q the sampler's probability. The gradient equals the loss."""
     ratio = np.exp(logprobs - inputs["logprobs"])
     loss = -ratio * inputs["advantages"] * inputs["weights"]
     return loss, loss

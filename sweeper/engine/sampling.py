@@ -195,8 +195,8 @@ def _draw(
     scores: Floats, params: Params, uniform: Floats
 ) -> tuple[Ints, Floats, tuple[Ints, Floats] | None]:
     """Draw a token for each row of n x V logits, by inverse transform sampling. Return the
-    tokens, their logprobs at the temperature, and the likeliest tokens if requested. `uniform`
-    has a random number for each row, so rows are independent."""
+    tokens, their logprobs at the temperature (at 1 if the temperature is 0), and the likeliest
+    tokens if requested. `uniform` has a random number for each row, so rows are independent."""
     if not np.isfinite(scores).all():
         raise RequestError("the model's logits are not finite: its training has diverged")
     if params.temperature <= 0:
@@ -230,8 +230,9 @@ def sample(network: Network, prompt: Prompt, n: int, params: Params) -> list[Sam
     """Draw n continuations of a prompt.
 
     The logprobs include the temperature, but not the truncation by top-k and top-p. At temperature
-    1 they equal the logprobs that training computes for the same tokens. If the prompt fills the
-    context, one token is still drawn, because the network does not need to read that token.
+    1 they equal the logprobs that training computes for the same tokens. At temperature 0, the
+    likeliest token is drawn, with its logprob at temperature 1. If the prompt fills the context,
+    one token is still drawn, because the network does not need to read that token.
     """
     seed = None if params.seed is None else params.seed % 2**64
     rng = np.random.Generator(np.random.PCG64(seed))

@@ -96,8 +96,8 @@ class Promises:
         return self._paused.get(name)
 
     def since(self, name: str) -> float:
-        """Return the monotonic time at which the promise was created; 0 if its result was
-        fetched."""
+        """Return the monotonic time at which a promise was created; 0 if the promise does not exist
+        or its result was fetched."""
         promise = self._open.get(name)
         return promise[1] if promise else 0.0
 
@@ -198,9 +198,9 @@ class Scheduler:
             lane.queue.append(due)
 
     def pass_over(self, lane: Lane, seconds: float) -> None:
-        """Skip a missing sequence number if later requests have waited for its request for at
-        least `seconds`. The waiting requests fail, and the lane continues with the number after
-        theirs. Without this, a client that lost one request would wait forever."""
+        """Skip a missing sequence number if requests with higher numbers have waited for at least
+        `seconds`. These requests fail, and the lane continues after the highest of their numbers.
+        Without this, a client that lost one request would wait forever."""
         with self._condition:
             if not lane.early or time.monotonic() - lane.early_since < seconds:
                 return

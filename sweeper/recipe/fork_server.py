@@ -288,8 +288,8 @@ def _keep(connection: socket.socket, imported: Imported, move: Move) -> str | No
 
 def _wait_for_end(connection: socket.socket, ended: int, pid: int) -> bool:
     """Wait for the end of the recipe, or for a message of the worker. Report an end to the
-    worker, and wait until the worker has cleaned up. Return whether it asks to reap the recipe.
-    Raises `OSError` if the worker disappears."""
+    worker, and wait until the worker has cleaned up. Return whether the worker asks to reap the
+    recipe. Raises `OSError` if the worker disappears."""
     select.select([connection, ended], [], [])
     if select.select([ended], [], [], 0)[0]:
         info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)

@@ -78,7 +78,8 @@ class Function:
 
     def defaults(self, arguments: list[str]) -> Mapping[str, object]:
         """Return the values of the config that the function makes from `arguments` alone. Return
-        {} if the function needs more arguments, or takes a config instead of making one."""
+        {} if making the config fails, for example because the function needs more arguments, or
+        if the function takes a config."""
         if self.taken is not None:
             return {}
         try:

@@ -83,7 +83,7 @@ def _packages(root: str) -> list[str]:
 
 def pinned(packages: Sequence[str]) -> list[str]:
     """Return requirements for packages and their dependencies, pinned to the versions installed
-    here."""
+    here. Leave out packages that are not installed here."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     versions: dict[str, str] = {}

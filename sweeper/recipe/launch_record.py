@@ -100,8 +100,8 @@ def _is_grid(path: str, grids: Iterable[str]) -> bool:
 
 
 def _data(plan: Plan) -> dict[str, str]:
-    """Return a digest of each data file whose path is in a configuration or command. The keys
-    are the paths as they are written there."""
+    """Return a digest of each data file whose path is in a configuration or command, for at most
+    `_DATA_FILES` files. The keys are the paths as the configurations and commands have them."""
     hashes: dict[str, str] = {}
     for cwd, word in _words(plan):
         path = os.path.join(cwd, os.path.expanduser(word))

@@ -74,8 +74,9 @@ def collect(
 def earlier(
     provenance: Mapping[str, object], before: Sequence[Mapping[str, object]]
 ) -> list[Mapping[str, object]]:
-    """Return a summary of each previous launch (its command line, host and code), newest first.
-    `provenance` belongs to the newest one, and `before` has the summaries of the older ones."""
+    """Return a summary of each of the last 50 launches (its command line, host and code), newest
+    first. `provenance` belongs to the newest launch, and `before` has the summaries of the older
+    launches."""
     essence = {key: provenance.get(key) for key in _ESSENCE}
     return [essence, *before][:_EARLIER]
 
@@ -101,7 +102,8 @@ def _changes(
     folder: SweepFolder, root: str, commit: str | None, redactor: Redactor
 ) -> dict[str, object]:
     """Return the differences of the working tree from the commit: `dirty`, `diff`, `untracked`. If
-    git does not answer in time and no difference was found, `dirty` is None, not False."""
+    git fails or does not answer in time, and no difference was found, `dirty` is None, not
+    False."""
     options = ("--no-color", "--no-ext-diff", "--no-textconv", "--submodule=diff")
     results = results_in(folder.store, root, folder.name)
     changed = _split(git(root, "diff", "--name-only", "-z", "HEAD")) if commit else []

@@ -46,8 +46,9 @@ def ask(module: ModuleType, configs: Configs) -> Answer:
 def examples(
     module: ModuleType, config: Config, count: int, checkpoint: str | None = None
 ) -> Answer:
-    """Return the first examples of a run, or None if the recipe does not show examples. With a
-    checkpoint, the examples also have samples from it, if the recipe can sample."""
+    """Answer with the first examples of a run, with None if the recipe does not show examples, or
+    with the recipe's error. With a checkpoint, the examples also have samples from the
+    checkpoint, if the recipe can sample."""
     sampling: Callable[[Config, int, str], Examples] | None = getattr(module, "samples", None)
     function: Callable[[Config, int], Examples] | None = getattr(module, "examples", None)
     if not callable(function):

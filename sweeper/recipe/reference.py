@@ -257,7 +257,8 @@ def lacking(program: str, folder: str, env: Mapping[str, str]) -> str | None:
 def lacking_modules(
     python: str | None, modules: Sequence[str], env: Mapping[str, str]
 ) -> list[str]:
-    """Return the names in `modules` that an interpreter (None: this one) cannot find."""
+    """Return the names in `modules` that an interpreter (None: this one) cannot find; [] if the
+    interpreter does not work."""
     import subprocess  # imported late, since few grids name trackers
 
     code = "import sys; from importlib.util import find_spec\n"

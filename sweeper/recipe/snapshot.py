@@ -84,8 +84,8 @@ def make(
 
 
 def look(store: Store, snapshot: Snapshot, *, secrets: Collection[str] = ()) -> CodeCopy | None:
-    """Return the copy that a snapshot's checkout would give now, or None if it cannot be copied.
-    Its `snapshot` equals the given one if the code is the same. Stores nothing."""
+    """Return the copy that a snapshot's checkout would give now, or None if the checkout cannot be
+    copied. The copy's `snapshot` equals the given one if the code is the same. Stores nothing."""
     tree = Tree(
         snapshot.root, results_in(store, snapshot.root, snapshot.archive.partition("/")[0]), secrets
     )
@@ -127,8 +127,8 @@ def results_in(store: Store, root: str, sweep: str) -> list[str]:
 
 def extract(store: Store, snapshot: Snapshot, home: str) -> str:
     """Extract a job's snapshot on this machine, unless that was done before. Return the folder. If
-    several processes call this at the same time, only the first one extracts. This process holds
-    the folder until it ends, so that `gc` does not remove it. Raises `StoreError`.
+    several processes call this at the same time, only one extracts. Each process that calls this
+    holds the folder until the process ends, so that `gc` keeps the folder. Raises `StoreError`.
 
     The recipe's own folder is `os.path.join(<returned folder>, snapshot.cwd)`.
     """
@@ -230,9 +230,9 @@ def _write(path: str, source: IO[bytes], mode: int) -> None:
 
 
 def _give_history(snapshot: Snapshot, copy: str) -> None:
-    """Make a git repository for the copy, if git and the checkout are available, since many recipes
-    record their commit and fail without a repository. It is separate from the checkout's
-    repository."""
+    """Make a git repository for the copy, since many recipes record their commit and fail without a
+    repository. Make none if git, the checkout or its commit is missing. The new repository is
+    separate from the checkout's."""
     commit = snapshot.commit
     objects = git(snapshot.root, "rev-parse", "--git-path", "objects") if commit else None
     if not commit or not objects or git(copy, "init", "-q", "--template=") is None:

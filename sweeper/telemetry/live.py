@@ -39,8 +39,8 @@ def run_labels(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Telemetry:
-    """A sender of episodes with its own thread. Problems with the collector never harm the run: a
-    failure is printed once, and episodes are dropped if the collector is too slow."""
+    """A sender of episodes with its own thread. Problems with the collector never harm the run:
+    only the first problem is printed, and episodes are dropped if the collector is too slow."""
 
     def __init__(self, collector: str | None) -> None:
         self._url = None if collector is None else address_of(collector, "otlp=")

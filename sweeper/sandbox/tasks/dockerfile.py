@@ -20,8 +20,8 @@ _LINE = re.compile(r"\s*([A-Za-z]+)(?:\s+(.*))?\Z", re.DOTALL)
 
 
 def read_dockerfile(path: str, text: str, problems: Problems) -> Dockerfile:
-    """Read the instructions of a Dockerfile. Record unknown instructions, and missing files that
-    a COPY or ADD instruction refers to."""
+    """Read the instructions of a Dockerfile. Record unknown instructions, missing arguments, a
+    missing FROM, and missing files that a COPY or ADD instruction refers to."""
     instructions: list[Instruction] = []
     image = ""
     for number, line in _joined(text):

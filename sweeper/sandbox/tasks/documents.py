@@ -40,7 +40,8 @@ class Instruction(NamedTuple):
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """The instructions of a Dockerfile, in order. `image` is that of the last FROM."""
+    """The instructions of a Dockerfile after its last FROM, in order. `image` is the image of that
+    FROM."""
 
     path: str
     image: str

@@ -111,8 +111,8 @@ def made_of(task: Task, limits: Limits | None = None) -> Made:
 
 
 def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """Replace each `$NAME` in a text by the variable's value. `variables` are those that the
-    Dockerfile has set so far. PATH has the usual default."""
+    """Replace each `$NAME` in a text by the variable's value, or by nothing if it has no value.
+    `variables` are those that the Dockerfile has set so far. PATH has the usual default."""
     values = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **variables}
     return re.sub(
         r"\$(?:\{(\w+)\}|(\w+))", lambda match: values.get(match[1] or match[2], ""), text

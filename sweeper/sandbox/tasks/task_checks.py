@@ -25,8 +25,8 @@ _SOLVED = 1.0
 
 
 class Tried(NamedTuple):
-    """A trial of a task: the reward of its solution, and the reward of doing nothing. A reward
-    is None if the verifier gave none."""
+    """A trial of a task: the reward of its solution, and the reward of doing nothing. A reward is
+    None if the trial failed, or if the verifier gave none."""
 
     task: Task
     solved: float | None
