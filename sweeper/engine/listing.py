@@ -79,7 +79,9 @@ def _training_run(service: Service, name: str) -> Body:
 
 def _names(service: Service) -> list[str]:
     held = [run.id for run in service.registry.runs()]
-    return list(dict.fromkeys([*held, *service.registry.past_runs(), *service.vault.runs()]))
+    names = dict.fromkeys([*held, *service.registry.past_runs()])
+    earlier = [run for run in service.vault.runs() if run not in names]
+    return [*names, *(run for run in earlier if service.vault.entries(run))]
 
 
 def _all_entries(service: Service) -> list[Entry]:

@@ -301,16 +301,21 @@ def check_source(recipe: Located) -> None:
 
 
 def _read_source(recipe: Located) -> tuple[str | bytes | None, bool]:
-    """Return the source that `python -m` or `python FILE` would run, and whether it is a
-    `__main__.py`."""
+    """Return the source that planning imports (None if it cannot be found), and whether it is a
+    `__main__.py`. For a package this is its `__main__.py`, which `python -m` runs, or the
+    `__init__.py` if that defines the function that the recipe names."""
     if recipe["kind"] == "file":
         with open(recipe["file"], "rb") as file:
             return file.read(), os.path.basename(recipe["file"]) == "__main__.py"
     spec = importlib.util.find_spec(recipe["module"])
-    main = spec is not None and spec.submodule_search_locations is not None
-    if main and recipe["config_class"] is None:
-        spec = importlib.util.find_spec(f"{recipe['module']}.__main__")
-    return (None, False) if spec is None else (_source(spec), main)
+    if spec is None or spec.submodule_search_locations is None:
+        return (None if spec is None else _source(spec)), False
+    source = _source(spec)
+    nodes = [] if source is None else ast.parse(source).body
+    if any(isinstance(n, ast.FunctionDef) and n.name == recipe["config_class"] for n in nodes):
+        return source, False
+    main = importlib.util.find_spec(f"{recipe['module']}.__main__")
+    return (None if main is None else _source(main)), True
 
 
 def _is_guard(node: ast.AST) -> bool:

@@ -262,6 +262,24 @@ def test_what_would_start_a_run_when_it_is_imported_is_refused_before_that(write
     assert resolve("whole").config_class == "Config"
 
 
+def test_a_function_of_a_package_itself_is_a_recipe(write):
+    """It needs no `__main__.py`, as a class does."""
+    body = textwrap.dedent(CONFIG.format(name="Config")).partition("if __name__")[0]
+    functions = """
+        def build(log_path: str, rank: int = 1) -> Config:
+            return Config(log_path=log_path, rank=rank)
+
+        def main(config: Config) -> None:
+            pass
+        """
+    write("made/__init__.py", body + textwrap.dedent(functions))
+    assert resolve("made:build").function == "build"
+    assert "No module named 'made.__main__'" in error("made:Config")
+    write("made/__main__.py", "from made import Config\n" + GUARD)
+    assert resolve("made:Config").config_class == "Config"
+    assert resolve("made:build").function == "build"
+
+
 BUILDS = """
     import chz
 

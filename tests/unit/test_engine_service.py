@@ -15,7 +15,7 @@ from tinker.lib._pydantic_conv import deserialize_json_response
 from tinker.proto import tinker_public_pb2 as pb
 from tinker.types import OptimStepResponse
 
-from sweeper.engine import app, operations, wire
+from sweeper.engine import app, listing, operations, wire
 from sweeper.engine.app import REFUSED
 from sweeper.engine.checkpoints import Vault, parse
 from sweeper.engine.errors import RequestError, Unknown
@@ -465,3 +465,21 @@ def test_the_sweep_deletes_expired_checkpoints(service, clock, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert [str(entry.place) for entry in service.vault.entries(client.model)] == [lasting]
+
+
+def test_a_run_of_an_earlier_engine_without_checkpoints_hides_no_other(
+    service, models, clock, tmp_path
+):
+    """Its folder stays, and is all that a new engine has of it."""
+    empty, other = Client(service), Client(service)
+    path = parse(empty.save("a"))
+    other.save("b")
+    service.vault.delete(path)
+    vault = Vault(str(tmp_path / "checkpoints"))
+    restarted = Service(models, vault, str(tmp_path / "again"), clock=clock)
+    try:
+        listed = listing.training_runs(restarted, {}, {})["training_runs"]
+    finally:
+        restarted.scheduler.stop(DONE)
+    assert [run["training_run_id"] for run in listed] == [other.model]
+    assert set(vault.runs()) == {empty.model, other.model}
