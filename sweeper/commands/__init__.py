@@ -3,7 +3,7 @@ returns the exit code. Files are loaded on demand.
 
 To write a verb, see CONTRIBUTING.md. Helpers for verbs:
 
-    commands/arguments.py   shared arguments: `optional_sweep`, `runs_of_any_sweeps`, `json`
+    commands/arguments.py   shared arguments: `required_sweep`, `runs_of_any_sweeps`, `json`
     commands/selection.py   the sweeps and runs that these choose: `open_registry`, `open_chosen`
     terminal.py             printing: `say`, `print_table`, `warn`, `number`, `duration`
     commands/output.py      more printing: `print_json_answer`, `print_text`, `confirmed`

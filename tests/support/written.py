@@ -75,7 +75,8 @@ class Written:
     ) -> str:
         """Record one attempt of a run (with its first, also the run itself); returns its id.
 
-        `state`: an event that ends an attempt, or running, submitted, planned, lost."""
+        `state`: an event that ends an attempt, or running, submitted, planned, lost. Other keywords
+        are keys of the end event (`reason="oom"`, `host="n7"`); a claim has the host `h`."""
         cell = ",".join(f"{k}={v}" for k, v in settings.items()) if cell is None else cell
         name = cell if seed is None else f"{cell},seed={seed}".lstrip(",")
         identity = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:12]
