@@ -316,8 +316,8 @@ def _check_whole(rendered: str, forms: Sequence[str], what: str) -> None:
 
 
 def _until_end(tokenizer: Any, tokens: list[int]) -> list[int]:
-    """Remove the tokens that the template adds after the end token, because a sampled answer
-    stops at the end token. If the answer has no special token, append the end token."""
+    """Remove the tokens after the last special token, because a sampled answer stops there. If
+    there is no special token, append the tokenizer's end token."""
     special = _special_ids(tokenizer)
     for position in reversed(range(len(tokens))):
         if tokens[position] in special:

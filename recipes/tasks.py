@@ -207,7 +207,7 @@ def conversation(row: Row) -> Conversation:
 
 def question(row: Row) -> Conversation:
     """Return the conversation of a line. Its last message is the right answer, which is compared
-    with sampled answers. Raises RecipeError if that message has tool calls or thoughts."""
+    with sampled answers. Raises `RecipeError` if that message has tool calls or thoughts."""
     messages = conversation(row)
     for key in ("tool_calls", "reasoning_content"):
         if key in messages[-1]:

@@ -161,9 +161,9 @@ def _beyond(course: _Course, shared: tuple[_Scatter | None, _Scatter], runs: int
 
 
 def _between_seeds(courses: Sequence[_Course]) -> _Scatter | None:
-    """Return the standard deviation between runs of a cell at the same step, in the second half of
-    their values. The result is the median over cells, so that a few cells with a bad run have no
-    effect."""
+    """Return the standard deviation between the runs of a cell at the same step, in the second half
+    of the runs' values. The result is the median over cells, so that a few cells with a bad run
+    have no effect."""
     cells: dict[tuple[str, int], list[Floats]] = {}
     for course in courses:
         cells.setdefault((course.run.cell, len(course.values)), []).append(course.values)

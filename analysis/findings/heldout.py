@@ -109,9 +109,9 @@ def _counting(ranking: Ranking) -> list[RunData]:
 
 
 def _judged_by(data: SweepData, metric: Metric) -> SweepData:
-    """Return the same runs, judged by their last value of another metric. The same runs count as
-    for the sweep's metric, and failed runs are treated in the same way. Noise lent by other
-    sweeps is left out, since it belongs to the sweep's metric."""
+    """Return the same runs, judged by their last value of another metric. Only runs that
+    count for the sweep's metric can count, and the sweep's rule for failed runs applies. Noise
+    estimated from other sweeps is left out, since it was measured for the sweep's metric."""
     own = data.metric
     if own is not None:
         metric = replace(metric, failed=own.failed)

@@ -220,9 +220,9 @@ class AlarmActions:
         self._commands.append(_Command(alarm, argv, process, output, self._clock()))
 
     def _environment(self) -> dict[str, str]:
-        """Return the environment in which the sweep was launched, since this process may have that
-        of a tmux server. If the environment of the launch cannot be read, return that of this
-        process."""
+        """Return the environment in which the sweep was launched, since this process may have
+        inherited the environment of a tmux server. If the environment of the launch cannot be read,
+        return this process's environment."""
         try:
             return read_environment(self._env_file)
         except SweeperError:

@@ -240,7 +240,7 @@ class _Trial:
 
     def check(self) -> None:
         """Check the job's report. Raises `EnvironmentFailure` if the report is missing, or if
-        the job lacks parts of the code or a secret."""
+        the job lacks a secret or parts of the code."""
         folder, store = self._folder, self._folder.store
         path = f"{folder.log_path(self._run, self._attempt)}/{_FILE}"
         try:

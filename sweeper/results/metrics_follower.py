@@ -61,8 +61,8 @@ class Follower:
 
     def poll(self) -> list[News]:
         """Read the rows recorded since the last call, or since this object was made. Unreadable
-        files are tried again at the next call. If there are no new rows, the first error is
-        raised: a `StoreError` or an `OSError`."""
+        files are tried again at the next call. If files were unreadable and there are no new rows,
+        raises the first error: a `StoreError` or an `OSError`."""
         news: list[News] = []
         trouble: StoreError | OSError | None = None
         for place, files in self._each():

@@ -211,7 +211,8 @@ NOT_YET_SECONDS = 5.0
 
 class Cancellations:
     """The requests to backends to stop jobs. `stopping` has the tokens of the jobs that were asked
-    to stop. `spending` and `engine` are None if they stop no jobs."""
+    to stop. `spending` is None without a budget or account limit, and `engine` is None without an
+    engine to watch."""
 
     def __init__(
         self,

@@ -72,8 +72,8 @@ class Names:
 
     def anothers(self, name: str) -> str | None:
         """Return the token of the job called `name` if an earlier sweep in the same folder
-        submitted it, else None. For an array of that sweep, return an empty string, since its
-        table was removed with the sweep."""
+        submitted it, else None. If the job is an array, return an empty string: the table of the
+        array's tokens was removed with that sweep."""
         identity, rest = self._parts(name)
         if not identity or identity == self.identity.current():
             return None
@@ -87,7 +87,7 @@ class Names:
 
     def _parts(self, name: str) -> tuple[str | None, str]:
         """Split a job's name into the identity of its sweep and the rest. The identity is empty in
-        names of older versions, and None if the job is not of this folder."""
+        names of older versions, and None if the job does not belong to this folder."""
         if not name.startswith(self.prefix):
             return None, ""
         rest = name.removeprefix(self.prefix)
