@@ -31,7 +31,7 @@ _FETCH = (
     "open(sys.argv[2], 'wb').write(fs.cat_file(path))\n"
 )
 _TRIES = 4
-"""How many times to try to download the source from a store that does not answer."""
+"""How many times a failing download of the source is tried."""
 _MISLEAD = ("PYTHONPATH", "PYTHONHOME", "PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER")
 """Variables that would make an installer install elsewhere or load other modules."""
 _CHOOSES = re.compile(
@@ -111,9 +111,9 @@ def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]
 
 
 def hold_build(top: str) -> None:
-    """Protect an environment or a source from `sweeper store gc` until this process ends, even
-    if the process executes another program. On a disk without locks, only a recent use protects
-    it."""
+    """Protect the environment or copy of the source at `top` from `sweeper store gc` until this
+    process ends, even if the process executes another program. On a disk without locks, only its
+    recent use protects it."""
     descriptor = os.open(f"{top}.use", os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(descriptor, True)
     try:
@@ -135,7 +135,7 @@ def _is_used(path: str) -> bool:
 
 
 def _make(top: str, requirements: str, installer: "_Installer") -> bool:
-    """Build an environment. Return False if the installer was stopped."""
+    """Build the environment at `top`. Return False if the installer was stopped."""
     os.mkdir(top)
     part, python = os.path.join(top, "requirements.part.txt"), os.path.join(top, "bin", "python")
     with open(part, "w", encoding="utf-8") as file:
@@ -165,8 +165,8 @@ def _make(top: str, requirements: str, installer: "_Installer") -> bool:
 
 
 class _Installer:
-    """Runs programs until `goes_on` returns False. The programs inherit `lock`. In their output,
-    the values of variables that `requirements` names are masked."""
+    """Runs programs, and kills them when `goes_on` returns False. The programs inherit `lock`. In
+    their printed output, the values of variables that `requirements` names are masked."""
 
     def __init__(
         self,
@@ -229,8 +229,8 @@ class _Installer:
 
 
 def _last_word(lines: "list[str]") -> str:
-    """Return the installer's own error message in one line. If there is none, return the last
-    line that says something."""
+    """Return the error message in the installer's output as one line of at most 300 characters. If
+    there is no error message, return the last line that is not a note or a hint."""
     lines_left = [line.strip() for line in lines if not line.strip().startswith(_SAYS_NOTHING)]
     fails = [number for number, line in enumerate(lines_left) if line.startswith(_FAILS)]
     if not fails:
@@ -263,8 +263,9 @@ def _locked(lock: "IO[bytes]", goes_on: "Callable[[], bool]") -> bool:
 
 
 def _source(folder: str, python: str, url: str, digest: str) -> str:
-    """Download sweeper's source from `url`, unless it was downloaded before. `python` has the
-    packages for the store. Return the source's folder. Raises `BuildError` and `OSError`."""
+    """Download sweeper's source from `url`, unless it was downloaded before. The interpreter
+    `python` has the packages that the store needs. Return the source's folder. Raises `BuildError`
+    and `OSError`."""
     top = os.path.join(folder, digest)
     os.makedirs(folder, mode=0o700, exist_ok=True)
     hold_build(top)

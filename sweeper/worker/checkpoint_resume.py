@@ -14,9 +14,10 @@ _DEEP = 8
 
 def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1) -> int | None:
     """Copy files of an earlier attempt into the folder of `attempt`, so that the recipe resumes.
-    That attempt is the latest with a recorded checkpoint. If there is none and `mode` is
-    `always`, it is the latest with any file except `code.diff`. Attempts before `first` are not
-    used. Return the number of the earlier attempt, or None."""
+    The earlier attempt is the latest one with a recorded checkpoint. If no attempt has a checkpoint
+    and `mode` is `always`, it is the latest one with any file except `code.diff`. Attempts before
+    `first` are not used. Return the number of the earlier attempt, or None if there is no such
+    attempt."""
     target = folder.store.local_path(folder.log_path(run, attempt))
     paths = {
         earlier: path
@@ -44,8 +45,8 @@ def seed(folder: SweepFolder, run: str, attempt: int, mode: str, first: int = 1)
 
 def record_folders(log_path: str, folder: SweepFolder) -> list[str]:
     """Return the folders, as paths below `log_path`, in which a recipe may have recorded
-    checkpoints: "" and, if `launch.metrics_dir` is set, also the folders below it, to a depth of
-    8 and without `.*` and `iteration_*`."""
+    checkpoints: "" and, if `launch.metrics_dir` is set, also the folders below `log_path`, to a
+    depth of 8. Folders named `.*` or `iteration_*`, and the folders in them, are left out."""
     folders = [""]
     if not folder.inner:
         return folders
@@ -68,8 +69,8 @@ def has_checkpoints(log_path: str, folder: SweepFolder) -> bool:
 
 
 def has_final_checkpoint(log_path: str) -> bool | None:
-    """Return whether the last recorded checkpoint is final (see `rows.ends_final`). Return None
-    if the recipe records no checkpoints."""
+    """Return whether the last recorded checkpoint is final (see `rows.ends_final`). Return None if
+    `log_path` has no `checkpoints.jsonl`."""
     path = os.path.join(log_path, "checkpoints.jsonl")
     if not os.path.exists(path):
         return None

@@ -14,9 +14,9 @@ from sweeper.errors import EnvironmentFailure
 
 
 class Guard:
-    """A process that kills a process group when this process dies. Creating a guard forks, so
-    create it while there is only one thread. Processes that leave the group (daemons) are not
-    killed."""
+    """A process that kills a process group when its creator, the worker, dies. Creating a guard
+    forks, so create a guard while there is only one thread. Processes that leave the group
+    (daemons) are not killed."""
 
     def __init__(self) -> None:
         reading, self._writing = os.pipe()
@@ -35,12 +35,12 @@ class Guard:
         os.close(reading)
 
     def watch(self, group: int) -> None:
-        """Set the process group that the guard kills when this process dies; 0 means none."""
+        """Set the process group that the guard kills when the worker dies; 0 means no group."""
         os.write(self._writing, b"%d\n" % group)
 
     def dismiss(self) -> None:
-        """End the guard without killing anything, because the group has ended and another group may
-        get its id."""
+        """End the guard without killing the group. Call this when the group has ended, since
+        another group may then get its id."""
         with suppress(OSError):  # The guard may have been killed.
             os.write(self._writing, b"0\n")
         os.close(self._writing)
@@ -102,9 +102,9 @@ def spawn(
     terminal: bool = False,
 ) -> Child:
     """Start `command`. With `terminal`, the command gets its own terminal, and `Child.output` is
-    the other side of this terminal. Call this while there is only one thread, since it forks.
-    Raises `EnvironmentFailure` if the program or folder does not exist, and `OSError` if no
-    process can be created."""
+    the other side of this terminal. Call `spawn` while there is only one thread, since it forks.
+    Raises `EnvironmentFailure` if the command cannot be executed, for example because the program
+    or `cwd` does not exist, and `OSError` if no process can be created."""
     pipes: list[int] = []
     try:
         pipes += os.openpty() if terminal else os.pipe()

@@ -41,9 +41,10 @@ def claim(
     origin: Mapping[str, object] = _NOTHING,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Claim the attempt. Return whether it belongs to this worker. If the store's reply was
-    lost, the nonce distinguishes our own claim from another worker's. `origin` has the fields
-    that say which code the attempt runs. `sleep` waits between retries."""
+    """Claim the attempt. Return False if another worker has claimed it, or if a newer attempt is
+    open. A random nonce in the claim tells our own claim from another worker's, since the store's
+    reply may be lost. `origin` has the fields that say which code the attempt runs. `sleep` waits
+    between retries."""
     nonce = os.urandom(8).hex()
     path = folder.event(run, attempt, Event.CLAIMED)
     body = {
@@ -66,8 +67,7 @@ def claim(
 
 
 def newer_attempt(folder: SweepFolder, run: str, attempt: int) -> bool:
-    """Return whether the next attempt is open, which means that the launcher has given up
-    `attempt`."""
+    """Return whether the next attempt is open. If so, `attempt` was given up."""
     return folder.store.exists(folder.event(run, attempt + 1, Event.INTENT))
 
 
@@ -75,10 +75,11 @@ _GO_ON = (State.PLANNED, State.SUBMITTED, State.RUNNING, State.LOST, State.PREEM
 
 
 def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.environ) -> int:
-    """Return how often the backend has restarted this job. `variable` holds the backend's
-    counter, and `first` is its value at the first start. For jobs of older launchers, `first` is
-    None: then a variable whose name ends with `_ATTEMPT` counts attempts from 1, and any other
-    variable counts restarts from 0."""
+    """Return how often the backend has restarted this job. `variable` names the environment
+    variable with the backend's counter, and `first` is the counter's value at the first start. For
+    jobs of older launchers, `first` is None: then a variable whose name ends with `_ATTEMPT` counts
+    attempts from 1, and any other variable counts restarts from 0. If the variable is not a number,
+    return 0."""
     text = environ.get(variable, "")
     if first is None:
         first = 1 if variable.endswith("_ATTEMPT") else 0
@@ -87,8 +88,8 @@ def restarts(variable: str, first: int | None, environ: Mapping[str, str] = os.e
 
 def reopen(folder: SweepFolder, run: str, submitted: int, attempt: int) -> bool:
     """Open `attempt`, unless it is open, for a restarted job that was submitted for the attempt
-    `submitted`. Return False if there is nothing to continue: the run has ended, is being
-    stopped, or is executed by another job. The call can be repeated."""
+    `submitted`. Return False if there is nothing to continue: the run has ended, is being stopped,
+    was restarted too often, or is executed by another job. The call can be repeated."""
     events = with_retries(lambda: read_run_events(folder, run))
     if (attempt, Event.INTENT) not in events:
         # If later attempts are open, this one was given up, which the claim will notice.
@@ -156,8 +157,8 @@ def read_run_events(folder: SweepFolder, run: str) -> set[tuple[int, Event]]:
 
 
 def _describe(folder: SweepFolder, run: str, submitted: int, attempt: int) -> object:
-    """Copy the job description of the attempt `submitted` for `attempt`. Return the id of the
-    launch that it names, or None."""
+    """Copy the job description and the code diff of the attempt `submitted` for `attempt`. Return
+    the id of the launch that the description names, or None if it names no launch."""
     job = read_json(folder.store, folder.job(run, submitted))
     folder.store.replace(folder.job(run, attempt), encode(job | {"attempt": attempt}))
     path = f"{folder.log_path(run, submitted)}/code.diff"

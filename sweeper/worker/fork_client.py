@@ -1,5 +1,5 @@
 """Starts a recipe from a fork server, a process that has already imported the recipe's modules. If
-that is not possible, `fork` returns None. Imported on demand; uses only the standard library."""
+that is not possible, `fork` returns None. Uses only the standard library."""
 
 import json
 import os
@@ -89,9 +89,9 @@ class ForkedChild:
         select.select([self._ended], [], [])
 
     def reap(self) -> tuple[int, int | None]:
-        """Wait for the process to end, and ask the keeper (its parent process) to reap it.
-        Return the exit code (negative for a signal) and the peak memory in bytes (None if the
-        keeper was killed before the recipe's end)."""
+        """Wait for the process to end, and ask the keeper (its parent process) to reap it. Return
+        the exit code (negative for a signal) and the peak memory in bytes. If the keeper was killed
+        before the recipe's end, return -9 and None."""
         if self._reaped is None:
             self.await_end()
             code, memory = -9, None
@@ -150,11 +150,11 @@ def fork(
     meanwhile: Callable[[], bool] = lambda: True,
     wait_s: float = _WAIT_SECONDS,
 ) -> ForkedChild | None:
-    """Start `program`, a bootstrap command, from a fork server. `guard` then watches the
-    program. `modules` is the file that lists the program's imports. There must be only one
-    thread, since the function may have to start the server. While the server does not answer,
-    the function calls `meanwhile` every `wait_s` seconds, and gives up when it returns False.
-    Return None if no server could fork the program."""
+    """Start `program`, a bootstrap command, from a fork server. `guard` then watches the program.
+    `modules` is the file that lists the program's imports. There must be only one thread, since the
+    function may have to start the server. The function waits `wait_s` seconds for the server's
+    answer. On a busy machine it waits up to five minutes, calls `meanwhile` every `wait_s` seconds,
+    and gives up when `meanwhile` returns False. Return None if no server could fork the program."""
     if modules is None or not os.path.exists(modules):
         return None
     try:
@@ -258,7 +258,7 @@ class _Server(Daemon):
         return 0 <= age < _AGAIN_SECONDS
 
     def tell_slow(self) -> None:
-        """Mark the server as slow, so that other clients do not wait for it."""
+        """Record that the server is slow, so that other clients do not wait for it."""
         with suppress(OSError):
             os.close(os.open(self.path("slow"), os.O_CREAT | os.O_WRONLY, 0o600))
             os.utime(self.path("slow"))
@@ -285,9 +285,9 @@ def _parts() -> Iterator[object]:
 
 class Servers(NamedTuple):
     """The running fork servers of this user. `number` is how many there are. `modules` is the
-    largest number of modules that a server has imported, and `import_s` the largest processor
-    time (in seconds) that a server's imports took. Each fork from that server saves this time.
-    `refused` says why a server refused to fork, if one did."""
+    largest number of modules that a server has imported, and `import_s` the largest processor time
+    (in seconds) that a server's imports took. Each fork saves the time of its server's imports.
+    `refused` is a server's reason for refusing to fork, or None if no server refused."""
 
     number: int
     modules: int

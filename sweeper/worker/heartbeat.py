@@ -37,8 +37,8 @@ class Requests:
         self.stacks = False
 
     def look(self) -> bool:
-        """Check for requests. Return whether the worker has to stop. If the launcher has
-        declared the worker lost, record that it is alive. If the store does not answer, return
+        """Check for requests. Return whether the worker has to stop. If the launcher has declared
+        the worker lost, record that the worker is alive. If the store does not answer, return
         False."""
         attempt = self._attempt
         try:
@@ -64,9 +64,9 @@ class Requests:
         return False
 
     def look_for_sweep(self) -> bool:
-        """Return whether the sweep was removed, including our `job.json`. If it was, nothing
-        more is recorded. A link to an unmounted disk does not count as removal. Raises
-        `StoreError`."""
+        """Return whether the sweep was removed: neither our job description nor the folder's
+        `sweep.json` exists any more. The worker records nothing more for a removed sweep. A folder
+        on an unmounted disk does not count as removed. Raises `StoreError`."""
         described = self._folder.job(self._run, self._attempt)
         if not self.removed and not self._store.exists(described):
             self.removed = self._folder.name not in self._store.folders_with("sweep.json")
@@ -74,8 +74,8 @@ class Requests:
         return self.removed
 
     def look_for_cancel(self) -> None:
-        """Set `cancelled` if a user has cancelled the attempt and no retry has revoked that.
-        Looks for the files themselves, because a listing may be out of date. Raises
+        """Set `cancelled` to whether a user has cancelled the attempt and no retry has revoked the
+        cancellation. Checks the files themselves, because a listing may be out of date. Raises
         `StoreError`."""
         cancel, retry = (
             self._folder.event(self._run, self._attempt, event)
@@ -90,7 +90,7 @@ _UNLIMITED = 1 << 60
 def facts(folder: str) -> dict[str, int]:
     """Return free and total bytes: `disk_free_bytes` and `disk_total_bytes` of the disk with
     `folder`; `memory_free_bytes` and `memory_total_bytes` of the machine, or of the container if
-    it has less free memory. Unknown values are omitted."""
+    less memory is free there. Unknown values are omitted."""
     amounts: dict[str, int] = {}
     try:
         disk = os.statvfs(folder)
@@ -116,8 +116,8 @@ def _machine() -> tuple[int, int] | None:
 def container_memory(
     top: str = "/sys/fs/cgroup", membership: str = "/proc/self/cgroup"
 ) -> tuple[int, int] | None:
-    """Return the available and total memory, in bytes, of the tightest control group (version
-    2): the one with the least available memory among the groups around this process. Return None
+    """Return the available and total memory, in bytes, of the tightest control group (version 2):
+    the one with the least available memory among the groups that contain this process. Return None
     if no group has a limit."""
     tightest: tuple[int, int] | None = None
     for line in _text_of(membership).splitlines():
@@ -155,9 +155,9 @@ BEAT_SECONDS = 5.0
 
 
 class Heartbeat:
-    """The heartbeats of one attempt. `folder` (the recipe's folder), `usage` (of the service)
-    and `pauses` (by rate limits) are set as soon as they exist. `written` is the monotonic time
-    of the last heartbeat. `gpus` are the devices of the run."""
+    """The heartbeats of one attempt. `folder` (the recipe's folder), `usage` (of the service) and
+    `pauses` (of the recipe) are set as soon as they exist. `written` is the monotonic time of the
+    last heartbeat. `gpus` are the devices of the run."""
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store = folder.store
@@ -257,8 +257,8 @@ def stacks_of(group: int, path: str) -> str:
 
 
 def _catches(pid: int) -> bool:
-    """Return whether the process handles our signal. The signal would end a process without a
-    handler."""
+    """Return whether the process handles the signal that requests stacks. The signal would end a
+    process without a handler."""
     for line in _text_of(f"/proc/{pid}/status").splitlines():
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (stack_signal.number() - 1) & 1)
@@ -299,7 +299,7 @@ def _members(group: int) -> list[int]:
 
 def _state(pid: int) -> str | None:
     """Return a line about a process: its state, the kernel function in which it waits, and its
-    name."""
+    name. Return None if the process has ended."""
     status = dict(
         line.split(":", 1) for line in _text_of(f"/proc/{pid}/status").splitlines() if ":" in line
     )

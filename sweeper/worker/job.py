@@ -28,9 +28,9 @@ _GPU_SECONDS = 0.5
 
 class Prepared(NamedTuple):
     """The command that the worker executes, with its folder and environment. `log_path` is the
-    folder for the recipe's files, which exists. It is inside `place`: the sweep's folder, or if
-    the store is remote, its copy in the spool on this machine. `modules` is the file that lists
-    the recipe's imports, if a fork server may start the recipe."""
+    folder for the recipe's files, and exists. It is inside `place`, which is the sweep's folder or,
+    if the store is remote, the copy of this folder in the spool. `modules` is the file that lists
+    the recipe's imports, or None if no fork server may start the recipe."""
 
     command: list[str]
     environment: dict[str, str]
@@ -48,9 +48,9 @@ def prepare(
 ) -> Prepared | None:
     """Create the recipe's folder, copy the files that the attempt resumes from, and return the
     command to execute. `environment` is the environment stored for the job. The call can be
-    repeated. Slow steps call `goes_on` about once a second; if it returns False, the function
-    returns None. Raises `StoreError`, `EnvironmentFailure`, and `RecipeError` for a wrong
-    command template."""
+    repeated. While an environment is built, the function calls `goes_on` about once a second, and
+    returns None if `goes_on` returns False. Raises `StoreError`, `EnvironmentFailure`, and
+    `RecipeError` for a wrong command template."""
     run, attempt, recipe = job.run, job.attempt, job.recipe
     place = _place(folder, job, environment)
     log_path = place.store.local_path(place.log_path(run, attempt))
@@ -97,8 +97,8 @@ def _interpreter(
     environment: Mapping[str, str],
     goes_on: Callable[[], bool],
 ) -> str | None:
-    """Return the interpreter of an environment with the packages of `requirements`, a file in
-    `copy`, the copy of the code. Build the environment if it does not exist. Return None if
+    """Return the interpreter of an environment with the packages of `requirements`, the path of a
+    file in the copy of the code. Build the environment if it does not exist. Return None if
     `goes_on` returns False."""
     from sweeper.paths import built, home
     from sweeper.worker.bare_machine import BuildError, build
@@ -171,8 +171,9 @@ def with_backend_variables(
     environment: Mapping[str, str], ours: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Return the environment of a launch, overridden by the variables that the backend gives its
-    jobs. SWEEPER_DROP in `ours` lists prefixes of names that only the job's own backend may set,
-    because `launch` may have been called inside another job of the same cluster."""
+    jobs. SWEEPER_DROP in `ours` lists prefixes of names, one per line. The launch's variables with
+    these prefixes are left out, because `launch` may have been called inside another job of the
+    same cluster."""
     dropped = tuple(filter(None, ours.get("SWEEPER_DROP", "").split("\n")))
     return {n: v for n, v in environment.items() if not n.startswith(dropped)} | backend_variables(
         ours
@@ -180,7 +181,8 @@ def with_backend_variables(
 
 
 def _place(folder: SweepFolder, job: Job, environment: dict[str, str]) -> SweepFolder:
-    """Return the folder that the recipe writes to: the sweep's own, or its copy in the spool."""
+    """Return the folder that the recipe writes to: the sweep's folder or, if the store is remote,
+    the copy of this folder in the spool."""
     if not folder.store.is_remote:
         return folder
     from sweeper.paths import home
@@ -251,8 +253,8 @@ def _bootstrap(
 def with_gpus(
     job: Job, prepared: Prepared, heartbeat: "Heartbeat", rest: Callable[[float], bool]
 ) -> "Taken | None":
-    """Wait until the GPUs of the run are free, lock them, and let the recipe see only these.
-    `rest` waits, and returns False if the worker has to stop; the function then returns None.
+    """Wait until as many GPUs are free as the run needs, lock them, and let the recipe see only
+    these. `rest` waits, and returns False if the worker has to stop; `with_gpus` then returns None.
     Raises `EnvironmentFailure`."""
     from sweeper.common.gpus import NONE_YET, Gpus
 

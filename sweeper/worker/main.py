@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 SIGNAL_SECONDS = 1.0
 KILL_SECONDS = 10.0
-"""Seconds that a worker waits after its recipe was killed: it may get a signal too."""
+"""Seconds that a worker waits for a signal of its own after its recipe was killed."""
 _PAUSED_SECONDS = 1.0
 """Seconds between checks of a pause. The interval is short, since a launcher may start another run
 when a pause ends."""
@@ -95,8 +95,8 @@ class Worker:
         self._killed = False
 
     def main(self) -> int:
-        """Execute the attempt. Return 0 if the run succeeded or belongs to another worker, 75 if
-        the worker was asked to stop and the run can resume, else 1."""
+        """Execute the attempt. Return 0 if the run succeeded or the attempt belongs to another
+        worker, 75 if the worker was asked to stop and the run can resume, else 1."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # The run outlives the terminal.
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop)
@@ -250,9 +250,8 @@ class Worker:
         """Determine what to execute. Return None if the worker has to stop first.
 
         While the store does not even accept heartbeats, this method retries without a limit;
-        otherwise it retries `_TRIES` times. Reads the stored environment only once, because it
-        may be deleted after the worker's first heartbeat.
-        """
+        otherwise it retries `_TRIES` times. Reads the file with the environment only once, because
+        the file may be deleted after the worker's first heartbeat."""
         environment = read_environment(job.env_file)
         variables = {**environment, **job.settings.env}
         self._redactor = Redactor(
@@ -304,8 +303,9 @@ class Worker:
         return output, code, memory
 
     def _await_copy(self, copying: threading.Thread, grace_s: float) -> None:
-        """Wait until the recipe's output is copied: its end may say why the recipe failed. A
-        worker that has to stop waits for a blocked log no longer than the grace period."""
+        """Wait until the recipe's output is copied: its end may say why the recipe failed. A worker
+        that has to stop waits for a blocked log no longer than the grace period or `_COPY_SECONDS`
+        seconds, whichever ends later."""
         deadline = time.monotonic() + _COPY_SECONDS
         while copying.is_alive():
             copying.join(1.0)
@@ -346,9 +346,9 @@ class Worker:
                 self._wake.get(timeout=max(0.0, min(next_beat, timeout_at, kill_at, look_at) - now))
 
     def _beat(self) -> bool:
-        """Check for requests, unless that was just done, and write a heartbeat. Return whether
-        the store accepted it. A store that does not answer does not stop the run. Write nothing
-        for a removed sweep."""
+        """Check for requests, unless that was just done, and write a heartbeat. Return whether the
+        store accepted the heartbeat. A store that does not answer does not stop the run. For a
+        removed sweep, write nothing and return False."""
         if time.monotonic() - self._looked_at >= _LOOK_SECONDS:
             self._look_for_requests()
         elif not self.store.is_remote:  # A heartbeat would create the removed folder again.
@@ -386,10 +386,10 @@ class Worker:
         self._wake.put(None)
 
     def _await_signal(self, code: int) -> None:
-        """Wait for our own signal if the recipe may have got the signal first. A batch scheduler
-        that ends a job may signal all of the job's processes: then the recipe was stopped and
-        has not failed. Or the scheduler kills the processes one after the other: then the
-        scheduler knows the reason better than we do."""
+        """Wait for our own signal if the recipe may have got the signal first. A backend that ends
+        a job may signal all of the job's processes: then the recipe was stopped and has not failed.
+        Or the backend kills the processes one after the other: then this worker is killed before it
+        records an outcome, and the backend's reason counts."""
         everybody = os.environ.get("SWEEPER_SIGNALS") == "everybody"
         if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
             seconds = KILL_SECONDS if code == -signal.SIGKILL else SIGNAL_SECONDS
@@ -411,7 +411,8 @@ class Worker:
         return self._syncing.finish(self._beat, BEAT_SECONDS, lambda: self._requests.cancelled)
 
     def _begin_syncing(self, job: Job, prepared: Prepared) -> None:
-        """If the store is remote, mark the attempt as unsynced, and create its sync thread."""
+        """If the store is remote, record that the attempt is unsynced, and create its sync
+        thread."""
         if prepared.place.store is self.store:
             return
         from sweeper.worker.spool import Spooled, start_syncing
@@ -448,7 +449,7 @@ class Worker:
         self._ask_to_stop()
 
     def _ask_to_stop(self) -> None:
-        """Send SIGTERM to the recipe, but only once: at a second one, many programs exit
+        """Send SIGTERM to the recipe, but only once: at a second SIGTERM, many programs exit
         immediately."""
         if self._child is not None and not self._stop_sent:
             self._stop_sent = True

@@ -182,8 +182,8 @@ class MemoryKills:
 
 
 def _counter(groups: str, membership: str) -> str | None:
-    """Return the file that counts kills in our control group (version 2, or the memory
-    controller of version 1)."""
+    """Return the file that counts kills in our control group (version 2, or the memory controller
+    of version 1), or None if there is no such file."""
     try:
         with open(membership, encoding="utf-8") as file:
             lines = [line.rstrip("\n").split(":", 2) for line in file]
@@ -211,8 +211,9 @@ _ASK_SECONDS = 5.0
 
 
 def blame(job: Job, outcome: Judged) -> Judged:
-    """Correct the outcome of a failed attempt: if its engine has ended or restarted since the
-    attempt began, the reason becomes `service`."""
+    """Return the outcome, with the reason `service` if the attempt failed and its engine has ended
+    or restarted since the attempt began. Only the reasons `error`, `incomplete` and `timeout` are
+    replaced."""
     began = job.engine
     if began is None or outcome["event"] is not Event.FAILED or outcome["reason"] not in _REASONS:
         return outcome

@@ -1,5 +1,5 @@
 """Copies the recipe's output to the log and the terminal, and passes it to the detection of pauses.
-Makes one pass in bounded memory, and masks secrets before anything else sees them."""
+Makes one pass in bounded memory, and masks secrets first."""
 
 import errno
 import os
@@ -114,8 +114,9 @@ def say(line: str) -> None:
 
 
 def last_word(word: str) -> None:
-    """Set the title of the pane to the outcome of the run, which tmux shows next to the run's name.
-    Wait until the terminal has read it, because output just before an exit may be lost."""
+    """Set the title of the pane, which tmux shows next to the run's name, to `word`, the outcome of
+    the run. Wait until the terminal has read the title, because output just before an exit may be
+    lost."""
     try:
         if not os.isatty(0) or not os.isatty(1) or os.tcgetpgrp(0) != os.getpgrp():
             return

@@ -56,8 +56,8 @@ class Pauses:
                 self._saw(reason)
 
     def hear(self, reason: str | None) -> None:
-        """Record the reason for a pause that the recipe's process reports; None if it reports no
-        pause. None ends only a pause that this method has recorded."""
+        """Record the reason for a pause that the recipe's process reports. A `reason` of None says
+        that the process is not paused, and ends only a pause that this method has recorded."""
         if reason is not None:
             self._heard = True
             self._saw(reason)
@@ -86,7 +86,8 @@ class Pauses:
             return self._lasting(self._clock())
 
     def listed(self) -> list[Paused]:
-        """Return the longest pauses in the order in which they began, and the current pause."""
+        """Return the longest of the pauses that have ended, in the order in which they began, and
+        then the current pause."""
         with self._lock:
             self._settle()
             current = self._lasting(self._clock())
@@ -97,7 +98,7 @@ class Pauses:
         return self._pause and self._pause._replace(for_s=round(at - self._begun, 3))
 
     def seconds(self) -> float:
-        """Return the total seconds of all pauses, which never decrease."""
+        """Return the total seconds of all pauses. This total never decreases."""
         with self._lock:
             self._settle()
             lasting = self._clock() - self._begun if self._pause else 0.0
@@ -147,8 +148,8 @@ def _pause_reason(line: bytes) -> str | None:
 
 
 def is_quota_error(tail: bytes) -> bool:
-    """Return whether the last lines of a failed recipe say that the service refused it: by rate
-    limit (429), by quota, or for lack of payment (402)."""
+    """Return whether the last lines of a failed recipe's output say that the service refused a
+    request because of a rate limit (429), a quota or missing payment (402)."""
     text = b"\n".join(tail.lower().rstrip().splitlines()[-20:])
     return any(phrase in text for phrase in _QUOTA)
 

@@ -35,9 +35,10 @@ def place(root: str, home: str) -> LocalStore:
 
 
 def arrange(folder: SweepFolder, run: str, attempt: int, home: str, *, resume: bool) -> SweepFolder:
-    """Prepare the spool for an attempt, and return the sweep's folder in it. Upload earlier
-    unsynced attempts of the run on this machine. With `resume`, download the files of an earlier
-    attempt on another machine. Raises `StoreError` and `EnvironmentFailure`."""
+    """Prepare the spool for an attempt, and return the sweep's folder in the spool. Upload earlier
+    unsynced attempts of the run on this machine. With `resume`, download the files of earlier
+    attempts on other machines, the newest first, until one has a checkpoint. Raises `StoreError`
+    and `EnvironmentFailure`."""
     store = place(folder.store.root, home)
     spool = folder.at(store)
     try:
@@ -104,9 +105,9 @@ def recover(
     run: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> int:
-    """Upload the files of dead workers, for one run or all runs. Return the number of attempts
-    that are now complete in the store. Files that the store refuses stay in the spool, and
-    `tell` gets a line about them. Raises `StoreError` if the store does not answer."""
+    """Upload the files of dead workers, for one run or all runs. Return the number of attempts that
+    this call has completed in the store. Files that the store refuses stay in the spool, and `tell`
+    gets a line about them. Raises `StoreError` if the store does not answer."""
     marks = [mark for mark in _marks(spool) if run in (None, mark.rpartition(".")[0])]
     if not marks:
         return 0
@@ -156,8 +157,8 @@ def _marks(spool: SweepFolder) -> list[str]:
 
 
 def tidy(spool: SweepFolder) -> None:
-    """Remove the local copies of a sweep, which must have ended, unless some attempts are
-    unsynced."""
+    """Remove the local copy of an ended sweep. If some of its attempts are unsynced, remove
+    nothing."""
     with suppress(OSError):
         if not _marks(spool):
             shutil.rmtree(_local(spool, spool.name), ignore_errors=True)

@@ -93,12 +93,11 @@ class Sync:
         """Files that are never sent, because they cannot be read or have an invalid name: path
         -> reason."""
         self.refused: dict[str, str] = {}
-        """Files that could not be sent the last time: path -> reason."""
+        """Files that could not be sent at the last try: path -> reason."""
 
     @property
     def missing(self) -> str | None:
-        """Return which files are not in the store, as one line, or None if `finish` has sent
-        everything."""
+        """Return which files could not be sent, as one line, or None if there are no such files."""
         reasons = [*self.refused.values(), *self.trouble.values()]
         more = f" (and {len(reasons) - 1} more files)" if len(reasons) > 1 else ""
         return f"{reasons[0]}{more}" if reasons else None
@@ -297,8 +296,8 @@ def contiguous(folder: str, sizes: Mapping[str, int]) -> list[tuple[int, str, in
 
 
 class Syncing:
-    """A thread that syncs every `seconds` seconds until `finish`, less often once there are
-    hundreds of parts. `say` gets a line when the store stops answering."""
+    """A thread that syncs every `seconds` seconds until `finish`, less often once there are more
+    than 100 parts. `say` gets a line when the store stops answering."""
 
     def __init__(
         self,

@@ -18,7 +18,8 @@ _VOUCHED_SECONDS = 90.0
 
 
 class _ProcessUsage(NamedTuple):
-    """The fields of `Usage` as a process writes them, and why the service delays the process."""
+    """The fields of `Usage` as a process writes them, the reason why the service delays the process
+    (`paused`), and the ids of its sessions."""
 
     models: Mapping[str, Counts] = MappingProxyType({})
     unknown: str | None = None
