@@ -184,7 +184,7 @@ def _places_before(
     except StoreError as error:
         if needed:
             raise StoreError(
-                f"{error}; so the place of the sweep's jobs is unknown: "
+                f"{error}, so it is unknown where the sweep's jobs are: run "
                 f"`{hint('cancel', folder.name, root=folder.store.root)}`, and launch "
                 "again when the jobs have ended"
             ) from error

@@ -112,9 +112,9 @@ OURS = [
 ]  # fmt: skip
 THEIRS = ["all keys", "one key", "one key, same objects", "last values", "rollouts", "new lines"]
 ROWS = [
-    ("all keys, first, cache filled", "all keys, first", "all keys"),
+    ("all keys, first (this read fills the cache)", "all keys, first", "all keys"),
     ("all keys, without a cache", "all keys, without a cache", "all keys"),
-    ("one key, first, cache filled", "one key, first", "one key"),
+    ("one key, first (this read fills the cache)", "one key, first", "one key"),
     ("one key, without a cache", "one key, without a cache", "one key"),
     ("all keys, later", "all keys, later", "all keys"),
     ("one key, later", "one key, later", "one key"),

@@ -343,7 +343,7 @@ def test_a_damaged_launch_record_is_refused_if_a_job_may_wait(
     with backends.registered(local):
         code, _, error = say(verb, words[verb])
     message = (
-        f"{path}: places: should be a list, not 3; so the place of the sweep's jobs is unknown: "
+        f"{path}: places: should be a list, not 3, so it is unknown where the sweep's jobs are:"
     )
     assert code == 6 and error.count(message) == 1
     assert path.read_text() == '{"env_file": "e", "places": 3}'
