@@ -205,7 +205,7 @@ def has_begun(folder: SweepFolder, before: object) -> bool:
 
 
 _WAIT_SECONDS = 60.0
-"""Seconds that a launcher's round may take, since it may wait for its backend or its store."""
+"""Seconds that a launcher's step may take, since it may wait for its backend or its store."""
 _QUIET_SECONDS = 5.0
 _POLL_SECONDS = 0.2
 _REMOTE_POLL_SECONDS = 2.0
@@ -215,8 +215,9 @@ _OF_A_LAUNCH = ("created", "provenance", "launches", "snapshot", "seal", "grid_p
 
 def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str], None]) -> bool:
     """Give a plan to the running launcher, and wait until the launcher uses the plan. If the
-    launcher already has this plan, return True immediately. Return False if the launcher ended
-    instead. Raises `AnotherLauncher` if the launcher cannot continue with the plan."""
+    launcher already has this plan, return True immediately. Return False if the launcher has ended
+    or is about to end. Raises `AnotherLauncher` if the launcher cannot continue with the plan, or
+    has not done so after a minute."""
     try:
         before = folder.read_plan()
     except NotFound as error:  # Another launch is about to write the plan.
@@ -294,8 +295,8 @@ def _refuse(folder: SweepFolder, plan: Plan, before: Plan, offered: Offer) -> No
 
 
 def take_up(folder: SweepFolder) -> None:
-    """Replace the sweep's plan with the plan that this user offered, if any. The caller holds
-    the sweep's lock. Raises `StoreError`."""
+    """Replace the sweep's plan with the plan that this user has offered. If there is no such plan,
+    the sweep's plan stays. The caller holds the sweep's lock. Raises `StoreError`."""
     proposed = asked_plan(folder)
     if proposed is not None and proposed.name == folder.name and is_ours(proposed.recorded):
         before = folder.read_plan()

@@ -73,11 +73,12 @@ def retry(
     where: str | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
-    """Start runs of a sweep again: the selected `runs`, or the runs in one of the states
-    `state`. If neither is given, start all failed runs again. `where` filters them.
-    `state=["succeeded"]` trains finished runs again from the start. The running launcher starts
-    them, or a new detached one; use `wait` to wait for them. Raises as `launch` does, and
-    `UsageError` for a selected run that has succeeded, unless `state` names that state."""
+    """Start runs of a sweep again. `runs` are selectors (default: all runs); `state` and `where`
+    filter them. Without `runs` and `state`, only runs that failed, were lost or were preempted
+    start again. `state=["succeeded"]` trains finished runs again from the start. The running
+    launcher, or else a new detached one, starts the runs; use `wait` to wait for them. Raises as
+    `launch` does, and `UsageError` for a selected run that has succeeded, unless `state` contains
+    `succeeded`."""
     opened = find_sweep(sweep, root)
     chosen = to_retry(opened, runs, state, where)
     succeeded = State.SUCCEEDED in (state or ())
@@ -92,9 +93,9 @@ def cancel_runs(
     tell: Callable[[str], None] = lambda _: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> list[Requested]:
-    """Cancel the runs with these ids, and wait until none of them is running. Set `whole` if
-    they are all runs of the sweep: then later stages do not start either, until a launch or a
-    retry. Raises `EnvironmentFailure` if some are still running after their `grace`; the
+    """Cancel the runs with these ids, and wait until none of them is running. Set `whole` if they
+    are all runs of the sweep: then later stages do not start either, until a launch or a retry.
+    Raises `EnvironmentFailure` if some are still running 75 s after the longest `launch.grace`; the
     requests stay on record."""
     folder.read_plan()  # Its error lists the existing sweeps.
     with changing(folder):
@@ -350,10 +351,10 @@ def take_up(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Return whether a running launcher of the sweep sees the requests. If not, the caller must
-    start a launcher. Tell the user if the code has changed, and what the call waits for. Raises
-    `EnvironmentFailure` if the running launcher is held (starts no runs because of earlier
-    failures, for example) and stays held."""
+    """Return whether a running launcher of the sweep sees the recorded requests. If none does, the
+    caller must start a launcher. Tell the user if the code has changed, and what the call waits
+    for. Raises `EnvironmentFailure` if the running launcher is held (starts no runs because of
+    earlier failures, for example) and stays held."""
     _tell_code(sweep, tell)
     return _taken_up(sweep.folder, tell, clock, sleep)
 

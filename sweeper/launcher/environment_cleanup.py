@@ -60,8 +60,8 @@ def _environments(where: str) -> Iterator[_Environment]:
 
 def _old() -> Iterator[_Environment]:
     """Yield the environment files that are at least an hour old. Some files only name the actual
-    environment file. Then the actual file is yielded if it exists, and nothing if its disk may
-    be unmounted."""
+    environment file. For such a file, yield the actual file if it exists, nothing if its folder is
+    missing (its disk may be unmounted), and otherwise the file with the name."""
     for environment in _environments(home()):
         place = environment.document.get(PLACE)
         if time.time() - environment.written < _YOUNG_SECONDS:
@@ -161,8 +161,8 @@ def _may_restart(folder: SweepFolder, events: Events) -> bool:
 
 
 _WAIT_SECONDS = 60.0
-"""Seconds that jobs have to start. If a job takes longer, `gc` or the next launch from this
-machine removes the file."""
+"""Seconds that jobs have to start. If a job takes longer, `gc` or the next launch from this machine
+removes the environment file."""
 _LOOK_SECONDS = 1.0
 _AT_WORK = (JobState.PENDING, JobState.RUNNING, JobState.STOPPING)
 

@@ -125,7 +125,8 @@ def with_code(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[s
 
 
 def _code_record(code: snapshot.CodeCopy) -> dict[str, object]:
-    """Return the provenance fields about the copy of the code, or why there is none."""
+    """Return the provenance fields about the copy of the code. Without a copy, they say why there
+    is none."""
     return {
         "code": code.snapshot and code.snapshot.hash,
         "code_why": code.why,
@@ -181,8 +182,8 @@ def secret_names(secrets: Sequence[str], service: str) -> list[str]:
 
 
 def secret_values(names: Sequence[str]) -> list[str]:
-    """Return the values of the secrets in this environment. Leave out values so short that any
-    text may contain them by chance."""
+    """Return the values of the secrets `names` in this process's environment. Leave out values so
+    short that any text may contain them by chance."""
     values = (os.environ.get(name, "") for name in names)
     return [value for value in values if len(value) >= _SHORTEST]
 

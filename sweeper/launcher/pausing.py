@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from sweeper.sweep.trust import Agree
 
 _STOP_SECONDS = 75.0
-"""Seconds that a launcher's round may take, since it may wait for its backend."""
+"""Seconds that a launcher's step may take, since it may wait for its backend."""
 _POLL_SECONDS = 0.2
 _REMOTE_POLL_SECONDS = 1.0
 _MOST = 1_000_000
 
 
 class Steered(NamedTuple):
-    """The result of a request. `launcher`: a running launcher reads the request in its next
-    round. `started`: a launcher was started for this request. `changed`: the request differs
-    from the previous one."""
+    """The result of a request. `launcher`: a running launcher reads the request in its next step.
+    `started`: a launcher was started for this request. `changed`: the request differs from the
+    previous one."""
 
     sweep: str
     launcher: bool
@@ -36,10 +36,10 @@ class Steered(NamedTuple):
 
 
 def pause(sweep: str, *, root: str | None = None, runs: bool = False) -> Steered:
-    """Start no new runs of a sweep until `resume`. Running runs continue. With `runs`, they are
-    asked to save a checkpoint and stop, and continue from it later; if no launcher is running,
-    one is started to stop them. The pause stays when the launcher ends. Raises `NotFound` and
-    `StoreError`, and as `launch` does if it starts a launcher."""
+    """Start no new runs of a sweep until `resume`. Running runs continue. With `runs`, running runs
+    are asked to save a checkpoint and stop, and continue from this checkpoint later; if no launcher
+    is running, one is started to stop them. The pause stays when the launcher ends. Raises
+    `NotFound` and `StoreError`, and as `launch` does if it starts a launcher."""
     folder = _existing(sweep, root)
     before = sweep_requests.asked_pause(folder)
     sweep_requests.ask_pause(folder, on=True, runs=runs)

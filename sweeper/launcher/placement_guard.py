@@ -1,6 +1,6 @@
-"""Refuses to launch a sweep at another place (queue or cluster) while it has jobs at the first
-place. A launcher at the other place would not find these jobs, count them as lost, and start
-each a second time."""
+"""Refuses to launch a sweep at another place (queue or cluster) while it has jobs at the earlier
+place. A launcher at the other place would not find these jobs, count them as lost, and start each a
+second time."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -41,8 +41,8 @@ def place_of(backend: Backend) -> dict[str, str]:
 
 
 def located(backends: Mapping[str, Backend], before: Located = ()) -> list[dict[str, str]]:
-    """Return the places of all backends of a sweep. For a backend that could not be opened,
-    return its place in `before`, if any."""
+    """Return the places of all backends of a sweep. For a backend that could not be opened, return
+    its place in `before`, or only its name if `before` has no such place."""
     recorded = {place["backend"]: dict(place) for place in before}
     return [
         recorded.get(name, place_of(backend)) if isinstance(backend, Away) else place_of(backend)

@@ -93,7 +93,7 @@ def check_place(plan: Plan) -> None:
 
 
 def _source() -> str:
-    """Say, for messages, which setting determines the place of quotas."""
+    """Return a text for messages that says which setting determines the place of quotas."""
     if os.environ.get(PLACE):
         return f"${PLACE}"
     return f"quota.place in {config_file.file()}; default: sweeper's home"
@@ -177,7 +177,7 @@ class Limiter:
         self._quiet_since = clock()
 
     def see(self, learned: Learned, load: Load) -> Learned:
-        """Return the learned state after an observation. Pass it to the next call."""
+        """Return the learned state after an observation. Pass this state to the next call."""
         now = self._clock()
         self._note(learned, now)
         if load.paused or load.refused is not None:
@@ -218,8 +218,9 @@ _ALMOST = 1e-9
 
 
 class Claim(NamedTuple):
-    """The claim of a member of the account, which is a sweep: it holds `held` slots and could use
-    `wants` more. `weight` is its priority, `turn` its place in the rotation (see `grant`)."""
+    """The claim of a member of the account. Each member is a sweep. It holds `held` slots and could
+    use `wants` more. `weight` is its priority, `turn` its position in the rotation (see
+    `grant`)."""
 
     weight: float
     held: int
@@ -310,8 +311,8 @@ class AccountRecord(Protocol):
         ...
 
     def write(self, change: Callable[[Page], Page]) -> Page:
-        """Apply `change` to the newest page, and write the result if it differs. `change` may be
-        called several times. Return the newest page. Raises `StoreError`."""
+        """Apply `change` to the newest page. If the result differs, write the result as the next
+        page. `change` may be called several times. Return the newest page. Raises `StoreError`."""
         ...
 
     def beat(self, member: str) -> None:
@@ -453,6 +454,6 @@ class StoredRecord:
 
 
 def _number(name: str) -> int:
-    """Return the number of a page from its file name; 0 if it is not a page."""
+    """Return the number of a page from its file name; 0 if the file is not a page."""
     stem, _, ending = name.partition(".")
     return int(stem) if ending == "json" and stem.isdecimal() else 0

@@ -118,7 +118,8 @@ class AttemptUsage:
 
     def _recorded(self, key: Attempt, *, ended: bool) -> Usage:
         """Return the usage recorded by an attempt whose calls are not metered. On a remote store
-        the usage is read every few seconds, and again when the attempt has ended."""
+        the usage is read every few seconds, and again when the attempt has ended. Between these
+        reads, or if a read fails, return `NO_USAGE`."""
         now, store = self._context.clock(), self._context.store
         records = AttemptRecords(self._context.folder, *key, self._context.listed)
         at, records = self._records.get(key, (now - _SUM_SECONDS, records))
@@ -159,8 +160,8 @@ def _of(body: Heartbeat) -> Used:
 
 
 class SweepUsageWatch:
-    """Adds up the usage of a sweep's attempts every few seconds and publishes it, so that readers
-    need not query each run."""
+    """The usage of a sweep, which is added up every few seconds. The launcher publishes the sum, so
+    that readers need not query each run."""
 
     def __init__(self, context: Context, run_table: RunTable, attempts: AttemptUsage) -> None:
         self._context, self._run_table, self._attempts = context, run_table, attempts
@@ -169,8 +170,8 @@ class SweepUsageWatch:
         self._published: SweepUsage | None = None
 
     def look(self, plan: Plan) -> SweepUsage | None:
-        """Return the sweep's usage, which may be some seconds old. None if nothing was counted yet,
-        or if the usage of an attempt is unknown."""
+        """Return the sweep's usage, which may be some seconds old. Return None if nothing was
+        counted yet, or if the usage of an attempt is unknown."""
         now, views = self._context.clock(), self._run_table.views.values()
         events = sum(view.size for view in views)
         happened = events != self._events or self._published is None
@@ -227,8 +228,8 @@ def configured_budget() -> Limits | None:
 
 
 def account_budget(context: Context, service: Service) -> "AccountBudget | None":
-    """Return the budget of the account that a sweep uses, or None. Raises `EnvironmentFailure`,
-    `StoreError`."""
+    """Return the budget of the account that a sweep uses, or None if no budget is configured or the
+    sweep uses no service. Raises `EnvironmentFailure`, `StoreError`."""
     limits = None if context.plan.service == "none" else configured_budget()
     if limits is None:
         return None
@@ -242,8 +243,8 @@ def _tokens(spent: Spent) -> int:
 
 
 class AccountBudget:
-    """The spending of an account, as one launcher knows it. `trouble` says why it may be
-    incomplete. Raises `StoreError`."""
+    """The spending of an account, as one launcher knows it. `trouble` says why the spending may be
+    incomplete, or is None. Raises `StoreError`."""
 
     def __init__(self, context: Context, store: Store, folder: str, limits: Limits) -> None:
         self.limits = limits
@@ -261,7 +262,7 @@ class AccountBudget:
 
     def look(self, now: Spent) -> Spent:
         """Return the usage of all sweeps of the account in the period. `now` is the total usage of
-        this sweep. The result may be incomplete (`trouble`)."""
+        this sweep. The result may be incomplete; then `trouble` says why."""
         if self._context.clock() >= self._next:
             self._next = self._context.clock() + self._seconds
             self.exchange(now)
@@ -297,9 +298,9 @@ class AccountBudget:
             self._mine = records
 
     def _recorded(self, now: Spent) -> SweepSpent:
-        """Return the usage that earlier launchers of this sweep recorded. Some of it may be in
-        another file: that of version 0.1, or that of a folder from which this sweep was moved or
-        copied. It stays in that file and is not recorded again."""
+        """Return the usage that earlier launchers of this sweep recorded. Some of this usage may be
+        in another file, written by version 0.1 or for a folder from which this sweep was moved or
+        copied. Such usage stays in its file and is not recorded again."""
         try:
             return read_as(self._store, self._path, daily_spending.read)._replace(
                 identity=self._identity

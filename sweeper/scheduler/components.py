@@ -39,15 +39,15 @@ from sweeper.sweep.states import State
 
 
 class _Results(NamedTuple):
-    """The values of each cell without a diverged run, and the cells with one."""
+    """The values of each cell without a diverged run, and the cells with a diverged run."""
 
     values: dict[str, list[float]]
     diverged: set[str]
 
 
 class Racing(Stages):
-    """The race of one sweep (rounds that drop the worst cells), as of the last `look`. It takes the
-    place of `Stages`, since a sweep with a race has no stages."""
+    """The race of one sweep (rounds that drop the worst cells), as of the last `look`. This class
+    replaces `Stages`, since a sweep with a race has no stages."""
 
     def __init__(self, context: Context, run_table: RunTable) -> None:
         super().__init__(context, run_table)
@@ -63,17 +63,18 @@ class Racing(Stages):
 
     @property
     def to_come(self) -> int:
-        """The largest number of runs that the race may still start."""
+        """The largest number of runs that the race may still start; 0 while it waits for the
+        user."""
         return 0 if self._why_not is not None else sum(self._plan.unknown.values())
 
     @property
     def held_back(self) -> int:
-        """The largest number of runs that the race would start if it continued; 0 if it does
-        continue."""
+        """The largest number of runs that a race that waits for the user could still start; 0 if
+        the race does not wait."""
         return 0 if self._why_not is None else sum(self._plan.unknown.values())
 
     def look(self, cancelled: Request | None = None) -> None:
-        """Record the next round once all runs of the last one have ended, unless the sweep was
+        """Record the next round once all runs of the last round have ended, unless the sweep was
         `cancelled`. Files that cannot be read are listed in `trouble` and read again at the next
         look."""
         self._recorded, self.trouble, self._why_not = None, (), None
@@ -235,7 +236,7 @@ class Cancellations:
     def look(self, try_call: TryCall, *, away: bool) -> None:
         """Tell the backends which jobs to stop, once for each job. A job that cannot be stopped yet
         is tried again later; its worker checks for the request as well. While the engine is `away`,
-        it is unknown which jobs have lost it."""
+        no job is stopped because it has lost the engine."""
         opened = self._run_table.open()
         tokens = {token(run, n) for run, n in opened.items() if self._run_table.views[run].cancel}
         if self._engine is not None and not away:
@@ -389,8 +390,8 @@ class Components:
 
 
 def _service(context: Context, *, needed: bool) -> Service:
-    """Read which service the runs use. If this is not `needed`, because no runs are started, an
-    unreadable record counts as empty."""
+    """Read which service the runs use. If this is not `needed`, because no runs are started, a
+    missing or unreadable record counts as empty."""
     try:
         return context.folder.read_service()
     except (NotFound, StoreError):

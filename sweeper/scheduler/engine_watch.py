@@ -77,7 +77,8 @@ class EngineWatch:
             )
 
     def _tell(self, engine: Engine) -> None:
-        """Give the engine's address and key to attempts that start from now on, and record them."""
+        """Give the engine's address and key to attempts that start from now on, and record the
+        address. Do nothing if the address is fixed."""
         if self._fixed:
             return
         service = self._folder.read_service()

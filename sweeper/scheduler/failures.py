@@ -73,15 +73,15 @@ _PATH = re.compile(r"(?:[A-Za-z]+:/)?(?:/[^\s/'\":,;()<>]+)+/?")
 
 
 class Failure(NamedTuple):
-    """The reason of a failed run. Failures are the same error if they differ only in numbers
-    and paths."""
+    """Why a run failed. Two failures count as the same error if they differ only in the numbers and
+    paths of their `line`."""
 
     reason: str | None
     code: int | None
     line: str
 
     def alike(self, other: "Failure") -> bool:
-        """Return whether both failures seem to have the same cause."""
+        """Return whether both failures count as the same error."""
         return (self.reason, self.code, normalised(self.line)) == (
             other.reason,
             other.code,
@@ -90,16 +90,15 @@ class Failure(NamedTuple):
 
 
 class CircuitBreaker:
-    """Notes the attempts and the runs of a launch that end first, to detect that all fail with
-    the same error. None stands for an end that is not a failure."""
+    """The record of the attempts and the runs of a launch that ended first, to detect that all
+    failed with the same error. A failure of None stands for an end that is not a failure."""
 
     def __init__(self) -> None:
         self._runs: dict[str, Failure | None] = {}
         self._attempts: dict[str, Failure | None] = {}
 
     def attempt_ended(self, run: str, failure: Failure | None) -> None:
-        """Note the end of an attempt of a run that may have further attempts. A success clears the
-        run's earlier failure."""
+        """Note the end of an attempt. A success replaces the run's earlier failure."""
         if failure is None:
             self._attempts[run] = None
         elif len(self._attempts) < NEEDED:
@@ -139,7 +138,7 @@ def _common(failures: Iterable[Failure | None]) -> Failure | None:
 
 
 def normalised(line: str) -> str:
-    """Replace the parts of a log line that differ between runs: numbers, hashes, folders."""
+    """Replace the parts of a log line that differ between runs: numbers, hashes, paths."""
     return _NUMBER.sub("#", _PATH.sub("/", line)).strip()
 
 
@@ -199,7 +198,8 @@ class Outcomes:
         self._looks = (self._looks[1], self._clock())
 
     def note(self, run: str, state: RunState, events: set[tuple[int, Event]]) -> bool:
-        """Record that the latest attempt of a run has ended. Return whether that is new."""
+        """Record that the latest attempt of a run has ended. Return True once for each end: when
+        its outcome has been read, or the reads have failed too often."""
         earlier = self._ends.get(run)
         if earlier is not None and earlier.state == state and run not in self._unread:
             return False
@@ -234,8 +234,8 @@ class Outcomes:
         return self._ends.get(run)
 
     def waits(self, run: str) -> End | None:
-        """Return the end of the latest attempt if the run must still wait after it, or None if it
-        may start."""
+        """Return the end of the latest attempt if the run must still wait after it, or None if the
+        run may start."""
         end = self._ends.get(run)
         remaining_s = 0.0 if end is None else end.due - self._clock()
         if end is None or remaining_s <= 0.0:
@@ -368,8 +368,8 @@ class FailurePolicy:
 
     @property
     def waiting_for_retries(self) -> bool:
-        """Return whether the first attempts failed with the same error and their retries have not
-        ended yet. Until then no new run is started."""
+        """Whether the first attempts failed with the same error and their retries have not ended
+        yet. Until then no new run is started."""
         suspects = self._breaker.suspects() if self.held is None else ()
         unknown = self._run_table.unacknowledged()
         views = {run: self._run_table.views[run] for run in suspects}

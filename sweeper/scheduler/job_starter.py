@@ -93,7 +93,7 @@ class JobStarter:
             self._parallelism.lower(busy + room)
 
     def _startable(self) -> Iterator[str]:
-        """Yield the runs that would start now if there were room."""
+        """Yield the runs that would start now if the sweep could run more jobs."""
         if self._is_blocked():
             return
         room, runs = self._stage_room(), self._run_table.runs

@@ -188,7 +188,7 @@ class Scheduler:
             notifier.end(counts, summary.held, states)
 
     def step(self) -> Summary:
-        """Do one round of reconciliation."""
+        """Do one step of the loop, and return the sweep's state after it."""
         parts = self._parts
         parts.run_table.read()
         if parts.starting:
@@ -250,10 +250,9 @@ class Scheduler:
         """Do everything that needs the backends. Return a line for each query without an answer,
         and for each record that cannot be read.
 
-        An unanswered query says nothing about any job, and is repeated in the next round. No run
-        is started at a place while the state of its running jobs is unknown. A job that cannot
-        be stopped, found or submitted delays no other job and no other place.
-        """
+        An unanswered query says nothing about any job, and is repeated in the next step. No run is
+        started at a place while the state of its running jobs is unknown. A job that cannot be
+        stopped, found or submitted delays no other job and no other place."""
         parts = self._parts
         missing: list[str] = []
 

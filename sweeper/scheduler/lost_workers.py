@@ -1,5 +1,5 @@
 """Finds lost workers, which will never record the outcome of their attempt. A worker is lost if it
-has sent no heartbeat for the lease and the backend does not know its job."""
+has sent no heartbeat for longer than `launch.lease` and the backend does not know its job."""
 
 import signal
 from collections.abc import Callable, Collection, Mapping

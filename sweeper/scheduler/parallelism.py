@@ -166,8 +166,8 @@ class Governor:
         self._seen = {name: seen for name, seen in self._seen.items() if name in page.members}
 
     def _let_go(self) -> None:
-        """Record that the sweep has no launcher any more. Other launchers could not notice that
-        while this process lives."""
+        """Record that the sweep has no launcher any more. Other launchers could not notice this
+        while the process lives."""
         if not self._entered:
             return
         self._entered = self._joined = False
@@ -369,7 +369,8 @@ def governor_of(context: Context, service: Service) -> Governor:
 
 
 class Lowered(NamedTuple):
-    """A limit below the requested number of parallel jobs. `why` is a key of `labels.LOWERED`."""
+    """A limit on parallel jobs that differs from the plan's `max_parallel`. `why` is a key of
+    `labels.LOWERED`."""
 
     limit: int
     why: str

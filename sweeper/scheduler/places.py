@@ -55,7 +55,8 @@ class Places:
         """Places that have room for fewer jobs than may run, as of the last check."""
         self._at: dict[tuple[str, int], str] = {}
         self.damaged: dict[str, str] = {}
-        """For each run whose recorded place is damaged: the error, until it is cleared."""
+        """Run -> error, for the runs whose recorded place is damaged. It is cleared in each
+        step."""
         self._silent_since: dict[str, float] = {}  # when a place stopped answering
         self._refusals: dict[str, int] = {}  # how often in a row it refused jobs
         self._until: dict[str, float] = {}
@@ -177,14 +178,13 @@ class Places:
         self._until[place] = self._clock() + min(most, first * 2.0 ** min(times, 9))
 
     def takes(self, place: str) -> bool:
-        """Return whether jobs may be submitted to a place now: it accepted the last job, or
-        refused the last job long enough ago."""
+        """Return whether jobs may be submitted to a place now: the place is not closed, and it
+        accepted the last job or refused the last job long enough ago."""
         return place not in self._closed and self._clock() >= self._until.get(place, 0.0)
 
     def room(self, unsubmitted: Collection[str]) -> dict[str, int]:
-        """Return how many more jobs each place may get. This depends on the limit of the place and
-        on its answers. `unsubmitted` are runs whose opened attempts no backend has. A place that
-        refused the last job gets one job as a test."""
+        """Return how many more jobs each place may get. `unsubmitted` are runs whose opened
+        attempts no backend has. A place that refused the last job gets one job as a test."""
         opened, unknown = self._run_table.open(), self._run_table.unacknowledged()
         everywhere = len(self._run_table.runs)
         if not self.several:
@@ -227,7 +227,7 @@ class Places:
 
     def choose(self, run: str, room: Mapping[str, int]) -> str | None:
         """Return the place for the next attempt of a run: the first with room, starting after the
-        place where the last attempt was preempted or lost. None if none has room."""
+        place where the last attempt was preempted or lost. Return None if no place has room."""
         if not self.several:
             return self.names[0]
         state, order = self._run_table.views[run].state, self.names
@@ -299,6 +299,7 @@ class Withdrawals:
                 self.start_elsewhere(run, view.state.attempt)
 
     def start_elsewhere(self, run: str, attempt: int) -> None:
-        """Start a run again whose attempt was withdrawn, unless a user has cancelled it since."""
+        """Start a run again whose attempt was withdrawn, unless a user has cancelled this attempt
+        since."""
         if not self._run_table.is_cancelled(run, attempt):
             self._policy.excuse(run, attempt, "because its place did not accept it")

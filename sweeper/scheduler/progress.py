@@ -44,13 +44,12 @@ class Summary(NamedTuple):
     launcher will still start.
 
     `unreachable` says what does not answer. `held` says why no runs are started, and `held_back`
-    counts the runs that therefore wait for another launch. `limit` is the number of jobs that
-    may run at the same time, if that is less than `max_parallel`, and `limit_by` the reason, a
-    key of `labels.LOWERED`. `alarms` are lines for people. `again` counts, by state, the runs to
+    counts the runs that therefore wait for another launch. `limit` is the number of jobs that may
+    run at the same time, if that differs from the plan's `max_parallel`, and `limit_by` the reason,
+    a key of `labels.LOWERED`. `alarms` are lines for people. `again` counts, by state, the runs to
     start that have run before. `waits` are messages about stages or the race, for example about
     runs that wait in vain. `ends` says why the launcher ends before the sweep is over. `to_come`
-    counts the runs of stages that are unknown until others have ended.
-    """
+    counts the runs of stages that are unknown until others have ended."""
 
     counts: Counter[State]
     to_start: int

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 def choose(
     choice: Choice, runs: Mapping[str, RecordedRun], succeeded: Collection[str]
 ) -> tuple[tuple[str, float], ...]:
-    """Return the chosen runs, each with its value. Runs without a finite value are left out;
-    empty if no run has one. `best` and `top` take the best runs, best first; among equal values
-    the first in the plan wins. Runs whose last record lacks the metric come after all others,
-    since they may have diverged. For `best-cell` see `_of_best_cell`."""
+    """Return the chosen runs, each with its value; empty if no candidate has a finite value. Runs
+    without a finite value are left out. `best` takes the best run and `top` the best few, the best
+    first; among equal values the first in the plan wins. Runs whose last record lacks the metric
+    come after all others, since they may have diverged. For `best-cell` see `_of_best_cell`."""
     metric = choice.metric._asdict()
     values: dict[str, float] = {}
     missing: set[str] = set()
@@ -58,9 +58,9 @@ def _of_best_cell(
     missing: Collection[str],
     sign: float,
 ) -> tuple[tuple[str, float], ...]:
-    """Return all runs of the cell with the best mean. Cells in which a run has no value at all
-    come last, unless `failed: drop` ignores such runs. Before them come cells in which a run has
-    a value, but not in its last record."""
+    """Return the runs with a value of the cell with the best mean; empty if no cell has a value.
+    Cells in which a run has no value at all come last, unless `failed: drop` ignores such runs.
+    Before them come cells in which a run has a value, but not in its last record."""
     planned: dict[str, list[str]] = {}
     for run in choice.candidates:
         if run in runs:
@@ -128,7 +128,7 @@ _PATHS = {"checkpoint.state": "state_path", "checkpoint.sampler": "sampler_path"
 
 
 class Missing(StoreError):
-    """A parent of a run lacks a value that the run takes from it. The message says which."""
+    """A parent of a run lacks a value that the run takes from it. The message names the value."""
 
 
 class _Lack(NamedTuple):
@@ -238,7 +238,7 @@ class Stages:
         self._runs, self._stages = waits(self._plan, self._fate, seen)
 
     def _progress(self) -> tuple[object, ...]:
-        """Return the parts of the state that a round of `look` may change."""
+        """Return the parts of the state that one pass of `look` may change."""
         choices = tuple(choice.key for choice in self._plan.choices)
         return len(self._plan.runs), choices, len(self._lacking), len(self._away)
 

@@ -157,8 +157,8 @@ class Submitter:
 
     def open(self, places: Mapping[Attempt, str]) -> dict[str, str]:
         """Record the description of each attempt, and then the intent to submit it to its place.
-        Return run -> recorded place. Another launcher may have opened the attempt at another place.
-        Runs whose record is damaged are left out."""
+        Return run -> recorded place, which is another one if another launcher has opened the
+        attempt there. Runs whose intent is damaged are left out."""
         self._write({key: self._job(*key, place) for key, place in places.items()})
         launch = self._launch()
         intents = {key: {"place": place} | launch for key, place in places.items()}
@@ -217,7 +217,7 @@ class Submitter:
         return encode(described.document())
 
     def _write(self, jobs: Mapping[Attempt, bytes]) -> None:
-        """Write the job of each attempt, after the diff of its code."""
+        """Write the job description of each attempt, after the diff of the attempt's code."""
         folder, diff = self._context.folder, self._code_diff()
 
         def write(key: Attempt) -> None:

@@ -304,8 +304,8 @@ class Worker:
 
     def _await_copy(self, copying: threading.Thread, grace_s: float) -> None:
         """Wait until the recipe's output is copied: its end may say why the recipe failed. A worker
-        that has to stop waits for a blocked log no longer than the grace period or `_COPY_SECONDS`
-        seconds, whichever ends later."""
+        that has to stop waits for a blocked log only for the grace period, but for at least 5
+        seconds."""
         deadline = time.monotonic() + _COPY_SECONDS
         while copying.is_alive():
             copying.join(1.0)
@@ -388,8 +388,7 @@ class Worker:
     def _await_signal(self, code: int) -> None:
         """Wait for our own signal if the recipe may have got the signal first. A backend that ends
         a job may signal all of the job's processes: then the recipe was stopped and has not failed.
-        Or the backend kills the processes one after the other: then this worker is killed before it
-        records an outcome, and the backend's reason counts."""
+        Or the backend kills this worker next: then the backend's reason counts."""
         everybody = os.environ.get("SWEEPER_SIGNALS") == "everybody"
         if code and not self._stopped_at and (everybody or code == -signal.SIGTERM):
             seconds = KILL_SECONDS if code == -signal.SIGKILL else SIGNAL_SECONDS
