@@ -34,7 +34,7 @@ def read_tables(problems: Problems) -> dict[str, object]:
 
 def table(name: str) -> tuple[Node, Problems]:
     """Return a table as a node, which is empty if the table is missing, and a `Problems` for the
-    caller to note its mistakes. Raises `EnvironmentFailure` if the file cannot be read."""
+    caller to note the table's mistakes. Raises `EnvironmentFailure` if the file cannot be read."""
     problems = Problems()
     entries = read_tables(problems).get(name, {})
     refuse(problems)

@@ -68,7 +68,8 @@ def apply_to_launch(
 
 
 def _take(entries: dict[str, tuple[Place, Node]], key: str) -> bool:
-    """Remove a key. `~launch.slurm.mem` removes one key of the nested section `slurm`."""
+    """Remove a key. Return whether it existed. `~launch.slurm.mem` removes one key of the nested
+    section `slurm`."""
     first, _, rest = key.partition(".")
     below = entries[first][1] if rest and first in entries else None
     if below is None or below.entries is None or rest not in below.entries:

@@ -36,9 +36,9 @@ class Expression(NamedTuple):
     size: int
 
     def value(self, lookup: _Lookup) -> object:
-        """Compute the expression. `lookup` returns the value of a key. Raises `Uncomputable`,
-        and the errors of `lookup`. Floats are rounded to 12 digits, so that floats and the ids
-        of runs are the same on every machine."""
+        """Compute the expression. `lookup` returns the value of a key. Raises `Uncomputable`, and
+        the errors of `lookup`. Floats are rounded to 12 significant digits, so that floats and the
+        ids of runs are the same on every machine."""
         try:
             value = _Computing(self.text, lookup).value(self.tree)
         except ZeroDivisionError as error:

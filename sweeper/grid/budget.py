@@ -44,7 +44,8 @@ ACCOUNT = SECTION.extended(
 
 
 def read_caps(node: Node, where: str, problems: Problems) -> Budget | None:
-    """Read the section `budget`, or the value of `launch --budget`."""
+    """Read the section `budget`, or the value of `launch --budget`. Return None if there is no
+    valid limit."""
     values = SECTION.read(node, where, problems).values
     return Budget(**values) if values.keys() & {"usd", "tokens", "hours"} else None
 

@@ -67,12 +67,12 @@ _OF_THE_SERVICE = ("TINKER_BASE_URL", "TINKER_API_KEY")
 
 
 def backend_fields() -> Iterator[Field]:
-    """Yield the fields of every backend."""
+    """Yield the section of each backend with options, as a field of `launch`."""
     yield from filter(None, map(field_of, every_backend()))
 
 
 def stage_backend_fields() -> Iterator[Field]:
-    """Yield the fields of the backends whose options may differ between runs."""
+    """Yield the sections of those backends whose options may differ between runs."""
     yield from filter(None, (field_of(kind) for kind in every_backend() if kind.by_run))
 
 

@@ -351,9 +351,9 @@ def _folded(head: str, about: str) -> Iterator[str]:
 
 
 def _schema_below(out: str) -> str | None:
-    """Return the path from the grid to the JSON Schema, if both are below the current folder, so
-    that an editor finds it on every machine that has the folder. Never returns a network
-    address."""
+    """Return the relative path from the grid to the JSON Schema, so that an editor finds the schema
+    on every machine that has the folder. Return None if there is no schema, or the grid is not
+    below the current folder."""
     grid = os.path.realpath(out)
     if (
         out == "-"

@@ -107,7 +107,8 @@ class _Naming:
         return field if field is not None and type(config.get(field)) is int else None
 
     def _values(self, config: Mapping[str, object], left_out: str | None) -> str:
-        """Return the values of a configuration as text for its id, without the key `left_out`."""
+        """Return the values of a configuration as text for a run's id, without the key
+        `left_out`."""
         shape = (left_out, *config)
         columns = self._columns.get(shape)
         if columns is None:
@@ -132,8 +133,8 @@ class _Names:
         self._taken: set[str] = set()
 
     def of(self, label: str, values: str) -> str:
-        """Return the name of the cell with these values: `label`, with a suffix if it is
-        taken."""
+        """Return the name of the cell with these values: `label`, with a suffix if another cell has
+        this label."""
         key = hash(values)
         name = self._names.get(key)
         if name is None:

@@ -131,7 +131,8 @@ def _single(grid: Grid) -> Iterator[tuple[str, Setting]]:
 
 
 def _reads(grid: Grid, name: str) -> bool:
-    """Return whether the command, or a script that it names, clearly reads SWEEPER_<name>."""
+    """Return whether the command, its environment or a script that it names contains the text
+    `SWEEPER_<name>`."""
     variable = f"SWEEPER_{name}"
     words = [*(grid.command or ()), *grid.launch.env.values()]
     return any(variable in text for text in (*words, *_sources(grid)))
@@ -324,7 +325,8 @@ class _Check:
                 self.problems.add(place, message)
 
     def _ask_recipe(self, validate: bool) -> Recipe | None:
-        """Let the recipe check every configuration. Return None if the recipe is not found."""
+        """Let the recipe check every configuration. Return None if the recipe cannot be
+        inspected."""
         grid = self.grid
         configs = [run.config for run in self.runs] if validate else []
         try:

@@ -54,8 +54,8 @@ def expand_with_baseline(grid: Grid, problems: Problems) -> tuple[Expanded, int 
 
 
 def expand_some(grid: Grid) -> list[Point] | None:
-    """Return some points of a grid that has mistakes; None if there are too many. Points with
-    values that depend on the seed are left out. No mistakes are noted, since they may be
+    """Return some points of a grid that has mistakes; None if the grid has too many points. Points
+    with values that depend on the seed are left out. No mistakes are noted, since they may be
     consequences of the grid's mistakes."""
     product = Product(grid, Problems(), [])
     if count_points(grid) > MAX_RUNS or product.overflows():

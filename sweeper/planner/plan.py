@@ -131,9 +131,8 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
     value that is the recipe's default, such as `lora_rank: 8` where the key was missing before.
 
     A run's id is made from the values that the grid gives, so these are new runs, which train
-    again. They are not the same runs, since the default may have been different when the
-    recorded runs trained.
-    """
+    again. They do not count as the recorded runs, since the default may have been different when
+    the recorded runs trained."""
     if plan.stages or recorded.stages:
         names = [stage.name for stage in plan.stages if recorded.stage(stage.name)]
         return [w for n in names for w in repeats_by_default(plan.only(n), recorded.only(n))]

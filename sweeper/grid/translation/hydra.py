@@ -200,12 +200,13 @@ def _vary(draft: Draft, line: int, name: str, value: str) -> None:
 
 def _tagged(arguments: list[str]) -> tuple[bool, str] | None:
     """For the arguments of `tag(...)`, return whether one of the tags is `log`, and the tagged
-    value. None without arguments."""
+    value. Return None if there are no arguments."""
     return (any(part == "log" for part in arguments[:-1]), arguments[-1]) if arguments else None
 
 
 def _range(arguments: list[str]) -> list[float] | None:
-    """Return start, end and step (if not 1) of `range(1,9,2)` or `range(stop=9)`."""
+    """Return start, end and step (if not 1) of `range(1,9,2)` or `range(stop=9)`. Return None if an
+    argument is not a number."""
     texts = {"start": "0", "step": "1"}
     places = [part for part in arguments if "=" not in part]
     order = ("stop",) if len(places) == 1 else ("start", "stop", "step")
@@ -241,7 +242,7 @@ def split_commas(text: str) -> list[str]:
 
 def _program(source: str) -> str | None:
     """Return the program with `@hydra.main` in the folder of the configuration `source`, or else in
-    one of the two folders above."""
+    one of the two folders above. Return None if there is no such program."""
     folder = os.path.dirname(source) or "."
     for place in (folder, os.path.join(folder, ".."), os.path.join(folder, "..", "..")):
         try:
