@@ -64,8 +64,8 @@ def every_backend() -> Iterator[BackendType]:
 
 
 def backend_type(name: str) -> BackendType:
-    """Return the description of the backend called `name`. Raises `UsageError` if it does not
-    exist or cannot be loaded."""
+    """Return the description of the backend called `name`. Raises `UsageError` if the backend does
+    not exist or cannot be loaded."""
     if name in _REGISTERED:
         return _REGISTERED[name]
     target = _BUILT_IN.get(name) or _plugins().get(name)
@@ -91,8 +91,9 @@ def backend_type(name: str) -> BackendType:
 
 
 def with_key(key: str) -> BackendType | None:
-    """Return the backend whose section of `launch` is called `key`, or None if there is none.
-    Raises `UsageError` if it cannot be loaded."""
+    """Return the description of the backend whose key in `launch` is `key`, such as `aws_batch` for
+    `aws-batch`; None if there is no such backend. Raises `UsageError` if the backend cannot be
+    loaded."""
     name = key.replace("_", "-")
     if name in _BUILT_IN or name in _REGISTERED or name in _plugins():
         return backend_type(name)
@@ -113,7 +114,8 @@ def registered(kind: BackendType) -> Generator[None]:
 
 
 def options_of(launch: Launch, place: str) -> Mapping[str, object]:
-    """Return the options of a plan for one of its places."""
+    """Return a plan's options for one of its places, with `gpus` and `per_gpu` if the plan sets
+    `gpus`."""
     options = launch.options.get(place.replace("-", "_"), _NO_OPTIONS)
     if not launch.gpus:
         return options
@@ -142,11 +144,12 @@ def open_places(
 ) -> dict[str, Backend]:
     """Open the backends of a plan and return them by the names of their places.
 
-    By default, the error of a place that cannot be opened is raised. `some` and `quiet` apply
-    only to a plan that lists its places. With them, a place also fails if `accept` raises
-    `EnvironmentFailure` for its backend. `some` returns each failed place as `Away`. `quiet`
-    does this only for places that do not answer, and raises other errors. It raises
-    `Unreachable` if no place answers.
+    By default, the error of a place that cannot be opened is raised. `some` and `quiet` change
+    this, but only for a plan that lists its places in `launch.backends`. A place then also fails if
+    `accept` raises `EnvironmentFailure` for its backend. With `some`, each failed place is returned
+    as an `Away`. With only `quiet`, a place that does not answer is returned as an `Away`, and the
+    errors of other places are raised. With `quiet`, `Unreachable` is raised if every place is an
+    `Away`.
     """
     backends: dict[str, Backend] = {}
     for place in launch.places:
@@ -174,9 +177,9 @@ def open_places(
 
 
 class Away(Backend):
-    """A place that could not be opened. `why` is the reason. Calls try to open it again, at most
-    every `_AGAIN_SECONDS`, and raise `Unreachable` until that succeeds. `room` and `location` do
-    not try: until then `room` returns None, and `location` no fields."""
+    """A place that could not be opened. `why` is the reason. Calls try to open the place again, at
+    most every `_AGAIN_SECONDS`, and raise `Unreachable` until that succeeds. `room` and `location`
+    do not try: while the place is not open, `room` returns None and `location` an empty mapping."""
 
     def __init__(
         self,
@@ -242,8 +245,9 @@ def capabilities_at(launch: Launch, place: str) -> Capabilities:
 
 
 def capabilities_together(launch: Launch) -> Capabilities:
-    """Return the capabilities that a plan's jobs have at every place of the plan. `restarts`
-    comes from the first place whose backend may restart jobs, `credentials` from all places."""
+    """Return the capabilities that a plan's jobs have at every place of the plan. If there are
+    several places, `restarts` comes from the first place whose backend may restart jobs,
+    `credentials` come from all places, and `python` is None."""
     capabilities = [capabilities_at(launch, place) for place in launch.places]
     if len(capabilities) == 1:
         return capabilities[0]
@@ -259,13 +263,13 @@ def capabilities_together(launch: Launch) -> Capabilities:
 
 def may_restart(launch: Launch) -> bool:
     """Return whether any backend of this plan may restart jobs by itself. True if a backend is
-    unknown on this machine."""
+    unknown on this machine or its options are incomplete."""
     return any(restarts_at(launch, place) for place in launch.places)
 
 
 def restarts_at(launch: Launch, place: str) -> bool:
     """Return whether the backend of this place may restart jobs by itself. True if the backend is
-    unknown on this machine."""
+    unknown on this machine or its options are incomplete."""
     try:
         return capabilities_at(launch, place).restarts is not None
     except UsageError:

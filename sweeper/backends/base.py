@@ -79,8 +79,8 @@ class Backend(ABC):
     """A backend that is open for one sweep and runs its jobs.
 
     Every method raises `sweeper.errors.Unreachable` if the backend does not answer. Callers must
-    never treat that as ABSENT. The first five methods are required. A backend implements the others
-    where they make sense.
+    never treat this error as the state ABSENT. The first five methods are required. A backend
+    implements the others where they make sense.
     """
 
     name: str
@@ -105,21 +105,22 @@ class Backend(ABC):
     def cancel(self, tokens: Sequence[str]) -> Collection[str] | None:
         """Ask the jobs to stop: send SIGTERM to the workers of running jobs and withdraw waiting
         jobs. Ignore unknown tokens. Return the tokens of jobs that cannot be stopped yet
-        (suspended, or about to start), or None if there are none. The caller repeats the call
-        for these."""
+        (suspended, or about to start); None means that there are none. The caller repeats the call
+        for the returned tokens."""
 
     @abstractmethod
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the lines of a job's output that the backend itself stores, if any."""
+        """Yield the lines of a job's output that the backend itself stores; nothing if it stores
+        none."""
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Check, before anything is recorded, that the backend would accept jobs with these
-        resources. Raises `EnvironmentFailure` if it never would."""
+        resources. Raises `EnvironmentFailure` if the backend would never accept them."""
         del resources
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Remove the backend's records of those jobs that have ended. The launcher does not
-        query them again."""
+        """Remove the backend's records of the jobs of `tokens` that have ended. Running jobs
+        continue."""
         del tokens
 
     def room(self, resources: Mapping[str, object] | None = None) -> int | None:
@@ -136,8 +137,9 @@ class Backend(ABC):
         return {}
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """Display `status`, a line about the sweep, and the labels of its jobs. `words` maps tokens
-        to labels: a state, `stale` or `paused: <why>`. It has only the labels that have changed."""
+        """Display `status`, a line about the sweep, and the labels of the sweep's jobs. `words`
+        maps tokens to labels, such as `running`, `stale` or `paused: rate limit`, and contains only
+        labels that have changed."""
         del status, words
 
 
@@ -181,8 +183,8 @@ class Check(NamedTuple):
 
 
 def require(checks: Iterable[Check], backend: str) -> None:
-    """Run the checks that a launch requires. Raises `EnvironmentFailure` for the first that
-    fails."""
+    """Run the checks that a launch requires, until one fails. Raises the error of this check, with
+    `EnvironmentFailure` in place of `LookupError`."""
     for check in checks:
         if check.needed:
             try:
@@ -194,7 +196,7 @@ def require(checks: Iterable[Check], backend: str) -> None:
 class Leftover(NamedTuple):
     """Files that are no longer needed and are removed together. `why` is the reason. In a remote
     store, `paths` are addresses. `release` is called with the paths before the files are removed.
-    If it raises `EnvironmentFailure`, the files stay."""
+    If `release` raises `EnvironmentFailure`, the files stay."""
 
     paths: Sequence[str]
     why: str
@@ -233,22 +235,22 @@ def _over(defaults: Options, later: Options) -> dict[str, object]:
 
 
 class BackendType(NamedTuple):
-    """The description of a backend. Its module must load quickly, so these functions import the
-    backend's code only when they are called.
+    """The description of a backend. Its module must load quickly, so the functions of a description
+    import the backend's code only when they are called.
 
     `open` takes the sweep's name, its folder (or URL) and the options. It raises
     `EnvironmentFailure` if the backend cannot be used. `section` declares the options. Users set
-    them in a grid (`launch.<name>`) and in a table of their configuration file. `doc` describes
-    the backend in one line. `by_run`: options may have `overrides` for some runs. `pins_gpus`:
-    jobs can have GPUs of their own, so the options may contain `gpus` and `per_gpu`, which users
-    set in `launch` itself. `records_defaults`: the defaults from the configuration file become
-    part of the plan, combined by `merge`. Otherwise the backend reads them when it is opened
-    (`configuration.configured`). `capabilities` and `checks` take the options of a plan;
-    `capabilities` raises `UsageError` if they are incomplete. `leftovers` takes a sweep's
-    folder, the ids of its runs that are over, and the ids of its runs that succeeded.
-    `manifests` takes the arguments of `open` and the jobs, grouped by submission. It returns a
-    preview of each submission without querying the backend. `manifests` is None if the backend
-    has no format of its own for jobs.
+    them in a grid (`launch.<name>`) and in a table of their configuration file. `doc` describes the
+    backend in one line. `by_run`: options may have `overrides` for some runs. `pins_gpus`: jobs can
+    have GPUs of their own, so the options may contain `gpus` and `per_gpu`, which users set in
+    `launch` itself. `records_defaults`: a plan contains the defaults from the configuration file.
+    Otherwise the backend reads the defaults when it is opened (`configuration.configured`). `merge`
+    merges later options, such as those of a grid, into earlier ones, such as the defaults.
+    `capabilities` and `checks` take the options of a plan; `capabilities` raises `UsageError` if
+    they are incomplete. `leftovers` takes a sweep's folder, the ids of its runs that are over, and
+    the ids of its runs that succeeded. `manifests` takes the arguments of `open` and the jobs,
+    grouped by submission. It returns a preview of each submission without querying the backend.
+    `manifests` is None if the backend has no format of its own for jobs.
     """
 
     name: str

@@ -10,7 +10,7 @@ from sweeper.fields.nodes import Place, Problems
 
 def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
     """Return a backend's table of the configuration file in the form of a plan's options; empty if
-    there is none. Mistakes in the file are added to `problems`, each with its place."""
+    there is none. Mistakes in the file are added to `problems`."""
     path, document = config_file.file(), config_file.read_tables(problems)
     others = document.keys() - {kind.key}
     tables = [name.replace("-", "_") for name in backend_names()] if others else []

@@ -33,9 +33,8 @@ def image_option(doc: str) -> Option:
 
 
 def texts_matching(pattern: str, called: str, *, least: int = 0, most: int = 100) -> Texts:
-    """Return the kind of an option that is a list of strings. Each string must match `pattern`.
-    `called` describes such a string: the message about a wrong one ends with "is not a
-    `called`"."""
+    """Return the kind of an option that is a list of strings. Each string must match `pattern`. The
+    message about a string that does not match ends with "is not a", followed by `called`."""
 
     def wrong_with(text: str) -> str | None:
         return None if re.fullmatch(pattern, text) else f"{text[:60]!r} is not a {called}"
@@ -71,7 +70,7 @@ def options_with_image(
 
 def capabilities(options: _Options, *credentials: str) -> Capabilities:
     """Return the capabilities of jobs that run on other machines and share no files with this
-    one."""
+    machine."""
     return Capabilities(
         here=False,
         files=False,
@@ -91,8 +90,8 @@ def require_digest(image: str) -> str:
 
 
 def process_exit_code(code: int) -> int:
-    """Convert a container's exit code to Python's: 137 (signal 9) becomes -9. Codes above those of
-    signals, such as 255, are the program's own."""
+    """Convert a container's exit code to Python's: 137 (signal 9) becomes -9. Codes that mean no
+    signal, such as 1 and 255, stay the same."""
     return 128 - code if code in _SIGNALS else code
 
 

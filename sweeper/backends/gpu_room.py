@@ -14,8 +14,8 @@ _STARTING_SECONDS = 5.0
 
 class GpuRoom:
     """The number of jobs that can get GPUs now. `options` are the backend's options for all of its
-    jobs; the `resources` of a call are those of one stage's jobs. Without `gpus` there is no limit.
-    A job that was just submitted counts as using its devices already."""
+    jobs; the `resources` of a call are those of one stage's jobs. Without `gpus` in these options
+    there is no limit. A job that was just submitted counts as using its devices already."""
 
     def __init__(self, options: Mapping[str, object], backend: str) -> None:
         self._backend, self._options = backend, options
@@ -31,7 +31,7 @@ class GpuRoom:
         return self._gpus_by_options[key]
 
     def submitted(self, jobs: Sequence[JobSpec]) -> None:
-        """Record that these jobs were submitted now. Only jobs that get GPUs count."""
+        """Record that these jobs were submitted now. Jobs that get no GPUs are ignored."""
         with_gpus = [job for job in jobs if self._of(self._options) or self._of(job.resources)]
         self._submitted += [time.monotonic()] * len(with_gpus)
 
@@ -50,7 +50,8 @@ class GpuRoom:
             raise Unreachable(f"{self._backend}: {error}") from error
 
     def check(self, resources: Iterable[Mapping[str, object]]) -> None:
-        """Raise `EnvironmentFailure` if this machine has fewer GPUs than one job needs."""
+        """Raise `EnvironmentFailure` if this machine has fewer GPUs than one job needs, or if its
+        GPUs cannot be listed."""
         try:
             for options in (self._options, *resources):
                 if (gpus := self._of(options)) is not None:

@@ -19,9 +19,9 @@ _AGAIN_SECONDS = 2.0, 30.0
 
 
 class Helper:
-    """A process that executes `module`. A request starts it if it does not run. It is killed if
-    it does not answer. `platform` is the platform's name, `opening` the content of the first
-    request, and `seconds` the timeout of an answer."""
+    """A process that executes `module`. A request starts the process if it does not run. The
+    process is killed if it does not answer. `platform` is the platform's name, `opening` the
+    content of the first request, and `seconds` the timeout of an answer."""
 
     def __init__(
         self,

@@ -1,5 +1,6 @@
 """Finds the live workers of a sweep on this machine by their command lines and locks, whichever
-user or launcher started them. Backends check this before they report that a job does not exist."""
+user or launcher started them. The backends `local` and `tmux` search for the worker of a job before
+they report that the job does not exist."""
 
 import os
 from collections.abc import Iterable
@@ -35,7 +36,7 @@ class Workers:
 
     def holding(self, tokens: Iterable[str]) -> set[str]:
         """Return the tokens whose worker is alive, even if it is not visible from here. Raises
-        `Unreachable`."""
+        `Unreachable` if the process table cannot be read."""
         wanted = set(tokens)
         held = {token for token in wanted if worker_lock.is_held(self._job(token))}
         return held | self.find(wanted - held).keys()

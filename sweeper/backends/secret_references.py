@@ -1,5 +1,6 @@
-"""References to secrets, for jobs that do not inherit the launcher's environment.
-`launch.<backend>.secrets` maps variables to the places where the platform keeps their values."""
+"""References to secrets, for jobs that do not inherit the launcher's environment. The option
+`launch.<backend>.secrets` maps each variable to a reference, which tells the platform where the
+variable's value is."""
 
 from sweeper.backends.base import BackendType
 from sweeper.common.json_values import table_of
@@ -28,9 +29,8 @@ def secrets_option(doc: str, reference: Matching, example: str) -> Option:
 
 
 def where_to_say(backend: BackendType, name: str) -> str:
-    """Return the end of a message: in parentheses, the option with which a grid passes the
-    secret `name` to jobs: a mapping to references, or a list of names. Empty if the backend has no
-    such option."""
+    """Return the end of a message: in parentheses, a setting of the grid that passes the secret
+    `name` to jobs of the backend. Return an empty string if the backend has no option `secrets`."""
     field = backend.section.fields.get(_FIELD)
     if field is None or not field.examples:
         return ""

@@ -83,12 +83,12 @@ class Site:
     at the same time; the test of many jobs runs `many` in total. `python` is the jobs' interpreter.
     Waits last at most `seconds`. `knows_codes`: the backend reports the exit codes of jobs.
 
-    `hold`, `silence`, `preempt` and `lose_node` are functions that return a context manager: it
-    causes an event, and undoes it at exit. `hold`: jobs with the resources that the context
-    manager yields stay pending. `silence`: the platform does not answer. `preempt` and
-    `lose_node` get the backend's id of a job and take the job's machine away, the first like a
-    spot market, the second like a power cut. The platform must not restart a job with the
-    resources `fragile`.
+    `hold`, `silence`, `preempt` and `lose_node` are functions that return a context manager, which
+    causes an event at its start and undoes the event at its end. `hold`: jobs with the resources
+    that the context manager yields stay pending. `silence`: the platform does not answer. `preempt`
+    and `lose_node` get the backend's id of a job and take the job's machine away, the first like a
+    spot market, the second like a power cut. The platform must not restart a job with the resources
+    `fragile`.
     """
 
     name: str
@@ -115,7 +115,7 @@ class Site:
         self.end()
 
     def place(self, sweep: str = "sweep") -> Path:
-        """Return the folder of a sweep, which exists."""
+        """Return the folder of a sweep. Create the folder if it does not exist."""
         folder = self.folder / "root" / sweep
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -144,7 +144,7 @@ class Site:
         return JobSpec(token, f"lr=1e-4,#{token}", argv, where, {**self.resources, **resources})
 
     def quick(self, token: str) -> JobSpec:
-        """Return a job that appends a line to the file `done` and ends."""
+        """Return a job that appends its token as a line to the file `done` and ends."""
         where = str(self.place())
         argv = ["/bin/sh", "-c", _QUICK, "sh", where, token]
         return JobSpec(token, token, argv, where, dict(self.resources))
@@ -174,7 +174,7 @@ class Site:
             self.mark(token, "end", sweep).touch()
 
     def end(self) -> None:
-        """End all jobs, and cancel pending ones."""
+        """Make all jobs end, cancel those that are pending, and wait until all have ended."""
         for sweep, tokens in self._submitted.items():
             self.finish(*tokens, sweep=sweep)
             backend = self.open(sweep)
@@ -266,8 +266,8 @@ class BackendContract:
         assert {status.state for status in other.poll(tokens).values()} == {JobState.RUNNING}
 
     def test_jobs_that_are_to_be_shown_together(self, site: Site) -> None:
-        """Submit jobs for one window in two submissions, and also a job without a window. There are
-        more jobs than fit into the window."""
+        """Submit jobs for one window in two submissions, and also a job without a window. If 16
+        jobs can run in parallel, one window is too small for all of them."""
         backend = site.open()
         tokens = [f"ababababab{index:02d}-a1" for index in range(max(2, min(16, site.parallel)))]
         jobs = [site.job(token)._replace(window="lr=0.1: a.b") for token in tokens]
@@ -289,8 +289,8 @@ class BackendContract:
         assert _status(site.open("two"), token).state is JobState.ABSENT
 
     def test_cancel_asks_the_worker_to_stop_and_gives_it_time(self, site: Site) -> None:
-        """SIGTERM reaches only the worker, which signals its children itself. The worker is not
-        killed before it has saved."""
+        """SIGTERM reaches the worker but not its children. The worker is not killed before it has
+        saved."""
         backend, token = site.open(), "abababababab-a1"
         backend.submit([site.job(token, saves=_SAVES_SECONDS)])
         site.await_start(token)

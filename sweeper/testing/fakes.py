@@ -28,9 +28,10 @@ class FakeBackend(Backend):
 
     `submitted` lists the tokens of all accepted submissions in order. A job that was submitted
     twice is in it twice. `shown` lists the arguments of the calls of `show`. `not_yet` holds tokens
-    that cannot be stopped yet. With `reachable = False`, every call raises `Unreachable`, except a
-    `poll` of no tokens. With `lose_reply = True`, the next submission is accepted and then raises
-    `Unreachable`. If `refusal` is set, every submission of jobs raises it and starts nothing.
+    that cannot be stopped yet. With `reachable = False`, `submit`, `find`, `poll`, `cancel`, `logs`
+    and `show` raise `Unreachable`, but a `poll` of no tokens does not. With `lose_reply = True`,
+    the next submission is accepted and then raises `Unreachable`. If `refusal` is set, every
+    submission of jobs raises it and starts nothing.
     """
 
     name = "fake"

@@ -37,9 +37,9 @@ class Fault(Enum):
     KILL_AFTER = "kill_after"
     """The caller is killed after the call has taken effect."""
     POWER = "power"
-    """The caller is killed after the call has taken effect, and writes that the store does not
-    promise to be durable are lost: appended bytes, and replacements with `durable=False`. For a
-    backend it is the same as `KILL_AFTER`."""
+    """The caller is killed after the call has taken effect. The writes that a store may lose in a
+    power cut are undone: appended bytes, and replacements with `durable=False`. For a backend,
+    `POWER` is the same as `KILL_AFTER`."""
 
 
 def _raise_killed() -> NoReturn:
@@ -47,12 +47,13 @@ def _raise_killed() -> NoReturn:
 
 
 class Faults:
-    """The choice of the calls that fail, and how.
+    """The choice of the calls that fail, and how they fail.
 
-    `chosen` maps a call's number to its fault, or is a function of the number and the call's
-    name (`"store.create s/state/..."`, `"backend.find"`) that returns the fault or None. `kill`
-    ends the caller. By default it raises `Killed`; a test with real processes may send SIGKILL
-    instead. `calls` lists all previous calls, and `struck` those that failed.
+    `chosen` maps a call's number to its fault, or is a function of the number and the call's name
+    (`"store.create s/state/..."`, `"backend.find"`) that returns the fault or None. `kill` ends the
+    caller. By default it raises `Killed`; a test with real processes may send SIGKILL instead.
+    `calls` lists the names of all previous calls. `struck` lists the number, the fault and the name
+    of each call that had a fault.
     """
 
     def __init__(
@@ -100,8 +101,8 @@ class Faults:
 
 
 class FaultyStore:
-    """A store that fails as `faults` decides, and otherwise behaves like `store`. With `remote`, it
-    says that it is a remote store, and its files have no local paths."""
+    """A store that fails as `faults` decides, and otherwise behaves like `store`. With `remote`,
+    `is_remote` is True and files have no local paths."""
 
     def __init__(self, store: Store, faults: Faults, *, remote: bool = False) -> None:
         self.root = store.root
@@ -187,7 +188,9 @@ class FaultyStore:
 
 
 class FaultyBackend(Backend):
-    """A backend that fails as `faults` decides and otherwise behaves like `backend`."""
+    """A backend whose methods `submit`, `find`, `poll`, `cancel`, `logs` and `room` fail as
+    `faults` decides, and otherwise call those of `backend`. The other methods are the defaults of
+    `Backend`."""
 
     def __init__(self, backend: Backend, faults: Faults) -> None:
         self.name = backend.name

@@ -1,5 +1,5 @@
-"""Describes the backend for plain processes on this machine. Its code is loaded when a sweep is
-launched."""
+"""The description of the backend for plain processes on this machine. The backend's other modules
+are loaded only when they are used."""
 
 from collections.abc import Iterable, Mapping
 

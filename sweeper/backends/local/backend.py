@@ -21,8 +21,8 @@ from sweeper.errors import NoRoom, Unreachable
 class LocalBackend(Backend):
     """A backend (see `sweeper.backends.base.Backend`).
 
-    Every call first reaps children that have ended. `poll` forgets the exit code of each ended
-    child whose token is not among its arguments.
+    `submit`, `find`, `poll` and `cancel` first reap children that have ended. `poll` forgets the
+    exit code of each ended child whose token is not among its arguments.
     """
 
     name = "local"
