@@ -1,5 +1,5 @@
-"""The description of the AWS Batch backend and its section of a grid. The other code is loaded when
-a sweep is launched there."""
+"""The description of the AWS Batch backend and its section of a grid. The backend's other modules
+are loaded only when they are used."""
 
 from collections.abc import Iterable, Mapping
 
@@ -33,7 +33,6 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _capabilities(plan_options: Mapping[str, object]) -> Capabilities:
-    """Return the capabilities: jobs run on other machines and share no files with this one."""
     options = read_options(plan_options)
     return Capabilities(
         here=False,

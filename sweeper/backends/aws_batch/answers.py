@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import NotRequired, TypedDict
 
 Answer = Mapping[str, object]
-"""An answer without a declared type, of an operation whose answer is hardly used."""
+"""The answer of an operation for which this module declares no type."""
 
 
 class EnvironmentOrder(TypedDict):
@@ -52,7 +52,7 @@ class Secret(TypedDict):
 
 
 class ContainerProperties(TypedDict, total=False):
-    """The settings common to all containers of a job definition."""
+    """The container settings of a job definition."""
 
     secrets: list[Secret]
 
@@ -142,7 +142,8 @@ class Images(TypedDict):
 
 
 class Role(TypedDict):
-    """A role and its trust policy: a document, or its text."""
+    """An IAM role. `AssumeRolePolicyDocument` is the role's trust policy, as a document or as
+    text."""
 
     Arn: str
     AssumeRolePolicyDocument: NotRequired[object]

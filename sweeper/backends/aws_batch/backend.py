@@ -1,5 +1,5 @@
 """Runs jobs at AWS Batch: see docs/aws-batch.md. A job is identified by its name. Jobs that are
-submitted together become one array. A restart by Batch counts as a new attempt."""
+submitted together can become one array job. A restart by Batch counts as a new attempt."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,8 @@ _PASSING = ("CREATING", "UPDATING")
 _TERMINATE_AGAIN_SECONDS = 30.0, 300.0
 """Backoff after a job could not be terminated for lack of permission: first and longest wait."""
 _OTHER_SWEEP_SECONDS = 5.0, 60.0
-"""Backoff of a submission while a job of another sweep is running: first and longest wait."""
+"""Backoff of a submission while a job of an earlier sweep in the same folder has not ended: first
+and longest wait."""
 _DOUBT_SECONDS = 15.0
 """Seconds during which a listing may lack a job whose submission got no reply: Batch does not
 promise to list new jobs immediately. The same number of seconds applies after the start of this
@@ -83,8 +84,8 @@ class AwsBatchBackend(Backend):
         return {"queue": self._queue_arn or self._options.queue}
 
     def check(self) -> None:
-        """Raise `EnvironmentFailure` if the queue does not exist. A closed queue (draining) is
-        accepted: it may have jobs of the sweep."""
+        """Raise `EnvironmentFailure` if the queue does not exist. A queue that accepts no jobs is
+        no error here, since it may still have jobs of the sweep."""
         self._queue_arn = self._queue()["jobQueueArn"]
 
     def _queue(self) -> JobQueue:
@@ -98,10 +99,10 @@ class AwsBatchBackend(Backend):
         return queues[0]
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
-        """Check, before anything is recorded, that the queue accepts jobs and that the job
-        definition exists or can be made, with the secrets that runs need. A closed queue is
-        accepted while jobs of the sweep run there. Raises `EnvironmentFailure`, and the exceptions
-        of `definition`."""
+        """Check that the queue accepts jobs and that a job definition of the user has the secrets
+        that runs need. If the definition is made from an image, make it. A queue that accepts no
+        jobs is no error while it has unfinished jobs of the sweep. Raises `EnvironmentFailure`, and
+        the exceptions of `definition`."""
         del resources
         try:
             self._prepare()
@@ -110,8 +111,8 @@ class AwsBatchBackend(Backend):
                 raise
 
     def _prepare(self) -> str:
-        """Check the queue, and return the name of the job definition. Raises `_Closed`, and the
-        exceptions of `definition`."""
+        """Check the queue, and return the name and revision of the job definition. Raises
+        `_Closed`, and the exceptions of `definition`."""
         queue = self._queue()
         state, status = queue.get("state"), queue.get("status")
         message = (
@@ -140,7 +141,7 @@ class AwsBatchBackend(Backend):
         self._others.succeeded()
 
     def _wait_for(self, job: str) -> NoReturn:
-        """Raise `Unreachable` with the name of a running job of an earlier sweep in the same
+        """Raise `Unreachable` with the id of an unfinished job of an earlier sweep in the same
         folder."""
         reason = f"the job {job} of an earlier sweep in this folder is still running"
         how = f"`aws batch terminate-job --job-id {job} --reason gone`"
@@ -182,8 +183,8 @@ class AwsBatchBackend(Backend):
             raise refused
 
     def _terminate(self, job: str) -> None:
-        """Terminate a job. Raises `Refused` if that is not permitted. Until the backoff has passed,
-        further calls raise the same error without a request."""
+        """Terminate a job. Raises `Refused` if AWS does not permit this. Until the backoff has
+        passed, further calls for the job raise the same error without a request."""
         backoff = self._refused.setdefault(job, Backoff(*_TERMINATE_AGAIN_SECONDS, self._clock))
         backoff.check()
         try:
@@ -200,7 +201,7 @@ class AwsBatchBackend(Backend):
         del self._refused[job]
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the current output of every attempt of the job from CloudWatch. Pages are fetched
+        """Yield the current output of every start of the job from CloudWatch. Pages are fetched
         while iterating."""
         if self.jobs.unknown([token]):
             self.jobs.refresh()
@@ -214,8 +215,8 @@ class AwsBatchBackend(Backend):
                 yield from self._stream(group, stream)
 
     def _stream(self, group: str, stream: str) -> Iterator[str]:
-        """Yield the lines of a log stream. The last page is recognized because its page token is
-        that of the page before it."""
+        """Yield the lines of a log stream. The `nextForwardToken` of the last page is the token
+        with which that page was requested."""
         token: dict[str, str] = {}
         while True:
             answer = self.aws.call(
@@ -234,7 +235,7 @@ class AwsBatchBackend(Backend):
             token = {"nextToken": following}
 
     def _submit(self, jobs: Sequence[JobSpec], by: str) -> None:
-        """Submit jobs with the job definition `by`, as an array or a single job."""
+        """Submit one job, or several as an array job, with the job definition `by`."""
         tokens = [job.token for job in jobs]
         if len(jobs) > 1:
             self.names.keep(tokens)

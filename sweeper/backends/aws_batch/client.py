@@ -1,5 +1,5 @@
-"""Calls AWS with botocore and interprets its errors. Calls are written `call(<service>,
-<operation>, ...)`, so that a test can compare them with docs/aws-batch-policy.json."""
+"""Calls AWS with botocore and interprets the errors. Calls are written `call(<service>,
+<operation>, ...)`, so that a test can compare the operations with docs/aws-batch-policy.json."""
 
 import time
 from collections import Counter
@@ -15,8 +15,8 @@ from sweeper.common.json_values import is_table, list_of, table_of
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 _TRIES = 4
-"""How often botocore tries a request that may be repeated. Later the launcher repeats it. After
-throttling, botocore also sends fewer requests ("adaptive")."""
+"""How often botocore tries a request that may be repeated. If all tries fail, the launcher tries
+again later. After throttling, botocore also sends fewer requests ("adaptive")."""
 _THROTTLED_TRIES = 8
 _MOST_SECONDS = 20.0
 _EXPIRED = {
@@ -141,15 +141,15 @@ class Aws:
     def call(self, service: str, operation: str, **parameters: object) -> Answer: ...
 
     def call(self, service: str, operation: str, **parameters: object) -> Answer:
-        """Return the answer to a request. botocore repeats it after temporary failures. Raises
-        `Unreachable` or a subclass."""
+        """Return the answer to a request. botocore repeats the request after temporary failures.
+        Raises `Unreachable` or a subclass."""
         return self._send(service, operation, True, parameters)
 
     def submit(self, service: str, operation: str, **parameters: object) -> Answer:
-        """Return the answer to a request that creates something. Repeat it only if AWS throttled
-        it, since AWS then did not execute it. Raises `EnvironmentFailure` if AWS will never accept
-        it, and `Refused` or `Throttled` if AWS did not accept it this time. Another `Unreachable`
-        means that AWS may have accepted it."""
+        """Return the answer to a request that creates something. Repeat the request only if AWS
+        throttled it, since AWS then did not execute it. Raises `EnvironmentFailure` if AWS will
+        never accept the request, and `Refused` or `Throttled` if AWS did not accept it this time.
+        Another `Unreachable` means that AWS may have accepted it."""
         waits = spread(delays(0.5, _MOST_SECONDS, times=_THROTTLED_TRIES - 1))
         try:
             return retried(
@@ -221,8 +221,8 @@ class Aws:
 
 
 def _unreachable(error: Exception, service: str, operation: str) -> Unreachable:
-    """Return the exception with a one-line message for the user. botocore is loaded late, so its
-    errors are recognized by name."""
+    """Convert an error of botocore to an exception with a one-line message for the user. botocore
+    is loaded late, so the classes of its errors are recognized by name."""
     kind, where = type(error).__name__, f"AWS {service.title()}"
     response: object = getattr(error, "response", None)
     if is_table(response):

@@ -27,9 +27,10 @@ class Overrides(TypedDict):
 
 
 def definition(aws: Aws, options: Options) -> str:
-    """Return the name and revision of the job definition; make it if needed. Raises `Unreachable`,
-    `EnvironmentFailure` if AWS does not accept it, and `UsageError` if the definition named in the
-    options does not exist or lacks a secret that runs need."""
+    """Return the name and revision of the job definition. Make the definition if it is made from an
+    image and does not exist yet. Raises `Unreachable`, `EnvironmentFailure` if AWS does not accept
+    the definition, and `UsageError` if the definition named in the options does not exist or lacks
+    a secret that runs need."""
     existing = find_definition(aws, options)
     if existing is not None:
         return f"{existing['jobDefinitionName']}:{existing['revision']}"
@@ -58,8 +59,8 @@ def registration(options: Options) -> dict[str, object]:
 
 
 def find_definition(aws: Aws, options: Options) -> JobDefinition | None:
-    """Return the newest active revision of the definition, or None. Raises `UsageError` if the
-    definition named in the options lacks a secret."""
+    """Return the newest active revision of the definition, or None if there is none. Raises
+    `UsageError` if the definition named in the options lacks a secret."""
     named = options.job_definition
     if named is None:
         query: dict[str, object] = {"jobDefinitionName": called(options), "status": "ACTIVE"}
@@ -91,7 +92,7 @@ def called(options: Options) -> str:
 
 
 def _container(options: Options) -> dict[str, object]:
-    """Return the container settings of a definition. They contain no secret's value."""
+    """Return the container settings of a definition. They contain no values of secrets."""
     container: dict[str, object] = {
         "image": options.image,
         "resourceRequirements": _resources(
@@ -145,7 +146,8 @@ def retry_strategy(options: Options) -> dict[str, object]:
 
 
 def timeout(options: Options) -> Mapping[str, object]:
-    """Return Batch's time limit for an attempt, as `submit_job` takes it."""
+    """Return Batch's time limit for each start of a job, as parameters of SubmitJob; empty without
+    `timeout_s`."""
     if options.timeout_s is None:
         return {}
     seconds = max(_LEAST_TIMEOUT, round(options.timeout_s))

@@ -1,4 +1,5 @@
-"""Builds the requests to Batch. Many jobs that are submitted together become one array job."""
+"""Builds the requests to Batch. Jobs that are submitted together, and whose commands differ only in
+their token, can become one array job."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence

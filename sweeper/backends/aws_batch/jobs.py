@@ -1,5 +1,5 @@
-"""Tracks the jobs of a sweep at AWS Batch with few calls, each about up to 100 jobs. A poll
-queries every job that has no status yet. It queries other unfinished jobs only up to a limit."""
+"""Tracks the jobs of a sweep at AWS Batch with few calls, each for at most 100 jobs. A poll queries
+every job that has no status yet, but other unfinished jobs only up to a limit."""
 
 # Jobs beyond that limit keep the status of their last query. At worst, a job that has ended still
 # counts as unfinished. While the numbers of an array's children in each state are unchanged, only
@@ -139,9 +139,9 @@ class Jobs:
         return going
 
     def others(self, tokens: Iterable[str]) -> dict[str, str]:
-        """Return token -> id of the job that blocks it: an unfinished job of an earlier sweep in
-        the same folder. An array of such a sweep blocks all tokens, since its own tokens are
-        unknown. Uses the last listing."""
+        """Return token -> id of the job that blocks the token: an unfinished job of an earlier
+        sweep in the same folder. An array of such a sweep blocks all tokens, since the array's own
+        tokens are unknown. Uses the last listing, and makes the first one if necessary."""
         if self.listed_at < 0:
             self.refresh()
         array = self._others.get("")
@@ -149,7 +149,9 @@ class Jobs:
         return {token: job for token, job in others.items() if job is not None}
 
     def refresh_for(self, tokens: Sequence[str]) -> None:
-        """List the jobs again if a token was in no listing and the last listing is old enough."""
+        """List the jobs again if some of the tokens have no known job, and the last listing is at
+        least `_LIST_SECONDS` old. If each of these tokens may be a restart of a live job, the
+        listing must be `_RESTART_SECONDS` old."""
         missing = [token for token in tokens if token not in self._ids]
         restarts = all(map(self._restarted, missing))
         wait = _RESTART_SECONDS if restarts else _LIST_SECONDS
@@ -181,8 +183,8 @@ class Jobs:
 
     def to_terminate(self, tokens: Sequence[str]) -> list[str]:
         """Return the ids of the jobs to terminate for these tokens. Jobs that are known to have
-        ended are left out. If all unfinished children of an array are included, the array's id
-        replaces theirs."""
+        ended are left out. If they include all unfinished children of an array, the array's id
+        replaces the ids of these children."""
         jobs = [job for t in tokens for job in (*self._ids.get(t, ()), *self._older(t))]
         chosen = dict.fromkeys(job for job in jobs if not _ended(self._seen.get(job)))
         for array, size in self._sizes.items():

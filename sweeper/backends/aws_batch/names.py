@@ -52,8 +52,9 @@ class Names:
         self._tables[digest] = list(tokens)
 
     def tokens(self, name: str) -> list[str]:
-        """Return the tokens of the job called `name`, in order of their index if it is an array.
-        Empty if it is not a job of this sweep or its table is gone. Raises `StoreError`."""
+        """Return the tokens of the job called `name`: one, or for an array those of its children,
+        in order. Return an empty list if the job is not of this sweep, or if the array's table is
+        gone. Raises `StoreError`."""
         identity, rest = self._parts(name)
         if identity is None or identity not in ("", self.identity.current()):
             return []
@@ -72,8 +73,8 @@ class Names:
 
     def anothers(self, name: str) -> str | None:
         """Return the token of the job called `name` if an earlier sweep in the same folder
-        submitted it, else None. If the job is an array, return an empty string: the table of the
-        array's tokens was removed with that sweep."""
+        submitted it. For an array job of such a sweep, return an empty string, since the table of
+        its tokens was removed with the sweep. Return None for all other jobs."""
         identity, rest = self._parts(name)
         if not identity or identity == self.identity.current():
             return None

@@ -62,10 +62,10 @@ _NONE: Mapping[str, Never] = MappingProxyType({})
 
 class Options(NamedTuple):
     """Options of jobs at AWS Batch. `memory` is in MiB, `timeout_s` in seconds. Either
-    `job_definition` names a job definition, or one is made from `image` and other options.
+    `job_definition` names a job definition, or a definition is made from `image` and other options.
     `role` is the role of the jobs. `execution_role` fetches their image and secrets and writes
     their logs. `secrets` maps a variable to the ARN of a secret or parameter. `array` is the
-    smallest number of jobs that become an array job (0: never). `python` is the image's
+    smallest number of jobs that are submitted as an array job (0: never). `python` is the image's
     interpreter in which sweeper is installed."""
 
     queue: Annotated[str, Option(_QUEUE, "The job queue, by name or ARN.", "my-queue")]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from beaker.beaker_pb2 import Job, Workload
 
 _WHY_SECONDS = 10.0
-"""Interval between queries for the reasons why jobs wait."""
+"""Seconds between two queries for the reason why a job waits."""
 _MOST = 100
 """Maximum number of jobs whose details are queried together."""
 _ROOM_SECONDS = 5.0, 60.0
@@ -31,8 +31,8 @@ _NEWEST: Mapping[str, object] = {"sort_order": "SORT_ORDER_DESCENDING", "created
 
 
 class Detail(NamedTuple):
-    """`job` is the newest job of an experiment, or None if it has no job yet. `at` is the
-    monotonic time of the query, and `status` the status of the experiment at that time."""
+    """The newest job of an experiment, or None if the experiment has no job yet. `at` is the
+    monotonic time of the query, and `status` the experiment's status at that time."""
 
     status: str
     at: float
@@ -40,7 +40,8 @@ class Detail(NamedTuple):
 
 
 def open_backend(sweep: str, folder: str, options: Options) -> "BeakerBackend":
-    """Open the backend for one sweep. Raises `EnvironmentFailure` without a usable workspace."""
+    """Open the backend for one sweep. Raises `EnvironmentFailure` if there is no usable
+    workspace."""
     backend = BeakerBackend(Service(options.workspace), options, sweep, folder)
     backend.find([])
     return backend
@@ -109,7 +110,7 @@ class BeakerBackend(Backend):
             self._service.ask("DeleteWorkloads", workload_ids=over)
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the job's current output; nothing if it never started."""
+        """Yield the job's current output; nothing if the job never started."""
         workload = self._listed(token).get(token)
         for job in self._jobs([workload] if workload else []):
             for line in self._service.lines(job.id) if job else ():
@@ -128,11 +129,11 @@ class BeakerBackend(Backend):
                 self._service.create(name, experiment)
 
     def _make_way(self, token: str) -> bool:
-        """Free the experiment name of a token: rename an ended experiment that has it. (That
+        """Free the experiment name of a token: rename an ended experiment that has this name. (The
         experiment belongs to an earlier sweep in the same folder, since `find` is called before a
         resubmission.) Return True if the name is free, and False if an unfinished experiment of
-        this sweep has it. Raises `EnvironmentFailure` if the experiment is in another workspace,
-        and `Refused` if it belongs to an earlier sweep and has not ended."""
+        this sweep has it. Raises `EnvironmentFailure` if an experiment in another workspace has the
+        name, and `Refused` if an unfinished experiment of an earlier sweep has it."""
         workload = self._listed(token, anyones=True).get(token)
         if workload is None:
             reason = (
@@ -168,8 +169,8 @@ class BeakerBackend(Backend):
         return status
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's unfinished experiments, and query those of `wanted` that are not
-        listed."""
+        """List the sweep's unfinished experiments, and query the experiments of `wanted` that are
+        not listed. Without `anew`, a recent listing is used again."""
         if anew or self._freshness.is_over():
             going = [*WAITS, "STATUS_RUNNING", "STATUS_STOPPING", "STATUS_UPLOADING_RESULTS"]
             with self._freshness.renewed():
@@ -204,7 +205,7 @@ class BeakerBackend(Backend):
         return listed
 
     def _query_details(self, tokens: Iterable[str]) -> None:
-        """Query the newest jobs of the experiments whose details must be queried now."""
+        """Query the newest jobs of at most `_MOST` experiments whose details are due."""
         now = time.monotonic()
         due = sorted((at, token) for token in tokens if (at := self._due(token, now)) is not None)
         requests = [(token, item) for _, token in due[:_MOST] if (item := self._workloads[token])]
@@ -216,9 +217,8 @@ class BeakerBackend(Backend):
                 self._nodes[node] = self._node(node)
 
     def _due(self, token: str, now: float) -> float | None:
-        """If the experiment's details must be queried now, return when they were last queried,
-        else None. Return 0 if they were never queried, or not since the experiment's status
-        changed."""
+        """Return None if the experiment's details need not be queried now. Otherwise return when
+        they were last queried: 0 if never, or not since the experiment's status changed."""
         workload, detail = self._workloads.get(token), self._details.get(token)
         if workload is None or token in self._over:
             return None

@@ -65,21 +65,22 @@ class _Ended(Protocol):
 
 
 class Refused(Unreachable):
-    """The service refused a request. `status` is gRPC's status."""
+    """The service refused a request. `status` is the name of gRPC's status code."""
 
     def __init__(self, message: str, status: str) -> None:
         super().__init__(message)
         self.status = status
 
     def settled(self) -> EnvironmentFailure:
-        """Return the exception for a failed creation. It is permanent, unless credentials can be
-        renewed or room may become free."""
+        """Return the exception for a failed creation: this one if credentials can be renewed or
+        room may become free, else a permanent `EnvironmentFailure`."""
         return self if self.status in _PASSING else EnvironmentFailure(str(self))
 
 
 class Service:
     """A connection to the service in the user's configuration, for one workspace. Raises
-    `EnvironmentFailure` if there is no configuration or no workspace."""
+    `EnvironmentFailure` if the client is not installed, or if the configuration has no login or no
+    workspace."""
 
     def __init__(self, workspace: str | None = None) -> None:
         self._backoff = Backoff(*_AGAIN_SECONDS)
@@ -98,20 +99,21 @@ class Service:
 
     @functools.cached_property
     def workspace_id(self) -> str:
-        """The workspace's id. Raises `Refused` if there is none."""
+        """The workspace's id. Raises `Refused` if the workspace does not exist."""
         return self.identity("Workspace", self.workspace)
 
     @functools.cached_property
     def organization(self) -> Mapping[str, str]:
-        """The organization, an argument of every listing."""
+        """The id of the workspace's organization, as an argument of every listing."""
         owner, slash, _ = self.workspace.partition("/")
         named = owner if slash else self._config.default_org or ""
         answer = self.ask("ResolveOrganizationName", organization_name=named)
         return {"organization_id": answer.organization_id}
 
     def identity(self, kind: str, name: str) -> str:
-        """Return the id of the Workspace, Budget, Image, ... with this name (`owner/name`, or
-        already an id). Raises `Refused`."""
+        """Return the id of the object called `name`. `kind` is its type in Beaker, such as
+        Workspace or Image. A name without a slash is already an id. Raises `Refused` if there is no
+        such object."""
         owner, slash, rest = name.partition("/")
         if not slash:
             return name
@@ -211,8 +213,8 @@ class Service:
             query = {"next_page_token": again} if again else {}
 
     def create(self, name: str, experiment: Mapping[str, object]) -> None:
-        """Create an experiment by a single request. Raises `Unreachable`, or `Refused` with the
-        status ALREADY_EXISTS if the name is taken."""
+        """Create an experiment with a single request, which is not repeated. Raises `Unreachable`,
+        or `Refused` with the status ALREADY_EXISTS if the name is taken."""
         self._backoff.check()
         path, data = f"workspaces/{self.workspace_id}/experiments", dict(experiment)
         client = self._client
@@ -248,7 +250,8 @@ class Service:
         return {"timeout": _SECONDS, "metadata": [("authorization", token)]}
 
     def _unreachable(self, status: str, message: str, client: "Beaker") -> Unreachable:
-        """Return the exception, with a one-line message, for an error of `client`."""
+        """Return the exception, with a one-line message, for an error of `client`. If the service
+        did not answer, also replace the client."""
         line = line_of(message.replace(str(self._config.user_token), "***"))
         if status == "UNAUTHENTICATED":
             reason = (
@@ -314,7 +317,7 @@ def _of_grpc(error: Exception) -> tuple[str, str]:
 
 
 def _of_http(error: Exception) -> tuple[str, str]:
-    """Return the gRPC status and the message for an error of an HTTP request. Its class is
+    """Return the gRPC status and the message for an error of an HTTP request. The error's class is
     recognized by name, since the client is imported late."""
     if type(error).__name__ == "BeakerPermissionsError":
         return "PERMISSION_DENIED", str(error)

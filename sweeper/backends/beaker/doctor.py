@@ -23,8 +23,8 @@ _LEVELS = ("low", "normal", "high", "urgent", "immediate")
 
 
 def checks(options: Options, service: Service | None = None) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend beaker`, which a launch also runs. `options`
-    must be complete."""
+    """Return the checks of `sweeper doctor --backend beaker`. A launch also runs those that are
+    `needed`. `options` are all options that apply to a job."""
 
     @functools.cache
     def connected() -> Service:
@@ -173,8 +173,8 @@ def _committed(service: Service, kind: str, name: str) -> str:
 
 
 def _secret(variable: str, name: str, service: Service, options: Options) -> str:
-    """Check that the secrets exist. An unknown name is not repeated, since it may be a secret's
-    value."""
+    """Check that the secret exists. The message about a missing secret does not contain `name`,
+    since it may be a secret's value."""
     del options
     try:
         service.ask("GetSecret", workspace_id=service.workspace_id, secret_name=name)
@@ -197,7 +197,8 @@ def _find_object(service: Service, kind: str, name: str) -> "Message | None": ..
 
 
 def _find_object(service: Service, kind: str, name: str) -> "Message | None":
-    """Return the object with this name; None if there is no permission to read it."""
+    """Return the object with this name; None if there is no permission to read it. Raises
+    `LookupError` if it does not exist."""
     key = kind.lower()
     try:
         answer = service.ask(f"Get{kind}", **{f"{key}_id": service.identity(kind, name)})

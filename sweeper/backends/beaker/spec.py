@@ -1,6 +1,6 @@
-"""Describes a job as a Beaker experiment. Its name contains a hash of the sweep's folder and the
-token, so Beaker refuses to create it twice. Beaker must not restart it: the launcher submits the
-next attempt as another experiment."""
+"""Describes a job as a Beaker experiment. The experiment's name contains a hash of the sweep's
+folder and the token, so Beaker refuses to create the experiment twice. Beaker must not restart the
+job: the launcher submits the next attempt as another experiment."""
 
 import re
 
@@ -22,18 +22,18 @@ class Names:
         return self.prefix + token
 
     def description(self, title: str) -> str:
-        """Return the description of a run's experiment, which people and `is_ours` read."""
+        """Return the description of a run's experiment, for people and for `is_ours`."""
         return f"sweeper {self.identity.current()}: {self.sweep}: {title}"[:500]
 
     def is_ours(self, description: str) -> bool:
-        """Return False if the experiment belongs to an earlier sweep in the folder. An experiment
-        whose description a user has changed counts as ours."""
+        """Return False if the description is that of an experiment of an earlier sweep in the
+        folder. A description that a user has changed counts as ours."""
         match = _SWEEP.match(description)
         return match is None or match[1] == self.identity.current()
 
 
 def spec(job: JobSpec, options: Options, names: Names) -> dict[str, object]:
-    """Return the experiment of a job. `options` are those of this run."""
+    """Return the spec of a job's experiment. `options` are the job's options."""
     secrets, timeout = sorted(options.secrets.items()), options.timeout_s
     task = {
         "name": "run",

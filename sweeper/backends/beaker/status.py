@@ -23,8 +23,8 @@ _ENDED = JobStatus(JobState.ENDED)
 
 
 def word(message: "Message", field: str) -> str:
-    """Return Beaker's name of a field's value (`STATUS_RUNNING`), or its number if only newer
-    clients know the value."""
+    """Return Beaker's name of a field's value, such as `STATUS_RUNNING`, or the value's number if
+    this client does not know the value."""
     value, kind = getattr(message, field), message.DESCRIPTOR.fields_by_name[field].enum_type
     if kind is None or value not in kind.values_by_number:
         return str(value)
@@ -38,8 +38,8 @@ def is_over(job: "Job | None") -> bool:
 
 
 def status_of(state: str, job: "Job | None", node: str | None) -> JobStatus:
-    """Return the status of an experiment with the status `state`. `job` is its newest job (None: it
-    has no job yet), `node` the job's machine."""
+    """Return the status of a job whose experiment has the status `state` in Beaker. `job` is the
+    experiment's newest job (None: it has no job yet), `node` the job's machine."""
     if state in WAITS:
         return JobStatus(JobState.PENDING, None, _why(state, job), False, node, _at(job, "created"))
     if state == "STATUS_SUCCEEDED":

@@ -48,7 +48,7 @@ def status_of(
     job: Job, pods: Sequence[Pod], now: float, whys: Mapping[str, str] = _NO_WHYS
 ) -> JobStatus:
     """Return the status of a Job with these pods. `now` is the server's time. `whys` maps names of
-    Jobs without a pod to the reason why they wait."""
+    Jobs without a pod to the reasons why they wait."""
     pod = max(pods, key=lambda pod: pod["metadata"]["creationTimestamp"], default=None)
     status = _ended(job, pod, now) or _stopping(job, pod) or _waiting(job, pod, whys)
     status = status or JobStatus(JobState.RUNNING)
@@ -151,7 +151,7 @@ def _seconds(stamp: str) -> float:
 
 
 _WHY_SECONDS = 10.0
-"""Interval between queries for the reasons why jobs have no pod."""
+"""Seconds between two queries for the reason why a job has no pod."""
 _ROOM_SECONDS = 5.0, 60.0
 """Backoff of a submission that exceeded a quota: first and longest wait."""
 _ALONE = 20
@@ -195,7 +195,7 @@ class KubernetesBackend(Backend):
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Let the server check a Job and its pod without creating them. Also check every object
-        that they refer to, as `doctor` does."""
+        that the Job and the pod refer to, as `doctor` does."""
         from sweeper.backends.kubernetes.doctor import checks
 
         for needs in resources:
@@ -268,7 +268,8 @@ class KubernetesBackend(Backend):
         for_each(over, lambda job: self._delete(job, "Background"), Refused)
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the pod's current output; nothing if the pod is gone."""
+        """Yield the pod's current output; nothing if the pod is gone or its container has not
+        started."""
         ours = f"{self._names.selector},{TOKEN}={token}"
         for pod in self._cluster.items(PODS, labelSelector=ours):
             # The container has not started, or the pod's node is unreachable.
@@ -291,9 +292,9 @@ class KubernetesBackend(Backend):
 
     def _make_way(self, name: str, submission: str) -> bool:
         """Free the name for a new Job: delete an ended Job that has it. Return True if the name is
-        free, and False if an unfinished Job of this sweep has it. Raises `Unreachable` while a Job
-        of that name is being deleted, and `Refused` if an unfinished Job of an earlier sweep in the
-        same folder has the name."""
+        free, and False if an unfinished Job of this sweep or a Job of the same submission has it.
+        Raises `Unreachable` while a Job of that name is being deleted, and `Refused` if an
+        unfinished Job of an earlier sweep in the same folder has the name."""
         existing = self._get(name)
         if existing is None:
             return True
@@ -340,7 +341,8 @@ class KubernetesBackend(Backend):
         return status
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's Jobs and pods, and query those of `wanted` that are not listed."""
+        """List the sweep's Jobs and pods, and query the Jobs of `wanted` that are not listed.
+        Without `anew`, a recent listing is used again."""
         if anew or self._freshness.is_over():
             ours = self._names.selector
             with self._freshness.renewed():
@@ -374,8 +376,8 @@ class KubernetesBackend(Backend):
             return None
 
     def _query_reasons(self) -> None:
-        """Query, at most once per interval, why Jobs have no pod: the pod was refused (a quota), or
-        they wait for Kueue."""
+        """Query why Jobs have no pod: the pod was refused (a quota), or they wait for Kueue. Do
+        nothing if the last query was less than `_WHY_SECONDS` ago."""
         if time.monotonic() - self._reasons_at < _WHY_SECONDS:
             return
         self._reasons_at, self._whys = time.monotonic(), {}

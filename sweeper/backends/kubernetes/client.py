@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Kind(NamedTuple, Generic[T]):
-    """A kind of object and its path, where `{}` stands for the namespace."""
+    """A kind of object. `path` is the path of its listing, where `{}` stands for the namespace."""
 
     path: str
 
@@ -36,19 +36,20 @@ _MOST_SECONDS = 8.0
 _PAGE = 500
 _EXPIRED, _NOT_NOW = 401, (408, 425, 429, 500, 502, 503, 504)
 _SECONDS = 5.0, 30.0
-"""Seconds to connect, and between two bytes of an answer."""
+"""Timeouts in seconds: to connect, and between two bytes of an answer."""
 
 
 class Refused(Unreachable):
-    """The server refused a request. `status` is HTTP's, `reason` is Kubernetes'."""
+    """The server refused a request. `status` is the HTTP status, and `reason` is the reason that
+    Kubernetes gives."""
 
     def __init__(self, message: str, status: int, reason: str) -> None:
         super().__init__(message)
         self.status, self.reason = status, reason
 
     def settled(self) -> EnvironmentFailure:
-        """Return the exception for a failed creation. It is permanent, unless credentials can be
-        renewed or a quota may have room later."""
+        """Return the exception for a failed creation: this one if credentials can be renewed or a
+        quota may have room later, else a permanent `EnvironmentFailure`."""
         passing = self.status == _EXPIRED or "exceeded quota" in str(self)
         return self if passing else EnvironmentFailure(str(self))
 
@@ -87,9 +88,10 @@ class _Client(Protocol):
 
 
 class Cluster:
-    """A connection to the API server, for one namespace. It uses a context of the kubeconfig, or
-    else the service account of the pod that this process runs in. Raises `EnvironmentFailure` if
-    there is neither. `sleep` waits between tries."""
+    """A connection to the API server, for one namespace. It uses a context of the kubeconfig.
+    Without `context` and without a usable kubeconfig, it uses the service account of the pod that
+    this process runs in. Raises `EnvironmentFailure` if neither works. `sleep` waits between
+    tries."""
 
     def __init__(
         self,
@@ -120,11 +122,11 @@ class Cluster:
         return json.loads(self._answered("GET", f"{kind.path}/{name}", None, _JSON, {}))
 
     def text(self, path: str, **query: object) -> str:
-        """Return an answer that is not JSON. Raises as `call` does."""
+        """Return an answer that is not JSON. Raises the same errors as `call`."""
         return self._answered("GET", path, None, "*/*", query).decode(errors="replace")
 
     def items(self, kind: Kind[T], **query: object) -> Iterator[T]:
-        """Yield the items of all pages of a listing. Start again if the server has forgotten the
+        """Return the items of all pages of a listing. Start again if the server has forgotten the
         listing."""
         pages: list[list[T]] = []
         again = ""
@@ -184,8 +186,8 @@ def _status(error: Exception) -> int:
 
 
 def _retry_after_s(error: Exception) -> float:
-    """Return the seconds that the server asks to wait, plus up to half of that so that launchers
-    spread out; 0 if it does not ask."""
+    """Return the seconds that the server asks to wait (at most 8), multiplied by a random number
+    from 0.75 to 1.5 so that launchers spread out. Return 0 if the server does not ask."""
     headers: Mapping[str, str] = getattr(error, "headers", None) or {}
     seconds = headers.get("Retry-After", "")
     return next(spread([min(_MOST_SECONDS, float(seconds)) * 1.5])) if seconds.isdecimal() else 0.0
@@ -228,8 +230,7 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 def _unreachable(error: Exception, host: str) -> Unreachable:
-    """Return the exception with a one-line message. The client's error classes are imported
-    late."""
+    """Convert an error of the client to an exception with a one-line message."""
     status = _status(error)
     if not status:
         return Unreachable(f"kubernetes: {host} does not answer: {line_of(error)}")

@@ -29,8 +29,8 @@ _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 def checks(options: Options, connected: Cluster | None = None) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend kubernetes`, which a launch also runs.
-    `options` must be complete."""
+    """Return the checks of `sweeper doctor --backend kubernetes`. A launch also runs those that are
+    `needed`. `options` are all options that apply to a job."""
 
     @functools.cache
     def cluster() -> Cluster:
@@ -159,7 +159,7 @@ def _queue(cluster: Cluster, options: Options) -> str:
 
 def _check_object(cluster: Cluster, path: str, key: str) -> str:
     """Return the name of the object at `path`, which the option `key` names. Raises `LookupError`
-    if it does not exist."""
+    if the object does not exist."""
     name = path.rpartition("/")[2]
     try:
         cluster.call("GET", path, accept=METADATA)

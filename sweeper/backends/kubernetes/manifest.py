@@ -1,5 +1,6 @@
-"""Describes a job as a Job of Kubernetes. Its name contains a hash of the sweep's folder and the
-token. Its only pod is never restarted: the launcher submits the next attempt as another Job."""
+"""Describes a job as a Job of Kubernetes. The Job's name contains a hash of the sweep's folder and
+the token. The Job's only pod is never restarted: the launcher submits the next attempt as another
+Job."""
 
 import math
 from collections.abc import Mapping
@@ -13,8 +14,8 @@ from sweeper.backends.kubernetes.options import Options
 SWEEP, TOKEN, SUBMISSION = "sweeper/sweep", "sweeper/token", "sweeper/submission"
 IDENTITY = "sweeper/identity"
 _MARGIN_SECONDS = 20
-"""Seconds added to the recipe's grace, in which the worker records how the recipe ended and its
-last metrics."""
+"""Seconds after the recipe's grace in which the worker records the last metrics and how the recipe
+ended."""
 _GPU = "nvidia.com/gpu"
 
 
@@ -27,7 +28,7 @@ class Names:
 
     @property
     def selector(self) -> str:
-        """The label selector of the sweep's Jobs, which excludes those of earlier sweeps in the
+        """The label selector of the sweep's Jobs. It does not select Jobs of earlier sweeps in the
         folder."""
         return f"{SWEEP}={self.folder_hash},{IDENTITY}={self.identity.current()}"
 
@@ -40,8 +41,8 @@ class Names:
 
 
 def manifest(job: JobSpec, options: Options, names: Names, submission: str) -> dict[str, object]:
-    """Return the Job for the API server. `options` are those of this run. `submission` identifies
-    the call that submits it."""
+    """Return the Job for the API server. `options` are the job's options. `submission` identifies
+    the call that submits the Job."""
     ours = {"app.kubernetes.io/managed-by": "sweeper", SWEEP: names.folder_hash, TOKEN: job.token}
     labels = {**options.labels, **ours, IDENTITY: names.identity.current()}
     queue = options.queue
@@ -111,7 +112,7 @@ def pod_spec(job: JobSpec, options: Options) -> dict[str, object]:
 
 
 def _secret(variable: str, reference: str) -> dict[str, object]:
-    """Return a variable whose value Kubernetes takes from a secret."""
+    """Return an environment variable whose value Kubernetes takes from a secret."""
     name, _, key = reference.partition("/")
     return {"name": variable, "valueFrom": {"secretKeyRef": {"name": name, "key": key}}}
 

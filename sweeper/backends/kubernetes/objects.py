@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 class Owner(TypedDict):
-    """The object that owns another."""
+    """A reference to another object, such as the owner of this one."""
 
     name: str
 
@@ -64,7 +64,7 @@ class Terminated(TypedDict, total=False):
 
 
 class ContainerState(TypedDict, total=False):
-    """The state of a container. Only one of the fields is set."""
+    """The state of a container. At most one of the fields is set."""
 
     waiting: Waiting
     terminated: Terminated
