@@ -183,8 +183,8 @@ class Jobs:
 
     def to_terminate(self, tokens: Sequence[str]) -> list[str]:
         """Return the ids of the jobs to terminate for these tokens. Jobs that are known to have
-        ended are left out. If they include all unfinished children of an array, the array's id
-        replaces the ids of these children."""
+        ended are left out. If all unfinished children of an array would be terminated, the array's
+        id replaces the ids of these children."""
         jobs = [job for t in tokens for job in (*self._ids.get(t, ()), *self._older(t))]
         chosen = dict.fromkeys(job for job in jobs if not _ended(self._seen.get(job)))
         for array, size in self._sizes.items():

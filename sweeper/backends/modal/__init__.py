@@ -1,5 +1,5 @@
-"""The description of the Modal backend and its section of a grid. The other code is loaded when a
-sweep is launched there."""
+"""The description of the Modal backend and its section of a grid. The backend's other modules are
+loaded only when they are used."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
@@ -19,7 +19,7 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _whole(plan_options: Mapping[str, object]) -> Options:
-    """Return the options. Raises `UsageError` without an image."""
+    """Read a plan's options. Raises `UsageError` if no image is set."""
     return container_jobs.options_with_image(Options, plan_options, "modal")
 
 

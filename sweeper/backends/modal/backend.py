@@ -72,7 +72,7 @@ async def ended(modal: ModuleType, sandbox: Sandbox) -> JobStatus | None:
 
 def _result(sandbox: Any) -> tuple[str, str]:
     """Return the name of the sandbox's status and Modal's message as one line. The client has no
-    public names for them, so both may be missing; then the exit code decides."""
+    public names for them, so both may be empty."""
     with suppress(AttributeError, ValueError):
         inner = sandbox._sync_synchronizer._translate_in(sandbox)
         result = inner._impl.result if hasattr(inner, "_impl") else inner._result
@@ -89,7 +89,7 @@ _ROOM_SECONDS = 5.0, 60.0
 """Backoff of a submission for which there was no room: first and longest wait."""
 _STOP_SECONDS = 2.0
 """Maximum number of seconds that a call spends on stopping sandboxes. Later calls stop the
-others."""
+remaining ones."""
 _LINES = 10_000
 """How many of the last output lines of a job are shown."""
 _STOP = inspect.getsource(stop)
@@ -180,7 +180,8 @@ class ModalBackend(Backend):
         return [token for token in running if token not in signalled]
 
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the job's current output; nothing if Modal has forgotten the job."""
+        """Yield the last lines of the job's current output; nothing if Modal has forgotten the
+        job."""
         self._look([token])
         identity = self._ids.get(token)
         if not identity:
@@ -288,8 +289,8 @@ class ModalBackend(Backend):
         return token in self._over or self._ids[token] is None
 
     def _look(self, wanted: Sequence[str] = (), *, anew: bool = False) -> None:
-        """List the sweep's running sandboxes, and query by name those of `wanted` whose ids are
-        unknown."""
+        """List the sweep's running sandboxes, and query by name the sandboxes of `wanted` whose ids
+        are unknown. Without `anew`, a recent listing is used again."""
         if anew or self._freshness.is_over():
             with self._freshness.renewed():
                 self._app_id, self._going = self._listed()

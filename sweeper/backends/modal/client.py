@@ -33,7 +33,7 @@ _REFUSALS = (
     *("ConflictError", "InvalidError", "ResourceExhaustedError", "ImageBuildError"),
     *("RemoteError", "ExecutionError", "VersionError", "UnimplementedError"),
 )
-"""Errors of the client for answers of Modal. All other errors may be temporary."""
+"""Classes of the client's errors that mean a refusal by Modal. Other errors may be temporary."""
 _THEIRS = ("modal.", "grpclib.", "h2.", "asyncio.", "concurrent.")
 """Modules of the client's connection errors."""
 _PASSING = ("AuthError", "ResourceExhaustedError")
@@ -57,14 +57,15 @@ class Refused(Unreachable):
         self.kind = kind
 
     def settled(self) -> EnvironmentFailure:
-        """Return the exception for a failed creation. It is permanent, unless credentials can be
-        renewed or room may become free."""
+        """Return the exception for a failed creation: this one if credentials can be renewed or
+        room may become free, else a permanent `EnvironmentFailure`."""
         return self if self.kind in _PASSING else EnvironmentFailure(str(self))
 
 
 class Service:
     """A connection to Modal with the user's configuration, for one app of an environment (None: the
-    default environment). Raises `EnvironmentFailure` if the client is not installed."""
+    default environment). Raises `EnvironmentFailure` if the client is not installed or its
+    configuration cannot be used."""
 
     def __init__(self, app: str, environment: str | None) -> None:
         self._modal = official()
@@ -99,7 +100,8 @@ class Service:
         return answer
 
     def image(self, address: str, seconds: float = 0.0) -> "Image":
-        """Return an image of a registry after Modal has fetched it. Raises as `ask` does."""
+        """Return an image of a registry after Modal has fetched it. Raises the same errors as
+        `ask`."""
         definition = self._modal.Image.from_registry(address)
 
         async def build(client: "Client", app: "App") -> "Image":
@@ -131,8 +133,8 @@ class Service:
         return await self._modal.Client.from_env.aio()
 
     def _unreachable(self, error: Exception, client: "Client | None") -> Unreachable:
-        """Return the exception with a one-line message. Errors that do not come from Modal are
-        raised again."""
+        """Convert an error of a call to an exception with a one-line message. Errors that do not
+        come from Modal are raised again."""
         names = [kind.__name__ for kind in type(error).__mro__]
         kind = next((name for name in names if name in _REFUSALS), None)
         line = line_of(error)
@@ -173,8 +175,8 @@ class Service:
 
 
 def official() -> ModuleType:
-    """Return the official client's module. Raises `EnvironmentFailure` if it is not installed or
-    its configuration does not work with sweeper."""
+    """Return the official client's module. Raises `EnvironmentFailure` if the client is not
+    installed or its configuration does not work with sweeper."""
     try:
         with redirect_stdout(io.StringIO()):  # The client prints a box if it cannot be imported.
             module = import_module("modal")

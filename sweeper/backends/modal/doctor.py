@@ -1,5 +1,5 @@
-"""Checks Modal before the first job: the account, the app, the image and the secrets. A launch also
-uses it to let Modal fetch the image."""
+"""Checks Modal before the first job: the account, the app, the image and the secrets. Modal fetches
+the image if it does not have it yet."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from modal import App, Client
 
 _BUILD_SECONDS = 900.0
-"""Seconds that a launch waits while Modal fetches an image that it does not have yet."""
+"""Seconds that a check waits while Modal fetches an image that it does not have yet."""
 
 
 def checks(options: Options, service: Service | None = None) -> list[Check]:
-    """Return the checks of `sweeper doctor --backend modal`, which a launch also runs. `options`
-    must be complete."""
+    """Return the checks of `sweeper doctor --backend modal`. A launch also runs those that are
+    `needed`. `options` are all options that apply to a job."""
 
     @functools.cache
     def connected() -> Service:
@@ -84,8 +84,8 @@ def _digest(service: Service, options: Options) -> str:
 
 
 def _secret(name: str, wanted: Sequence[str], service: Service, options: Options) -> str:
-    """Check that the secret exists and has the variables `wanted`. An unknown name is not repeated,
-    since it may be a secret's value."""
+    """Check that the secret exists and has the variables `wanted`. The message about a missing
+    secret does not contain `name`, since it may be a secret's value."""
     del options
     variables = ", ".join(wanted)
 

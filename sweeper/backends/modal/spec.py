@@ -1,5 +1,6 @@
-"""Describes a job as a Modal sandbox: a command in an image, executed once. Its name contains a
-hash of the sweep's folder and the token. Tags distinguish the sweeps that used the folder."""
+"""Describes a job as a Modal sandbox: a command in an image, executed once. The sandbox's name
+contains a hash of the sweep's folder and the token. Tags distinguish the sweeps that used the
+folder."""
 
 from collections.abc import Mapping
 from typing import Required, TypedDict, cast
@@ -35,14 +36,14 @@ class Names:
     @property
     def tags(self) -> dict[str, str]:
         """The tags that distinguish this sweep's sandboxes from those of earlier sweeps in the
-        folder. One tag is the sweep's identity. It is left out before the first submission, when
-        the sweep has no identity yet, since a tag must have a value."""
+        folder. One tag is the sweep's identity. This tag is left out before the first submission,
+        when the sweep has no identity yet, since a tag must have a value."""
         identity = self.identity.current()
         return {"sweeper": self.identity.folder_hash, **({_IDENTITY: identity} if identity else {})}
 
     def is_ours(self, tags: Mapping[str, str]) -> bool:
-        """Return False if the sandbox belongs to another sweep. A sandbox whose tags were removed
-        counts as ours."""
+        """Return False if the tags are those of another sweep's sandbox. A sandbox whose tags were
+        removed counts as ours."""
         return tags.get(_IDENTITY, "") in ("", self.identity.current())
 
     def name(self, token: str) -> str:
@@ -50,7 +51,7 @@ class Names:
 
 
 def spec(job: JobSpec, options: Options, names: Names) -> Sandbox:
-    """Return the arguments of a sandbox. `options` are those of this run."""
+    """Return the arguments of a job's sandbox. `options` are the job's options."""
     arguments = {
         "args": list(job.argv),
         "name": names.name(job.token),
@@ -75,5 +76,5 @@ def _tag(text: str) -> str:
 
 
 def required(secrets: Mapping[str, str], name: str) -> list[str]:
-    """Return the variables that a Modal secret must contain."""
+    """Return the variables that the Modal secret `name` must contain."""
     return sorted(variable for variable, secret in secrets.items() if secret == name)

@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 
 NOBODY = 3
-"""The exit code if there is no such worker yet or any more."""
+"""The exit code if the worker has not started yet or has already ended."""
 
 
 def main(token: str, folder: str) -> int:

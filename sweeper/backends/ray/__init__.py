@@ -1,5 +1,6 @@
-"""Describes the Ray backend and its section of a grid. Its code is loaded when a sweep is launched
-there. Ray itself is loaded only by the driver, a separate process, and on the nodes."""
+"""The description of the Ray backend and its section of a grid. The backend's other modules are
+loaded only when they are used. Ray itself is loaded only by the driver, a separate process, and on
+the nodes."""
 
 from collections.abc import Iterable, Mapping
 
@@ -23,8 +24,8 @@ def _open(sweep: str, folder: str, options: Mapping[str, object]) -> Backend:
 
 
 def _capabilities(plan_options: Mapping[str, object]) -> Capabilities:
-    """Return the capabilities: jobs run on other machines, which may share this machine's folders.
-    Raises `UsageError`."""
+    """Return the capabilities of Ray jobs. Raises `UsageError` if an override sets an option that
+    must be the same for all runs."""
     for override in map(table_of, list_of(plan_options.get("overrides"))):
         for key in _OF_ALL:
             if key in override:

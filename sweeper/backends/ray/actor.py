@@ -1,5 +1,6 @@
-"""Runs a job on a node of a Ray cluster: an actor that starts the worker, ends with it, and stores
-its exit code and last output. Imports only the standard library and Ray."""
+"""Runs a job on a node of a Ray cluster: an actor that starts the worker, stores the worker's exit
+code and last output, and ends when the worker has ended. Imports only the standard library and
+Ray."""
 
 import json
 import os
@@ -33,8 +34,8 @@ _TIED = (
 
 
 class Job:
-    """The actor of one job. Its name is the job's name in Ray. The exit code and the last output
-    of the worker are stored under `key`."""
+    """The actor of one job. The exit code and the last output of the worker are stored under `key`,
+    the job's name in Ray."""
 
     def __init__(self, key: str, argv: Sequence[str], cwd: str, secrets: Mapping[str, str]) -> None:
         ray = import_module("ray")

@@ -80,7 +80,7 @@ class RayBackend(Backend):
         return {"address": self.hello()["address"]}
 
     def hello(self) -> Mapping[str, str]:
-        """Return the `address` of the head, as its nodes know it, and its `version`."""
+        """Return the `address` of the head, as the nodes know it, and the `version` of Ray."""
         return self.driver.ask("hello")
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
@@ -157,7 +157,7 @@ def _options(resources: Mapping[str, object]) -> ActorOptions:
 
 def lacking(resources: Mapping[str, object], nodes: Sequence[Node]) -> str | None:
     """Return a message about the resources that a job asks for and no node has; None if one node
-    has them all."""
+    has all of them."""
     options = _options(resources)
     wanted: dict[str, float] = {"CPU": options["num_cpus"]}
     if "num_gpus" in options:

@@ -74,9 +74,9 @@ class Cluster:
         ]  # fmt: skip
 
     def submit(self, jobs: Sequence[Described]) -> None:
-        """Create an actor for each job, unless one with its name exists. When this returns, Ray has
-        recorded the actors. Raises `RuntimeError` if an actor of an earlier sweep in the same
-        folder is running."""
+        """Create an actor for each job, unless an actor with the job's name exists. When this
+        returns, Ray has recorded the actors. If an unfinished actor of an earlier sweep in the same
+        folder has a job's token, submit the other jobs and raise `RuntimeError`."""
         taken = self._at_work()
         waits = ""
         for job in jobs:
@@ -132,7 +132,7 @@ class Cluster:
         return answers
 
     def cancel(self, names: Sequence[str]) -> list[str]:
-        """Withdraw waiting jobs and signal the others. Return the jobs that got no signal."""
+        """Withdraw waiting jobs and signal the running ones. Return the jobs that got no signal."""
         jobs = self.poll(names)
         calls: dict[object, str] = {}
         not_yet: list[str] = []
@@ -154,9 +154,9 @@ class Cluster:
         return not_yet
 
     def forget(self, names: Sequence[str]) -> None:
-        """Wait (for a limited time) until the actors of these jobs are dead, and delete the exit
-        codes and last output that they stored in Ray's key/value store. Ray's table keeps dead
-        actors until it is full."""
+        """Delete the exit codes and last output of these jobs from Ray's key-value store, if their
+        actors are dead. Before that, wait for a limited time until actors whose workers have ended
+        are dead. Ray's table keeps dead actors until it is full."""
         until = time.monotonic() + _STOP_SECONDS
         jobs = self.poll(names)
         while any("end" in about and about["state"] != "DEAD" for about in jobs.values()):

@@ -1,4 +1,5 @@
-"""The description of the Slurm backend. Its code is loaded when a sweep is launched there."""
+"""The description of the Slurm backend and its section of a grid. The backend's other modules are
+loaded only when they are used."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 
@@ -41,7 +42,7 @@ def _checks(options: Mapping[str, object]) -> Iterable[Check]:
 
 
 def _leftovers(folder: str, over: Set[str], well: Set[str]) -> Iterator[Leftover]:
-    """Yield the job files of runs that are over, except the output of failed runs."""
+    """Yield the files of submissions whose runs are all over, except the output of failed runs."""
     from sweeper.backends.slurm.tables import Tables
 
     for paths in Tables(folder).spent(over, well):

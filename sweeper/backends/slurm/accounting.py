@@ -9,7 +9,7 @@ from sweeper.common.backoff import Backoff
 from sweeper.errors import EnvironmentFailure, Unreachable
 
 _AGAIN_SECONDS = 60.0
-"""Seconds that an answer of the database stays valid. It is queried only about ended jobs."""
+"""Seconds that an answer of the database stays valid."""
 _DAYS = 30
 
 
@@ -45,9 +45,10 @@ class Accounting:
         self._backoff = Backoff(5.0, 60.0, clock)
 
     def over(self, missed: Set[str]) -> list[Job]:
-        """Return the ended jobs in the database; none if there is no database. `missed` are tokens
-        missing from the queue. The database is queried again if one of them is newly missing, or if
-        the last query was long ago. Raises `Unreachable` if it does not answer."""
+        """Return the sweep's ended jobs in the database; none if accounting cannot be used.
+        `missed` are tokens missing from the queue. The database is queried again if one of them is
+        newly missing, or if the last query was more than `_AGAIN_SECONDS` ago. Raises `Unreachable`
+        if the database does not answer."""
         now = self._clock()
         if missed <= self._missed and now - self._queried <= _AGAIN_SECONDS:
             return self._jobs
@@ -71,5 +72,5 @@ class Accounting:
 
     def note_present(self, tokens: Set[str]) -> None:
         """Note that these tokens are in the queue or were just submitted. The database is queried
-        again when they go missing."""
+        again when one of them goes missing."""
         self._missed.difference_update(tokens)

@@ -1,6 +1,6 @@
-"""Runs jobs on a Slurm cluster with sbatch, squeue, scancel and scontrol. Jobs that are
-submitted together become an array. A job is identified by its comment (`tables.py`) and its
-token."""
+"""Runs jobs on a Slurm cluster with sbatch, squeue, scancel and scontrol. Jobs that are submitted
+together with the same resources become arrays. The comment of a job in Slurm identifies the job
+(`tables.py`)."""
 
 import re
 import signal
@@ -24,7 +24,7 @@ _ROOM_SECONDS = 30.0, 300.0
 _LATER = re.compile("nodes are busy|Required node not available|eservation")
 """Matches what Slurm says about a test submission if a real job would only have to wait."""
 _OWN = ("--signal=", "--requeue", "--no-requeue")
-"""Options that are not about a job's resources."""
+"""Options of sbatch that are not about a job's resources."""
 _OVER_MEMORY = re.compile("slurmstepd.*: error: .*memory limit")
 """Matches the output of a job that exceeded its memory on a cluster without control groups. Slurm
 reports FAILED for such a job (OverMemoryKill)."""
@@ -34,7 +34,7 @@ def open_backend(
     sweep: str, folder: str, defaults: Mapping[str, object] = MappingProxyType({})
 ) -> "SlurmBackend":
     """Open the Slurm backend for one sweep. The options of a job override `defaults`. Raises
-    `EnvironmentFailure` if Slurm is not installed."""
+    `EnvironmentFailure` if Slurm is not installed or does not answer."""
     slurm = Slurm()
     slurm.configuration()
     return SlurmBackend(slurm, sweep, folder, defaults)
@@ -69,11 +69,11 @@ class SlurmBackend(Backend):
         return {"cluster": self._slurm.configuration().get("ClusterName", "")}
 
     def submit(self, jobs: Sequence[JobSpec]) -> None:
-        """Submit jobs; those with the same resources become arrays. Skip a token that already
-        has a job, because Slurm restarted the job of an earlier attempt, or because sbatch
-        submitted the job although its answer did not arrive. If Slurm has no room for some jobs,
-        submit the others and raise `Unreachable`. A backoff then delays further jobs with the
-        rejected resources. If sbatch does not answer, a backoff delays all jobs."""
+        """Submit jobs. Jobs with the same resources become arrays. Skip a token that already has a
+        job, because Slurm restarted the job of an earlier attempt, or because sbatch submitted the
+        job although sbatch's answer did not arrive. If Slurm has no room for some jobs, submit the
+        others and raise `Unreachable`. A backoff then delays further jobs with the rejected
+        resources. If sbatch does not answer, a backoff delays all jobs."""
         self._backoff.check()
         existing = self._existing([job.token for job in jobs])
         groups = alike(job for job in jobs if job.token not in existing)
@@ -91,7 +91,8 @@ class SlurmBackend(Backend):
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Check that Slurm would accept jobs with these resources, now or later. Raises
-        `EnvironmentFailure` with Slurm's message if it would not, or if it does not answer."""
+        `EnvironmentFailure` with Slurm's message if Slurm would not accept them or does not
+        answer."""
         for needs in resources:
             try:
                 self.trial(needs)
@@ -199,9 +200,9 @@ class SlurmBackend(Backend):
         )
 
     def _existing(self, tokens: Sequence[str]) -> set[str]:
-        """Return the tokens that need no submission because they already have a job: one that
-        Slurm restarted and that has not ended, or one that sbatch submitted although its answer
-        did not arrive."""
+        """Return the tokens that need no submission because they already have a job: one that Slurm
+        restarted and that has not ended, or one that sbatch submitted although sbatch's answer did
+        not arrive."""
         doubted = self._doubted & set(tokens)
         again = {token for token in tokens if attempt_of(token)[1] > 1}
         if not doubted and not again:
@@ -224,8 +225,8 @@ class SlurmBackend(Backend):
         return self._pick(self._accounting.over(missing), missing) | jobs if missing else jobs
 
     def _pick(self, jobs: Iterable[Job], wanted: set[str]) -> dict[str, Job]:
-        """Return the most advanced job for each token: a running one, else a waiting one, else an
-        ended one."""
+        """Return one job for each token that has any: a running one, else a stopping one, else a
+        waiting one, else an ended one."""
         picked: dict[str, Job] = {}
         for job in jobs:
             for token in _served(self._tables.token(job), job.restarts):

@@ -1,6 +1,7 @@
 """Runs Slurm's commands and interprets their answers and refusals.
 
-It parses text with chosen fields instead of `--json`, whose schema changes between releases.
+This module parses text with chosen fields instead of the output of `--json`, whose schema changes
+between releases.
 """
 
 import os
@@ -30,13 +31,14 @@ _PASSED_ON = ("SBATCH_ACCOUNT", "SBATCH_PARTITION", "SBATCH_QOS", "SBATCH_RESERV
 """Environment variables with the user's defaults, which Slurm's commands get. Other variables of
 Slurm would change what a command does or the format of its output."""
 _REACHING = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
-"""Environment variables that select the cluster. If the launcher runs in a Slurm job, other
-variables describe that job, and the submitted jobs would inherit them."""
+"""Environment variables that select the cluster or contain the login. All other variables of Slurm
+are dropped: if the launcher runs in a Slurm job, they describe that job, and the submitted jobs
+would inherit them."""
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_", "SINFO_")
 
 _LIMIT = re.compile(r"\b(?:Assoc|QOS)\w+")
-"""A limit such as `QOSMaxSubmitJobPerUserLimit`. Limits on the number of jobs are temporary; limits
-on a job's resources are permanent."""
+"""Matches the name of a limit, such as `QOSMaxSubmitJobPerUserLimit`. Limits on the number of
+submitted jobs are temporary refusals; other limits are permanent ones."""
 _FULL = re.compile("submit limit|queue full|create job record|unable to accept")
 _PASSING = re.compile(
     r"unable to contact|connect failure|connection|timed? ?out|temporar|socket|slurmdbd|try again"
@@ -76,11 +78,11 @@ class Full(Closed):
 
 
 class Job(NamedTuple):
-    """A job as Slurm reports it. `id` is for `scancel`. `task` is its index in an array (0 for a
-    single job). `code` is its exit code, negative for a signal. `restarts` is how often Slurm
-    restarted it. `reason` says why it waits. `table` names the table of its submission
-    (`tables.py`). `token` is the token that a single job was submitted for. `queued` is when it was
-    submitted (UTC)."""
+    """A job as Slurm reports it. `id` is for `scancel`. `task` is the job's index in an array (0
+    for a single job). `code` is the exit code, negative for a signal. `restarts` is how often Slurm
+    restarted the job. `reason` says why the job waits. `table` names the table of the job's
+    submission (`tables.py`). `token` is the token of a single job, and None for a task of an array.
+    `queued` is when the job was submitted (UTC)."""
 
     id: str
     task: int
@@ -95,7 +97,7 @@ class Job(NamedTuple):
 
     @property
     def halted(self) -> bool:
-        """Whether it is suspended, so that signals do not reach it until it is resumed."""
+        """Whether the job is suspended. Signals reach a suspended job only after it is resumed."""
         return self.state in _HALTED
 
 
@@ -159,8 +161,8 @@ def queue_of(text: str, folder_hash: str) -> list[Job]:
 
 
 def accounted_of(text: str, folder_hash: str) -> list[Job]:
-    """Parse the output of sacct as `queue_of` parses that of squeue. sacct prints a line for
-    each start of a job, oldest first."""
+    """Parse the output of sacct. Return the jobs whose comment has the hash of this sweep's folder;
+    other lines are skipped. sacct prints a line for each start of a job, oldest first."""
     jobs: dict[str, Job] = {}
     for line in text.splitlines():
         fields = line.split("|", 3)

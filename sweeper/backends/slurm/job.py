@@ -74,8 +74,9 @@ def environment(ours: dict[str, str]) -> dict[str, str]:
 
 
 def requeue(folder: str, token: str) -> None:
-    """Requeue the job for the next attempt, unless a launcher has already started that attempt.
-    If Slurm refuses, a launcher submits the next attempt."""
+    """Requeue the job for the next attempt. Do nothing if a launcher has already started that
+    attempt, or if the job no longer runs according to Slurm. If Slurm refuses, a launcher submits
+    the next attempt."""
     run, _, first = token.rpartition("-a")
     attempt = int(first) + int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     if os.path.exists(os.path.join(folder, "state", run, f"{attempt + 1}.intent.json")):

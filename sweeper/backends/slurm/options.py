@@ -1,5 +1,5 @@
-"""The options of Slurm (`launch.slurm`). No value of an option can add another option to the
-command line of sbatch. Only `setup` has lines that a shell runs."""
+"""The options of Slurm (`launch.slurm`). Only `extra` can add other options to the command line of
+sbatch. Only `setup` has lines that a shell runs."""
 
 import re
 from typing import Annotated, NamedTuple

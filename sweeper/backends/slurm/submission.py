@@ -1,4 +1,4 @@
-"""Builds the calls of sbatch: jobs with the same resources become one array, or a single job."""
+"""Builds the calls of sbatch. Jobs with the same resources become an array."""
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,7 +43,8 @@ def manifests(
     sweep: str, folder: str, defaults: Mapping[str, object], batches: Batches
 ) -> Iterator[Manifest]:
     """Yield each call of sbatch as a shell command. The cluster's own limit on the size of arrays
-    is unknown here, so only `launch.slurm.array` counts."""
+    is unknown here, so arrays have at most `launch.slurm.array` tasks, or any number without this
+    option."""
     tables = Tables(folder)
     for group in (group for jobs in batches for group in alike(jobs).values()):
         options = asked_of(defaults, group[0].resources)

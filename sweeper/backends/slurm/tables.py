@@ -23,9 +23,9 @@ _UNREADABLE = (OSError, ValueError, KeyError, TypeError)
 
 
 class Tables:
-    """The tables of the sweep at `folder`. A table is a file that lists the jobs of a
-    submission. For a remote folder (S3), they are in the user's SWEEPER_HOME, which the nodes
-    must then share."""
+    """The tables of the sweep at `folder`. A table is a file that lists the jobs of a submission.
+    For a remote folder (S3), the tables are in the user's SWEEPER_HOME, which the nodes must then
+    share."""
 
     def __init__(self, folder: str) -> None:
         self.folder_hash = hashlib.sha256(folder.encode()).hexdigest()[:16]
@@ -63,7 +63,7 @@ class Tables:
         return os.path.join(self.place, f"{name}.json")
 
     def comment(self, name: str, jobs: Sequence[JobSpec]) -> str:
-        """Return the comment that identifies the job."""
+        """Return the comment in Slurm that identifies the job or the array."""
         return f"sweeper:{self.folder_hash}:{name}:{jobs[0].token if len(jobs) == 1 else 'array'}"
 
     def output(self, name: str, jobs: Sequence[JobSpec]) -> str:
@@ -72,8 +72,8 @@ class Tables:
         return f"{os.path.join(self.place, name).replace('%', '%%')}{index}.out"
 
     def spent(self, over: Set[str], well: Set[str]) -> Iterator[list[str]]:
-        """Yield the paths that are no longer needed, for each table whose runs are all `over`: the
-        table itself, and the output files of its runs that succeeded (`well`)."""
+        """Yield, for each table whose runs are all `over`, the paths that are no longer needed: the
+        table itself, and the output files of those of its runs that succeeded (`well`)."""
         files = set(os.listdir(self.place)) if os.path.isdir(self.place) else set[str]()
         for name in sorted(name for name in files if name.endswith(".json")):
             table = name.removesuffix(".json")
@@ -115,7 +115,8 @@ class Tables:
         return self._tokens_by_table[table]
 
     def printed(self, job: Job) -> Iterator[str]:
-        """Yield the lines that a job printed, if this machine can read its output file."""
+        """Yield the lines that a job printed; nothing if this machine cannot read the job's output
+        file."""
         index = f".{job.task}" if job.token is None else ""
         path = os.path.join(self.place, f"{job.table}{index}.out")
         try:

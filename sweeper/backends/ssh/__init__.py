@@ -1,5 +1,5 @@
-"""Describes the backend for machines reached by SSH. Its code is loaded when a sweep is launched
-there."""
+"""The description of the backend for machines reached by SSH. The backend's other modules are
+loaded only when they are used."""
 
 from collections.abc import Iterable, Mapping, Set
 

@@ -1,6 +1,6 @@
 """Runs jobs on machines reached by SSH, each with a number of slots. The host of a job is recorded
-in the sweep's folder before the job starts. If a host does not answer, the state of its jobs is
-unknown."""
+in the sweep's folder before the job starts. Jobs of a host that does not answer are never reported
+as ended."""
 
 import os
 import time
@@ -144,7 +144,7 @@ class SshBackend(Backend):
 
     def check(self) -> str:
         """Return the hosts, with their versions of Python and their slots, as text. Raises
-        `EnvironmentFailure`."""
+        `EnvironmentFailure` if a host does not answer or refuses."""
         answers = self._each(dict.fromkeys(self._capacity, ()), self._count, every=True)
         return ", ".join(
             f"{host} (Python {answer.get('python')}, {self._busy[host].jobs} of "
@@ -188,8 +188,8 @@ class SshBackend(Backend):
         *,
         every: bool,
     ) -> dict[str, T]:
-        """Call `ask` for each host, in parallel, and return the answers by host. Raises as `_look`
-        does."""
+        """Call `ask` for each host, in parallel, and return the answers by host. Raises the same
+        errors as `_look`."""
         if not hosts:
             return {}
         failures: list[EnvironmentFailure] = []
@@ -223,7 +223,8 @@ class SshBackend(Backend):
         return self._ask(host, "look", tokens=[])
 
     def _counts(self, age: float) -> dict[str, int]:
-        """Return the number of jobs on each host that answers, at most `age` seconds old."""
+        """Return the number of jobs on each host that answers. The numbers are at most `age`
+        seconds old."""
         since = time.monotonic() - age
         old = [
             host for host in self._capacity if host not in self._busy or self._busy[host].at < since
@@ -236,8 +237,8 @@ class SshBackend(Backend):
         return {host: self._busy[host].jobs for host in self._capacity if host not in away}
 
     def _free_host(self, placed: Mapping[str, str]) -> str | None:
-        """Return the host with the most free slots, counting `placed` as taken; None if all are
-        full."""
+        """Return the host with the most free slots, counting `placed` as taken; None if no slot is
+        free."""
         counts = self._counts(age=_BUSY_SECONDS)
         taken = list(placed.values())
         free = {h: self._capacity[h] - jobs - taken.count(h) for h, jobs in counts.items()}

@@ -24,7 +24,7 @@ _SOCKETS = f"/tmp/sweeper-ssh-{os.getuid()}"  # noqa: S108 - a socket's path has
 
 class Connection:
     """The connection to `host`. `config` is a configuration file for ssh, `python` an interpreter
-    on the host, and `folder` the place where the host records its jobs."""
+    on the host, and `folder` the folder on the host that has the records of jobs."""
 
     def __init__(self, host: str, python: str, config: str | None, folder: str, sweep: str) -> None:
         self.host = host
@@ -111,7 +111,7 @@ def _file(host: str) -> str:
 
 
 def secret_values(names: tuple[str, ...], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the values of secrets. Raises `EnvironmentFailure` if a variable is not set here."""
+    """Return the values of secrets. Raises `EnvironmentFailure` if `environment` lacks one."""
     missing = [name for name in names if name not in environment]
     if missing:
         raise EnvironmentFailure(

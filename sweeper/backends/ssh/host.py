@@ -75,7 +75,8 @@ class Host:
         return os.path.join(self.folder, f"{token}.{kind}")
 
     def busy(self) -> int:
-        """Return how many workers of all sweeps run here. Remove old records."""
+        """Return how many workers of all sweeps run here. Also remove the records and logs of ended
+        workers that are more than 30 days old."""
         count, old = 0, time.time() - _DAYS * 86400
         for sweep in os.listdir(self.top):
             folder = os.path.join(self.top, sweep)

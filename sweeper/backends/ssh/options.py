@@ -18,8 +18,8 @@ _EXPECTED = "a list of hosts: NAME, or {host: NAME, slots: 4, gpus: 2}"
 
 
 class Host(NamedTuple):
-    """A machine. `slots` is the largest number of jobs that it runs at the same time. `gpus` is
-    the number of GPUs that runs may use (None: as many as its slots need)."""
+    """A machine. `slots` is the largest number of jobs that it runs at the same time. `gpus` is the
+    number of GPUs that runs may use (None: as many as the slots need)."""
 
     host: str
     slots: int = 1
@@ -56,7 +56,8 @@ class _Hosts:
         return list(hosts.values())
 
     def schema(self) -> dict[str, object]:
-        """Return the schema: a list of names, or of mappings with a name."""
+        """Return the JSON Schema of a list whose items are names, or mappings with the key
+        `host`."""
         return {
             "type": "array",
             "minItems": 1,

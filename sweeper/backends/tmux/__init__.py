@@ -1,4 +1,5 @@
-"""Describes the tmux backend. Its code is loaded when a sweep is launched there."""
+"""The description of the tmux backend. The backend's other modules are loaded only when they are
+used."""
 
 from collections.abc import Iterable, Mapping
 

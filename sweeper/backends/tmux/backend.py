@@ -28,8 +28,8 @@ _LEAST_WIDTH, _LEAST_HEIGHT = 26, 5
 two panes; the next panes get another window."""
 
 MOST_ENDED = 50
-"""Maximum number of panes of ended jobs that stay open. The output of the others is in the logs
-of their runs."""
+"""Maximum number of panes of ended jobs that stay open. The output of a job whose pane was closed
+is in the log of its run."""
 
 _OVER = re.compile("succeeded$|failed|cancelled$|preempted|lost|next attempt")
 """Matches the labels of panes whose jobs have ended."""
@@ -39,15 +39,16 @@ _TOKEN = re.compile(r"(?:^|\s)([0-9a-f]+-a[0-9]+)$")
 def open_backend(
     sweep: str, folder: str, options: Mapping[str, object] = MappingProxyType({})
 ) -> "TmuxBackend":
-    """Open the tmux backend for one sweep. Raises `EnvironmentFailure` if there is no tmux."""
+    """Open the tmux backend for one sweep. Raises `EnvironmentFailure` if there is no tmux or its
+    socket cannot be created."""
     server = TmuxServer()
     server.check()
     return TmuxBackend(server, sweep, folder, options)
 
 
 def ensure_view(server: TmuxServer, sweep: str, folder: str) -> str:
-    """Ensure that a window of the session shows the sweep, and return the session's id. The windows
-    of jobs are opened later and come after this window."""
+    """Ensure that a window of the sweep's session runs `sweeper watch`, and return the session's
+    id. The windows of jobs are opened later and come after this window."""
     command = self_command("watch", sweep, "--root", os.path.dirname(folder), "--until-ended")
     return server.ensure_window(sweep, folder, "sweep", command)
 
@@ -133,9 +134,10 @@ class TmuxBackend(Backend):
             self._server.source(lines)
 
     def show(self, status: str, words: Mapping[str, str]) -> None:
-        """Show the sweep's status and its jobs' labels (see `sweeper.backends.base.Backend`):
-        they become options of the session and its panes. tmux displays these options in its
-        status line and its borders."""
+        """Write the sweep's status and the labels of its jobs (see `sweeper.backends.base.Backend`)
+        to options of the session and of its panes. tmux displays these options in the status line
+        and in the borders of panes. Also close panes of ended jobs if there are more than
+        `MOST_ENDED`."""
         session = self._server.session(self._folder)
         if session is None:
             return
@@ -227,7 +229,8 @@ def _grouped(session: str, jobs: Sequence[JobSpec], panes: Sequence[Pane]) -> li
 
 
 def panes_in(width: int, height: int, wanted: int = MOST_PANES) -> int:
-    """Return how many panes fit a window of this size (in characters), at most `wanted`."""
+    """Return how many panes fit into a window of this size (in characters): at least 1 and at most
+    `wanted`."""
     return max(1, min(wanted, (width // _LEAST_WIDTH) * (height // _LEAST_HEIGHT)))
 
 

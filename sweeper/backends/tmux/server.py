@@ -47,7 +47,7 @@ _SOCKET_SECONDS = 3.0
 
 def socket_name() -> str:
     """Return the socket name of sweeper's tmux server, for `tmux -L`. Raises `EnvironmentFailure`
-    for an impossible name."""
+    if the name contains a slash."""
     name = os.environ.get("SWEEPER_TMUX_SOCKET") or "sweeper"
     if "/" in name:  # tmux would create no server, but look for a folder.
         raise EnvironmentFailure(f"$SWEEPER_TMUX_SOCKET is {name!r}: use a name without a slash")
@@ -55,11 +55,11 @@ def socket_name() -> str:
 
 
 class Pane(NamedTuple):
-    """A pane of a session. `id` and `window` are tmux's ids. `dead`: its program has ended. `group`
-    is the group of jobs that its window shows, or empty. `window_title` is the window's title if
-    the window shows no jobs, else empty. `width` and `height` are the size of the window.
+    """A pane of a session. `id` and `window` are tmux's ids. `dead`: the pane's program has ended.
+    `group` is the group of jobs that the window shows, or empty. `window_title` is the window's
+    title if the window shows no jobs, else empty. `width` and `height` are the size of the window.
     `current`: the session shows this window. `word` is the pane's label, or empty. `command` is the
-    end of the command that it was opened with."""
+    end of the command that the pane was opened with."""
 
     id: str
     window: str
@@ -211,7 +211,7 @@ class TmuxServer:
 
     def session(self, folder: str) -> str | None:
         """Return the id of the session of the sweep at `folder`, or None. The session is found by
-        this path, or by another path of the same folder if it is mounted twice."""
+        this path, or by another path of the same folder if the folder is mounted twice."""
         form = "#{session_id} #{@sweeper_folder} #{@sweeper_place}"
         name, place = _folder_hash(folder), _place(folder)
         other = None
@@ -320,7 +320,7 @@ class TmuxServer:
         return self._run("capture-pane", "-p", "-J", "-S", "-", "-t", pane)
 
     def _listing(self, *arguments: str) -> list[str]:
-        """Return the output of a listing; nothing if no server runs."""
+        """Return the output of a listing; nothing if there is no server or no such session."""
         try:
             return self._run(*arguments)
         except Refusal as error:
@@ -336,8 +336,8 @@ def _unreachable(error: Exception) -> Unreachable:
 
 
 def _folder_hash(folder: str) -> str:
-    """Return a hash of a folder, by which the folder's session is found. The path itself would
-    not do, because tmux shows only characters of its locale."""
+    """Return a hash of a folder, by which the folder's session is found. The path itself cannot be
+    used, because tmux shows only characters of its locale."""
     return hashlib.sha256(folder.encode()).hexdigest()
 
 
