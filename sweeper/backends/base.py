@@ -62,10 +62,10 @@ GONE = (JobState.ENDED, JobState.ABSENT)
 
 
 class JobStatus(NamedTuple):
-    """The status of a job. `code` (exit code) and `reason` are set only if the backend knows
-    them; tmux never does. `preempted`: the job ended because its machine was taken away or
-    failed. `node` is the job's current or last machine. `since` is when the job began to wait or
-    to stop, in UTC (`2026-01-31T12:01:03Z`)."""
+    """The status of a job. `code` (exit code) and `reason` are None if the backend does not know
+    them; tmux knows neither. `preempted`: the job ended because its machine was taken away or
+    failed. `node` is the job's current or last machine. `since` is when the job began to wait or to
+    stop, in UTC (`2026-01-31T12:01:03Z`)."""
 
     state: JobState
     code: int | None = None
@@ -110,8 +110,8 @@ class Backend(ABC):
 
     @abstractmethod
     def logs(self, token: str) -> Iterator[str]:
-        """Yield the lines of a job's output that the backend itself stores; nothing if it stores
-        none."""
+        """Yield the lines of a job's output that the backend itself stores. Yield nothing if there
+        are none."""
 
     def preflight(self, resources: Sequence[Mapping[str, object]]) -> None:
         """Check, before anything is recorded, that the backend would accept jobs with these
@@ -119,8 +119,8 @@ class Backend(ABC):
         del resources
 
     def forget(self, tokens: Sequence[str]) -> None:
-        """Remove the backend's records of the jobs of `tokens` that have ended. Running jobs
-        continue."""
+        """Remove the backend's records of jobs that have ended. Jobs of `tokens` that have not
+        ended are not affected."""
         del tokens
 
     def room(self, resources: Mapping[str, object] | None = None) -> int | None:
@@ -131,8 +131,8 @@ class Backend(ABC):
         return None
 
     def location(self) -> Mapping[str, str]:
-        """Return fields, such as `{"cluster": "a"}`, that distinguish the place where these jobs
-        run from other places of the same kind of backend. The fields of a place must never
+        """Return fields, such as `{"cluster": "a"}`, that distinguish the place where the backend's
+        jobs run from other places of the same kind of backend. The fields of a place must never
         change."""
         return {}
 

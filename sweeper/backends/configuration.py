@@ -28,7 +28,7 @@ def defaults_of(kind: BackendType, problems: Problems) -> dict[str, object]:
 
 def configured(kind: BackendType) -> dict[str, object]:
     """Return the default options of a backend that is being opened. Raises `EnvironmentFailure` if
-    its table has mistakes."""
+    there are mistakes in the configuration file."""
     problems = Problems()
     values = defaults_of(kind, problems)
     config_file.refuse(problems)

@@ -25,7 +25,7 @@ class Workers:
         self._processes: dict[str, psutil.Process] = {}
 
     def find(self, tokens: Iterable[str]) -> dict[str, psutil.Process]:
-        """Return token -> process, for each live worker that is visible from here. Raises
+        """Return token -> process, for each live worker that this process can see. Raises
         `Unreachable` if the process table cannot be read."""
         wanted = set(tokens)
         self._processes = {t: p for t, p in self._processes.items() if t not in wanted or _lives(p)}
@@ -35,8 +35,8 @@ class Workers:
         return {token: self._processes[token] for token in wanted & self._processes.keys()}
 
     def holding(self, tokens: Iterable[str]) -> set[str]:
-        """Return the tokens whose worker is alive, even if it is not visible from here. Raises
-        `Unreachable` if the process table cannot be read."""
+        """Return the tokens whose worker is alive, even if this process cannot see the worker.
+        Raises `Unreachable` if the process table cannot be read."""
         wanted = set(tokens)
         held = {token for token in wanted if worker_lock.is_held(self._job(token))}
         return held | self.find(wanted - held).keys()

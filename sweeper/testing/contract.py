@@ -150,7 +150,7 @@ class Site:
         return JobSpec(token, token, argv, where, dict(self.resources))
 
     def mark(self, token: str, kind: str, sweep: str = "sweep") -> Path:
-        """Return the path of a file that a job writes. Its kind is `started`, `place` (working
+        """Return the path of a file that a job writes. `kind` is `started`, `place` (working
         folder, and standard input unless it is a terminal), `told` (the job got SIGTERM), `below`
         (a child of the job got SIGTERM) or `saved`."""
         return self.place(sweep) / f"{token}.{kind}"

@@ -1,5 +1,6 @@
 """Types of AWS's answers, with the fields that sweeper reads. Fields marked as not required may be
-missing. A plural such as `JobQueues` is the answer of the operation `DescribeJobQueues`."""
+missing. A class with a plural name, such as `JobQueues`, is the answer of an operation, here of
+DescribeJobQueues."""
 
 from collections.abc import Mapping
 from typing import NotRequired, TypedDict
@@ -89,7 +90,7 @@ class LogConfiguration(TypedDict, total=False):
 
 
 class Container(TypedDict, total=False):
-    """The container of a job, or of an earlier start of a job."""
+    """The container of one start of a job."""
 
     containerInstanceArn: str
     exitCode: int
@@ -99,13 +100,13 @@ class Container(TypedDict, total=False):
 
 
 class Attempt(TypedDict, total=False):
-    """An earlier start of a job, which has ended."""
+    """A start of a job, after this start has ended."""
 
     container: Container
 
 
 class Job(TypedDict):
-    """A job as Batch describes it; times in milliseconds since 1970."""
+    """A job as Batch describes it. Times are in milliseconds since 1970."""
 
     jobId: str
     status: str

@@ -141,7 +141,7 @@ class Jobs:
     def others(self, tokens: Iterable[str]) -> dict[str, str]:
         """Return token -> id of the job that blocks the token: an unfinished job of an earlier
         sweep in the same folder. An array of such a sweep blocks all tokens, since the array's own
-        tokens are unknown. Uses the last listing, and makes the first one if necessary."""
+        tokens are unknown. Uses the last listing; if there is none, the jobs are listed first."""
         if self.listed_at < 0:
             self.refresh()
         array = self._others.get("")

@@ -97,7 +97,7 @@ class Event(TypedDict):
 
 
 class QueueCondition(TypedDict):
-    """A condition of a workload in Kueue, which always has a message."""
+    """A condition of a workload in Kueue. Such a condition always has a message."""
 
     type: str
     status: str

@@ -1,5 +1,5 @@
-"""Checks Modal before the first job: the account, the app, the image and the secrets. Modal fetches
-the image if it does not have it yet."""
+"""Checks Modal before the first job: the account, the app, the image and the secrets. The check of
+the image makes Modal fetch the image."""
 
 import functools
 from collections.abc import Callable, Sequence

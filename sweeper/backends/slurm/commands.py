@@ -37,8 +37,8 @@ would inherit them."""
 _DROPPED = ("SLURM_", "SBATCH_", "SQUEUE_", "SCANCEL_", "SACCT_", "SINFO_")
 
 _LIMIT = re.compile(r"\b(?:Assoc|QOS)\w+")
-"""Matches the name of a limit, such as `QOSMaxSubmitJobPerUserLimit`. Limits on the number of
-submitted jobs are temporary refusals; other limits are permanent ones."""
+"""Matches the name of a limit, such as `QOSMaxSubmitJobPerUserLimit`. A refusal is temporary if the
+limit is on the number of submitted jobs, and permanent for any other limit."""
 _FULL = re.compile("submit limit|queue full|create job record|unable to accept")
 _PASSING = re.compile(
     r"unable to contact|connect failure|connection|timed? ?out|temporar|socket|slurmdbd|try again"
@@ -188,7 +188,7 @@ def _job(
 
 
 class Slurm:
-    """Slurm's commands. Every method raises `Unreachable` if Slurm does not answer, and
+    """Slurm's commands. The methods raise `Unreachable` if Slurm does not answer, and
     `EnvironmentFailure` if Slurm refuses permanently or is not installed."""
 
     def __init__(self, seconds: float = SECONDS) -> None:

@@ -52,10 +52,10 @@ def main(path: str) -> int:
 
 
 def environment(ours: dict[str, str]) -> dict[str, str]:
-    """Return the worker's environment: the variables of this job, and instructions for the
-    recipe's environment. The recipe gets the environment of `sweeper launch`, except for the
-    variables that Slurm sets and those that `setup` has changed. It gets these from this job;
-    SWEEPER_KEEP names them."""
+    """Return the worker's environment: the variables of this job, and instructions for the recipe's
+    environment. The recipe gets the environment of `sweeper launch`, except for the variables that
+    Slurm sets and those that `setup` has changed. The recipe gets these from this job; SWEEPER_KEEP
+    names them."""
     from_job = {name for name in ours if name.startswith(_GIVEN)}
     before = ours.get("SWEEPER_BEFORE")
     if before is not None:

@@ -73,7 +73,7 @@ class Tables:
 
     def spent(self, over: Set[str], well: Set[str]) -> Iterator[list[str]]:
         """Yield, for each table whose runs are all `over`, the paths that are no longer needed: the
-        table itself, and the output files of those of its runs that succeeded (`well`)."""
+        table itself, and the output files of runs that succeeded (`well`)."""
         files = set(os.listdir(self.place)) if os.path.isdir(self.place) else set[str]()
         for name in sorted(name for name in files if name.endswith(".json")):
             table = name.removesuffix(".json")

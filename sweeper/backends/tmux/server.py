@@ -289,7 +289,7 @@ class TmuxServer:
         return session
 
     def panes(self, session: str) -> list[Pane]:
-        """Return every pane of a session, by window and position."""
+        """Return every pane of a session, sorted by window and position."""
         panes: list[Pane] = []
         for line in self._listing("list-panes", "-s", "-t", session, "-F", _PANE):
             fields = line.split("\t", 10)
