@@ -61,9 +61,9 @@ def extended(
     """Merge a grid with the files that it extends. Return the merged grid and these files, the
     nearest first.
 
-    `path` is the grid's own file; if it is "", relative paths start at the current folder.
-    `size` is the grid's length in bytes: all files together have the same limit as one file
-    alone. If a file cannot be read, reports why and raises `Stop`.
+    `path` is the grid's own file; if it is "", relative paths start at the current folder. `size`
+    is the grid's length in bytes: all files together have the same limit as one file alone. If a
+    file cannot be read, report why and raise `Stop`.
     """
     sources: list[Source] = []
     layers = [root]
@@ -88,7 +88,7 @@ def extended(
 
 
 def in_one(text: str, extends: Iterable[tuple[str, str]]) -> dict[str, object]:
-    """Merge the grid `text` with the files that it extends, which are (path, text), the nearest
+    """Merge the grid `text` with the files that it extends, given as (path, text), the nearest
     first. Raises `GridError`."""
     problems = Problems()
     layers: list[Node] = []
@@ -199,7 +199,7 @@ def _is_section(above: str, key: str) -> bool:
 
 
 def _merge_base(under: Node, over: Node) -> Node:
-    """Merge two `base` sections as dotted keys: `opt.lr` leaves the other keys of `opt`."""
+    """Merge two `base` sections as dotted keys: `opt.lr` replaces only this key of `opt`."""
     leaves_above = list(_leaves(over.entries or {}))
     above = {key: (place, node) for key, place, node in leaves_above}
     reach = Reach(above)

@@ -36,7 +36,7 @@ FROM: dict[str, object] = {
 
 
 class Taking(NamedTuple):
-    """A source of parents, its place in the grid, and the place of each of the source's takes."""
+    """A source of parents, its place in the grid, and the places of the source's `takes`."""
 
     source: Source
     place: Place

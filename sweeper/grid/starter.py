@@ -219,7 +219,7 @@ def grid_text(
 
 
 def head(name: str, program: str, out: str) -> Iterator[str]:
-    """Write the first lines: a description of the grid, and the commands to use it with."""
+    """Write the first lines: a description of the grid, and the commands that use the grid."""
     schema = _schema_below(out)
     if schema:
         yield f"# yaml-language-server: $schema={schema}"

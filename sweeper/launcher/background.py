@@ -195,7 +195,7 @@ def published(folder: SweepFolder) -> object:
 
 def has_begun(folder: SweepFolder, before: object) -> bool:
     """Return whether the published status document differs from `before`. Raises
-    `EnvironmentFailure` if the document says why the launcher gave up."""
+    `EnvironmentFailure` if the document says that the launcher gave up."""
     if published(folder) == before:
         return False
     seen = folder.read_observations()
@@ -217,7 +217,7 @@ def offer(folder: SweepFolder, plan: Plan, offered: Offer, tell: Callable[[str],
     """Give a plan to the running launcher, and wait until the launcher uses the plan. If the
     launcher already has this plan, return True immediately. Return False if the launcher has ended
     or is about to end. Raises `AnotherLauncher` if the launcher cannot continue with the plan, or
-    has not done so after a minute."""
+    does not use it within a minute."""
     try:
         before = folder.read_plan()
     except NotFound as error:  # Another launch is about to write the plan.

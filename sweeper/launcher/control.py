@@ -1,5 +1,5 @@
-"""Controls launched sweeps: cancel, retry, wait, pause, resume, stop, and the number of parallel
-jobs. Requests are files that are created once, so a killed command can be repeated."""
+"""Cancels and retries runs of launched sweeps. Requests are files that are created once, so a
+killed command can be repeated."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -60,8 +60,9 @@ def _environments(where: str) -> Iterator[_Environment]:
 
 def _old() -> Iterator[_Environment]:
     """Yield the environment files that are at least an hour old. Some files only name the actual
-    environment file. For such a file, yield the actual file if it exists, nothing if its folder is
-    missing (its disk may be unmounted), and otherwise the file with the name."""
+    environment file. For such a file, yield the actual file if it exists. If the actual file's
+    folder is missing, yield nothing, since its disk may be unmounted. Otherwise yield the file that
+    names it."""
     for environment in _environments(home()):
         place = environment.document.get(PLACE)
         if time.time() - environment.written < _YOUNG_SECONDS:

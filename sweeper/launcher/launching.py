@@ -116,14 +116,14 @@ def launch(  # noqa: PLR0913  (the options of the command)
     """Launch a grid, or continue its sweep: finished runs are skipped, running ones adopted, new
     ones added, and failed ones left alone unless `launch.retries` allows more attempts.
 
-    `source` is the path of a grid, a grid as a mapping, or a plan. With `main`, it is a list of
-    configs (chz objects or dataclasses), and each run calls `main(config)`; `name` is then the
+    `source` is the path of a grid, a grid as a mapping, or a plan. With `main`, `source` is a list
+    of configs (chz objects or dataclasses), and each run calls `main(config)`; `name` is then the
     sweep's name (default: the name of `main`'s module). For the other arguments see
-    `LaunchRequest`. With `drop`, finished runs that the grid no longer has leave the sweep.
-    Raises `GridError` for a grid that cannot run, `UsageError` for another user's sweep (see
+    `LaunchRequest`. With `drop`, finished runs that the grid no longer has leave the sweep. Raises
+    `GridError` for a grid that cannot run, `UsageError` for another user's sweep (see
     `launch_plan`) and for finished runs that would be dropped, `EnvironmentFailure` if something
-    that the launch needs is missing, and `AnotherLauncher` if the sweep has a running launcher
-    that cannot continue with this plan.
+    that the launch needs is missing, and `AnotherLauncher` if the sweep has a running launcher that
+    cannot continue with this plan.
     """
     from sweeper.planner.plan import plan
 
@@ -322,7 +322,7 @@ def drive(
     patience: float = lock.PATIENCE_SECONDS,
 ) -> Summary:
     """Wait at most `patience` seconds for the lock of the sweep at `address`, and run as its
-    launcher until the sweep ends."""
+    launcher until the sweep ends or a user stops the launcher."""
     folder = SweepFolder.at_address(address)
     folder.read_plan()  # Its error lists the existing sweeps.
     with lock.holding_sweep(folder, patience, existing=True) as check:
@@ -351,7 +351,8 @@ def _drive_plan(
     smoke: bool,
     check: Callable[[], None],
 ) -> Summary:
-    """Run the scheduler on the recorded plan until all runs are over or the launcher must end."""
+    """Run the scheduler on the recorded plan until all runs are over, the sweep gets a new plan, or
+    the launcher must end."""
     plan = folder.read_plan()
     launched = plan.launch
     env_file = folder.read_service().env_file

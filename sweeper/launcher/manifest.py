@@ -255,7 +255,7 @@ def merge(old: Plan, new: Plan, free: Collection[str] = ()) -> Plan:
 
 
 def tell_changes(folder: SweepFolder, old: Plan, new: Plan, tell: Callable[[str], None]) -> None:
-    """Report what differs from the previous launch, and what happens to its runs."""
+    """Report what differs from the previous launch, and what happens to the runs of that launch."""
     states = folder.read_states()
     at_work = sum(state.state in OPEN for state in states.values())
     retired = [states[run.id] for run in new.runs if run.retired and run.id in states]

@@ -1,5 +1,5 @@
 """Pauses and resumes a sweep, changes its number of parallel jobs, and stops its launcher. Each
-is a recorded request, which the running launcher or the next one reads. A killed command can be
+command records a request, which the running launcher or the next one reads. A killed command can be
 repeated."""
 
 import time

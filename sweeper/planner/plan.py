@@ -132,7 +132,8 @@ def repeats_by_default(plan: Plan, recorded: Plan) -> list[str]:
 
     A run's id is made from the values that the grid gives, so these are new runs, which train
     again. They do not count as the recorded runs, since the default may have been different when
-    the recorded runs trained."""
+    the recorded runs trained.
+    """
     if plan.stages or recorded.stages:
         names = [stage.name for stage in plan.stages if recorded.stage(stage.name)]
         return [w for n in names for w in repeats_by_default(plan.only(n), recorded.only(n))]

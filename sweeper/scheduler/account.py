@@ -50,7 +50,8 @@ class Quota(NamedTuple):
 
 
 def quota_settings() -> Quota:
-    """Read the settings. Raises `EnvironmentFailure` for mistakes in the configuration file."""
+    """Read the quota settings. Raises `EnvironmentFailure` for mistakes in the configuration
+    file."""
     node, problems = config_file.table("quota")
     values = _SECTION.read(node, "quota", problems).values
     config_file.refuse(problems)
@@ -157,17 +158,17 @@ class Limiter:
     When the service pauses recipes, the limit falls to the number of running jobs that are not
     paused, but not below half of the running jobs. When a job is rejected, the limit falls to half
     of the running jobs. (A job is rejected if its run fails because of the service's quota, or if
-    the machine cannot start its process.) The limit falls at most once per window, and running jobs
-    are not stopped. So jobs beyond the new limit may stay paused for a while; these do not lower
-    the limit again. If no job was paused or rejected for a window and more jobs are wanted, the
-    limit grows by 1, then by 2, 4 and so on, until a job is paused or rejected again. So the
-    learned limit stays within one or two of a constant real limit, and follows a changing one
-    within a few windows. (Chiu and Jain 1989, "Analysis of the increase and decrease algorithms for
-    congestion avoidance in computer networks", explain why several limiters converge to equal
-    shares.)
+    the machine cannot start its process.) The limit falls at most once in a window of 15 seconds,
+    and running jobs are not stopped. So jobs beyond the new limit may stay paused for a while;
+    these do not lower the limit again. If no job was paused or rejected for a window and more jobs
+    are wanted, the limit grows by 1, then by 2, 4 and so on, until a job is paused or rejected
+    again. So the learned limit stays within one or two of a constant real limit, and follows a
+    changing one within a few windows. (Chiu and Jain 1989, "Analysis of the increase and decrease
+    algorithms for congestion avoidance in computer networks", explain why several limiters converge
+    to equal shares.)
 
-    Launchers may share the learned state. Each measures time by its own clock, from the moment
-    when it sees a change.
+    Launchers may share the learned state. Each launcher measures time by its own clock, from the
+    moment when it sees a change.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -61,8 +61,8 @@ class AttemptUsage:
         self._records: dict[Attempt, tuple[float, AttemptRecords]] = {}
 
     def look(self, most: int | None = None) -> Mapping[Attempt, Used]:
-        """Return the current usage of each attempt. At most `most` attempts are read for the
-        first time; further new ones are missing from the result."""
+        """Return the current usage of each attempt. At most `most` attempts are read for the first
+        time; further new attempts are missing from the result."""
         keys: list[Attempt] = []
         for run, view in self._run_table.views.items():
             for attempt in range(1, view.state.opened + 1):

@@ -212,8 +212,8 @@ NOT_YET_SECONDS = 5.0
 
 class Cancellations:
     """The requests to backends to stop jobs. `stopping` has the tokens of the jobs that were asked
-    to stop. `spending` is None without a budget or account limit, and `engine` is None without an
-    engine to watch."""
+    to stop. `spending` and `engine` are None if this launcher stops no jobs because of a spent
+    budget or a lost engine."""
 
     def __init__(
         self,

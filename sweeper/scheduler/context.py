@@ -15,7 +15,7 @@ from sweeper.sweep.plan import Plan
 @dataclass(frozen=True)
 class Context:
     """The folder of a sweep, and its backend, or several backends by place. `clock` returns
-    monotonic seconds, `wall` seconds since 1970. `sleep` waits. Tests pass their own."""
+    monotonic seconds, `wall` seconds since 1970. `sleep` waits. Tests pass their own functions."""
 
     folder: SweepFolder
     backend: Backend | Mapping[str, Backend]
@@ -35,7 +35,7 @@ class Context:
 
     @cached_property
     def backends(self) -> Mapping[str, Backend]:
-        """The backends of the plan's places, in the order in which they are filled."""
+        """The backends of the plan's places, in the order in which the places get jobs."""
         if isinstance(self.backend, Backend):
             return {self.plan.launch.places[0]: self.backend}
         return {place: self.backend[place] for place in self.plan.launch.places}

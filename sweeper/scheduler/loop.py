@@ -34,7 +34,7 @@ from sweeper.sweep.states import OPEN, State
 _LOG = Log(__name__)
 
 REPLANNED = "the grid was launched again: continuing with its new plan"
-"""The reason of a launcher that ends so that another one continues with a new plan."""
+"""The reason of a scheduler that ends so that its launcher continues with a new plan."""
 
 POLL_SECONDS = 0.5
 REMOTE_POLL_SECONDS = 2.0
@@ -84,7 +84,7 @@ class Scheduler:
 
     def run(self) -> Summary:
         """Step until nothing runs and nothing is left to start, or until a user asks this launcher
-        to end or to continue with another plan (`Summary.ends`)."""
+        to end or to continue with another plan. `Summary.ends` then names the reason."""
         is_ours = True
         try:
             with self._parts.parallelism.holding():
@@ -224,7 +224,7 @@ class Scheduler:
         return Counter(state for run, state in states if run not in table.retired or state in OPEN)
 
     def _ends(self) -> str | None:
-        """Return the reason for this launcher to end now, or None."""
+        """Return the reason why this scheduler must end now, or None."""
         requests = self._parts.requests
         if requests.stop is not None:
             return f"stopped by {requests.stop.by}: running jobs continue"
@@ -252,7 +252,8 @@ class Scheduler:
 
         An unanswered query says nothing about any job, and is repeated in the next step. No run is
         started at a place while the state of its running jobs is unknown. A job that cannot be
-        stopped, found or submitted delays no other job and no other place."""
+        stopped, found or submitted delays no other job and no other place.
+        """
         parts = self._parts
         missing: list[str] = []
 

@@ -28,9 +28,9 @@ class LostWorkers:
     """The part of a launcher that records the outcomes that lost workers did not record, and
     observes the other attempts.
 
-    `withdrawn` is called with the attempts (run, attempt) whose withdrawal was interrupted.
-    `stalled` returns whether an attempt makes no progress. With `starting=False` no worker is
-    declared lost, since a launcher that only stops runs may not know their jobs.
+    `withdrawn` is called with the run and the number of each attempt whose withdrawal was
+    interrupted. `stalled` returns whether an attempt makes no progress. With `starting=False` no
+    worker is declared lost, since a launcher that only stops runs may not know their jobs.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class LostWorkers:
     def look(
         self, statuses: Mapping[str, JobStatus], stopping: Collection[str]
     ) -> dict[str, Observation]:
-        """Judge the running jobs by the statuses from their backends. `stopping` are jobs that
-        were asked to stop. Both name a job by its token. Return observations of runs that are
-        neither over nor healthy. Raises `StoreError`."""
+        """Judge the running jobs by the statuses from their backends. `stopping` are jobs that were
+        asked to stop. `statuses` and `stopping` name each job by its token. Return observations of
+        runs that are neither over nor healthy. Raises `StoreError`."""
         self._kernel.look(statuses)
         if any(status.state in GONE for status in statuses.values()):
             # A worker records its outcome before it exits. So only an outcome that is missing after

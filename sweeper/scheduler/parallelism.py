@@ -290,8 +290,8 @@ class Governor:
             abandoned.look()
 
     def _slots_needed(self, page: Page, gone: set[str]) -> dict[str, int]:
-        """Return, for each member without a launcher that holds more slots than it still needs,
-        the number that it needs."""
+        """Return how many slots each member without a launcher still needs. Members that need all
+        their slots are left out."""
         jobs: dict[str, int] = {}
         for name in gone:
             member, abandoned = page.members[name], self._abandoned.get(name)

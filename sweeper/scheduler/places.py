@@ -40,8 +40,8 @@ _AGAIN = (State.PREEMPTED, State.LOST)
 
 
 class Places:
-    """The backends of one sweep, by the names of its places, in the order in which they are
-    filled."""
+    """The backends of one sweep, by the names of its places, in the order in which the places get
+    jobs."""
 
     def __init__(self, context: Context, run_table: RunTable) -> None:
         self._folder, self._clock = context.folder, context.clock
@@ -70,8 +70,8 @@ class Places:
         """Return the place of an attempt. If its intent names no place, the sweep had only one
         place at that time, which is the first place now (`placement_guard.py`). If the grid no
         longer has the named place, the attempt was cancelled; return the first place. If the intent
-        is damaged, add it to `damaged` and return None. The attempt may then be at any place, so no
-        place is queried for it. Raises `StoreError`."""
+        is damaged, record the error in `damaged` and return None. The attempt may then be at any
+        place, so no place is queried for it. Raises `StoreError`."""
         if not self.several:
             return self.names[0]
         place = self._at.get((run, attempt))

@@ -48,8 +48,9 @@ class Summary(NamedTuple):
     run at the same time, if that differs from the plan's `max_parallel`, and `limit_by` the reason,
     a key of `labels.LOWERED`. `alarms` are lines for people. `again` counts, by state, the runs to
     start that have run before. `waits` are messages about stages or the race, for example about
-    runs that wait in vain. `ends` says why the launcher ends before the sweep is over. `to_come`
-    counts the runs of stages that are unknown until others have ended."""
+    runs that wait in vain. `ends` says why the scheduler ends before the sweep is over. `to_come`
+    counts the runs that are unknown until other runs have ended.
+    """
 
     counts: Counter[State]
     to_start: int
@@ -170,8 +171,8 @@ _SECONDS = 1.0
 
 
 class Publisher:
-    """Writes a sweep's observations next to its events when they change. `starting` says whether
-    this launcher starts runs."""
+    """Writes a sweep's observations to its store when the observations change. `starting` says
+    whether this launcher starts runs."""
 
     def __init__(self, context: Context, *, starting: bool) -> None:
         self._context = context

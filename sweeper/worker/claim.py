@@ -1,5 +1,5 @@
-"""Claims an attempt for one of its workers, since a backend may start several workers. Opens the
-next attempt when the backend itself has restarted a job."""
+"""Claims an attempt for one of its workers, since a backend may start several workers for it. Opens
+the next attempt when the backend itself has restarted a job."""
 
 import os
 import time

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 class Requests:
     """The requests to the worker of one attempt, as of the last check. `superseded`: a newer
-    attempt was opened. `cancelled`: a user has cancelled this attempt. `removed`: a user has
-    removed the sweep. `stacks`: the recipe's stacks are requested."""
+    attempt was opened. `cancelled`: a user has cancelled this attempt or removed the sweep.
+    `removed`: a user has removed the sweep. `stacks`: the recipe's stacks are requested."""
 
     def __init__(self, folder: "SweepFolder", run: str, attempt: int) -> None:
         self._store, self._folder = folder.store, folder

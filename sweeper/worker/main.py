@@ -247,11 +247,10 @@ class Worker:
         return judge(self._ending(None)) if self._stopped_at else crowded_out(lack)
 
     def _prepare(self, job: Job) -> Prepared | None:
-        """Determine what to execute. Return None if the worker has to stop first.
-
-        While the store does not even accept heartbeats, this method retries without a limit;
-        otherwise it retries `_TRIES` times. Reads the file with the environment only once, because
-        the file may be deleted after the worker's first heartbeat."""
+        """Determine what to execute. Return None if the worker has to stop first. While the store
+        does not even accept heartbeats, this method retries without a limit; otherwise it retries
+        `_TRIES` times. Reads the file with the environment only once, because the file may be
+        deleted after the worker's first heartbeat."""
         environment = read_environment(job.env_file)
         variables = {**environment, **job.settings.env}
         self._redactor = Redactor(

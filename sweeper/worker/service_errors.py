@@ -53,8 +53,8 @@ _OF_A_SERVICE = re.compile(r"tinker|RequestFailedError|BadRequestError|error cod
 
 
 def meaning(error: str) -> str | None:
-    """Explain an error of a model service, given the last line of a failed program's output. Return
-    the meaning with advice, or None for any other error."""
+    """Return the meaning of an error of a model service, with advice, or None for any other error.
+    `error` is the line that a failed program printed about its error."""
     kind = _kind(error)
     return None if kind is None else _MEANING[kind]
 

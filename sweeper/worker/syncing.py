@@ -170,8 +170,9 @@ class Sync:
         return True
 
     def _is_there(self, path: str, status: _Stat) -> bool:
-        """Return whether another worker has sent the file. Small files are sent again, because
-        two different small files may have the same size."""
+        """Return whether another worker has sent the file: the store has a file of the same size at
+        `path`. For a small file return False, because two different small files may have the same
+        size."""
         sizes = self._known or {}
         return status.size > _SMALL and sizes.get(path) == status.size
 
