@@ -148,8 +148,8 @@ NOTIFY = Field(
 
 def notify_of(plan: Plan) -> Notify | None:
     """Return the notification settings of a sweep: the grid's section `notify`, else the table
-    `notify` of the user's configuration. Return None if there are no receivers. Raises
-    `EnvironmentFailure` for mistakes in the configuration."""
+    `notify` of the user's configuration. Return None if there are no receivers, or if `notify.on`
+    is empty. Raises `EnvironmentFailure` for mistakes in the configuration."""
     notify = plan.notify if plan.notify is not None else configured()
     return notify if notify is not None and notify.on and notify.receivers else None
 

@@ -176,9 +176,10 @@ _CREDENTIALS = ("TINKER_API_KEY", "TINKER_CREDENTIAL_CMD", "TINKER_BASE_URL")
 
 
 def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], None]) -> str:
-    """Find or start the engine for a plan, and return its address. Tell the user which models of
-    the plan the engine replaces by other models or lacks. Raises as `engine_url` and
-    `ensure_engine` do, and `GridError` for models that the engine lacks."""
+    """Find or start the engine for a plan, and return its address. If the engine is on this
+    machine, tell the user which models of the plan the engine replaces by other models or lacks.
+    Raises as `engine_url` and `ensure_engine` do, and `GridError` for models that the engine
+    lacks."""
     url = engine_url(capabilities)
     if url is not None:
         return url
@@ -195,8 +196,7 @@ def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], Non
 
 def service_warnings(plan: Plan) -> list[str]:
     """Return warnings about the model service of a plan: it lacks a model, or the recipe needs a
-    service and none is set up. Starts no engine. Raises `GridError` for models that the service
-    lacks, unless the grid says `check_models: false`."""
+    service and none is set up. Starts no engine. Raises `GridError` as `missing_at_engine` does."""
     if plan.service == "tinker":
         return missing_at_service(plan)
     if not capabilities_together(plan.launch).here:

@@ -117,8 +117,8 @@ def survey(planned: Plan, store: Store) -> LaunchPreview:
 
 
 def estimate_of(preview: LaunchPreview) -> str | None:
-    """Describe the expected usage of the runs that would start. Return None if no run would
-    start or the runs use no service."""
+    """Describe the expected usage of the runs that would start. Return None if no run would start,
+    or if there is no estimate and the runs use no service."""
     starting = any(preview.attempt for preview in preview.previews)
     if not starting:
         return None

@@ -330,7 +330,7 @@ class _Planning:
 
     def _known_runs(self, name: str) -> Sequence[Run] | None:
         """Return the runs of a stage, or None if some of them are only known when other runs have
-        ended."""
+        ended, or if the grid has too many runs."""
         before = self.done[name]
         if not before.grid.takings:
             return before.runs

@@ -258,9 +258,9 @@ def grant(limit: int | None, claims: Mapping[str, Claim], member: str) -> Grant:
     """Return how many of `limit` slots (None: unlimited) the member `member` may take now.
 
     Shares are weighted max-min fair. Each member gets its share, rounded down. The remaining slots
-    rotate: the member with the lowest `turn` gets the next one, and its turn rises by one divided
-    by the fraction that was rounded off (stride scheduling, Waldspurger 1995). Over time each
-    member gets its share.
+    rotate: the member with the lowest `turn` gets the next one, and its `turn` rises by 1 / f,
+    where f is the fraction that was rounded off (stride scheduling, Waldspurger 1995). Over time
+    each member gets its share.
     """
     mine = claims[member]
     if limit is None:

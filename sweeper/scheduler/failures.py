@@ -51,8 +51,8 @@ def backoff(event: Event | None, reason: str | None, ends: int, run: str, attemp
     one.
 
     The wait is `base * 2 ** (ends - 1) * (0.5 + u)`, at most `most`; `base` and `most` depend on
-    the event (see `_WAITS`). u, in [0, 1), is a hash of the run and the attempt. So runs that
-    failed together do not restart together, and a restarted launcher computes the same wait.
+    the event (see `_WAITS`). `u` is a hash of the run and the attempt, scaled to [0, 1). So runs
+    that failed together do not restart together, and a restarted launcher computes the same wait.
     There is no wait after a first preemption or loss, unless the machine was full.
     """
     wait = _QUOTA if reason == "quota" else _WAITS.get(event) if event is not None else None

@@ -28,7 +28,7 @@ from sweeper.sweep.states import Event, State
 _LOG = Log(__name__)
 
 TryCall: TypeAlias = Callable[[Callable[[], None]], bool]
-"""A function that calls its argument, which queries a backend, and returns whether the backend
+"""A function that calls its argument, a query of a backend, and returns whether the backend
 answered."""
 
 T = TypeVar("T")

@@ -132,8 +132,8 @@ class Missing(StoreError):
 
 
 class _Lack(NamedTuple):
-    """A value that other runs need and that `runs` lack. This stays true until these runs have more
-    than `size` events."""
+    """A value that other runs need and that `runs` lack. This record stays valid until these runs
+    have more than `size` events."""
 
     runs: tuple[str, ...]
     size: int

@@ -1,4 +1,5 @@
-"""Explains errors of a model service, with advice. Loaded only when a run has failed."""
+"""Explains errors of a model service, with advice. Workers load this module only when their run has
+failed."""
 
 import re
 
