@@ -56,8 +56,9 @@ class Expanded(NamedTuple):
 
 
 def place_of(grid: Grid, point: Point, key: str) -> Place | None:
-    """Return the place where the value of a key at a point was written, or None. If a reference to
-    a mapping has made the key, this is the place of the reference."""
+    """Return the place where the value of a key at a point was written, or None if the grid does
+    not give the key. If a reference to a mapping has made the key, this is the place of the
+    reference."""
     while True:
         if key in grid.fixed:
             return grid.fixed[key].place

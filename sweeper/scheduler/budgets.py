@@ -411,8 +411,8 @@ class Spending:
         self.reached = f"{why}: no more runs are started{stopped}; {how} to continue"
 
     def _over(self, limits: Budget, used: Spent, name: str) -> str | None:
-        """Return a message about a limit that is reached, or None. The message calls the budget
-        `name`."""
+        """Return a message about a limit that is reached, or that cannot be checked because a model
+        has no price. Return None if there is no such limit. The message calls the budget `name`."""
         hours, tokens = used.seconds / _SECONDS_AN_HOUR, used.usage.counts.tokens
         if limits.tokens is not None and tokens >= limits.tokens:
             return f"{name} is spent ({tokens:,} of {limits.tokens:,.0f} tokens)"

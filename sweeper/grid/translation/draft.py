@@ -229,7 +229,8 @@ def entries_of(node: Node | None) -> dict[str, tuple[int, Node]]:
 
 
 def sweep_name(text: str, otherwise: str) -> str:
-    """Return a sweep's name made from a text, or from `otherwise`."""
+    """Return a sweep's name made from `text`, or else from the file name `otherwise`. If neither
+    gives a valid name, return `sweep`."""
     for candidate in (text, os.path.splitext(os.path.basename(otherwise))[0]):
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", candidate).strip("-._")[:80]
         if is_sweep_name(name):

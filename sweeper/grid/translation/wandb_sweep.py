@@ -113,7 +113,7 @@ class _Parameters:
                 self.names.append(name)
 
     def _add(self, name: str, line: int, about: dict[str, object]) -> bool:
-        """Add one parameter. Return whether it has values."""
+        """Add one parameter. Return True, since every parameter gets at least one value."""
         draft = self.draft
         if "value" in about:
             draft.fix(name, self._word(name, about["value"]))
@@ -142,8 +142,8 @@ class _Parameters:
         return True
 
     def _vary(self, name: str, line: int, distribution: str, how: dict[str, object]) -> None:
-        """Add a parameter with a distribution: drawn values, or, in a grid, an axis if the
-        distribution has few values."""
+        """Add a parameter with a distribution: drawn values, or, in a grid, an axis if the values
+        of the distribution can be listed."""
         draft = self.draft
         ((kind, values),) = how.items()
         if kind == "choice" and not self.drawn:
