@@ -112,8 +112,8 @@ def _choices(environ: "Mapping[str, str]") -> "list[tuple[str, str, list[bytes]]
 
 def hold_build(top: str) -> None:
     """Protect the environment or copy of the source at `top` from `sweeper store gc` until this
-    process ends, even if the process executes another program. On a disk without locks, only its
-    recent use protects it."""
+    process ends, even if the process executes another program. On a disk without locks, only a
+    recent use protects the environment or source."""
     descriptor = os.open(f"{top}.use", os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(descriptor, True)
     try:

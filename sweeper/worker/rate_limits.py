@@ -105,7 +105,7 @@ class Pauses:
             return self._before + lasting
 
     def _settle(self) -> None:
-        """End the pause if the recipe makes progress, or if no report has repeated it for a
+        """End the pause if the recipe makes progress, or if no report has repeated the pause for a
         while."""
         if self._pause is None:
             return
