@@ -54,7 +54,7 @@ def cancel(
     """Stop runs of a sweep permanently, wait until none of them is running, and return the request
     for each run.
 
-    `runs` are selectors (default: all runs); `state` and `where` filter them. Progress is
+    `runs` are selectors (default: all runs); `state` and `where` filter the runs. Progress is
     reported to `tell`. Raises `NotFound`, `UsageError` for an invalid state or condition, and as
     `cancel_runs` does.
     """
@@ -74,7 +74,7 @@ def retry(
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Requested]:
     """Start runs of a sweep again. `runs` are selectors (default: all runs); `state` and `where`
-    filter them. Without `runs` and `state`, only runs that failed, were lost or were preempted
+    filter the runs. Without `runs` and `state`, only runs that failed, were lost or were preempted
     start again. `state=["succeeded"]` trains finished runs again from the start. The running
     launcher, or else a new detached one, starts the runs; use `wait` to wait for them. Raises as
     `launch` does, and `UsageError` for a selected run that has succeeded, unless `state` contains

@@ -259,10 +259,9 @@ def ready(folder: SweepFolder, agree: Agree = refuse) -> Ready:
 def _open(
     folder: SweepFolder, plan: Plan, tell: Callable[[str], None]
 ) -> tuple[dict[str, Backend], Located]:
-    """Open the backends of a plan to launch. Return them, and the locations that the last
-    launch recorded. If one of several backends does not answer, tell the user; the launcher
-    tries it again later. Raises `EnvironmentFailure` if a backend cannot be used or none
-    answers."""
+    """Open the backends of a plan to launch. Return the backends, and the locations that the last
+    launch recorded. If one of several backends does not answer, tell the user; the launcher tries
+    it again later. Raises `EnvironmentFailure` if a backend cannot be used or none answers."""
     opened = open_places(plan.launch, plan.name, folder.address, quiet=True)
     for place, backend in opened.items():
         if isinstance(backend, Away):
@@ -278,9 +277,9 @@ def _places_on_record(folder: SweepFolder) -> Located:
 
 
 def _open_again(folder: SweepFolder, plan: Plan) -> tuple[dict[str, Backend], Located]:
-    """Open the backends of a sweep that was launched before. Return them, and the locations
-    that the last launch recorded. If a backend does not answer, the launcher tries it again
-    later. Raises `EnvironmentFailure` if none answers."""
+    """Open the backends of a sweep that was launched before. Return the backends, and the locations
+    that the last launch recorded. If a backend does not answer, the launcher tries it again later.
+    Raises `EnvironmentFailure` if none answers."""
     before = _places_on_record(folder)
     accept = partial(refuse_another, before)
     opened = open_places(plan.launch, folder.name, folder.address, some=True, accept=accept)

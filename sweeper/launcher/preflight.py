@@ -195,8 +195,9 @@ def engine_for(plan: Plan, capabilities: Capabilities, tell: Callable[[str], Non
 
 
 def service_warnings(plan: Plan) -> list[str]:
-    """Return warnings about the model service of a plan: it lacks a model, or the recipe needs a
-    service and none is set up. Starts no engine. Raises `GridError` as `missing_at_engine` does."""
+    """Return warnings about the model service of a plan: the service lacks a model, or the recipe
+    needs a service and none is set up. Starts no engine. Raises `GridError` as `missing_at_engine`
+    does."""
     if plan.service == "tinker":
         return missing_at_service(plan)
     if not capabilities_together(plan.launch).here:

@@ -143,8 +143,8 @@ class AttemptUsage:
         return _of(read_heartbeat(self._context.store, self._context.folder.heartbeat(*key)))
 
     def _counted(self, key: Attempt, recorded: Used) -> Used:
-        """Return the recipe's own counts if its files can be read here, since they are newer than
-        the heartbeat. Otherwise return `recorded`."""
+        """Return the recipe's own counts if the files with these counts can be read here, since the
+        counts are newer than the heartbeat. Otherwise return `recorded`."""
         files = self._files.get(key)
         if files is None:
             folder = self._context.store.local_path(self._context.folder.attempt(*key))

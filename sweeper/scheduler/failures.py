@@ -128,7 +128,7 @@ class CircuitBreaker:
 
 
 def _common(failures: Iterable[Failure | None]) -> Failure | None:
-    """Return the last of the failures if all have the same cause, else None."""
+    """Return the last of the failures if all count as the same error, else None."""
     last: Failure | None = None
     for failure in failures:
         if failure is None or (last is not None and not failure.alike(last)):
@@ -246,7 +246,7 @@ class Outcomes:
         return end
 
     def hurry(self, run: str) -> None:
-        """End a run's wait because a user wants it started now. A run that the service stopped
+        """End a run's wait because a user wants the run started now. A run that the service stopped
         still waits."""
         end = self._ends.get(run)
         if end is not None and end.reason not in EXCUSED and end.due > self._clock():
@@ -309,8 +309,8 @@ class FailurePolicy:
         self.held: str | None = None
 
     def started(self, runs: list[str]) -> None:
-        """Record that these runs are about to start. With `smoke`, one of them becomes the
-        first."""
+        """Record that these runs are about to start. With `smoke`, the first of these runs becomes
+        `first`."""
         if self.smoke and runs:
             self.first = runs[0]
 
