@@ -254,9 +254,11 @@ def _encoded(files: dict[str, tuple[Any, Columns]]) -> memoryview:
         pa.Array.from_buffers(pa.float64(), whole.rows, [None, pa.py_buffer(column)])
         for column in map(np.ascontiguousarray, whole.values.values())
     ]
+    # Columns that may have nulls take longer to write and to read.
+    fields = [pa.field(name, pa.float64(), nullable=False) for name in names]
     sink = pa.BufferOutputStream()
     pq.write_table(
-        pa.table(arrays, names=names, metadata=metadata),
+        pa.table(arrays, schema=pa.schema(fields, metadata)),
         sink,
         compression="none",
         use_dictionary=False,

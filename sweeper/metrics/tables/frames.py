@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import math
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from types import ModuleType
@@ -39,7 +41,10 @@ def _keys(parts: Sequence[Part], first: Sequence[str]) -> list[str]:
 
 def _stacked(parts: Sequence[Part], keys: Sequence[str]) -> Floats:
     """Return one column per key, with the runs' values one after the other."""
-    block = np.empty((len(keys), sum(part.columns.rows for part in parts)))
+    shape = len(keys), sum(part.columns.rows for part in parts)
+    # numpy would use large pages, and the kernel may need 0.5 s to make room for them.
+    pages = mmap.mmap(-1, max(1, 8 * math.prod(shape)), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    block = np.frombuffer(pages, np.float64, math.prod(shape)).reshape(shape)
     for row, key in zip(block, keys, strict=True):
         if parts:
             np.concatenate([part.columns.column(key) for part in parts], out=row)
