@@ -1,5 +1,5 @@
-# The two commands a newcomer needs: `make demo` and `make test`. Everything is installed into
-# .venv; pinned by constraints.txt. Running a target twice is fine.
+# Newcomers need two commands: `make demo` and `make test`. They install everything into .venv, with
+# the versions in constraints.txt. A target can be made again.
 
 PYTHON ?= python3
 VENV := .venv
@@ -18,9 +18,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST)
 
-install: $(VENV)/.installed ## sweeper and what it needs, into .venv
+install: $(VENV)/.installed ## install sweeper and its dependencies into .venv
 
-dev: $(VENV)/.installed-dev ## and what its tests need
+dev: $(VENV)/.installed-dev ## also install what the tests need
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -37,19 +37,19 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@$(PIP) --editable '.[dev]'
 	@touch $@
 
-tmux: ## make sure of tmux: install it where that is possible, else say how
+tmux: ## install tmux if possible, else print how to install it
 	@command -v tmux >/dev/null || sh .ci/apt-install tmux || \
 	  { echo "tmux is missing: apt-get install tmux (Debian), brew install tmux (macOS)"; exit 1; }
 
-bubblewrap: ## what keeps the commands of a model apart from this machine (Debian's package, 50 kB)
+bubblewrap: ## install bubblewrap, which isolates a model's commands (Debian's package, 50 kB)
 	@command -v bwrap >/dev/null || sh .ci/apt-install bubblewrap || \
 	  echo "no bubblewrap here: its tests skip (Debian: apt-get install bubblewrap)"
 
-podman: ## what the tests of containers need (Debian's packages, 90 MB); they skip without it
+podman: ## install podman for the tests of containers (Debian's packages, 90 MB), which skip without it
 	@command -v podman >/dev/null || sh .ci/apt-install podman runc || \
 	  echo "no podman here: its tests skip (Debian: apt-get install podman runc)"
 
-harbor: dev bubblewrap $(HARBOR)/.installed ## the package harbor, in an environment of its own (Python 3.12, 5 GB)
+harbor: dev bubblewrap $(HARBOR)/.installed ## test with the package harbor, in a separate environment (Python 3.12, 5 GB)
 	@$(BIN)/pytest -q tests/e2e/test_harbor.py
 
 $(HARBOR)/.installed: harbor-constraints.txt pyproject.toml | $(VENV)/bin/python
@@ -61,62 +61,62 @@ $(HARBOR)/.installed: harbor-constraints.txt pyproject.toml | $(VENV)/bin/python
 	@$(HARBOR)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-faketime: ## what the tests of clocks that are set need; they skip without it
+faketime: ## install faketime for the tests that change the clock, which skip without it
 	@ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || sh .ci/apt-install faketime || \
 	  echo "no faketime here: its tests skip (Debian: apt-get install faketime)"
 
-chromium: ## what the tests that look at the report in a browser need
+chromium: ## install the browser for the tests of the report
 	@command -v chromium >/dev/null || sh .ci/apt-install chromium
 
 SLURM := slurmctld slurmd slurm-client munge slurm-wlm-basic-plugins
 
-slurm: ## what the tests on a real Slurm need (Debian's packages, 20 MB); they skip without it
+slurm: ## install Slurm for its tests (Debian's packages, 20 MB), which skip without it
 	@test -x /usr/sbin/slurmctld || sh .ci/apt-install $(SLURM) || \
 	  echo "no Slurm here: its tests skip (Debian: apt-get install $(SLURM))"
 
-sshd: ## what the tests of machines reached by SSH need (Debian's package, 2 MB); they skip without it
+sshd: ## install sshd for the tests of the ssh backend (Debian's package, 2 MB), which skip without it
 	@test -x /usr/sbin/sshd || sh .ci/apt-install openssh-server || \
 	  echo "no sshd here: its tests skip (Debian: apt-get install openssh-server)"
 
-sacct: dev slurm ## the tests of Slurm's accounting, with slurmdbd and MariaDB (Debian's packages)
+sacct: dev slurm ## test Slurm's accounting, with slurmdbd and MariaDB (Debian's packages)
 	@test -x /usr/sbin/slurmdbd -a -x /usr/sbin/mariadbd || \
 	  sh .ci/apt-install slurmdbd slurm-wlm-mysql-plugin mariadb-server-core mariadb-client-core
 	@$(BIN)/pytest -q tests/e2e/test_slurm_accounting.py
 
-outage: dev slurm ## on a real Slurm: a thousand runs while launchers are killed; a controller away for 75 s
+outage: dev slurm ## test on a real Slurm: 1,000 runs while launchers are killed, and a controller that stops for 75 s
 	@$(BIN)/python tests/chaos/slurm_array.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/slurm_array.py --seed $(SEED) --outage 75 --kills 3 \
 	  --runs 32 --steps 50 --seconds 100
 
-quickstarts: dev slurm ## whole grids: grpo, and the quickstart on a real Slurm, emulated AWS Batch, stand-ins for Kubernetes and Beaker
+quickstarts: dev slurm ## launch whole grids: grpo, and the quickstart on a real Slurm, emulated AWS Batch, and stand-ins for Kubernetes and Beaker
 	@SWEEPER_TEST_WHOLE=1 $(BIN)/pytest -q -s tests/e2e/test_quickstart_elsewhere.py \
 	  tests/e2e/test_grpo_grid.py
 
-elsewhere: dev ## 300 runs, and a minute without an answer: emulated AWS Batch, stand-ins for Kubernetes, Beaker and Modal
+elsewhere: dev ## test 300 runs, and a service that does not answer for a minute: emulated AWS Batch, stand-ins for Kubernetes, Beaker and Modal
 	@SWEEPER_TEST_WHOLE=1 $(BIN)/pytest -q -o timeout=1500 tests/e2e/test_aws_batch.py \
 	  tests/e2e/test_elsewhere.py \
 	  -k "many_quick or killed_or_lost or host_is_lost"
 
-image: dev ## build docker/Dockerfile without Docker (buildah, as root), and run a sweep's jobs in it
+image: dev ## build docker/Dockerfile without Docker (buildah, as root), and run a sweep's jobs in the image
 	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || \
 	  sh .ci/apt-install buildah debootstrap
 	@sh .ci/build-image $(CURDIR)/build/image
 	@SWEEPER_TEST_IMAGE=$(CURDIR)/build/image $(BIN)/pytest -q tests/e2e/test_image.py
 
-demo: install tmux ## a real sweep on this machine, and its report
+demo: install tmux ## run a real sweep on this machine, and write its report
 	@echo "training 18 small models, 4 at once: about two minutes"
 	@$(BIN)/sweeper launch grids/quickstart.yaml --wait
 	@$(BIN)/sweeper analyze quickstart
 	@echo
-	@echo "the engine is still there for your next sweep; '$(BIN)/sweeper engine stop' ends it"
+	@echo "the engine keeps running for your next sweep; '$(BIN)/sweeper engine stop' ends it"
 	@echo "to type 'sweeper' yourself: source $(VENV)/bin/activate"
 
-# What takes one processor is done beside what takes the other.
-test: dev tmux ## what must be green before each commit
+# A part that uses one processor runs beside another part.
+test: dev tmux ## lint, check types, and run the tests that must pass before each commit
 	@$(MAKE) --no-print-directory --jobs 2 lint types unit
 	@$(MAKE) --no-print-directory e2e
 
-test-all: dev tmux ## what else must be green on main: other backends, browsers, S3, long kills
+test-all: dev tmux ## run the other tests that must pass on main: other backends, browsers, S3, long kills
 	@$(MAKE) --no-print-directory slow kills
 
 lint: dev
@@ -126,20 +126,20 @@ lint: dev
 types: dev
 	@$(BIN)/pyright
 
-unit: dev tmux ## the quick tests
+unit: dev tmux ## run the quick tests
 	@$(BIN)/pytest -q -n 3 --dist loadfile --no-loadscope-reorder tests/contract tests/unit
 
-# Tests that wait more than they work.
-# The files with the longest tests come first (`tests/e2e/conftest.py`), not those with the most.
+# These tests wait most of the time.
+# The files with the longest tests run first (`tests/e2e/conftest.py`), not those with the most tests.
 ABREAST = --dist loadfile --no-loadscope-reorder
 
-e2e: dev tmux bubblewrap ## the tests that drive the whole program, on local and tmux
+e2e: dev tmux bubblewrap ## run the tests of the whole program, on local and tmux
 	@$(BIN)/pytest -q -n 4 $(ABREAST) -m 'not slow' tests/e2e
 
-slow: dev tmux bubblewrap ## those on other backends, with browsers and S3, and the other recipes
+slow: dev tmux bubblewrap ## run the tests on other backends, with browsers and S3, and of the other recipes
 	@$(BIN)/pytest -q -n 4 $(ABREAST) -m slow tests/e2e
 
-kills: dev tmux faketime ## the quick part of tests/chaos: kill things on purpose, see that nothing is lost
+kills: dev tmux faketime ## run the quick part of tests/chaos: kill processes, and check that nothing is lost
 	@$(BIN)/pytest -q -n 3 $(ABREAST) tests/chaos
 
 SEED ?= 1
@@ -148,7 +148,7 @@ WORKERS ?= 1000
 SIMULATED ?= 20000
 CROWD ?= 2000
 
-chaos: kills ## the whole of it, two hours: SEED=1 LAUNCHERS=2000 WORKERS=1000 SIMULATED=20000 CROWD=2000
+chaos: kills ## run all programs of tests/chaos, two hours: SEED=1 LAUNCHERS=2000 WORKERS=1000 SIMULATED=20000 CROWD=2000
 	@$(BIN)/python tests/chaos/run.py --seed $(SEED) --launchers $(LAUNCHERS) \
 	  --workers $(WORKERS) --simulated $(SIMULATED)
 	@$(BIN)/python tests/chaos/crowd.py --runs $(CROWD)
@@ -161,10 +161,10 @@ chaos: kills ## the whole of it, two hours: SEED=1 LAUNCHERS=2000 WORKERS=1000 S
 	@$(BIN)/python tests/chaos/remote_kills.py --seed $(SEED)
 	@$(BIN)/python tests/chaos/mutations.py
 
-live: dev tmux ## 300 runs of sft at once on this machine, while tmux, the launcher and the fork server are killed
+live: dev tmux ## run 300 runs of sft at once on this machine, while tmux, the launcher and the fork server are killed
 	@$(BIN)/python tests/chaos/live_runs.py --runs 300
 
-cookbook: dev $(COOKBOOK)/.installed ## tinker-cookbook and sweeper in one environment (2 GB, minutes), and its own programs
+cookbook: dev $(COOKBOOK)/.installed ## test tinker-cookbook's programs, in an environment with tinker-cookbook and sweeper (2 GB)
 	@$(BIN)/pytest -q tests/e2e/test_cookbook.py tests/e2e/test_cookbook_weights.py
 
 $(COOKBOOK)/.installed: cookbook-constraints.txt tests/support/hub_datasets.py | $(VENV)/bin/python
@@ -176,7 +176,7 @@ $(COOKBOOK)/.installed: cookbook-constraints.txt tests/support/hub_datasets.py |
 	@$(COOKBOOK)/bin/python tests/support/hub_datasets.py $(COOKBOOK)/data
 	@touch $@
 
-trackers: dev $(TRACKERS)/.installed ## Trackio and TensorBoard, in an environment on top of .venv (100 MB)
+trackers: dev $(TRACKERS)/.installed ## test Trackio and TensorBoard, in an environment on top of .venv (100 MB)
 	@$(BIN)/pytest -q tests/e2e/test_trackers.py
 
 $(TRACKERS)/.installed: trackers-constraints.txt | $(VENV)/bin/python
@@ -189,7 +189,7 @@ $(TRACKERS)/.installed: trackers-constraints.txt | $(VENV)/bin/python
 	  > "$$lib/below.pth"; }
 	@touch $@
 
-ray: $(RAY)/.installed ## sweeps on a real Ray of two nodes, in an environment of its own (1.6 GB)
+ray: $(RAY)/.installed ## test sweeps on a real Ray with two nodes, in a separate environment (1.6 GB)
 	@SWEEPER_TEST_WHOLE=1 $(RAY)/bin/pytest -q tests/e2e/test_ray.py \
 	  tests/e2e/test_quickstart_elsewhere.py -k "ray or Ray"
 	@$(RAY)/bin/python tests/chaos/ray_jobs.py --seed $(SEED)
@@ -201,11 +201,11 @@ $(RAY)/.installed: pyproject.toml constraints.txt
 	  --constraint constraints.txt --editable '.[ray,dev]'
 	@touch $@
 
-ceph: dev ## the store contract on a real Ceph's S3 gateway (installs Debian's packages, 200 MB)
+ceph: dev ## run the store contract on a real Ceph's S3 gateway (installs Debian's packages, 200 MB)
 	@command -v radosgw >/dev/null || sh .ci/apt-install ceph-mon ceph-osd radosgw ceph-common
 	@$(BIN)/python tests/support/ceph.py $(BIN)/pytest -q tests/contract/test_store.py -k ceph
 
-peers: dev $(PEERS)/.installed ## what a grid costs in SEML and Hydra, in an environment of their own
+peers: dev $(PEERS)/.installed ## measure a grid in SEML and Hydra, in a separate environment
 	@$(BIN)/python tests/bench/grid_peers.py
 
 $(PEERS)/.installed: | $(VENV)/bin/python
@@ -217,17 +217,17 @@ $(PEERS)/.installed: | $(VENV)/bin/python
 
 CASES ?= 10000
 
-fuzz: dev ## hostile grids through `sweeper plan`, damaged stores through all verbs, an hour: CASES=10000 SEED=1
+fuzz: dev ## test `sweeper plan` with hostile grids, and all verbs with damaged stores, an hour: CASES=10000 SEED=1
 	@$(BIN)/python tests/fuzz/run.py --cases $(CASES) --seed $(SEED)
 	@$(BIN)/python tests/fuzz/documents.py --cases $(CASES) --seed $(SEED) --jobs 2
 
 ALARMS ?= build/alarms
 
-alarms: dev ## how good the alarms are, on healthy and misconfigured runs, an hour: docs/alarms.md
+alarms: dev ## measure the alarms on healthy and misconfigured runs, an hour (docs/alarms.md)
 	@$(BIN)/python tests/bench/alarms_judged.py tune --out $(ALARMS) --healthy 40 --wrong 6
 	@$(BIN)/python tests/bench/alarms_judged.py judge --out $(ALARMS)
 
-bench: dev ## the measurements of docs/: slow, and better on a quiet machine
+bench: dev ## run the measurements of docs/ (slow; use a quiet machine)
 	@$(BIN)/python tests/bench/engine_calls.py
 	@$(BIN)/python tests/bench/engine_turns.py
 	@$(BIN)/python tests/bench/worker_start.py
@@ -250,11 +250,11 @@ bench: dev ## the measurements of docs/: slow, and better on a quiet machine
 	@$(BIN)/python tests/bench/environments.py
 	@$(BIN)/python tests/bench/estimates.py
 
-screens: dev tmux ## take the screens of docs/watch.md again, from a real sweep
+screens: dev tmux ## update the screens of docs/watch.md from a real sweep
 	@$(BIN)/python tests/support/screens.py
 
-picture: dev chromium ## take the picture of README.md again, from a real sweep
+picture: dev chromium ## update the picture of README.md from a real sweep
 	@$(BIN)/python tests/support/report_picture.py
 
-clean: ## remove .venv, .venv-cookbook, .venv-ray, .venv-peers, .venv-harbor, .venv-trackers and build/image (sweeps stay)
+clean: ## remove .venv, .venv-cookbook, .venv-ray, .venv-peers, .venv-harbor, .venv-trackers and build/image (sweeps are kept)
 	rm -rf $(VENV) $(COOKBOOK) $(RAY) $(PEERS) $(HARBOR) $(TRACKERS) build/image

@@ -112,11 +112,12 @@ def warm(root: str | None = None) -> str:
     return os.path.join(root or home(), "warm")
 
 
-def add_extra(extra: str) -> str:
-    """Return the shell command that adds an extra, such as `mcp`, to this installation."""
+def add_extra(extra: str, python: str | None = None) -> str:
+    """Return the shell command that installs sweeper with an extra, such as `mcp`, for the
+    interpreter `python` (None: this one)."""
     import shlex
 
     checkout = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     editable = os.path.exists(os.path.join(checkout, "pyproject.toml"))
     place = ["-e", f"{checkout}[{extra}]"] if editable else [f"tinker-sweeper[{extra}]"]
-    return shlex.join([sys.executable, "-m", "pip", "install", *place])
+    return shlex.join([python or sys.executable, "-m", "pip", "install", *place])

@@ -1,4 +1,4 @@
-# Somebody's program in another language: the bowl of descent.py, without noise.
+# A program in another language: the parabola of descent.py, without noise.
 #
 #     awk -v rate=0.3 -v start=5 -v out=metrics.jsonl -f descent.awk
 

@@ -1,8 +1,8 @@
-"""Somebody's program: finds the lowest point of a bowl by gradient descent with noise.
+"""A program that does not use sweeper: finds the minimum of a parabola by noisy gradient descent.
 
-It has a chz config, so that its settings can be given as `python -m descent learning_rate=0.3`, and
-writes what it measures into the folder it is given, a JSON object a line. It knows nothing of
-sweeper. Each step leaves a checkpoint, from which it goes on when it is started again.
+It has a chz config, so `python -m descent learning_rate=0.3` sets a value. It writes its
+measurements into the folder `output_dir`, one JSON object per line. Each step writes a checkpoint,
+from which the program continues if it is started again.
 """
 
 import json
@@ -14,15 +14,15 @@ import chz
 
 @chz.chz
 class Config:
-    output_dir: str = chz.field(doc="folder for what is measured")
-    learning_rate: float = chz.field(default=0.1, doc="of the slope, a step")
-    noise: float = chz.field(default=0.1, doc="standard deviation, on the slope")
-    steps: int = chz.field(default=30, doc="how many")
-    seed: int = chz.field(default=0, doc="of the noise")
+    output_dir: str = chz.field(doc="folder for the measurements")
+    learning_rate: float = chz.field(default=0.1, doc="factor of the gradient in a step")
+    noise: float = chz.field(default=0.1, doc="standard deviation of noise on the gradient")
+    steps: int = chz.field(default=30, doc="number of steps")
+    seed: int = chz.field(default=0, doc="seed of the noise")
 
 
 def main(config: Config) -> None:
-    """Descend, from where an earlier attempt has left off if there was one."""
+    """Descend. Continue from the last checkpoint of an earlier attempt, if there is one."""
     records = os.path.join(config.output_dir, "checkpoints.jsonl")
     x, first = 5.0, 0
     for last in read(records):

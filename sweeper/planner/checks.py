@@ -22,6 +22,7 @@ from sweeper.grid.naming import short_form
 from sweeper.grid.overrides import flow
 from sweeper.grid.run_overrides import unmatched
 from sweeper.grid.used_keys import used_keys
+from sweeper.paths import add_extra
 from sweeper.planner.points import Expanded, Point, place_of
 from sweeper.recipe.command_template import (
     RUN_KEYS,
@@ -444,7 +445,7 @@ class _Check:
             self.problems.add(
                 place,
                 f"track: {recipe.python or 'this Python'} has no {name}: "
-                "pip install 'tinker-sweeper[trackers]'",
+                f"`{add_extra('trackers', recipe.python)}`",
             )
 
     def _check_window(self) -> None:

@@ -14,6 +14,7 @@ from support.kubernetes import Fault
 from sweeper.backends import capabilities_of, open_backend
 from sweeper.backends.base import Backend, JobState, JobStatus
 from sweeper.backends.kubernetes.backend import status_of
+from sweeper.backends.kubernetes.client import JOBS, Cluster
 from sweeper.backends.kubernetes.objects import Condition, Job, Metadata, Pod
 from sweeper.errors import EnvironmentFailure, Unreachable, UsageError
 
@@ -205,6 +206,17 @@ def test_lost_answers_and_a_busy_server(kube: Any, tmp_path: Path) -> None:
     assert len(_open(kube, tmp_path).find(tokens)) == 3
     assert kube.forgets == 0
     backend.cancel([*tokens, a_job(8).token])
+
+
+def test_a_retry_waits_as_long_as_the_server_asks(
+    kube: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(kube.config))
+    waits: list[float] = []
+    for _ in range(8):
+        kube.faults.append(Fault("GET", "jobs", 429, times=3, retry="3"))
+        assert not [*Cluster(sleep=waits.append).items(JOBS)]
+    assert len(waits) == 24 and all(3 <= wait <= 6 for wait in waits)
 
 
 def test_jobs_of_an_earlier_sweep_in_the_folder_are_not_ours(kube: Any, tmp_path: Path) -> None:

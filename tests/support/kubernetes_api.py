@@ -49,7 +49,8 @@ class Wrong(Exception):
 @dataclass
 class Fault:
     """An error in the next `times` requests with a method to a resource ("" any), except dry runs.
-    `after`: the request takes effect all the same. Status 0: the connection is closed half-way."""
+    `after`: the request takes effect all the same. Status 0: the connection is closed half-way.
+    `retry` is the `Retry-After` of status 429."""
 
     method: str
     resource: str
@@ -57,6 +58,7 @@ class Fault:
     times: int = 1
     after: bool = False
     message: str = "the stand-in was told to"
+    retry: str = "1"
 
 
 class Api(StandIn):
@@ -100,7 +102,9 @@ class Api(StandIn):
             )
         fault = None if "dryRun" in query else self._fault(method, resource)
         if fault is not None and not fault.after:
-            raise Wrong(fault.status, "Fault", fault.message, "1" if fault.status == 429 else "")
+            raise Wrong(
+                fault.status, "Fault", fault.message, fault.retry if fault.status == 429 else ""
+            )
         with self.lock:
             answer = self._do(method, resource, name, sub, query, headers, body)
         if fault is not None:

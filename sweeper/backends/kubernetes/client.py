@@ -187,10 +187,10 @@ def _status(error: Exception) -> int:
 
 def _retry_after_s(error: Exception) -> float:
     """Return the seconds that the server asks to wait (at most 8), multiplied by a random number
-    from 0.75 to 1.5 so that launchers spread out. Return 0 if the server does not ask."""
+    from 1 to 2 so that launchers spread out. Return 0 if the server does not ask."""
     headers: Mapping[str, str] = getattr(error, "headers", None) or {}
     seconds = headers.get("Retry-After", "")
-    return next(spread([min(_MOST_SECONDS, float(seconds)) * 1.5])) if seconds.isdecimal() else 0.0
+    return next(spread([min(_MOST_SECONDS, float(seconds)) * 2])) if seconds.isdecimal() else 0.0
 
 
 def _client(context: str | None) -> tuple[_Client, str]:
