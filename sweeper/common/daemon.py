@@ -39,10 +39,10 @@ _STARTING_SECONDS = 2.0
 _OUTLIVING: "list[subprocess.Popen[bytes]]" = []
 
 
-def outlive(process: "subprocess.Popen[bytes]") -> None:
-    """Keep a reference to a child that may outlive this process. Without a reference, Python
+def outlive(*processes: "subprocess.Popen[bytes]") -> None:
+    """Keep references to children that may outlive this process. Without a reference, Python
     warns that the child is still running. The next call reaps children that have ended."""
-    _OUTLIVING[:] = [*(child for child in _OUTLIVING if child.poll() is None), process]
+    _OUTLIVING[:] = [*(child for child in _OUTLIVING if child.poll() is None), *processes]
 
 
 class Daemon:

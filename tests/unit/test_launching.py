@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from sweeper.backends.base import JobSpec
+from sweeper.backends.local.backend import LocalBackend
 from sweeper.engine import access_token
 from sweeper.engine.lifecycle import EngineInfo
 from sweeper.errors import EnvironmentFailure, NotFound, StoreError, UsageError
@@ -168,6 +170,12 @@ def test_an_outage_after_all_is_over_fails_no_launch(make_scene, monkeypatch):
 def test_a_detached_launcher_may_outlive_its_caller(tmp_path):
     """Python does not warn about it (pytest makes an error of the warning)."""
     background.start_with_log(["sleep", "1"], str(tmp_path / "log"))
+    gc.collect()
+
+
+def test_a_job_may_outlive_its_backend(tmp_path):
+    """Under load, a worker may end after the launcher has read its outcome."""
+    LocalBackend(str(tmp_path)).submit([JobSpec("token", "x", ["sleep", "1"], str(tmp_path), {})])
     gc.collect()
 
 

@@ -14,6 +14,7 @@ import psutil
 from sweeper.backends.base import Backend, JobSpec, JobState, JobStatus
 from sweeper.backends.gpu_room import GpuRoom
 from sweeper.backends.live_workers import Workers
+from sweeper.common.daemon import outlive
 from sweeper.common.full_machine import lacking
 from sweeper.errors import NoRoom, Unreachable
 
@@ -39,21 +40,13 @@ class LocalBackend(Backend):
         # At the end of a Slurm allocation, every process gets a signal.
         if "SLURM_JOB_ID" in environment:
             environment["SWEEPER_SIGNALS"] = "everybody"
-        for job in jobs:
-            try:
-                self._children[job.token] = subprocess.Popen(
-                    job.argv,
-                    cwd=job.cwd,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,  # The worker writes the log.
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-            except OSError as error:
-                if (lack := lacking(error)) is not None:
-                    raise NoRoom(f"{lack}: the next job is started when there is room") from error
-                raise Unreachable(f"cannot start {job.argv[0]}: {error.strerror}") from error
+        started: list[subprocess.Popen[bytes]] = []
+        try:
+            for job in jobs:
+                self._children[job.token] = _start(job, environment)
+                started.append(self._children[job.token])
+        finally:
+            outlive(*started)
 
     def find(self, tokens: Sequence[str]) -> dict[str, str]:
         self._reap()
@@ -103,6 +96,24 @@ class LocalBackend(Backend):
         """Reap the children that have ended, so that none stays a zombie."""
         for child in self._children.values():
             child.poll()
+
+
+def _start(job: JobSpec, environment: Mapping[str, str]) -> "subprocess.Popen[bytes]":
+    """Start a job's process. Raises `NoRoom` or `Unreachable`."""
+    try:
+        return subprocess.Popen(
+            job.argv,
+            cwd=job.cwd,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # The worker writes the log.
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError as error:
+        if (lack := lacking(error)) is not None:
+            raise NoRoom(f"{lack}: the next job is started when there is room") from error
+        raise Unreachable(f"cannot start {job.argv[0]}: {error.strerror}") from error
 
 
 def _status(alive: bool, ended: Mapping[str, int], token: str) -> JobStatus:
