@@ -77,7 +77,7 @@ class Bench:
         self.sweep.save()
 
     def use_recipe(self) -> None:
-        """Let `mine.yaml` execute a recipe, whose tokens are counted."""
+        """Make `mine.yaml` execute a recipe instead of a command."""
         self.recipe.write_text(METERED)
         command = GRID.partition("\n")[0]
         (self.grids / "mine.yaml").write_text(GRID.replace(command, f"recipe: {self.recipe}"))
@@ -95,7 +95,7 @@ class Bench:
 
 
 class Counting(Workspace):
-    """A workspace whose launches and retries are put on record, and start nothing."""
+    """A workspace that records launches and retries, but starts nothing."""
 
     def __init__(self, root: str, grids: str, limits: Limits, bench: Bench) -> None:
         super().__init__(root, grids, limits)

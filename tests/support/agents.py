@@ -1,4 +1,4 @@
-"""Servers of tools for agents, and their clients from the MCP SDK."""
+"""MCP servers for agents, and their clients from the MCP SDK."""
 
 import os
 import signal

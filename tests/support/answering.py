@@ -1,4 +1,4 @@
-"""A web server on loopback that answers each GET as a test's function says."""
+"""A web server on loopback that answers each GET with the result of a test's function."""
 
 import json
 import threading

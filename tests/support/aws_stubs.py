@@ -15,8 +15,8 @@ KEYS = ("jobName", "jobQueue", "jobDefinition", "containerOverrides", "retryStra
 
 
 class Stubbed:
-    """A backend whose requests the test answers one by one. `waits` are the seconds that it waited
-    between them, `now` its clock; `SUBMISSION` is any job's."""
+    """A backend whose requests the test answers one by one. `waits` has its waits in seconds, `now`
+    is its clock, and `SUBMISSION` matches the request for any job."""
 
     TOKEN = "aaaaaaaaaaaa-a1"
     SUBMISSION: ClassVar[dict[str, Any]] = dict.fromkeys((*KEYS, "propagateTags", "tags"), ANY)
@@ -40,17 +40,17 @@ class Stubbed:
         self.batch, self.logs = self.stubs["batch"], self.stubs["logs"]
 
     def create_client(self, service_name: str, *, region_name: str | None, config: Any) -> Any:
-        """The stubbed client, whose own retries are not used; `refused_modes` of them fail."""
+        """Return the stubbed client, which never retries; fail if the mode is refused."""
         assert config.retries["mode"] not in self.refused_modes
         return self.stubs[service_name].client
 
     def opened(self, **options: Any) -> AwsBatchBackend:
-        """A backend whose launcher has just started."""
+        """Return a backend whose launcher has just started."""
         given: dict[str, Any] = {"queue": "q", "job_definition": "d"} | options
         return AwsBatchBackend(self.aws, Options(**given), "toys", self.folder, lambda: self.now)
 
     def backend(self, **options: Any) -> AwsBatchBackend:
-        """A backend that has been running for a while."""
+        """Return a backend that has been running for a while."""
         made = self.opened(**options)
         made.jobs.listed_at = self.now
         self.now += 60.0
@@ -65,7 +65,7 @@ class Stubbed:
         self.answer("describe_job_queues", {"jobQueues": [queue]}, {"jobQueues": ["q"]})
 
     def defined(self, name: str = "d") -> None:
-        """The queue accepts jobs, and the definition exists."""
+        """Answer that the queue accepts jobs and that the definition exists."""
         self.queue()
         definition = {
             "jobDefinitionName": name,
@@ -94,12 +94,12 @@ class Stubbed:
         self.answer("list_jobs", {"jobSummaryList": summaries}, expected)
 
     def learn(self, backend: AwsBatchBackend, *jobs: tuple[str, str]) -> None:
-        """Let a backend learn of jobs by a listing."""
+        """Make the backend find these jobs in a listing."""
         self.listed(backend, *jobs)
         backend.find([token for _, token in jobs])
 
     def fail(self, operation: str, error: Exception) -> None:
-        """Let a call end in an error of the line."""
+        """Make the calls of an operation raise this error."""
 
         def fail(**_: object) -> None:
             raise error
@@ -124,18 +124,18 @@ class Stubbed:
             stub.assert_no_pending_responses()
 
     def array(self, size: int) -> tuple[AwsBatchBackend, list[str]]:
-        """A backend that has submitted an array, called 9, and its tokens."""
+        """Return a backend that has submitted an array with the id 9, and its tokens."""
         backend = self.backend()
         tokens = [f"{number:012x}-a1" for number in range(size)]
         backend.jobs.add("9", tokens, array=True)
         return backend, tokens
 
     def job(self, token: str = TOKEN, *argv: str) -> JobSpec:
-        """A job that stands for a worker's, or runs `argv`."""
+        """Return a job with a worker's command, or with `argv`."""
         command = argv or ("python", "-P", "-m", "sweeper.worker.main", "s3://b/toys")
         return JobSpec(token, "lr=1e-4,#1", [*command, token], "/", {})
 
     def parent(self, status: str, **counts: int) -> None:
-        """The description of the array: its own status, and the number of its children in each."""
+        """Answer with the array's status and the number of its children in each status."""
         array = {"jobId": "9", "arrayProperties": {"statusSummary": counts}}
         self.described(array | {"status": status})

@@ -7,9 +7,9 @@ the variables of a job, retries by `evaluateOnExit`, SIGTERM before SIGKILL.
 
     with Batch(folder) as batch:      # batch.url; batch.options() for `launch.aws_batch`
         batch.interrupt(job_id)       # the machine is taken away
-        batch.throttle["submitjob"] = 3  # the next 3 of them are too many
+        batch.throttle["submitjob"] = 3  # the next 3 such requests are throttled
         batch.lose_replies = 1        # the next job is accepted, but the reply is lost
-        batch.late_listings = 1       # and the next listing does not have it yet
+        batch.late_listings = 1       # the next listing is still empty
         batch.refused["submitjob"] = "why"  # or "AccessDeniedException: why"
         batch.silent = True           # Batch does not answer
         batch.held = True             # nothing starts
@@ -63,8 +63,7 @@ class Batch:
         self.throttle: Counter[str] = Counter()
         self.requests: list[str] = []
         self.secrets: dict[str, str] = {}  # values that AWS would look up, by ARN
-        # Puts a job's command and variables into a container; without it the command runs as it
-        # is.
+        # Wraps a job's command and variables in a container. None: the command runs unchanged.
         self.contain: Callable[[list[str], dict[str, str]], list[str]] | None = None
         self.waiting: list[Any] = []
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -181,7 +180,7 @@ class Batch:
 
         def terminated(job: Any, reason: str) -> None:
             terminate(job, reason)
-            for child in job._child_jobs or ():  # which moto leaves alone
+            for child in job._child_jobs or ():  # moto does not terminate children
                 terminated(child, reason)
             if job in batch.waiting:  # a waiting job has no machine to receive a signal
                 batch.waiting.remove(job)

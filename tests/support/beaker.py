@@ -55,7 +55,7 @@ Spec = dict[str, Any]
 class Fault:
     """An error in the next `times` requests: of a gRPC method, by a gRPC status (`INTERNAL`), or
     of "create", by an HTTP status (0: the connection is closed half-way). `after`: the request
-    takes effect all the same."""
+    still takes effect."""
 
     method: str
     status: str | int
@@ -73,7 +73,7 @@ class Node:
 
 @dataclass
 class Job:
-    """A job that executes an experiment's task: `message` is Beaker's message about it."""
+    """A job that executes an experiment's task; `message` is Beaker's description of it."""
 
     message: Any
     process: subprocess.Popen[bytes] | None = None
@@ -126,7 +126,7 @@ class Beaker(StandIn):
             self.most_seconds = 0
             self.page = 10**9  # the most workloads on a page of a listing
             self.secrets: dict[str, str] = {}
-            self.things = {  # names to whether they are whole
+            self.things = {  # name -> whether it is complete
                 "Budget": {"lab/everyday": True, "lab/closed": False},
                 "Cluster": {"lab/cpu": True},
                 "Image": {"lab/sweeper": True, "lab/half": False},
@@ -185,7 +185,7 @@ class Beaker(StandIn):
             self._stop(job, seconds)
 
     def lose(self, experiment: str, *, dead: bool = True) -> Node:
-        """Lose the node, which no longer answers; Beaker knows it. Not `dead`: its processes
+        """Make the job's node unavailable, as Beaker then reports. Not `dead`: its processes
         continue."""
         with self.lock:
             node = self.experiments[experiment].jobs[-1].node

@@ -98,7 +98,7 @@ def servicer(stand_in: "Beaker") -> Any:
             complete = (
                 options.organization_id == id_of("Organization", OWNER) and options.workspace_id
             )
-            if not (request.next_page_token or complete):  # a request has the one or the other
+            if not (request.next_page_token or complete):  # one of the two is required
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, "which organization?")
 
             def fits(workload: Any) -> bool:

@@ -30,7 +30,7 @@ PATIENCE = 90.0
 
 
 class Browser:
-    """Runs inside its `with` block. Leaves no process and no profile behind."""
+    """A browser that runs in its `with` block. It leaves no process and no profile behind."""
 
     def __enter__(self) -> "Browser":
         assert PROGRAM is not None, "chromium is not installed"

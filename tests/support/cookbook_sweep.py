@@ -4,9 +4,9 @@
 
 writes `OUT/sft-sweep` from the numbers of `cookbook_sft_sweep.csv` in this folder, or, with a
 checkout of tinker-cookbook, from its `recipes/chat_sl/results/sft_sweep.md` (`--csv` writes these
-as a table). The tables of that page leave out the runs that diverged; its notes name them by their
-rates and ranks: a combination of those without a result in any table is a cell that diverged. A
-learning rate and a rank that occur twice are two runs of one cell.
+as a table). The tables of that page omit diverged runs. Its notes name their rates and ranks: each
+combination of these that is in no table is a cell that diverged. A learning rate and a rank that
+occur twice are two runs of one cell.
 """
 
 import argparse
@@ -82,7 +82,7 @@ def read() -> list[Row]:
 
 
 def table(rows: list[Row]) -> str:
-    """Return the text of such a table."""
+    """Return the runs as the text of the table in this folder."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["model", "learning_rate", "lora_rank", "test_nll", "train_nll", "minutes"])

@@ -1,4 +1,4 @@
-"""Sweeps on the fake backend whose jobs a test brings to their ends at once."""
+"""Sweeps on the fake backend, whose jobs the test ends."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -20,8 +20,7 @@ from sweeper.testing import FakeBackend, FakeClock, Fault
 
 
 class Driven:
-    """A sweep whose runs fail if they are in `failing`. A subclass defines `files`, what a run
-    writes."""
+    """A sweep whose runs fail if they are in `failing`. A subclass implements `files`."""
 
     def __init__(self, root: Path, name: str) -> None:
         self.store = LocalStore(str(root))
@@ -57,7 +56,7 @@ class Driven:
         return Scheduler(Context(*used, self.clock, self.clock.sleep))
 
     def work(self) -> None:
-        """Bring every submitted job to its end."""
+        """End every submitted job."""
         planned = {run.id: run for run in self.plan.runs}
         for run, state in self.folder.read_states().items():
             at_work = state.state in OPEN or state.unacknowledged
@@ -77,7 +76,7 @@ class Driven:
         self.backend.end(token(run.id, attempt))
 
     def drive(self, scheduler: Scheduler | None = None) -> Summary:
-        """Step until all is over, each job done in the step after it was submitted."""
+        """Step until the sweep is finished; end the jobs after each step."""
         scheduler = scheduler or self.scheduler()
         for _ in range(100):
             self.clock.sleep(0.5)
@@ -101,7 +100,7 @@ class Driven:
         self.store.create(event, encode({"schema": 1}))
 
     def retry(self, name: str) -> None:
-        """Request that a failed run starts again, which then succeeds."""
+        """Request a retry of a failed run, which then succeeds."""
         self.failing.discard(name)
         run = self.id_of(name)
         request_retry(self.folder, run, self.folder.read_events()[run])
@@ -112,7 +111,7 @@ def metrics(*rows: Mapping[str, Any]) -> str:
 
 
 def at_write(number: int, fault: Fault) -> Callable[[int, str], Fault | None]:
-    """Return a rule of `Faults` that strikes the call of this number among those that write."""
+    """Return a rule for `Faults` that applies the fault to the write call of this number."""
     writes = 0
 
     def choose(_: int, call: str) -> Fault | None:

@@ -1,4 +1,4 @@
-"""Environments of their own that some tests need, as the Makefile installs them."""
+"""The separate Python environments of some tests, which the Makefile installs."""
 
 from pathlib import Path
 

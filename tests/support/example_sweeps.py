@@ -48,7 +48,7 @@ def started(
 
 
 def quickstart(root: Path) -> list[str]:
-    """Learning rate by rank with three seeds, as `grids/quickstart.yaml`."""
+    """Write learning rate by rank with three seeds, as in `grids/quickstart.yaml`."""
     means = {
         (rate, rank): {2e-3: 1.10, 8e-3: 0.62, 3e-2: 0.80}[rate] - 0.004 * rank
         for rate in (2e-3, 8e-3, 3e-2)
@@ -61,8 +61,8 @@ def quickstart(root: Path) -> list[str]:
 
 
 def grpo(root: Path) -> list[str]:
-    """RL judged by its training prompts, as `grids/grpo.yaml`: all of those are right, and half of
-    the eight held-out questions."""
+    """Write RL judged by its training prompts, as in `grids/grpo.yaml`: the best runs solve all of
+    these, but only half of the eight held-out questions."""
     rng = random.Random(1)
     sweep = started(root, "grpo", {"entropy_coef": [0, 0.01, 0.03]}, 3, REWARD)
     tasks = [f"sort {a}{b}" for a in "abcd" for b in "abcd"]
@@ -107,7 +107,7 @@ def grpo(root: Path) -> list[str]:
 
 
 def random60(root: Path) -> list[str]:
-    """Sixty random points of eight axes, of which three matter; one seed each."""
+    """Write sixty random points of eight axes, one seed each; only three axes matter."""
     rng = random.Random(2)
     names = ("learning_rate", "lora_rank", "warmup", "weight_decay", "beta2", "clip", "dropout")
     points: list[dict[str, Any]] = [
@@ -140,7 +140,7 @@ def random60(root: Path) -> list[str]:
 
 
 def cells184(root: Path) -> list[str]:
-    """23 learning rates by 8 ranks with three seeds."""
+    """Write 23 learning rates by 8 ranks with three seeds."""
     rng = random.Random(3)
     rates = [float(f"{1e-5 * 1.35**i:.2g}") for i in range(23)]
     ranks = [1, 2, 4, 8, 16, 32, 64, 128]
@@ -155,7 +155,7 @@ def cells184(root: Path) -> list[str]:
 
 
 def blocks35(root: Path) -> list[str]:
-    """35 models with a ragged grid each, one seed per cell: each model has its own optimum."""
+    """Write 35 models with a ragged grid each, one seed per cell; the optimum differs by model."""
     rng = random.Random(4)
     models = [LONG, *(f"org/Model-{size}B-{kind}" for size in range(1, 18) for kind in "ab")]
     rates, ranks = [3e-5, 1e-4, 3e-4, 1e-3], [1, 8, 32, 128]
@@ -175,7 +175,7 @@ def blocks35(root: Path) -> list[str]:
 
 
 def saturated(root: Path) -> list[str]:
-    """An accuracy on 200 questions, all of which several cells answer."""
+    """Write an accuracy on 200 questions; several cells answer all of them."""
     rng = random.Random(5)
     sweep = started(root, "saturated", {"learning_rate": [1e-4, 3e-4, 1e-3, 3e-3]}, 3, ACCURACY)
     for rate, missed in ((1e-4, 9.0), (3e-4, 0.0), (1e-3, 0.0), (3e-3, 0.7)):
@@ -196,7 +196,8 @@ def saturated(root: Path) -> list[str]:
 
 
 def crashes(root: Path) -> list[str]:
-    """A cell that is best by the two of its five seeds that did not crash; one that diverges."""
+    """Write four cells: one is best by the two of its five seeds that did not crash; one has a run
+    that diverges."""
     rng = random.Random(6)
     sweep = started(root, "crashes", {"learning_rate": [1e-4, 3e-4, 1e-3, 3e-3]}, 5)
     for rate, mean in ((1e-4, 0.70), (3e-4, 0.52), (1e-3, 0.45), (3e-3, 0.60)):
@@ -217,7 +218,7 @@ def crashes(root: Path) -> list[str]:
 
 
 def confirmation(root: Path) -> list[str]:
-    """A sweep of eight cells, and its first two again on fresh seeds."""
+    """Write a sweep of eight cells, and a second one with its two best cells on fresh seeds."""
     rng = random.Random(7)
     rates = [1e-5, 3e-5, 1e-4, 2e-4, 3e-4, 1e-3, 3e-3, 1e-2]
     means = dict(zip(rates, (0.9, 0.8, 0.7, 0.6, 0.57, 0.65, 0.75, 0.95), strict=True))
@@ -235,7 +236,7 @@ def confirmation(root: Path) -> list[str]:
 
 
 def tasks(root: Path) -> list[str]:
-    """Five tasks with results by item, as in tinker-cookbook's EvalStore; one seed per cell."""
+    """Write five tasks with results by item, as in tinker-cookbook's EvalStore."""
     rng = random.Random(8)
     metric = {"name": "eval/gsm8k/score", "goal": "maximize", "at": "last"}
     names = ("gsm8k", "ifeval", "math500", "mbpp", "gpqa")
@@ -268,8 +269,8 @@ def tasks(root: Path) -> list[str]:
 
 
 def terminal(root: Path) -> list[str]:
-    """Episodes in a shell on eight tasks: one always solved, one never, two that distinguish
-    cells; failed environments, and an episode given up because of them."""
+    """Write episodes in a shell on eight tasks: one always solved, one never, two that distinguish
+    cells; failed environments, and an episode abandoned because of them."""
     rng = random.Random(9)
     sweep = started(root, "terminal", {"learning_rate": [5e-4, 2e-3, 8e-3]}, 3, REWARD)
     hard = {

@@ -1,5 +1,5 @@
 """A stand-in for `nvidia-smi`: a script that prints what the real one does, for devices that do not
-exist. `used` are the numbers of those on which a program of somebody else computes."""
+exist. `use` chooses the devices that other users' programs occupy."""
 
 import os
 import uuid
@@ -13,7 +13,7 @@ class StandInGpus:
     def __init__(self, folder: Path, count: int) -> None:
         self.folder = folder
         folder.mkdir()
-        # New names, since locks of the devices are the whole machine's.
+        # New names, because the locks on devices are shared by the whole machine.
         self.names = [f"GPU-{uuid.uuid4()}" for _ in range(count)]
         self._apps = folder / "apps"
         self.use(())
@@ -31,10 +31,10 @@ class StandInGpus:
         script.chmod(0o755)
 
     def use(self, numbers: Collection[int]) -> None:
-        """Let somebody else's programs compute on these devices."""
+        """Show other users' programs on exactly these devices."""
         self._apps.write_text("".join(f"{self.names[number]}, 4242\n" for number in numbers))
 
     @property
     def path(self) -> str:
-        """The PATH with the stand-in."""
+        """Return PATH with the stand-in first."""
         return f"{self.folder}{os.pathsep}{os.environ['PATH']}"

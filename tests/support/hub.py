@@ -1,5 +1,5 @@
-"""A stand-in for the Hugging Face Hub on this machine: what `huggingface_hub` uploads a model with,
-by Git LFS, and no more. It keeps repositories in memory and checks what it gets."""
+"""A stand-in for the Hugging Face Hub on this machine, with only the requests by which
+`huggingface_hub` uploads a model (Git LFS). It keeps repositories in memory and checks uploads."""
 
 import base64
 import contextlib
@@ -25,7 +25,7 @@ _OBJECT = re.compile(r"/objects/(?P<oid>[0-9a-f]{64})")
 
 @dataclass
 class Repo:
-    """A model's repository: its files, and how many commits made them."""
+    """A model's repository: its files and its number of commits."""
 
     private: bool
     files: dict[str, bytes] = field(default_factory=dict[str, bytes])
@@ -34,7 +34,7 @@ class Repo:
 
 class Hub:
     """The repositories and objects of the stand-in. `tokens` has the owner of each token. While
-    `hold` is set, an object that is sent reaches it only in part: `held` says when."""
+    `hold` is set, only the start of an uploaded object is read; then `held` is set."""
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
         self.tokens = dict(tokens)

@@ -29,7 +29,7 @@ Made up by hub_datasets.py; not the hub's.
 
 
 def chats(count: int, draw: random.Random) -> list[dict[str, object]]:
-    """Conversations like HuggingFaceH4/no_robots. The task is to write a word backwards."""
+    """Return conversations like HuggingFaceH4/no_robots. The task is to write a word backwards."""
     rows: list[dict[str, object]] = []
     for number in range(count):
         word = "".join(draw.choices(LETTERS, k=3))
@@ -49,7 +49,7 @@ def chats(count: int, draw: random.Random) -> list[dict[str, object]]:
 
 
 def problems(count: int, draw: random.Random) -> list[dict[str, object]]:
-    """Word problems like openai/gsm8k, whose answers end in `#### number`."""
+    """Return word problems like openai/gsm8k, whose answers end in `#### number`."""
     rows: list[dict[str, object]] = []
     for _ in range(count):
         name, first, more = draw.choice(NAMES), draw.randint(1, 9), draw.randint(1, 9)
@@ -63,7 +63,7 @@ def problems(count: int, draw: random.Random) -> list[dict[str, object]]:
 
 
 def preferences(count: int, draw: random.Random) -> list[dict[str, object]]:
-    """Pairs of conversations like Anthropic/hh-rlhf that differ in their last answer: a word
+    """Return pairs of conversations like Anthropic/hh-rlhf that differ in their last answer: a word
     written backwards, or not."""
     rows: list[dict[str, object]] = []
     for chat in chats(count, draw):
@@ -74,7 +74,7 @@ def preferences(count: int, draw: random.Random) -> list[dict[str, object]]:
 
 
 def questions(count: int, draw: random.Random) -> list[dict[str, object]]:
-    """Questions like zwhe99/DeepMath-103K; only the questions are used here."""
+    """Return questions like zwhe99/DeepMath-103K; only the questions are used here."""
     return [
         {"question": row["question"], "final_answer": str(row["answer"]).rpartition(" ")[2]}
         for row in problems(count, draw)

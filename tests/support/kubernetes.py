@@ -12,7 +12,7 @@ resolves images, secrets and `$(NAME)`, starts, stops and kills. Kueue admits th
         kube.faults.append(Fault("POST", "jobs", 429, times=3))
         kube.silent = True                # nothing answers
         kube.shut_down(job)               # the node of its pod shuts down, as spot machines do
-        kube.lose(job)                    # the same as by a power cut
+        kube.lose(job)                    # its node loses power
         kube.held = True                  # no node has room
 """
 
@@ -57,7 +57,7 @@ class Kubernetes(Api):
         """Restore the initial state; running pods continue."""
         with self.lock:
             self.reset_api()
-            self.lost_seconds = 0  # how much earlier the pods of a lost node were to end
+            self.lost_seconds = 0  # subtracted from the deletion time of a lost node's pods
             self.environment = {}
             self.held = False
             self.images = {"sweeper"}
@@ -73,7 +73,7 @@ class Kubernetes(Api):
         """Restore the initial state and end all pods."""
         with self.lock:
             self.recover()
-            self.things["jobs"].clear()  # their pods go after them
+            self.things["jobs"].clear()  # the controller then removes their pods
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -115,7 +115,7 @@ class Kubernetes(Api):
         return [pod for pod in self.things["pods"].values() if _owner(pod) == uid]
 
     def shut_down(self, job: str, seconds: float = 1.0) -> None:
-        """Shut down the node of the job's pod after this many seconds: spot, a drained node."""
+        """Shut down the node of the job's pod after this many seconds, as when it is drained."""
         with self.lock:
             for pod in self.pods_of(job):
                 self._disrupt(
@@ -151,7 +151,7 @@ class Kubernetes(Api):
             return node
 
     def take_back(self, job: str) -> None:
-        """Preempt a job by Kueue: it is suspended, and waits again."""
+        """Preempt a job as Kueue does: suspend it, so that it waits again."""
         with self.lock:
             self.open_queues.clear()
             self._change(self.things["jobs"][job], suspend=True)
@@ -327,7 +327,7 @@ class Kubernetes(Api):
             _set(pod, "PodScheduled", "", "")
         node = next((node for node in self.nodes if node.name == spec["nodeName"]), None)
         if node is None or not node.alive:
-            return  # nobody reports its state
+            return  # no kubelet reports the pod's state
         if name not in self.processes:
             self._begin(pod)
             return

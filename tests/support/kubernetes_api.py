@@ -49,7 +49,7 @@ class Wrong(Exception):
 @dataclass
 class Fault:
     """An error in the next `times` requests with a method to a resource ("" any), except dry runs.
-    `after`: the request takes effect all the same. Status 0: the connection is closed half-way.
+    `after`: the request still takes effect. Status 0: the connection is closed half-way.
     `retry` is the `Retry-After` of status 429."""
 
     method: str
@@ -76,7 +76,7 @@ class Api(StandIn):
     def reset_api(self) -> None:
         """Remove all faults and limits of requests."""
         self.faults: list[Fault] = []
-        self.forgets = 0  # number of the next pages of listings to forget
+        self.forgets = 0  # how many of the next `continue` parameters have expired
         self.page = 10**9  # the most things on a page of a listing
         self.silent = self.restricted = False
         self.mute_with_a_job = False  # silent once there is a job
@@ -187,7 +187,7 @@ class Api(StandIn):
             more = {"continue": uuid.uuid4().hex}
             self._pages[more["continue"]] = things[limit:]
         self._version += 1
-        # A page is as of the beginning of the listing.
+        # Each page shows the state at the beginning of the listing.
         items = copy.deepcopy(things[:limit])
         return {"items": items, "metadata": {"resourceVersion": str(self._version), **more}}
 
@@ -231,7 +231,7 @@ class Api(StandIn):
         return {"kind": "Status", "status": "Success"}
 
     def admit(self, spec: Thing) -> None:
-        """Apply the checks that refuse a pod, whoever creates it."""
+        """Check a new pod, from a client or from a controller. Raises `Wrong`."""
         for kind, key in (
             ("serviceaccounts", "serviceAccountName"),
             ("priorityclasses", "priorityClassName"),

@@ -5,7 +5,7 @@ tasks.
 
 The sft recipe trains an adapter on its own engine, in FOLDER; this can be stopped and started
 again. Then the adapter is merged into the base's weights, which are written as bfloat16 for the
-engine to load. Other processors give other last bits: the published file is authoritative.
+engine to load. The last bits depend on the processor, so the published file is authoritative.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""An agent without a model, for `sweeper agent start`: it makes a study by sweeper's tools, as its
-prompt on standard input says (`study`, `hang` after the launch, or `fail` at its first start).
+"""An agent without a model, for `sweeper agent start`: it runs a study with sweeper's tools. If the
+first line of its prompt contains `hang`, it hangs after the launch; `fail`: its first start fails.
 
     python3 mcp_agent.py MCP_JSON MODEL
 """

@@ -42,8 +42,8 @@ _CONTROL_SECONDS = 0.05
 
 @dataclass
 class Fault:
-    """An error in the next `times` requests of a method. `after`: the request takes effect all the
-    same."""
+    """An error in the next `times` requests of a method. `after`: the request still takes
+    effect."""
 
     method: str
     status: str
@@ -90,7 +90,7 @@ class _Server(Server):
         for protocol in self._connections:
             if hasattr(protocol, "connection"):
                 protocol.connection.close()
-        await asyncio.sleep(0.1)  # each is closed by the loop
+        await asyncio.sleep(0.1)  # the event loop closes them
 
 
 class Modal:
@@ -205,7 +205,7 @@ class Modal:
             raise GRPCError(Status[fault.status], "the stand-in was told to")
         if method in self.denied:
             raise GRPCError(Status.PERMISSION_DENIED, f"not allowed: {method}")
-        router = method.startswith("TaskExec")  # which has tokens of its own
+        router = method.startswith("TaskExec")  # the command router has other tokens
         if metadata.get("authorization" if router else "x-modal-token-secret") not in (
             (f"Bearer {_jwt()}",) if router else (TOKEN,)
         ):
@@ -241,7 +241,7 @@ class Modal:
 
     @staticmethod
     def _kill(sandbox: Sandbox) -> None:
-        """Kill a sandbox and its commands with all that they have started."""
+        """Kill a sandbox, its commands, and their child processes."""
         for process in filter(None, (sandbox.process, *sandbox.commands.values())):
             with contextlib.suppress(psutil.NoSuchProcess):
                 for child in psutil.Process(process.pid).children(recursive=True):

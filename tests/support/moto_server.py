@@ -1,4 +1,4 @@
-"""moto's S3 over HTTP, in a process of its own.
+"""moto's S3 over HTTP, in a separate process.
 
 If two clients create one object at once, moto lets both succeed when the second checks for the
 object before the first has made it. So the interpreter does not switch threads between the two.

@@ -14,9 +14,9 @@ _NAMES = ("TMUX_TMPDIR", "TMUX", "SWEEPER_TMUX_SOCKET")
 
 @contextmanager
 def own_tmux() -> Iterator[Path]:
-    """Let tmux keep its sockets in a new folder, which is yielded, so that the user's servers are
-    not seen. Afterwards all servers there are ended. Their sockets are removed with the folder,
-    because tmux leaves them."""
+    """Make tmux keep its sockets in a new folder, away from the user's servers, and yield this
+    folder. Afterwards, end all servers there, and remove the folder with the sockets that they
+    leave."""
     before = {name: os.environ.pop(name) for name in _NAMES if name in os.environ}
     # A socket's path has at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="swt-", ignore_cleanup_errors=True) as folder:

@@ -1,5 +1,5 @@
-"""harbor's Terminus 2 for a tiny model: an answer is one command instead of JSON, and it sees the
-last line that a program has printed. All else is Terminus: its loop, terminal, chat and model."""
+"""harbor's Terminus 2 for a tiny model: an answer is one command instead of JSON, and the model
+sees only the last line of output. Its loop, terminal, chat and model are those of Terminus."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""A podman with a store of its own, and roots with programs of this machine."""
+"""A podman with a separate store, and root folders with programs of this machine."""
 
 import re
 import shutil
@@ -11,14 +11,14 @@ import pytest
 
 
 def podman(*words: str, **options: Any) -> str:
-    """What podman prints."""
+    """Return podman's output."""
     return subprocess.run(
         ["podman", *words], capture_output=True, text=True, timeout=120, check=True, **options
     ).stdout
 
 
 def configure(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Let podman keep everything in `folder`. Skips where there is no podman."""
+    """Make podman keep all its files in `folder`. Skips if podman is not installed."""
     if shutil.which("podman") is None:
         pytest.skip("there is no podman: `make podman` installs it")
     runtime = "crun" if shutil.which("runc") is None else "runc"
@@ -56,7 +56,7 @@ def copy_programs(root: Path, programs: Sequence[str]) -> None:
 
 
 def copy_python(root: Path) -> None:
-    """Add the system's Python to a root, with its standard library. Skips where there is none."""
+    """Add the system's Python to a root, with its standard library. Skips if there is none."""
     python = Path("/usr/bin/python3").resolve()
     library = Path("/usr/lib") / python.name
     if not library.is_dir():

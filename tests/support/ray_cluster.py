@@ -1,9 +1,9 @@
-"""A real Ray cluster on loopback: a head, and nodes that come and go, with its own token.
+"""A real Ray cluster on loopback with its own token: a head, and nodes that are added and removed.
 
     with Cluster() as cluster: ...        # from a test, in an interpreter that has Ray
-    python tests/support/ray_cluster.py   # the process that keeps it: verbs on standard input
+    python tests/support/ray_cluster.py   # the cluster's process: reads verbs on standard input
 
-Ray's own `cluster_utils` starts and ends everything, by process; nothing is ended by name.
+Ray's own `cluster_utils` starts and ends all processes; none is ended by its name.
 """
 
 import importlib.util
@@ -26,7 +26,7 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Nodes use only the loopback address.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # Otherwise other load on the machine takes processor time from its jobs, which are compared.
+    # Otherwise other load on the machine slows down its jobs, which are compared with `local`.
     "RAY_worker_niceness": "0",
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "500",
@@ -42,8 +42,8 @@ def missing() -> bool:
 
 
 class Cluster:
-    """A head with `cpus`, and a node called `second` with as many, which also has the resource
-    `second`. `options` are the backend's options for it, `environment` the variables for access."""
+    """A head with `cpus`, and a node `second` with as many CPUs and the resource `second`.
+    `options` are the backend's options for it, `environment` the variables for access."""
 
     def __init__(self, cpus: int = 16, **environment: str) -> None:
         self.cpus = cpus
@@ -77,7 +77,7 @@ class Cluster:
         return {"address": self.address}
 
     def do(self, verb: str) -> dict[str, Any]:
-        """Send a verb to the keeper, and wait until it is done."""
+        """Send a verb to the cluster's process, and wait until it is done."""
         assert self._process.stdin is not None
         print(verb, file=self._process.stdin, flush=True)
         return self._heard()
@@ -116,7 +116,7 @@ class Cluster:
 
 class _Keeper:
     def __init__(self, cpus: int, top: str) -> None:
-        # Ray records the last started cluster there; elsewhere it may be a user's own.
+        # Ray records the last started cluster there; the default folder may have a user's cluster.
         os.environ["RAY_TMPDIR"] = top
         os.makedirs(os.path.join(top, "ray"), exist_ok=True)
         from ray.cluster_utils import Cluster as Nodes
@@ -137,7 +137,7 @@ class _Keeper:
         self.nodes.remove_node(self._second, allow_graceful=False)
 
     def drain(self) -> None:
-        """Drain as a spot market does: the node has one second, then it is gone."""
+        """Drain the node as a spot market does: it has one second, then it is gone."""
         from ray._raylet import GcsClient
 
         node = self._second.node_id

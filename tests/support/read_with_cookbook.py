@@ -3,7 +3,7 @@ tinker-cookbook is installed.
 
     .venv-cookbook/bin/python tests/support/read_with_cookbook.py DIRECTORY
 
-The output also has what cookbook's own writers make of the same episodes (`rewritten`, `redrawn`).
+The output also has the same episodes as cookbook's own writers write them (`rewritten`, `redrawn`).
 """
 
 import dataclasses

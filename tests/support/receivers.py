@@ -22,7 +22,7 @@ PASSWORD = "the-password-of-a-person"
 
 class Receiver:
     """A web server that receives messages. It first answers with the codes in `faults`; 0: it
-    closes the connection without an answer. While `hold` is cleared it answers nobody; `asked`
+    closes the connection without an answer. While `hold` is cleared it does not answer; `asked`
     counts the requests."""
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ def receiving() -> Iterator[Receiver]:
 
 
 class Mailbox:
-    """A mail server: `taken` has the mails, `users` the login of each sender (None: none). It
+    """A mail server: `taken` has the mails, `users` the login for each (None: no login). It
     first answers a mail with the codes in `faults`; 0: it closes the connection."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ def mailbox(tls: str, certificate: Path | None = None, *, login: bool = False) -
     loop = asyncio.new_event_loop()
 
     def protocol() -> SMTP:
-        with warnings.catch_warnings():  # it does not know of the TLS around it
+        with warnings.catch_warnings():  # aiosmtpd does not see the TLS around the connection
             warnings.simplefilter("ignore", UserWarning)
             return SMTP(
                 made,

@@ -1,6 +1,6 @@
 """Forks recipes from a process that has imported the SDK, which is most of their startup time.
 
-    python recipe_forks.py DESCRIPTOR       a Unix socket; each message asks for a recipe
+    python recipe_forks.py DESCRIPTOR       a Unix socket; each message requests a recipe
 
 `Forks` is the tests' client. Differences between a forked recipe and a new interpreter are tested
 by `tests/e2e/test_fork_client.py`, for the program's own fork server.
@@ -44,7 +44,7 @@ class Forked:
         return self.returncode
 
     def let_go(self) -> None:
-        """Release the process from the line where it is held."""
+        """Release the process if it is held at a line."""
         if self._holding is not None:
             os.close(self._holding)
             self._holding = None

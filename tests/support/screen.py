@@ -1,5 +1,5 @@
-"""A terminal for tests: a private tmux server whose keys are pressed and whose screen is read; and
-a sweep with one run of each kind to look at."""
+"""A terminal for tests: a private tmux server that gets keys and whose screen is read; and a sweep
+with one run of each kind."""
 
 import json
 import os
@@ -98,7 +98,7 @@ class Terminal:
             return all(text in now for text in texts) and (gone is None or gone not in now)
 
         wait_until(there, lambda: f"no {texts} (or still {gone}) in\n{now}", seconds)
-        return now  # a later one may lack them again
+        return now  # a later screen may lack the texts again
 
     def close(self) -> None:
         command = ["tmux", "-L", self._name, "kill-server"]

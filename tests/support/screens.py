@@ -72,7 +72,7 @@ def main() -> None:
     sweeper = [sys.executable, "-P", "-m", "sweeper"]
     try:
         with own_tmux():
-            write_grid(folder, "demo", seconds=1.5, backend="local")  # tmux wakes what is stopped
+            write_grid(folder, "demo", seconds=1.5, backend="local")  # tmux wakes stopped processes
             subprocess.run([*sweeper, "launch", "demo.yaml"], cwd=folder, check=True)
             try:
                 screens = taken(folder, folder / "sweeps")

@@ -1,6 +1,6 @@
 """A folder with a toy recipe and its grid, and `sweeper` as a user runs it. The toy records its
-actions in its own ledger, and waits after its first step while the file `hold` exists, so that a
-test has all the time it needs."""
+actions in its own ledger. After its first step it waits while the file `hold` exists, so that a
+test cannot be too slow."""
 
 import json
 import os
@@ -124,7 +124,7 @@ class Shell(Typed):
 
     @staticmethod
     def until(condition: Callable[[], object]) -> None:
-        """Wait for a condition. Checking takes a fifth of the processor at most."""
+        """Wait for a condition. Checking uses at most a fifth of a processor."""
         deadline = time.monotonic() + 90
         while True:
             begun = time.process_time()
@@ -162,8 +162,8 @@ class ShellElsewhere(Shell):
         return Counter(run.state.value for run in self.runs())
 
     def wait_out_a_lease(self) -> None:
-        """During an outage with all runs at work: wait until the launcher reports it, and then for
-        longer than the lease. No run may be given up meanwhile."""
+        """Wait, during an outage, until the launcher reports it, and then for longer than the
+        lease. All runs are executing, and none may be lost meanwhile."""
         before = self.run_states()
         assert set(before) == {"running"}
         self.until(
@@ -197,7 +197,7 @@ class SweepElsewhere:
         return self.shell.start("launch", "grid.yaml", *given, "--wait")
 
     def well(self, launcher: subprocess.Popen[str], seconds: float = 240) -> None:
-        """Wait for the end of a launcher that reports no problems."""
+        """Wait for the end of a launcher, and assert its exit code 0."""
         output, errors = launcher.communicate(timeout=seconds)
         assert launcher.returncode == 0, output + errors
 

@@ -1,4 +1,4 @@
-"""A real Slurm of its own on loopback: slurmctld, slurmd, munged; no systemd, no control groups.
+"""A real, private Slurm on loopback: slurmctld, slurmd, munged; no systemd, no control groups.
 
     python tests/support/slurm.py [--accounting] COMMAND ...    # with SLURM_CONF set for it
 
@@ -184,7 +184,7 @@ class Cluster:
         shutil.rmtree(self.top, ignore_errors=True)
 
     def end_jobs(self, node: str | None = None) -> None:
-        """Send SIGKILL to every slurmstepd (of a node) and all that it has started."""
+        """Send SIGKILL to every slurmstepd (of a node) and its descendants."""
         steps = self.steps(node)
         tree = [child for step in steps for child in _children(step)]
         for process in [*steps, *tree]:
@@ -244,7 +244,7 @@ class Cluster:
     def _spawn(self, name: str, *argv: str) -> None:
         path = _path(argv[0])
         assert path is not None, f"no {argv[0]} here"
-        setpriv = shutil.which("setpriv")  # so that nothing is left of a test that was killed
+        setpriv = shutil.which("setpriv")  # a daemon ends with its test, even if that is killed
         first = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
         with (self.top / "log" / f"{name}.out").open("ab") as log:
             self.processes[name] = subprocess.Popen(
@@ -310,7 +310,7 @@ class Cluster:
             process.wait()
 
     def kill_node(self, number: int) -> None:
-        """Simulate a power failure: kill the slurmd and all that runs there."""
+        """Simulate a power failure: kill the node's slurmd and jobs."""
         self.kill(f"n{number}")
         self.end_jobs(f"n{number}")
 

@@ -1,5 +1,5 @@
-"""Hosts reached by a real sshd on loopback, each in a process namespace of its own: what is started
-on one is killed with it, all at once, as by a power cut. They share this machine's files."""
+"""Hosts reached by a real sshd on loopback, each in a separate process namespace: killing a host
+kills all its processes at once, like a power cut. They share this machine's files."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ class SshHost:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
-        os.makedirs("/run/sshd", exist_ok=True)  # where sshd keeps itself apart
+        os.makedirs("/run/sshd", exist_ok=True)  # for sshd's privilege separation
         settings = {
             "Port": self.port,
             "ListenAddress": "127.0.0.1",
@@ -46,7 +46,7 @@ class SshHost:
             "PasswordAuthentication": "no",
             "MaxStartups": "100",
             "MaxSessions": "100",
-            # Bash then reads no ~/.bashrc, in which a power cut could leave a lock of the user's.
+            # Then bash does not read ~/.bashrc: a power cut there could leave a user's lock.
             "SetEnv": "SHLVL=2",
         }
         text = "".join(f"{key} {value}\n" for key, value in settings.items())
@@ -79,7 +79,7 @@ class SshHost:
             self._process = None
 
     def drop(self) -> None:
-        """End the open connections. What they have started goes on."""
+        """End the open connections. The processes that they have started continue."""
         assert self._process is not None
         below = psutil.Process(self._process.pid).children(recursive=True)
         servers = [process for process in below if _is_sshd(process)]
@@ -118,7 +118,7 @@ class SshHosts:
 
     @contextlib.contextmanager
     def unplugged(self, *names: str) -> Iterator[None]:
-        """Have these hosts out of reach: open connections end, and new ones are refused."""
+        """Make these hosts unreachable: open connections end, and new ones are refused."""
         before = self.config.read_text()
         text = before
         for name in names or self.hosts:

@@ -1,5 +1,5 @@
-"""What the stand-ins for cloud services share: containers that are processes of this machine, an
-HTTP server, and a loop that does the work of schedulers and nodes.
+"""Shared parts of the stand-ins for cloud services: containers that are processes of this machine,
+an HTTP server, and a loop that does the work of schedulers and nodes.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def node_variables() -> dict[str, str]:
 def start(
     command: list[str], folder: Path | str, environment: Mapping[str, str], output: Any, **more: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a container's process, in a session of its own."""
+    """Start a container's process, in a new session."""
     streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT, **more}
     return subprocess.Popen(
         command, cwd=folder, env=dict(environment), start_new_session=True, **streams
@@ -115,7 +115,7 @@ class StandIn:
     def run(
         self, name: str, command: list[str], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
-        """Start a container in a folder of its own. Raises `OSError`."""
+        """Start a container in a new folder. Raises `OSError`."""
         folder = self.folder / "containers" / name
         folder.mkdir(parents=True)
         with self.log(name).open("wb") as log:

@@ -1,4 +1,4 @@
-"""A sweep of two small runs of `sft`, one of which learns, and the command line to ask about it."""
+"""A sweep of two small runs of `sft`, and the command line to query it. One run learns."""
 
 import os
 import subprocess
@@ -42,7 +42,7 @@ class Taught:
     def start(
         self, *arguments: str, out: Any = None, group: bool = False, **more: str
     ) -> "subprocess.Popen[bytes]":
-        """Start a command, in a group of processes of its own if asked to."""
+        """Start a command. `group`: in a new process group."""
         command = [sys.executable, "-m", "sweeper", *arguments]
         return subprocess.Popen(
             command, cwd=self.folder, env=self.environment | more, stdout=out,

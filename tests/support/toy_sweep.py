@@ -1,4 +1,4 @@
-"""The chaos tests' toy in a sweep of its own on this machine: its ledger says what really ran."""
+"""A sweep of the chaos tests' toy on this machine. Its ledger records what really ran."""
 
 import json
 import os
@@ -57,7 +57,7 @@ class ToySweep(Typed):
         launcher.communicate()
 
     def go_on(self) -> None:
-        """Let the toys continue that hold before a step."""
+        """Release the toys that wait before a step."""
         Path(f"{self.rows}.go").touch()
 
     def done(self) -> list[tuple[str, int, int]]:
@@ -71,12 +71,12 @@ class ToySweep(Typed):
         assert verdict.good, verdict
 
     def unreachable(self) -> str:
-        """What the launcher publishes of a backend that it waits for."""
+        """Return what the launcher publishes about a backend that does not answer."""
         path = self.folder / "sweeps" / "toys" / "launcher" / "observations.json"
         return str(json.loads(path.read_text())["unreachable"]) if path.exists() else ""
 
     def wrap(self, name: str, text: str) -> Path:
-        """Put a shell script before a program of Slurm's in PATH. The script is used while the
+        """Put a shell script in front of a Slurm program in PATH. The script is used while the
         returned file exists; `$real` is the program, `$once` that file."""
         place, switch = self.folder / "bin", self.folder / f"{name}.once"
         real = shutil.which(name)

@@ -11,8 +11,8 @@ SWEEPER = str(Path(sys.executable).parent / "sweeper")
 
 
 class Typed:
-    """`sweeper` in a folder, with a home of its own. Variables that begin with one of `without`
-    are not passed on."""
+    """`sweeper` in a folder, with a separate home. Variables that begin with one of `without` are
+    not passed on."""
 
     seconds = 240.0
 
@@ -36,7 +36,7 @@ class Typed:
         return subprocess.CompletedProcess(process.args, code, output, errors or "")
 
     def run(self, *arguments: str, code: int = 0, **environment: str) -> str:
-        """Run a verb. Return all that it printed."""
+        """Run a verb, and return its output."""
         done = self.complete(*arguments, code=code, **environment)
         return done.stdout + done.stderr
 

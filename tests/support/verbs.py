@@ -9,7 +9,7 @@ from sweeper.cli import main
 
 
 def ask(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    """Return what a verb answers with `--json`."""
+    """Return the document that a verb prints with `--json`."""
     capsys.readouterr()
     assert main([*words, "--json"]) == 0
     return json.loads(capsys.readouterr().out)

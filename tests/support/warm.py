@@ -60,7 +60,7 @@ raise SystemExit(int(arguments["code"]))
 
 
 class Warm:
-    """A run whose recipe is a Python file, and the list of what that imports."""
+    """A run whose recipe is a Python file, and the list of the modules that it imports."""
 
     def __init__(self, bench: Bench, tmp_path: Path, home: Path) -> None:
         self.bench, self.home = bench, home
@@ -78,7 +78,7 @@ class Warm:
         self.change({})
 
     def change(self, more: dict[str, str]) -> None:
-        """Have these variables in the environment of the runs."""
+        """Add these variables to the environment of the runs."""
         self.environment |= more
         self._private.write_text(json.dumps(self.environment))
 
@@ -128,8 +128,8 @@ class Warm:
         return json.loads((self.bench.path(attempt) / "said").read_text())
 
     def fork(self, program: str, **more: Any) -> fork_client.ForkedChild | None:
-        """A program that is forked without a worker, where it can be. Each has a file of its own:
-        it is read after this returns."""
+        """Fork a program without a worker; None if that is not possible. Each program has its own
+        file, because the file is read after this returns."""
         file = self.folder / f"program{len(self.guards)}.py"
         file.write_text(program)
         recipe = {"kind": "file", "file": str(file), "module": None, "cwd": "/"}

@@ -10,8 +10,8 @@ from sweeper.tui.poller import Poller
 
 
 class Watched:
-    """A sweep of three runs (`scene`), with clocks of the test's. `folder` is where the view finds
-    it."""
+    """A sweep of three runs (`scene`), with clocks that the test sets. The view finds it in
+    `folder`."""
 
     def __init__(self, scene: Any, folder: SweepFolder | None = None) -> None:
         self.scene, self.now, self.wall = scene, 1000.0, 0.0

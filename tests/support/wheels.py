@@ -17,7 +17,7 @@ def wheels(folder: Path, names: Iterable[str]) -> Path:
 
 
 def made(folder: Path, name: str, version: str, **files: str) -> Path:
-    """Put a wheel of a generated package into `folder`: `files` are modules' texts."""
+    """Put a wheel of a generated package into `folder`; `files` are the texts of its modules."""
     folder.mkdir(parents=True, exist_ok=True)
     about = f"{name}-{version}.dist-info"
     texts = {f"{module}.py": text for module, text in files.items()}

@@ -93,7 +93,7 @@ class Bench:
         return WAIT.format(stop=stop)
 
     def start_waiting(self, stop: int | None, **changes: Any) -> subprocess.Popen[bytes]:
-        """Start a worker whose recipe waits like that, and wait until it is ready."""
+        """Start a worker with the program of `waits`, and wait until it is ready."""
         self.prepare(self.waits(stop), **changes)
         worker = self.start()
         self.wait_for(self.path() / "ready")

@@ -1,5 +1,5 @@
 """Samples from the service with tinker-cookbook's `capture` switched on. It is a recipe, and runs
-where tinker-cookbook is installed. `drawn.json` in its folder has what was drawn."""
+where tinker-cookbook is installed. `drawn.json` in its folder has the samples."""
 
 # pyright: reportMissingImports=false
 
