@@ -1,4 +1,4 @@
-"""Notes, archives and deletions promise the same wherever the store lies."""
+"""Notes, archives and deletions behave the same on every kind of store."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_notes_archive_and_delete(root: str, make: Callable[[str], None]) -> Non
 def test_no_launch_after_an_interrupted_deletion(
     root: str, make: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs without results would count as succeeded and never run again."""
+    """Otherwise runs without results would count as succeeded and never run again."""
     make("one")
 
     def cut_off(folder: SweepFolder) -> None:

@@ -1,4 +1,4 @@
-"""What AWS Batch (emulated) refuses, before anything is submitted."""
+"""What AWS Batch (emulated) refuses before anything is submitted."""
 
 from collections.abc import Mapping
 from pathlib import Path

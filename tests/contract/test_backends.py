@@ -1,4 +1,4 @@
-"""The published contract of backends, for each built-in one."""
+"""Contract tests of the built-in backends."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ from sweeper.errors import UsageError
 from sweeper.testing import Fault, Faults, FaultyBackend
 from sweeper.testing.contract import BackendContract, Site
 
-# A launcher leaves its jobs behind; Popen would rather it waited.
+# A launcher exits without waiting for its jobs; Popen would warn about that.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 MANY = int(os.environ.get("SWEEPER_TEST_MANY", "60"))
 _SILENT = """#!/bin/sh
@@ -46,7 +46,7 @@ def site(
 
 
 def _plain(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
-    # Only a backend that waits for its jobs itself knows how they ended.
+    # Only a backend that waits for its own processes knows their exit codes.
     if request.param == "local":
         return Site("local", folder, parallel=60)
     return Site("tmux", folder, parallel=60, many=MANY, knows_codes=False)
@@ -99,7 +99,7 @@ def _slurm(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
         (name,) = cluster.run("squeue", "-h", "-j", job, "-o", "%N").split()
         node, where = int(name.removeprefix("n")), f"nodename={name}"
         cluster.kill_node(node)
-        # What Slurm finds out by itself after a while.
+        # Slurm itself would mark the node as down only after a while.
         cluster.run("scontrol", "update", where, "state=down", "reason=silent")
         try:
             yield
@@ -123,7 +123,7 @@ def _slurm(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mon
 
 def _batch(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     batch = request.getfixturevalue("batch")
-    # No launcher that was killed has left anything here.
+    # No killed launcher has left jobs here, so the listing is complete from the start.
     monkeypatch.setattr("sweeper.backends.aws_batch.backend._DOUBT_SECONDS", 0.0)
 
     @contextmanager
@@ -162,7 +162,7 @@ def _stand_in(
     nowhere: Mapping[str, object],
     shut_down: Callable[[str], None],
 ) -> Site:
-    """Return a site of a stand-in, where nothing has the resources `nowhere`."""
+    """Return a site of a stand-in. No node fits jobs with the options `nowhere`."""
 
     @contextmanager
     def hold() -> Iterator[Mapping[str, object]]:
@@ -215,7 +215,8 @@ def _beaker(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.Mo
 def _modal(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     modal = request.getfixturevalue("modal")
     site = _stand_in("modal", modal, folder, {}, modal.terminate)
-    return replace(site, hold=None, lose_node=None)  # none waits; how a node is lost nothing tells
+    # No job waits, and Modal does not report how a node was lost.
+    return replace(site, hold=None, lose_node=None)
 
 
 @contextmanager
@@ -246,7 +247,7 @@ def _ssh(
 
 
 class TestBackends(BackendContract):
-    """The published contract, for all built-in backends and the faulty wrapper."""
+    """The contract tests for all built-in backends and the faulty wrapper."""
 
 
 def test_an_unknown_backend_is_refused_with_a_suggestion(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What Beaker (a stand-in) refuses, and jobs beyond the contract."""
+"""What Beaker (a stand-in) refuses, and tests of jobs beyond the contract."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def test_preflight_refuses_in_one_line_and_makes_nothing(
 
 
 def test_options_of_single_runs_are_checked(beaker: Any, tmp_path: Path) -> None:
-    """What may not be looked up is accepted."""
+    """Options that the user has no permission to look up are accepted."""
     backend = _open(beaker, tmp_path)
     backend.preflight([{}, {"docker_image": "registry/sweeper:1"}, {"priority": "low"}])
     with pytest.raises(EnvironmentFailure, match="the cluster lab/cpus: it does not exist"):
@@ -134,7 +134,7 @@ def test_an_expired_token_is_a_passing_error(beaker: Any, tmp_path: Path) -> Non
 def test_a_full_quota_delays_submissions(beaker: Any, tmp_path: Path) -> None:
     backend, jobs = _open(beaker, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
-    until(lambda: not beaker.going)  # what tests before have left
+    until(lambda: not beaker.going)  # experiments of earlier tests
     beaker.most = 1
     with pytest.raises(Unreachable, match="too many unfinished experiments"):
         backend.submit(jobs)
@@ -168,7 +168,7 @@ def test_the_reason_of_a_waiting_job(beaker: Any, tmp_path: Path) -> None:
     tokens = [job.token for job in jobs]
     backend.submit(jobs)
 
-    def why() -> str:  # a launcher asks every 10 s
+    def why() -> str:  # a new backend: an open one asks only every 10 s
         return str(_open(beaker, tmp_path).poll(tokens)[tokens[0]].reason)
 
     until(lambda: why() == "no room on 4 nodes")
@@ -177,7 +177,8 @@ def test_the_reason_of_a_waiting_job(beaker: Any, tmp_path: Path) -> None:
     running = until_state(backend, tokens[1], JobState.RUNNING)
     assert running.node == "n0.lab.org"
     backend.cancel(tokens)
-    ended = until_state(backend, tokens[0], JobState.ENDED)  # what was withdrawn is over at once
+    # A cancelled job that waits ends at once.
+    ended = until_state(backend, tokens[0], JobState.ENDED)
     assert (ended.reason, ended.preempted) == ("manual: Canceled by someone.", False)
     until_state(backend, tokens[1], JobState.ENDED)
 
@@ -210,7 +211,7 @@ def test_how_jobs_end(beaker: Any, tmp_path: Path) -> None:
 def test_beaker_does_not_restart_preempted_jobs(
     beaker: Any, tmp_path: Path, preemptible: bool
 ) -> None:
-    """It would, if the spec did not say otherwise."""
+    """It would by default; the spec turns that off."""
     backend, job = _open(beaker, tmp_path, preemptible=preemptible), a_job(1)
     backend.submit([job])
     until_state(backend, job.token, JobState.RUNNING)
@@ -223,7 +224,7 @@ def test_beaker_does_not_restart_preempted_jobs(
 
 
 def test_lost_answers_and_a_busy_service(beaker: Any, tmp_path: Path) -> None:
-    """An experiment is made once, whatever becomes of the answers."""
+    """Each experiment is created once, even if replies are lost."""
     backend, jobs = _open(beaker, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     for status in (500, 0):
@@ -234,7 +235,7 @@ def test_lost_answers_and_a_busy_service(beaker: Any, tmp_path: Path) -> None:
     lost = [a_job(500).token, tokens[0]]
     assert set(backend.find([*tokens, lost[0]])) == {*lost}
     before = set(beaker.experiments)
-    backend.submit([a_job(500)])  # and nothing happens
+    backend.submit([a_job(500)])  # creates nothing
     assert set(beaker.experiments) == before
     backend.submit(jobs[1:])
     beaker.faults += [Fault("ListWorkloads", "INTERNAL", times=2), Fault("GetNode", "UNAVAILABLE")]
@@ -296,7 +297,7 @@ def test_a_sweep_in_another_workspace_is_refused(beaker: Any, tmp_path: Path) ->
 def test_experiments_and_logs_contain_no_secrets(
     beaker: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("DEBUG")  # what the client itself would print
+    caplog.set_level("DEBUG")  # include the client's own messages
     beaker.secrets["key"] = CANARY
     backend = _open(beaker, tmp_path, secrets={"A": "key"})
     job = a_job(1, "sh", "-c", 'test -n "$A" || exit 9')

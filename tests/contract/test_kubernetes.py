@@ -1,4 +1,4 @@
-"""What a Kubernetes cluster (a stand-in) refuses, and jobs beyond the contract."""
+"""What a Kubernetes cluster (a stand-in) refuses, and tests of jobs beyond the contract."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ def _set_up(kube: Any, what: Mapping[str, Any]) -> None:
 
 
 NO_KUEUE = {"missing_kinds": {"localqueues"}}
-NO_PODS = {"denied": {("create", "pods")}}  # nobody tries one
+NO_PODS = {"denied": {("create", "pods")}}  # so the trial with a pod reports nothing
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"namespace": "nowhere"}, {}, 'namespaces "nowhere" not found'),
     ({"context": "other"}, {}, 'namespaces "nowhere" not found'),
@@ -107,7 +107,7 @@ def test_an_unusable_kubeconfig_is_refused(
 
 
 def test_what_may_not_be_looked_up_is_accepted(kube: Any, tmp_path: Path) -> None:
-    """Users may make jobs without permission to make pods, and a quota has room later."""
+    """Users need no permission to create pods, and a full quota will have room later."""
     kube.denied = {("create", "pods"), ("get", "secrets"), ("list", "events")}
     kube.denied |= {("create", "selfsubjectaccessreviews"), ("get", "localqueues")}
     kube.denied |= {("get", "serviceaccounts"), ("get", "priorityclasses")}
@@ -132,7 +132,7 @@ def test_a_full_quota_delays_submissions(kube: Any, tmp_path: Path) -> None:
     backend = _open(kube, tmp_path)
     backend.submit([missing])
 
-    def why() -> str:  # a launcher asks every 10 s
+    def why() -> str:  # a new backend: an open one asks only every 10 s
         return str(_open(kube, tmp_path).poll([missing.token])[missing.token].reason)
 
     until(lambda: "exceeded quota" in why())
@@ -153,7 +153,7 @@ def test_the_reason_of_a_waiting_job(kube: Any, tmp_path: Path) -> None:
         until(lambda t=token, r=reason: r in str(backend.poll([t])[t].reason))
         assert backend.poll([token])[token].since is not None
     backend.cancel([job.token for job in jobs])
-    for job in jobs:  # what was withdrawn is over at once
+    for job in jobs:  # a cancelled job that waits ends at once
         assert until_state(backend, job.token, JobState.ENDED).reason == "withdrawn"
 
 
@@ -174,11 +174,11 @@ def test_how_jobs_end(kube: Any, tmp_path: Path) -> None:
     status = until_state(backend, f"{9:012x}-a1", JobState.ENDED)
     assert "StartError: exec:" in str(status.reason)
     (printed,) = _open(kube, tmp_path).logs(jobs[3].token)
-    assert printed == LITERAL  # which Kubernetes would have replaced
+    assert printed == LITERAL  # Kubernetes would have expanded it
 
 
 def test_lost_answers_and_a_busy_server(kube: Any, tmp_path: Path) -> None:
-    """A job is made once, and a listing starts again if its next page is forgotten."""
+    """Each job is created once. A listing restarts if its next page has expired."""
     backend, jobs = _open(kube, tmp_path), [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     kube.faults += [
@@ -192,7 +192,7 @@ def test_lost_answers_and_a_busy_server(kube: Any, tmp_path: Path) -> None:
     with pytest.raises(Unreachable):
         backend.submit([a_job(8)])
     assert set(backend.find([*tokens, a_job(8).token])) == {*tokens, a_job(8).token}
-    backend.submit([a_job(8)])  # and nothing happens
+    backend.submit([a_job(8)])  # creates nothing
     assert {n: j["metadata"]["uid"] for n, j in kube.things["jobs"].items()}.items() >= made.items()
     kube.faults += [Fault("GET", "jobs", 500, times=3), Fault("GET", "pods", 429)]
     assert len(_open(kube, tmp_path).find(tokens)) == 3

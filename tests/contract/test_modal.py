@@ -1,4 +1,4 @@
-"""What Modal (a stand-in) refuses, and jobs beyond the contract."""
+"""What Modal (a stand-in) refuses, and tests of jobs beyond the contract."""
 
 import gc
 import os
@@ -90,13 +90,13 @@ def test_an_unusable_login_is_refused(
     changes: Mapping[str, str],
     message: str,
 ) -> None:
-    if "MODAL_SERVER_URL" in changes:  # nobody is there: it is not waited for that long
+    if "MODAL_SERVER_URL" in changes:  # no server there: shorten the wait
         monkeypatch.setattr("sweeper.backends.modal.client._SECONDS", 2.0)
     for name, value in changes.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(EnvironmentFailure, match=message) as caught:
         _open(modal, tmp_path)
-    gc.collect()  # when a task is gone, asyncio tells what it has raised
+    gc.collect()  # asyncio logs the exception of a task when the task is collected
     assert "\n" not in str(caught.value)
     assert CANARY not in str(caught.value)
     assert not [line for line in caplog.records if line.levelname == "ERROR"]
@@ -139,7 +139,7 @@ except EnvironmentFailure as error:
 def test_an_unusable_configuration_is_refused(
     modal: Any, tmp_path: Path, changes: Mapping[str, str], text: str, message: str
 ) -> None:
-    """The client reads it at import: here in its own process."""
+    """The client reads its configuration at import, so it runs in its own process."""
     file = tmp_path / "modal.toml"
     file.write_text(text)
     ran = subprocess.run(
@@ -154,7 +154,7 @@ def test_an_unusable_configuration_is_refused(
 
 
 def _left_alone_by(clock: FakeClock, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the waits of a module pass by this clock."""
+    """Make the backoff of a module use this clock."""
     module = f"sweeper.backends.modal.{module}"
     monkeypatch.setattr(f"{module}.Backoff", partial(Backoff, clock=clock))
 
@@ -173,7 +173,7 @@ def test_a_revoked_token_is_a_passing_error(
     requests = len(modal.requests)
     with pytest.raises(Unreachable, match="running jobs continue"):
         backend.find([a_job(1).token])
-    assert len(modal.requests) == requests  # it is left alone for a while
+    assert len(modal.requests) == requests  # no request during the backoff
 
     def submitted() -> bool:
         clock.sleep(15)
@@ -208,14 +208,14 @@ def test_no_capacity_delays_submissions(
     (there,) = backend.find(tokens)
     modal.most = None
     with pytest.raises(Unreachable, match="Insufficient capacity"):
-        backend.submit(jobs)  # which is left alone for a while
+        backend.submit(jobs)  # no request during the backoff
     backend = _open(modal, tmp_path)
     backend.submit([job for job in jobs if job.token != there])
     assert set(backend.find(tokens)) == {*tokens}
 
 
 def _until_quiet(modal: Any) -> None:
-    for identity in modal.going():  # what tests before have left
+    for identity in modal.going():  # sandboxes of earlier tests
         modal.terminate(identity)
     until(lambda: not modal.going())
 
@@ -228,7 +228,7 @@ def test_a_job_refused_for_good_is_not_retried(modal: Any, tmp_path: Path) -> No
     assert not isinstance(caught.value, Unreachable)
     modal.denied, modal.images = set(), set()
     with pytest.raises(EnvironmentFailure, match="sweeper: not found") as caught:
-        _open(modal, tmp_path).submit([a_job(1)])  # its image has gone since it was launched
+        _open(modal, tmp_path).submit([a_job(1)])  # as if the image was removed after the launch
     assert not isinstance(caught.value, Unreachable)
     modal.images = {"sweeper"}
     with pytest.raises(EnvironmentFailure, match="Unknown region: mars"):
@@ -239,7 +239,7 @@ def test_a_job_refused_for_good_is_not_retried(modal: Any, tmp_path: Path) -> No
 
 
 def test_how_jobs_end(modal: Any, tmp_path: Path) -> None:
-    """Also as a new launcher sees them."""
+    """A new launcher sees the same ends."""
     backend = _open(modal, tmp_path)
     ends = {"exit 7": 7, "exit 0": 0, "kill -9 $$": -9, "echo one; echo two; exit 3": 3}
     jobs = [a_job(number, "sh", "-c", text) for number, text in enumerate(ends)]
@@ -281,11 +281,11 @@ def test_reasons_of_modal_are_translated(
 
 
 def test_a_sandbox_without_its_worker_is_cancelled_later(modal: Any, tmp_path: Path) -> None:
-    backend, job = _open(modal, tmp_path), a_job(1)  # whose command is no worker's
+    backend, job = _open(modal, tmp_path), a_job(1)  # its command is not a worker's
     backend.submit([job])
     assert backend.cancel([job.token]) == [job.token]
     modal.terminate(backend.find([job.token])[job.token])
-    until(lambda: _cancelled(backend, job.token))  # time may be up before it is asked
+    until(lambda: _cancelled(backend, job.token))  # the time for a call may be up before the signal
 
 
 def _as_worker(folder: Path, number: int, does: str = "sleep 60") -> JobSpec:
@@ -296,7 +296,7 @@ def _as_worker(folder: Path, number: int, does: str = "sleep 60") -> JobSpec:
 
 
 def _cancelled(backend: Backend, token: str) -> bool:
-    return not backend.cancel([token])  # its shell may be about to begin
+    return not backend.cancel([token])  # its shell may not have started yet
 
 
 def test_a_sandbox_missing_in_a_late_listing_is_cancelled(modal: Any, tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ def test_a_refused_command_does_not_mean_that_the_sandbox_ended(
 
     def refused() -> bool:
         assert backend.cancel([job.token]) == [job.token]
-        return modal.faults[0].times == 0  # time may be up before it is asked
+        return modal.faults[0].times == 0  # the time for a call may be up before the request
 
     until(refused)
     until(lambda: _cancelled(backend, job.token))
@@ -336,7 +336,7 @@ def test_a_sandbox_without_python_is_not_cancelled(modal: Any, tmp_path: Path) -
 
 
 def test_starting_sandboxes_do_not_hold_up_the_others(modal: Any, tmp_path: Path) -> None:
-    """Those for which time did not suffice are cancelled first the next time."""
+    """Jobs that one call had no time for come first in the next call."""
     modal.starting = True
     backend, jobs = _open(modal, tmp_path), [a_job(number) for number in range(24)]
     backend.submit(jobs)
@@ -345,7 +345,7 @@ def test_starting_sandboxes_do_not_hold_up_the_others(modal: Any, tmp_path: Path
 
     def all_pending() -> bool:
         assert sorted(backend.cancel(tokens) or ()) == sorted(tokens)
-        return bool(modal.asked_for_tasks)  # time may be up before any is asked
+        return bool(modal.asked_for_tasks)  # the time for a call may be up before the first request
 
     until(all_pending)
     assert "SandboxGetTaskIdV2" in modal.requests
@@ -369,11 +369,11 @@ def test_a_forgotten_sandbox_is_absent(modal: Any, tmp_path: Path) -> None:
 
 
 def test_lost_answers_and_a_busy_service(modal: Any, tmp_path: Path) -> None:
-    """A sandbox is made once, whatever becomes of the answers."""
+    """Each sandbox is created once, even if replies are lost."""
     jobs = [a_job(number) for number in range(3)]
     tokens = [job.token for job in jobs]
     modal.faults.append(Fault("SandboxCreateV2", "UNAVAILABLE", after=True))
-    _open(modal, tmp_path).submit(jobs[:1])  # the client asks again, and hears that it is there
+    _open(modal, tmp_path).submit(jobs[:1])  # the client retries and learns that it exists
     before = len(modal.sandboxes)
     modal.faults.append(Fault("SandboxCreateV2", "UNAVAILABLE", after=True))
     modal.faults.append(Fault("SandboxGetFromNameV2", "UNAVAILABLE", times=9))
@@ -382,7 +382,7 @@ def test_lost_answers_and_a_busy_service(modal: Any, tmp_path: Path) -> None:
     modal.recover()
     backend = _open(modal, tmp_path)
     assert set(backend.find(tokens)) == {*tokens[:2]}
-    backend.submit(jobs[1:2])  # and nothing happens
+    backend.submit(jobs[1:2])  # creates nothing
     assert len(modal.sandboxes) == before + 1
     backend.submit(jobs[2:])
     modal.faults.append(Fault("SandboxListV2", "UNAVAILABLE", times=2))
@@ -417,14 +417,14 @@ def test_many_are_listed_page_by_page(modal: Any, tmp_path: Path) -> None:
     modal.requests.clear()
     states = {status.state for status in other.poll(tokens).values()}
     assert states == {JobState.RUNNING}
-    assert modal.requests.count("SandboxWaitV2") == 0  # the listing says so of all
+    assert modal.requests.count("SandboxWaitV2") == 0  # the listing has the states of all
     _until_quiet(modal)
 
 
 def test_jobs_of_an_earlier_sweep_in_the_folder_are_not_ours(modal: Any, tmp_path: Path) -> None:
     def opened(folder: Path) -> Backend:
         backend = _open(modal, folder)
-        # Its jobs are no workers, which could be told.
+        # These jobs are not workers, so `cancel` cannot signal them.
         backend.cancel = lambda tokens: [  # type: ignore[method-assign]
             modal.terminate(identity) for identity in backend.find(tokens).values()
         ]
@@ -436,7 +436,7 @@ def test_jobs_of_an_earlier_sweep_in_the_folder_are_not_ours(modal: Any, tmp_pat
 def test_sandboxes_and_logs_contain_no_secrets(
     modal: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("DEBUG")  # what the client itself would print
+    caplog.set_level("DEBUG")  # include the client's own messages
     modal.secrets["key"] = {"A": CANARY}
     backend = _open(modal, tmp_path, secrets={"A": "key"})
     job = a_job(1, "sh", "-c", 'test -n "$A" || exit 9')

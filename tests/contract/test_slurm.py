@@ -1,4 +1,4 @@
-"""What a real Slurm refuses, before anything is on record."""
+"""What a real Slurm refuses before anything is recorded."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The contract of every store."""
+"""Contract tests of all stores."""
 
 import errno
 import multiprocessing
@@ -29,7 +29,7 @@ from sweeper.sweep import environment_file
 from sweeper.testing import Faults, FaultyStore
 
 EMULATED = [name for name in ("ceph", "gs", "az") if f"SWEEPER_TEST_{name.upper()}" in os.environ]
-"""Other servers than moto: `make ceph`, and tests/support/clouds.py."""
+"""Servers other than moto: `make ceph`, and tests/support/clouds.py."""
 REMOTE = ["memory", "s3", *EMULATED]
 
 
@@ -48,7 +48,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture(scope="module")
 def shared_roots() -> list[str]:
-    """The roots of the tests so far. One process serves the first, and it takes long to start."""
+    """Return the list of the tests' roots. All tests use the first: its process starts slowly."""
     return []
 
 
@@ -56,7 +56,7 @@ def _shared(request: pytest.FixtureRequest) -> SharedStore:
     roots = request.getfixturevalue("shared_roots")
     roots.append(request.getfixturevalue("s3_root"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("PYTEST_CURRENT_TEST")  # each environment has a process of its own
+        patch.delenv("PYTEST_CURRENT_TEST")  # each environment would start its own process
         shared = open_shared(roots[0])
     assert isinstance(shared, SharedStore)
     request.addfinalizer(shared.close)
@@ -173,7 +173,7 @@ def test_the_stamp_follows_the_content(store: Store) -> None:
     for index in range(4):
         store.replace("beat/one", str(index).encode(), durable=False)
         stamps |= {entry.stamp for entry in store.list("beat")}
-        time.sleep(0.05)  # twenty writes may fit into one tick of the clock of files, not this
+        time.sleep(0.05)  # many writes may share one tick of the file system's clock
     assert len(stamps) == 4
 
 
@@ -190,7 +190,7 @@ def test_listings_are_never_stale(store: Store) -> None:
 
 
 def test_more_files_than_a_page_holds(store: Store) -> None:
-    count = 20 if isinstance(store, SharedStore) else 1005  # its pages are those of s3
+    count = 20 if isinstance(store, SharedStore) else 1005  # its pages are tested with s3
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda n: store.replace(f"m/{n}", b"1", durable=False), range(count)))
     assert len(list(store.names("m"))) == count
@@ -243,7 +243,7 @@ def test_half_written_files_are_never_seen(store: Store) -> None:
         pytest.skip("no half file of a killed writer lies on an object store")
     store.create("s/a", b"1")
     folder = Path(store.root, "s")
-    (folder / ".tmp-1-abcd").write_bytes(b"half")  # what a killed writer leaves behind
+    (folder / ".tmp-1-abcd").write_bytes(b"half")  # left by a killed writer
     assert [entry.path for entry in store.list("s")] == ["s/a"]
     assert list(store.names("s")) == ["s/a"]
 
@@ -315,7 +315,7 @@ def test_an_unreachable_store_is_an_error(
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(StoreError, match="Could not connect"):
         open_store(s3_root).read("a")
-    # The environment of a sweep there is kept.
+    # The cleanup keeps the environment of a sweep in an unreachable store.
     monkeypatch.setenv("SWEEPER_HOME", str(tmp_path / "home"))
     environment = environment_file.write(f"{s3_root}/s", {})
     os.utime(environment, (1, 1))
@@ -358,7 +358,7 @@ def test_a_store_that_breaks_its_contract_is_refused(
 
 @pytest.mark.parametrize("session", ["", "sso_session = s\n"])
 def test_a_missing_login_is_one_line(tmp_path: Path, session: str) -> None:
-    """The client of AWS would log a traceback."""
+    """The AWS client would log a traceback."""
     (tmp_path / "config").write_text(
         f"[profile work]\nregion = us-east-1\nsso_account_id = 1\nsso_role_name = r\n{session}"
         "sso_start_url = https://example.invalid/start\nsso_region = us-east-1\n"
@@ -381,7 +381,7 @@ def test_a_missing_login_is_one_line(tmp_path: Path, session: str) -> None:
 
 
 def _serving(root: str) -> set[str]:
-    """Return the processes through which this root is reached."""
+    """Return the processes that serve this root."""
     pids: set[str] = set()
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

@@ -18,7 +18,7 @@ CALLS = ("open", "write", "fsync", "link", "replace", "mkdir")
 
 
 class Disk:
-    """Counts the store's system calls; at call number `fails` the disk is full."""
+    """A disk that counts the store's system calls and is full at call number `fails`."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -70,7 +70,7 @@ def test_a_full_disk_leaves_the_old_or_the_new_file(
         finally:
             disk.fails = 0
         files = _files(Path(store.root))
-        # Nothing half written, and no rubbish; a folder that could not be synced has its file.
+        # No partial or temporary files. The new file may exist if only its folder was not synced.
         assert set(files) <= {"a/b/file"}
         assert files.get("a/b/file", b"") in (old, new)
         if not files:

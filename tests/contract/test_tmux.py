@@ -1,4 +1,4 @@
-"""What only tmux does: windows, groups of panes, and servers that come and go."""
+"""Behaviour specific to tmux: windows, groups of panes, servers that start and end."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def test_a_window_that_ended_is_started_again_in_its_place(tmux_socket: str) -> 
     (pane,) = server.panes(session)
     assert not pane.dead
     assert server.ensure_window("engine", "/f", "engine", ["sleep", "601"]) == session
-    assert server.panes(session) == [pane]  # it runs: left alone
+    assert server.panes(session) == [pane]  # still running, so it is kept
 
 
 def test_two_folders_of_one_name_have_two_sessions(tmux_socket: str) -> None:
@@ -42,7 +42,7 @@ def test_two_folders_of_one_name_have_two_sessions(tmux_socket: str) -> None:
 def test_programs_have_the_home_of_the_launcher(
     tmux_socket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not of who started the server, which several homes may share."""
+    """Not the home of the launcher that started the server: several homes may share a server."""
     homes = tmp_path / "told"
     say = ["sh", "-c", f'echo "$SWEEPER_HOME" >> {homes}; sleep "$0"']
     opened = [("one", "sweep", "600"), ("two", "sweep", "0"), ("two", "more", "600")]
@@ -56,7 +56,7 @@ def test_programs_have_the_home_of_the_launcher(
 
 
 def test_windows_have_the_given_variables(tmux_socket: str, tmp_path: Path) -> None:
-    """Variables that the server lacks, such as the place of the quota."""
+    """Also variables that the server lacks, such as SWEEPER_QUOTA."""
     server, file = TmuxServer(), tmp_path / "told"
     given = {"SWEEPER_QUOTA": "/some where"}
     for number, end in ((1, "0"), (2, "0"), (3, "600")):
@@ -95,7 +95,7 @@ def test_an_unreachable_server_is_not_absent(
     (socket,) = tmp_path.glob("tmux-*/*")
     away = socket.with_suffix(".away")
     socket.rename(away)
-    socket.symlink_to(socket.name)  # which is no place that could be connected to
+    socket.symlink_to(socket.name)  # a loop, so connecting fails
     with pytest.raises(Unreachable, match="tmux: "):
         server.session("/f")
     socket.unlink()
@@ -104,7 +104,7 @@ def test_an_unreachable_server_is_not_absent(
 
 
 class Tmux:
-    """A sweep on a tmux server of its own, and tmux as its user types it."""
+    """A sweep on its own tmux server, and tmux commands as a user types them."""
 
     def __init__(self, socket: str, folder: Path) -> None:
         self.socket = socket
@@ -157,7 +157,7 @@ def test_groups_fill_windows_in_order(tmux: Tmux) -> None:
 def test_a_window_too_small_loses_no_job_and_no_title(tmux: Tmux) -> None:
     tokens = _tokens(8)
     tmux.backend.submit([tmux.job(tokens[0], "0", group="g")])
-    tmux.run("split-window", "-t", "s:g", "sleep 600")  # of which the backend knows nothing
+    tmux.run("split-window", "-t", "s:g", "sleep 600")  # not a pane of the backend
     for _ in range(3):
         tmux.run("resize-window", "-t", "s:g", "-x", "60", "-y", "6")
     tmux.backend.submit([tmux.job(token, str(n), group="g") for n, token in enumerate(tokens) if n])
@@ -166,7 +166,7 @@ def test_a_window_too_small_loses_no_job_and_no_title(tmux: Tmux) -> None:
     panes = tmux.run("list-panes", "-s", "-t", "s", "-F", form)
     for n, token in enumerate(tokens):
         (line,) = (line for line in panes if token in line)
-        if line.rpartition(" ")[2]:  # a window of its own bears the name itself
+        if line.rpartition(" ")[2]:  # a job that got its own window has no pane title
             assert line.rpartition(" ")[2] == str(n)
 
 
@@ -194,7 +194,7 @@ def test_borders_show_the_states_of_jobs(tmux: Tmux) -> None:
     status = "12:00:00  1/3 succeeded #[fg=red]"
     tmux.backend.show(status, dict(zip([*tokens, "f" * 12 + "-a1"], [*words, "gone"], strict=True)))
     (shown,) = tmux.run("display-message", "-p", "-t", "s", "#{@sweeper_status}")
-    assert shown == status.replace("#", "##")  # which is how a status line shows one #
+    assert shown == status.replace("#", "##")  # a status line shows ## as #
     borders = tmux.run("list-panes", "-t", "s:g", "-F", "#{T:pane-border-format}")
     plain = [re.sub(r"#\[[^]]*\]", "", border).strip() for border in borders]
     assert plain == [". y=0 (running)", "- y=1 (paused: 429 ##{pid})", "! y=2 (failed)"]
@@ -207,11 +207,12 @@ def test_only_panes_closed_by_the_user_are_absent(tmux: Tmux) -> None:
     tmux.backend.submit([tmux.job(token, token[:12], group="g") for token in tokens[:3]])
     tmux.backend.submit([tmux.job(tokens[3], "alone")])
     tmux.run("kill-pane", "-t", tmux.backend.find(tokens)[tokens[1]])
-    tmux.run("split-window", "-t", "s:g", "sleep 600")  # and what a user opens is nothing of ours
+    tmux.run("split-window", "-t", "s:g", "sleep 600")  # not a pane of the backend
     assert set(tmux.backend.find(tokens)) == {tokens[0], tokens[2], tokens[3]}
     tmux.run("rename-window", "-t", "s:g", "mine")
     tmux.backend.submit([tmux.job("eeeeeeeeeeee-a1", "next", group="g")])
-    assert tmux.windows() == ["sweep", "mine", "alone"]  # it is still the group's
+    # The renamed window still belongs to the group.
+    assert tmux.windows() == ["sweep", "mine", "alone"]
     tmux.run("kill-window", "-t", "s:mine")
     assert set(tmux.backend.find(tokens)) == {tokens[3]}
     tmux.backend.submit([tmux.job("ffffffffffff-a1", "again", group="g")])
@@ -222,7 +223,7 @@ def test_only_panes_closed_by_the_user_are_absent(tmux: Tmux) -> None:
     ("say", "end", "word"),
     [
         (r"printf '\033]2;sweeper: failed (oom)\033\\'", "exit 7", "failed (oom)"),
-        ("true", "kill -9 $$", "ended"),  # and never said a word
+        ("true", "kill -9 $$", "ended"),  # reports no state
     ],
 )
 def test_ended_jobs_keep_their_screen_and_state(
@@ -230,13 +231,13 @@ def test_ended_jobs_keep_their_screen_and_state(
 ) -> None:
     token = "abcabcabcabc-a1"
     job = tmux.job(token, "x#1", group="g")
-    # tmux 3.3 drops what it has not read of a program that has ended: this one waits.
+    # tmux 3.3 drops unread output when a program ends, so this program waits.
     read = tmp_path / "read"
     program = f"{say}; echo the last words; until [ -e {read} ]; do sleep 0.05; done; {end}"
     tmux.backend.submit([job._replace(argv=["sh", "-c", program, token])])
     until(lambda: "the last words" in list(tmux.backend.logs(token)))
     read.touch()
-    # Not until "Pane is dead": tmux may learn of an exit status only when another child exits.
+    # Do not wait for "Pane is dead": tmux may learn the exit status only when another child exits.
     until(lambda: tmux.states([token]) == {JobState.ENDED: 1})
     assert "the last words" in list(tmux.backend.logs(token))
     pane = tmux.backend.find([token])[token]
@@ -248,7 +249,7 @@ def test_ended_jobs_keep_their_screen_and_state(
 
 
 def test_of_many_ended_jobs_the_newest_stay(tmux: Tmux) -> None:
-    """Unsuccessful jobs go last, and a job without a recorded end stays."""
+    """Unsuccessful jobs are removed last; a job without a recorded end stays."""
     gone = 4
     tokens = _tokens(MOST_ENDED + gone + 1)
     tmux.backend.submit([tmux.job(token, f"x={n}", run="0") for n, token in enumerate(tokens)])
@@ -312,7 +313,7 @@ def test_an_argument_may_end_in_a_semicolon(tmux: Tmux) -> None:
 def test_an_impossible_socket_is_refused_at_the_start(
     tmux_socket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """A launcher would wait for it forever."""
+    """Otherwise a launcher would wait for it forever."""
     hint = "a socket's path has at most 107 bytes; set TMUX_TMPDIR"
     if way == "name":
         monkeypatch.setenv("SWEEPER_TMUX_SOCKET", "x" * 120)
